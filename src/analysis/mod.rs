@@ -1,0 +1,1 @@
+//! The judge: measurements in, verdict out. Pure: no async, no clock, no client.

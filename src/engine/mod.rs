@@ -1,0 +1,1 @@
+//! The release state machine. Pure: no async, no clock, no client.

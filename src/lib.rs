@@ -1,0 +1,20 @@
+//! Serin: a progressive-delivery canary engine for Kubernetes.
+//!
+//! The map of the house, and who may know whom:
+//!
+//! | room         | what it is for                                             | knows        |
+//! |--------------|------------------------------------------------------------|--------------|
+//! | [`api`]      | what people write: the custom resources, one file a kind   | nobody       |
+//! | [`engine`]   | the release state machine; pure                            | `api`        |
+//! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
+//! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
+//! | [`cli`]      | the commands, one file each                                | everybody    |
+//!
+//! `engine` and `analysis` contain no `async`, no clock and no client; time
+//! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
+
+pub mod analysis;
+pub mod api;
+pub mod cli;
+pub mod engine;
+pub mod local;
