@@ -1,1 +1,4 @@
 //! A Kubernetes API in one process.
+
+pub mod kinds;
+pub mod schema;

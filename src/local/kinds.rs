@@ -1,0 +1,83 @@
+//! Which resources the server serves: the vocabulary of every other file here.
+//!
+//! A [`Resource`] is one kind in one version. Built-in kinds are listed by
+//! `builtin`, custom ones come and go with their CustomResourceDefinition;
+//! from here on the two are the same thing.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::schema::Schema;
+
+#[derive(Clone)]
+pub struct Resource {
+    /// Empty for the core group.
+    pub group: String,
+    pub version: String,
+    pub kind: String,
+    pub plural: String,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    /// Writes to the main resource leave `status` alone, and the other way round.
+    pub has_status: bool,
+    pub scale: Option<ScalePaths>,
+    pub columns: Vec<Column>,
+    /// Parsed: defaults, prunes, validates, and knows which lists are maps.
+    pub schema: Arc<Schema>,
+    /// As published for `kubectl explain`: OpenAPI v3.
+    pub open_api: Arc<Value>,
+    pub origin: Origin,
+}
+
+/// Where a resource's rules beyond its schema come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    Builtin,
+    Custom,
+}
+
+/// Dotted JSON paths, each beginning with a dot, as written in a CRD.
+#[derive(Clone, Debug)]
+pub struct ScalePaths {
+    pub spec_replicas: String,
+    pub status_replicas: String,
+    pub label_selector: Option<String>,
+}
+
+/// One column of `kubectl get`.
+#[derive(Clone)]
+pub struct Column {
+    pub name: String,
+    /// integer, number, string, boolean or date.
+    pub kind: String,
+    pub format: String,
+    pub description: String,
+    /// 0 is always shown, more only with `-o wide`.
+    pub priority: i32,
+    pub cell: Cell,
+}
+
+/// How a column's value is taken from an object.
+#[derive(Clone)]
+pub enum Cell {
+    /// A JSON path as in a CRD's `additionalPrinterColumns`.
+    Path(String),
+    /// Built-in columns that are more than one field, such as a pod's READY.
+    Of(fn(&Value, Timestamp) -> Value),
+}
+
+impl Resource {
+    /// `apps/v1`, or `v1` for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// `deployments.apps`: what error messages and field selectors call it.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
+    }
+}
