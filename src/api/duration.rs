@@ -64,9 +64,7 @@ impl FromStr for Duration {
     type Err = NotADuration;
 
     fn from_str(text: &str) -> Result<Self, NotADuration> {
-        parse(text).map(Self).ok_or_else(|| NotADuration {
-            text: text.to_owned(),
-        })
+        parse(text).map(Self).ok_or_else(|| NotADuration { text: text.to_owned() })
     }
 }
 
@@ -79,9 +77,7 @@ fn parse(text: &str) -> Option<time::Duration> {
     while !rest.is_empty() || text.is_empty() {
         let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(unit_at);
-        let unit_end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let (_, nanos) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
         total = total.checked_add(part(number, nanos)?)?;
@@ -97,11 +93,7 @@ fn part(number: &str, nanos: u64) -> Option<time::Duration> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole = if whole.is_empty() {
-        0
-    } else {
-        whole.parse::<u64>().ok()?
-    };
+    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
     let mut sum = whole.checked_mul(nanos)?;
     let mut scale = nanos;
     for digit in fraction.chars() {
@@ -179,28 +171,13 @@ mod tests {
             ("0", 0),
             ("0s", 0),
         ] {
-            assert_eq!(
-                text.parse(),
-                Ok(Duration(time::Duration::from_nanos(nanos))),
-                "{text}"
-            );
+            assert_eq!(text.parse(), Ok(Duration(time::Duration::from_nanos(nanos))), "{text}");
         }
     }
 
     #[test]
     fn anything_else_is_refused_with_an_example() {
-        for text in [
-            "",
-            "1",
-            "s",
-            "-1s",
-            "1 s",
-            "1d",
-            ".s",
-            "1.2.3s",
-            "5m nonsense",
-            "99999999999h",
-        ] {
+        for text in ["", "1", "s", "-1s", "1 s", "1d", ".s", "1.2.3s", "5m nonsense", "99999999999h"] {
             let error = text.parse::<Duration>().expect_err(text);
             assert!(error.to_string().contains("1m30s"), "{error}");
         }

@@ -47,30 +47,10 @@ use super::reference::ObjectRef;
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
     printcolumn(name = "Step", type_ = "string", json_path = ".status.step.progress"),
-    printcolumn(
-        name = "Suspended",
-        type_ = "boolean",
-        json_path = ".spec.suspend",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "FailedChecks",
-        type_ = "string",
-        json_path = ".status.failedChecks",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Interval",
-        type_ = "string",
-        json_path = ".spec.analysis.interval",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Mirror",
-        type_ = "boolean",
-        json_path = ".spec.analysis.mirror",
-        priority = "1"
-    ),
+    printcolumn(name = "Suspended", type_ = "boolean", json_path = ".spec.suspend", priority = "1"),
+    printcolumn(name = "FailedChecks", type_ = "string", json_path = ".status.failedChecks", priority = "1"),
+    printcolumn(name = "Interval", type_ = "string", json_path = ".spec.analysis.interval", priority = "1"),
+    printcolumn(name = "Mirror", type_ = "boolean", json_path = ".spec.analysis.mirror", priority = "1"),
     printcolumn(
         name = "StepWeight",
         type_ = "string",
@@ -89,17 +69,8 @@ use super::reference::ObjectRef;
         json_path = ".spec.analysis.maxWeight",
         priority = "1"
     ),
-    printcolumn(
-        name = "LastTransitionTime",
-        type_ = "string",
-        json_path = ".status.lastTransitionTime"
-    ),
-    printcolumn(
-        name = "Message",
-        type_ = "string",
-        json_path = ".status.message",
-        priority = "1"
-    )
+    printcolumn(name = "LastTransitionTime", type_ = "string", json_path = ".status.lastTransitionTime"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::api::schema::tidy)]
