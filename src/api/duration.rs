@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt, str::FromStr, time};
 
+use kube::core::{Message, Rule};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -9,6 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// unit (`ns`, `us`, `ms`, `s`, `m`, `h`). Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(time::Duration);
+
+/// What the API server takes for a duration. Nine digits keep the sum far from
+/// overflowing.
+const PATTERN: &str = "^([0-9]{1,9}([.][0-9]+)?(ns|us|ms|s|m|h))+$";
 
 /// Why a text is not a [`Duration`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +34,13 @@ impl Duration {
     /// Whole milliseconds.
     pub const fn from_millis(milliseconds: u64) -> Self {
         Self(time::Duration::from_millis(milliseconds))
+    }
+
+    /// The rule for a field that must not be shorter than `least`. It leaves
+    /// what is no duration at all to the rule that every duration has.
+    pub(super) fn at_least(least: &str, field: &str) -> Rule {
+        Rule::new(format!("!self.matches('{PATTERN}') || duration(self) >= duration('{least}')"))
+            .message(Message::Message(format!("{field} must be at least {least}")))
     }
 
     /// As the standard library counts it.
@@ -93,14 +105,14 @@ fn part(number: &str, nanos: u64) -> Option<time::Duration> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()? };
-    let mut sum = whole.checked_mul(nanos)?;
+    let whole = if whole.is_empty() { 0 } else { whole.parse::<u32>().ok()? };
+    let mut sum = time::Duration::from_nanos(nanos).checked_mul(whole)?;
     let mut scale = nanos;
     for digit in fraction.chars() {
         scale /= 10;
-        sum = sum.checked_add(u64::from(digit.to_digit(10)?) * scale)?;
+        sum += time::Duration::from_nanos(u64::from(digit.to_digit(10)?) * scale);
     }
-    Some(time::Duration::from_nanos(sum))
+    Some(sum)
 }
 
 impl fmt::Display for Duration {
@@ -147,7 +159,7 @@ impl JsonSchema for Duration {
             "type": "string",
             "maxLength": 32,
             "x-kubernetes-validations": [{
-                "rule": "self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$')",
+                "rule": format!("self.matches('{PATTERN}')"),
                 "message": "must be a duration: a number and a unit, such as 30s, 1m30s or 500ms",
             }],
         })

@@ -2,10 +2,11 @@
 //!
 //! schemars writes JSON Schema; the API server wants a structural schema, and
 //! people want sentences. [`tidy`] is applied once to every root and makes
-//! three changes that the derives leave open:
+//! the changes that the derives leave open:
 //!
 //! - an optional field is simply not required. It is never `nullable`: the API
 //!   server then drops an explicit `null`, so no CEL rule ever meets one;
+//! - nothing is filled in: a default is a matter of its description;
 //! - the words beside each enum value join the description of the field;
 //! - lines of a doc comment flow together into paragraphs.
 
@@ -46,6 +47,11 @@ fn tidy_object(schema: &mut Map<String, Value>) {
     name_enum_values(schema);
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = reflow(text);
+    }
+    schema.remove("default");
+    if schema.contains_key("x-kubernetes-int-or-string") {
+        // Said outright, or the derive of the root adds the contrary.
+        schema.insert("nullable".into(), false.into());
     }
     // The API server knows no unsigned formats and warns about them.
     if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {

@@ -121,8 +121,27 @@ pub struct CanarySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
 
-    /// How a new revision is released: how traffic moves to it, and what must
-    /// hold at each step.
+    /// How a new revision is released.
+    ///
+    /// Say how traffic moves with exactly one of four fields. `stepWeight` and
+    /// `stepWeights` raise the canary's share from step to step. `iterations`
+    /// keeps the share and counts checks: with `match` that is A/B testing,
+    /// without it Blue/Green. `steps` spells everything out.
+    ///
+    /// Then say what must hold with `metrics`, and who is asked with `webhooks`.
+    /// At every `interval` the metrics are measured and judged. A look that passes
+    /// moves the release on; one that fails counts towards `threshold`, and at
+    /// `threshold` the release is rolled back; one that is inconclusive does
+    /// neither. For example:
+    ///
+    ///   analysis:
+    ///     interval: 1m
+    ///     threshold: 5
+    ///     stepWeights: [1, 5, 20, 50]
+    ///     metrics:
+    ///     - name: request-success-rate
+    ///     - name: request-duration
+    ///       thresholdRange: {max: 500}
     pub analysis: Analysis,
 
     /// Seconds that a release may make no progress before it is rolled back.
