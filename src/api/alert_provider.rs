@@ -20,17 +20,8 @@ use super::{condition::PlainStatus, reference::SecretRef};
     shortname = "ap",
     doc = "Where the notifications of a Canary go: a chat channel and the way into it.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
-    printcolumn(
-        name = "Channel",
-        type_ = "string",
-        json_path = ".spec.channel",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::tidy)]

@@ -28,17 +28,8 @@ use super::{
     shortname = "at",
     doc = "A metric that Canaries can use again: where it is measured, by which query, and how it is judged.",
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider.type"),
-    printcolumn(
-        name = "Judge",
-        type_ = "string",
-        json_path = ".spec.judge.type",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn(name = "Judge", type_ = "string", json_path = ".spec.judge.type", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::tidy)]

@@ -18,17 +18,8 @@ use super::{AnalysisTemplateSpec, condition::PlainStatus};
     shortname = "cat",
     doc = "A metric that Canaries of every namespace may use: where it is measured, by which query, and how it is judged.",
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider.type"),
-    printcolumn(
-        name = "Judge",
-        type_ = "string",
-        json_path = ".spec.judge.type",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn(name = "Judge", type_ = "string", json_path = ".spec.judge.type", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(transparent)]
 pub struct ClusterAnalysisTemplateSpec(pub AnalysisTemplateSpec);

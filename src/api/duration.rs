@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, fmt, str::FromStr, time};
 
+use kube::core::{Message, Rule};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
@@ -9,6 +10,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// unit (`ns`, `us`, `ms`, `s`, `m`, `h`). Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(time::Duration);
+
+/// What the API server takes for a duration. Nine digits keep the sum far from
+/// overflowing.
+const PATTERN: &str = "^([0-9]{1,9}([.][0-9]+)?(ns|us|ms|s|m|h))+$";
 
 /// Why a text is not a [`Duration`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,6 +34,13 @@ impl Duration {
     /// Whole milliseconds.
     pub const fn from_millis(milliseconds: u64) -> Self {
         Self(time::Duration::from_millis(milliseconds))
+    }
+
+    /// The rule for a field that must not be shorter than `least`. It leaves
+    /// what is no duration at all to the rule that every duration has.
+    pub(super) fn at_least(least: &str, field: &str) -> Rule {
+        Rule::new(format!("!self.matches('{PATTERN}') || duration(self) >= duration('{least}')"))
+            .message(Message::Message(format!("{field} must be at least {least}")))
     }
 
     /// As the standard library counts it.
@@ -64,9 +76,7 @@ impl FromStr for Duration {
     type Err = NotADuration;
 
     fn from_str(text: &str) -> Result<Self, NotADuration> {
-        parse(text).map(Self).ok_or_else(|| NotADuration {
-            text: text.to_owned(),
-        })
+        parse(text).map(Self).ok_or_else(|| NotADuration { text: text.to_owned() })
     }
 }
 
@@ -79,9 +89,7 @@ fn parse(text: &str) -> Option<time::Duration> {
     while !rest.is_empty() || text.is_empty() {
         let unit_at = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
         let (number, tail) = rest.split_at(unit_at);
-        let unit_end = tail
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(tail.len());
+        let unit_end = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(unit_end);
         let (_, nanos) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
         total = total.checked_add(part(number, nanos)?)?;
@@ -97,18 +105,14 @@ fn part(number: &str, nanos: u64) -> Option<time::Duration> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let whole = if whole.is_empty() {
-        0
-    } else {
-        whole.parse::<u64>().ok()?
-    };
-    let mut sum = whole.checked_mul(nanos)?;
+    let whole = if whole.is_empty() { 0 } else { whole.parse::<u32>().ok()? };
+    let mut sum = time::Duration::from_nanos(nanos).checked_mul(whole)?;
     let mut scale = nanos;
     for digit in fraction.chars() {
         scale /= 10;
-        sum = sum.checked_add(u64::from(digit.to_digit(10)?) * scale)?;
+        sum += time::Duration::from_nanos(u64::from(digit.to_digit(10)?) * scale);
     }
-    Some(time::Duration::from_nanos(sum))
+    Some(sum)
 }
 
 impl fmt::Display for Duration {
@@ -155,7 +159,7 @@ impl JsonSchema for Duration {
             "type": "string",
             "maxLength": 32,
             "x-kubernetes-validations": [{
-                "rule": "self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$')",
+                "rule": format!("self.matches('{PATTERN}')"),
                 "message": "must be a duration: a number and a unit, such as 30s, 1m30s or 500ms",
             }],
         })
@@ -179,28 +183,13 @@ mod tests {
             ("0", 0),
             ("0s", 0),
         ] {
-            assert_eq!(
-                text.parse(),
-                Ok(Duration(time::Duration::from_nanos(nanos))),
-                "{text}"
-            );
+            assert_eq!(text.parse(), Ok(Duration(time::Duration::from_nanos(nanos))), "{text}");
         }
     }
 
     #[test]
     fn anything_else_is_refused_with_an_example() {
-        for text in [
-            "",
-            "1",
-            "s",
-            "-1s",
-            "1 s",
-            "1d",
-            ".s",
-            "1.2.3s",
-            "5m nonsense",
-            "99999999999h",
-        ] {
+        for text in ["", "1", "s", "-1s", "1 s", "1d", ".s", "1.2.3s", "5m nonsense", "99999999999h"] {
             let error = text.parse::<Duration>().expect_err(text);
             assert!(error.to_string().contains("1m30s"), "{error}");
         }

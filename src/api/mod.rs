@@ -42,12 +42,7 @@ pub const VERSION: &str = "v1alpha1";
 
 /// Every definition to install, in the order of their names.
 pub fn crds() -> [CustomResourceDefinition; 4] {
-    [
-        AlertProvider::crd(),
-        AnalysisTemplate::crd(),
-        Canary::crd(),
-        ClusterAnalysisTemplate::crd(),
-    ]
+    [AlertProvider::crd(), AnalysisTemplate::crd(), Canary::crd(), ClusterAnalysisTemplate::crd()]
 }
 
 /// For `skip_serializing_if`: what was left out stays out.

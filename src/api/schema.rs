@@ -2,10 +2,11 @@
 //!
 //! schemars writes JSON Schema; the API server wants a structural schema, and
 //! people want sentences. [`tidy`] is applied once to every root and makes
-//! three changes that the derives leave open:
+//! the changes that the derives leave open:
 //!
 //! - an optional field is simply not required. It is never `nullable`: the API
 //!   server then drops an explicit `null`, so no CEL rule ever meets one;
+//! - nothing is filled in: a default is a matter of its description;
 //! - the words beside each enum value join the description of the field;
 //! - lines of a doc comment flow together into paragraphs.
 
@@ -47,21 +48,19 @@ fn tidy_object(schema: &mut Map<String, Value>) {
     if let Some(Value::String(text)) = schema.get_mut("description") {
         *text = reflow(text);
     }
+    schema.remove("default");
+    if schema.contains_key("x-kubernetes-int-or-string") {
+        // Said outright, or the derive of the root adds the contrary.
+        schema.insert("nullable".into(), false.into());
+    }
     // The API server knows no unsigned formats and warns about them.
-    if schema
-        .get("format")
-        .and_then(Value::as_str)
-        .is_some_and(|format| format.starts_with("uint"))
-    {
+    if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
         schema.remove("format");
     }
     for (keyword, value) in schema.iter_mut() {
         match (keyword.as_str(), value) {
             ("properties", Value::Object(properties)) => {
-                properties
-                    .values_mut()
-                    .filter_map(Value::as_object_mut)
-                    .for_each(tidy_object);
+                properties.values_mut().filter_map(Value::as_object_mut).for_each(tidy_object);
             }
             ("items" | "additionalProperties", Value::Object(inner)) => tidy_object(inner),
             _ => {}
@@ -108,11 +107,7 @@ fn name_enum_values(schema: &mut Map<String, Value>) {
         return;
     };
     let values: Vec<Value> = named.iter().map(|(value, _)| (*value).into()).collect();
-    let mut text = schema
-        .get("description")
-        .and_then(Value::as_str)
-        .map(str::to_owned)
-        .unwrap_or_default();
+    let mut text = schema.get("description").and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
     for (value, meaning) in &named {
         text.push_str(&format!("\n\n{value}: {}", reflow(meaning)));
     }
@@ -123,10 +118,7 @@ fn name_enum_values(schema: &mut Map<String, Value>) {
 }
 
 fn named_value(variant: &Value) -> Option<(&str, &str)> {
-    Some((
-        variant.get("const")?.as_str()?,
-        variant.get("description")?.as_str()?,
-    ))
+    Some((variant.get("const")?.as_str()?, variant.get("description")?.as_str()?))
 }
 
 /// Joins the lines of each paragraph. Indented lines are an example and stay.

@@ -34,11 +34,7 @@ impl Weight {
 
     /// `None` above 10,000, which is all traffic.
     pub const fn from_hundredths(hundredths: u16) -> Option<Self> {
-        if hundredths <= Self::FULL.0 {
-            Some(Self(hundredths))
-        } else {
-            None
-        }
+        if hundredths <= Self::FULL.0 { Some(Self(hundredths)) } else { None }
     }
 
     /// In percent, 0 to 100.
@@ -104,9 +100,7 @@ pub struct Percent(f64);
 
 /// Why a text is not a [`Percent`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a percentage: write a number from 0 to 100 and a percent sign, such as 1% or 0.5%"
-)]
+#[error("{0:?} is not a percentage: write a number from 0 to 100 and a percent sign, such as 1% or 0.5%")]
 pub struct NotAPercentage(String);
 
 impl Percent {
@@ -197,13 +191,7 @@ mod tests {
 
     #[test]
     fn a_weight_is_exact_to_a_hundredth() {
-        for (json, hundredths) in [
-            ("0", 0),
-            ("5", 500),
-            ("0.5", 50),
-            ("0.07", 7),
-            ("100", 10_000),
-        ] {
+        for (json, hundredths) in [("0", 0), ("5", 500), ("0.5", 50), ("0.07", 7), ("100", 10_000)] {
             let weight: Weight = serde_json::from_str(json).unwrap();
             assert_eq!(weight.hundredths(), hundredths);
             assert_eq!(serde_json::to_string(&weight).unwrap(), json);
@@ -227,10 +215,7 @@ mod tests {
     #[test]
     fn a_percentage_may_be_a_number_or_a_text() {
         for json in ["1", "\"1%\"", "1.0"] {
-            assert_eq!(
-                serde_json::from_str::<Percent>(json).unwrap().fraction(),
-                0.01
-            );
+            assert_eq!(serde_json::from_str::<Percent>(json).unwrap().fraction(), 0.01);
         }
         for json in ["\"1\"", "101", "-1", "\"-1%\"", "\"nan%\"", "\"\""] {
             assert!(serde_json::from_str::<Percent>(json).is_err(), "{json}");

@@ -10,27 +10,7 @@ use crate::api::{
     judge::{Judge, Silence},
 };
 
-/// How a new revision is released.
-///
-/// Say how traffic moves with exactly one of four fields. `stepWeight` and
-/// `stepWeights` raise the canary's share from step to step. `iterations`
-/// keeps the share and counts checks: with `match` that is A/B testing,
-/// without it Blue/Green. `steps` spells everything out.
-///
-/// Then say what must hold with `metrics`, and who is asked with `webhooks`.
-/// At every `interval` the metrics are measured and judged. A look that passes
-/// moves the release on; one that fails counts towards `threshold`, and at
-/// `threshold` the release is rolled back; one that is inconclusive does
-/// neither. For example:
-///
-///   analysis:
-///     interval: 1m
-///     threshold: 5
-///     stepWeights: [1, 5, 20, 50]
-///     metrics:
-///     - name: request-success-rate
-///     - name: request-duration
-///       thresholdRange: {max: 500}
+/// How a new revision is released. The field that holds it explains it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -48,8 +28,7 @@ use crate::api::{
 pub struct Analysis {
     /// How long each step lasts, and how often a decision is taken. At least
     /// 1s. Default: 1m.
-    #[x_kube(validation = ("!self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') || duration(self) >= duration('1s')",
-        "analysis.interval must be at least 1s"))]
+    #[x_kube(validation = Duration::at_least("1s", "analysis.interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
 
@@ -66,7 +45,7 @@ pub struct Analysis {
 
     /// How much the canary's share of the traffic grows at each step, in
     /// percent; fractions such as 0.5 are fine where the router can do them.
-    #[x_kube(validation = ("self > 0.0", "analysis.stepWeight must be above 0: the canary would never get traffic"))]
+    #[x_kube(validation = ("self >= 0.01", "analysis.stepWeight must be at least 0.01: the canary would never get traffic"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_weight: Option<Weight>,
 

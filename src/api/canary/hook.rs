@@ -54,11 +54,7 @@ pub struct Webhook {
     pub mute_alert: bool,
 
     /// Do not verify the certificate of the receiver. Default: false.
-    #[serde(
-        default,
-        rename = "disableTLS",
-        skip_serializing_if = "crate::api::is_default"
-    )]
+    #[serde(default, rename = "disableTLS", skip_serializing_if = "crate::api::is_default")]
     pub disable_tls: bool,
 
     /// How long a gate may stay closed; then the release is rolled back.
@@ -75,18 +71,7 @@ pub struct Webhook {
 
 /// When a webhook is called and what its answer means.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum HookType {
@@ -130,18 +115,7 @@ pub struct Alert {
 
 /// How severe an event is.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    JsonSchema,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {

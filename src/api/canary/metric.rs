@@ -31,8 +31,7 @@ pub struct Metric {
     pub name: String,
 
     /// The window that a query looks back over. At least 1s. Default: 1m.
-    #[x_kube(validation = ("!self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') || duration(self) >= duration('1s')",
-        "metrics[].interval must be at least 1s"))]
+    #[x_kube(validation = Duration::at_least("1s", "metrics[].interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
 

@@ -47,30 +47,10 @@ use super::reference::ObjectRef;
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
     printcolumn(name = "Step", type_ = "string", json_path = ".status.step.progress"),
-    printcolumn(
-        name = "Suspended",
-        type_ = "boolean",
-        json_path = ".spec.suspend",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "FailedChecks",
-        type_ = "string",
-        json_path = ".status.failedChecks",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Interval",
-        type_ = "string",
-        json_path = ".spec.analysis.interval",
-        priority = "1"
-    ),
-    printcolumn(
-        name = "Mirror",
-        type_ = "boolean",
-        json_path = ".spec.analysis.mirror",
-        priority = "1"
-    ),
+    printcolumn(name = "Suspended", type_ = "boolean", json_path = ".spec.suspend", priority = "1"),
+    printcolumn(name = "FailedChecks", type_ = "string", json_path = ".status.failedChecks", priority = "1"),
+    printcolumn(name = "Interval", type_ = "string", json_path = ".spec.analysis.interval", priority = "1"),
+    printcolumn(name = "Mirror", type_ = "boolean", json_path = ".spec.analysis.mirror", priority = "1"),
     printcolumn(
         name = "StepWeight",
         type_ = "string",
@@ -89,17 +69,8 @@ use super::reference::ObjectRef;
         json_path = ".spec.analysis.maxWeight",
         priority = "1"
     ),
-    printcolumn(
-        name = "LastTransitionTime",
-        type_ = "string",
-        json_path = ".status.lastTransitionTime"
-    ),
-    printcolumn(
-        name = "Message",
-        type_ = "string",
-        json_path = ".status.message",
-        priority = "1"
-    )
+    printcolumn(name = "LastTransitionTime", type_ = "string", json_path = ".status.lastTransitionTime"),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::api::schema::tidy)]
@@ -150,8 +121,27 @@ pub struct CanarySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
 
-    /// How a new revision is released: how traffic moves to it, and what must
-    /// hold at each step.
+    /// How a new revision is released.
+    ///
+    /// Say how traffic moves with exactly one of four fields. `stepWeight` and
+    /// `stepWeights` raise the canary's share from step to step. `iterations`
+    /// keeps the share and counts checks: with `match` that is A/B testing,
+    /// without it Blue/Green. `steps` spells everything out.
+    ///
+    /// Then say what must hold with `metrics`, and who is asked with `webhooks`.
+    /// At every `interval` the metrics are measured and judged. A look that passes
+    /// moves the release on; one that fails counts towards `threshold`, and at
+    /// `threshold` the release is rolled back; one that is inconclusive does
+    /// neither. For example:
+    ///
+    ///   analysis:
+    ///     interval: 1m
+    ///     threshold: 5
+    ///     stepWeights: [1, 5, 20, 50]
+    ///     metrics:
+    ///     - name: request-success-rate
+    ///     - name: request-duration
+    ///       thresholdRange: {max: 500}
     pub analysis: Analysis,
 
     /// Seconds that a release may make no progress before it is rolled back.

@@ -31,8 +31,7 @@ pub struct ReleaseWindow {
     pub time_zone: Option<String>,
 
     /// How long it lasts, at least 1m.
-    #[x_kube(validation = ("!self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') || duration(self) >= duration('1m')",
-        "releaseWindows[].duration must be at least 1m"))]
+    #[x_kube(validation = Duration::at_least("1m", "releaseWindows[].duration"))]
     pub duration: Duration,
 }
 

@@ -51,8 +51,7 @@ pub struct Step {
 
     /// How long one look of this step lasts. At least 1s. Default: the interval
     /// of the analysis.
-    #[x_kube(validation = ("!self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') || duration(self) >= duration('1s')",
-        "steps[].interval must be at least 1s"))]
+    #[x_kube(validation = Duration::at_least("1s", "steps[].interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
 
