@@ -14,16 +14,10 @@ struct Case {
 
 impl Case {
     fn read(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(format!("tests/golden/revision/{name}.yaml"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/revision/{name}.yaml"));
         let mut case: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-        let Value::Array(configs) = case["configs"].take() else {
-            panic!("{name} lists its configs")
-        };
-        Self {
-            template: case["template"].take(),
-            configs,
-        }
+        let Value::Array(configs) = case["configs"].take() else { panic!("{name} lists its configs") };
+        Self { template: case["template"].take(), configs }
     }
 
     fn configs(&self) -> Configs<'_> {
@@ -32,13 +26,7 @@ impl Case {
             .iter()
             .map(|config| {
                 let object = Some(&config["object"]).filter(|object| !object.is_null());
-                (
-                    ConfigRef {
-                        kind: text(config, "kind"),
-                        name: text(config, "name"),
-                    },
-                    object,
-                )
+                (ConfigRef { kind: text(config, "kind"), name: text(config, "name") }, object)
             })
             .collect()
     }
@@ -54,13 +42,8 @@ impl Case {
 fn form_v1_is_what_it_always_was() {
     for name in ["minimal", "podinfo", "unusual"] {
         let case = Case::read(name);
-        let text = format!(
-            "{}{}\n",
-            canonical(Form::V1, &case.template, &case.configs()),
-            case.revision()
-        );
-        let path =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/revision/{name}.v1"));
+        let text = format!("{}{}\n", canonical(Form::V1, &case.template, &case.configs()), case.revision());
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/revision/{name}.v1"));
         assert_eq!(text, fs::read_to_string(path).unwrap(), "{name}");
     }
 }
@@ -69,10 +52,7 @@ fn form_v1_is_what_it_always_was() {
 fn what_restarts_pods_makes_a_revision() {
     let case = Case::read("podinfo");
     for (pointer, value) in [
-        (
-            "/spec/containers/0/image",
-            json!("ghcr.io/stefanprodan/podinfo:6.0.1"),
-        ),
+        ("/spec/containers/0/image", json!("ghcr.io/stefanprodan/podinfo:6.0.1")),
         ("/spec/containers/0/imagePullPolicy", json!("Always")),
         ("/spec/containers/0/command/2", json!("--level=debug")),
         ("/spec/containers/0/env/0/value", json!("#000000")),
@@ -85,10 +65,7 @@ fn what_restarts_pods_makes_a_revision() {
         ("/spec/hostNetwork", json!(true)),
         ("/spec/volumes/1/emptyDir/sizeLimit", json!("2Gi")),
         ("/metadata/labels/app", json!("other")),
-        (
-            "/metadata/annotations/kubectl.kubernetes.io~1restartedAt",
-            json!("2025-06-01T00:00:00Z"),
-        ),
+        ("/metadata/annotations/kubectl.kubernetes.io~1restartedAt", json!("2025-06-01T00:00:00Z")),
     ] {
         let mut changed = Case::read("podinfo");
         set(&mut changed.template, pointer, value);
@@ -105,10 +82,7 @@ fn what_restarts_nothing_makes_no_revision() {
         ("/metadata/labels/pod-template-hash", json!("5d4b9")),
         ("/spec/containers/0/resources/limits/cpu", json!("2000m")),
         ("/spec/containers/0/resources/limits/cpu", json!(2)),
-        (
-            "/spec/containers/0/resources/limits/memory",
-            json!("536870912"),
-        ),
+        ("/spec/containers/0/resources/limits/memory", json!("536870912")),
         ("/spec/containers/0/resources/requests/cpu", json!("0.1")),
         ("/spec/containers/0/resources/requests/cpu", json!("100e-3")),
         ("/spec/containers/0/env/1/value", json!("")),
@@ -165,9 +139,7 @@ fn the_contents_of_configs_count_and_their_metadata_does_not() {
         let mut other = Case::read("podinfo");
         let mut configs = Value::Array(other.configs);
         set(&mut configs, pointer, value);
-        let Value::Array(configs) = configs else {
-            unreachable!()
-        };
+        let Value::Array(configs) = configs else { unreachable!() };
         other.configs = configs;
         assert_eq!(other.revision() == case.revision(), same, "{pointer}");
     }
@@ -178,11 +150,7 @@ fn the_contents_of_configs_count_and_their_metadata_does_not() {
 fn binary_data_counts() {
     let case = Case::read("podinfo");
     let mut other = Case::read("podinfo");
-    set(
-        &mut other.configs[0],
-        "/object/binaryData/blob",
-        json!("AAED"),
-    );
+    set(&mut other.configs[0], "/object/binaryData/blob", json!("AAED"));
     assert_ne!(other.revision(), case.revision());
     let digest = |case: &Case| config_digest(Some(&case.configs[0]["object"]));
     assert_ne!(digest(&other), digest(&case));
@@ -193,16 +161,10 @@ fn the_order_of_keys_does_not_count_and_the_order_of_lists_does() {
     let forwards: Value = serde_json::from_str(r#"{"spec":{"a":1,"b":{"c":1,"d":2}}}"#).unwrap();
     let backwards: Value = serde_json::from_str(r#"{"spec":{"b":{"d":2,"c":1},"a":1}}"#).unwrap();
     let none = Configs::new();
-    assert_eq!(
-        revision(Form::V1, &forwards, &none),
-        revision(Form::V1, &backwards, &none)
-    );
+    assert_eq!(revision(Form::V1, &forwards, &none), revision(Form::V1, &backwards, &none));
     let mut case = Case::read("podinfo");
     let before = case.revision();
-    case.template["spec"]["containers"][0]["env"]
-        .as_array_mut()
-        .unwrap()
-        .swap(0, 1);
+    case.template["spec"]["containers"][0]["env"].as_array_mut().unwrap().swap(0, 1);
     assert_ne!(case.revision(), before);
 }
 

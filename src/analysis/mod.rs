@@ -1,7 +1,7 @@
 //! The judge: measurements in, verdict out. Pure: no async, no clock, no client.
+mod figures;
 pub mod measurement;
 pub mod sequential;
+mod table;
 pub mod threshold;
 pub mod verdict;
-mod figures;
-mod table;

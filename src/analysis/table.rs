@@ -191,9 +191,12 @@ mod tests {
 
     #[test]
     fn a_million_requests_and_thousands_of_events_keep_every_digit_that_matters() {
-        for (canary, primary, events) in
-            [(50_000, 950_000, 5_000), (500_000, 500_000, 30_000), (50_000, 950_000, 500_000), (10, 999_990, 400_000)]
-        {
+        for (canary, primary, events) in [
+            (50_000, 950_000, 5_000),
+            (500_000, 500_000, 30_000),
+            (50_000, 950_000, 500_000),
+            (10, 999_990, 400_000),
+        ] {
             let table = Table { canary, primary, events };
             let on_canary = canary * events / (canary + primary);
             let log_weight = |u: u64| ln_binomial(canary, u) + ln_binomial(primary, events - u);

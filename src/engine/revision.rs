@@ -68,10 +68,7 @@ pub fn revision(form: Form, template: &Value, configs: &Configs<'_>) -> String {
 pub fn config_digest(config: Option<&Value>) -> String {
     let mut text = String::new();
     write_config(config, &mut text);
-    Sha256::digest(text)[..4]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    Sha256::digest(text)[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The text that is digested: one line for the template, one for each config.
@@ -92,10 +89,7 @@ pub fn canonical(form: Form, template: &Value, configs: &Configs<'_>) -> String 
 /// reaches a pod.
 fn write_template(template: &Value, out: &mut String) {
     let map = |name: &str| {
-        let mut map = template["metadata"][name]
-            .as_object()
-            .cloned()
-            .unwrap_or_default();
+        let mut map = template["metadata"][name].as_object().cloned().unwrap_or_default();
         map.remove("pod-template-hash");
         Value::Object(map)
     };
@@ -117,10 +111,7 @@ fn write_config(config: Option<&Value>, out: &mut String) {
         return out.push_str("absent");
     };
     let contents = ["data", "binaryData"].into_iter().filter_map(|part| {
-        let entries = config
-            .get(part)?
-            .as_object()
-            .filter(|entries| !entries.is_empty())?;
+        let entries = config.get(part)?.as_object().filter(|entries| !entries.is_empty())?;
         Some((part.to_owned(), Value::Object(entries.clone())))
     });
     write_plain(&Value::Object(contents.collect()), out);
@@ -128,9 +119,7 @@ fn write_config(config: Option<&Value>, out: &mut String) {
 
 fn write_value(parent: &str, value: &Value, out: &mut String) {
     match value {
-        Value::Object(map) if FREE.contains(&parent) => {
-            write_plain(&Value::Object(map.clone()), out)
-        }
+        Value::Object(map) if FREE.contains(&parent) => write_plain(&Value::Object(map.clone()), out),
         Value::Object(map) if QUANTITIES.contains(&parent) => {
             write_entries(map.iter().map(|(key, value)| (key, quantity(value))), out);
         }
@@ -151,10 +140,8 @@ fn write_value(parent: &str, value: &Value, out: &mut String) {
 
 /// Keys in order; without nulls, empty lists and what would be defaulted.
 fn write_object(parent: &str, map: &Map<String, Value>, out: &mut String) {
-    let mut entries: Vec<_> = map
-        .iter()
-        .filter(|(key, value)| !says_nothing(parent, key, value, map))
-        .collect();
+    let mut entries: Vec<_> =
+        map.iter().filter(|(key, value)| !says_nothing(parent, key, value, map)).collect();
     entries.sort_unstable_by_key(|(key, _)| *key);
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
@@ -174,20 +161,14 @@ fn write_object(parent: &str, map: &Map<String, Value>, out: &mut String) {
 /// Any value as it is, with the keys of objects in order.
 fn write_plain(value: &Value, out: &mut String) {
     match value {
-        Value::Object(map) => write_entries(
-            map.iter().map(|(key, value)| (key, Cow::Borrowed(value))),
-            out,
-        ),
+        Value::Object(map) => write_entries(map.iter().map(|(key, value)| (key, Cow::Borrowed(value))), out),
         other => {
             let _ = write!(out, "{other}");
         }
     }
 }
 
-fn write_entries<'a>(
-    entries: impl Iterator<Item = (&'a String, Cow<'a, Value>)>,
-    out: &mut String,
-) {
+fn write_entries<'a>(entries: impl Iterator<Item = (&'a String, Cow<'a, Value>)>, out: &mut String) {
     let mut entries: Vec<_> = entries.collect();
     entries.sort_unstable_by_key(|(key, _)| *key);
     out.push('{');
@@ -215,25 +196,15 @@ fn says_nothing(parent: &str, key: &str, value: &Value, siblings: &Map<String, V
         _ if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => true,
         // The deprecated twin, kept in step by the API server.
         ("spec", "serviceAccount") => siblings.get("serviceAccountName") == Some(value),
-        ("spec", "securityContext") | (_, "resources") => {
-            value.as_object().is_some_and(Map::is_empty)
-        }
+        ("spec", "securityContext") | (_, "resources") => value.as_object().is_some_and(Map::is_empty),
         ("containers" | "initContainers", "imagePullPolicy") => {
-            let image = siblings
-                .get("image")
-                .and_then(Value::as_str)
-                .unwrap_or_default();
-            value
-                == if pulls_always(image) {
-                    "Always"
-                } else {
-                    "IfNotPresent"
-                }
+            let image = siblings.get("image").and_then(Value::as_str).unwrap_or_default();
+            value == if pulls_always(image) { "Always" } else { "IfNotPresent" }
         }
         ("env", "value") => value == "",
-        _ => DEFAULTS.iter().any(|(parents, name, default)| {
-            *name == key && parents.contains(&parent) && default.is(value)
-        }),
+        _ => DEFAULTS
+            .iter()
+            .any(|(parents, name, default)| *name == key && parents.contains(&parent) && default.is(value)),
     }
 }
 
@@ -266,27 +237,11 @@ const CONTAINERS: &[&str] = &["containers", "initContainers"];
 const DEFAULTS: [(&[&str], &str, Default); 20] = [
     (&["spec"], "restartPolicy", Default::Text("Always")),
     (&["spec"], "dnsPolicy", Default::Text("ClusterFirst")),
-    (
-        &["spec"],
-        "schedulerName",
-        Default::Text("default-scheduler"),
-    ),
-    (
-        &["spec"],
-        "terminationGracePeriodSeconds",
-        Default::Number(30),
-    ),
+    (&["spec"], "schedulerName", Default::Text("default-scheduler")),
+    (&["spec"], "terminationGracePeriodSeconds", Default::Number(30)),
     (&["spec"], "enableServiceLinks", Default::True),
-    (
-        CONTAINERS,
-        "terminationMessagePath",
-        Default::Text("/dev/termination-log"),
-    ),
-    (
-        CONTAINERS,
-        "terminationMessagePolicy",
-        Default::Text("File"),
-    ),
+    (CONTAINERS, "terminationMessagePath", Default::Text("/dev/termination-log")),
+    (CONTAINERS, "terminationMessagePolicy", Default::Text("File")),
     (&["ports"], "protocol", Default::Text("TCP")),
     (PROBES, "timeoutSeconds", Default::Number(1)),
     (PROBES, "periodSeconds", Default::Number(10)),
@@ -297,16 +252,8 @@ const DEFAULTS: [(&[&str], &str, Default); 20] = [
     (&["grpc"], "service", Default::Text("")),
     (&["fieldRef"], "apiVersion", Default::Text("v1")),
     (&["hostPath"], "type", Default::Text("")),
-    (
-        &["secret", "configMap", "projected", "downwardAPI"],
-        "defaultMode",
-        Default::Number(420),
-    ),
-    (
-        &["serviceAccountToken"],
-        "expirationSeconds",
-        Default::Number(3600),
-    ),
+    (&["secret", "configMap", "projected", "downwardAPI"], "defaultMode", Default::Number(420)),
+    (&["serviceAccountToken"], "expirationSeconds", Default::Number(3600)),
     (&["resourceFieldRef"], "divisor", Default::Text("0")),
 ];
 
@@ -318,21 +265,14 @@ fn quantity(value: &Value) -> Cow<'_, Value> {
         Value::Number(number) => Cow::Owned(number.to_string()),
         _ => return Cow::Borrowed(value),
     };
-    billionths(&text).map_or(Cow::Borrowed(value), |n| {
-        Cow::Owned(Value::from(format!("{n}n")))
-    })
+    billionths(&text).map_or(Cow::Borrowed(value), |n| Cow::Owned(Value::from(format!("{n}n"))))
 }
 
 fn billionths(text: &str) -> Option<i128> {
-    let number_end = text
-        .find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-'))
-        .unwrap_or(text.len());
+    let number_end = text.find(|c: char| !matches!(c, '0'..='9' | '.' | '+' | '-')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if fraction.len() > 9
-        || fraction.contains(['+', '-'])
-        || (whole.is_empty() && fraction.is_empty())
-    {
+    if fraction.len() > 9 || fraction.contains(['+', '-']) || (whole.is_empty() && fraction.is_empty()) {
         return None;
     }
     // "1.5" is 15 with one decimal too many.
@@ -351,14 +291,7 @@ fn billionths(text: &str) -> Option<i128> {
         "T" => (1, 12),
         "P" => (1, 15),
         "E" => (1, 18),
-        exponent => (
-            1,
-            exponent
-                .strip_prefix(['e', 'E'])?
-                .parse()
-                .ok()
-                .filter(|p| (-9..=18).contains(p))?,
-        ),
+        exponent => (1, exponent.strip_prefix(['e', 'E'])?.parse().ok().filter(|p| (-9..=18).contains(p))?),
     };
     let shift = 9 + power - fraction.len() as i32;
     let scaled = digits.checked_mul(base)?;

@@ -60,9 +60,7 @@ pub enum BadWindow {
         "schedule {0:?} must have five fields (minute, hour, day of month, month, day of week), such as \"0 9 * * 1-5\""
     )]
     Fields(String),
-    #[error(
-        "schedule {schedule:?} is not a cron expression ({why}); write one such as \"0 9 * * 1-5\""
-    )]
+    #[error("schedule {schedule:?} is not a cron expression ({why}); write one such as \"0 9 * * 1-5\"")]
     Schedule { schedule: String, why: String },
     #[error("schedule {0:?} never comes; name a day that exists")]
     Never(String),
@@ -83,10 +81,7 @@ impl Windows {
         let Some(frozen) = self.closed(now) else {
             return Ok(());
         };
-        Err(Closed {
-            frozen,
-            until: self.reopens(now),
-        })
+        Err(Closed { frozen, until: self.reopens(now) })
     }
 
     /// `Some(frozen)` when nothing may move.
@@ -104,11 +99,7 @@ impl Windows {
     fn reopens(&self, now: Timestamp) -> Option<Timestamp> {
         let mut at = now;
         for _ in 0..64 {
-            at = self
-                .0
-                .iter()
-                .filter_map(|window| window.closes(at).or_else(|| window.opens(at)))
-                .min()?;
+            at = self.0.iter().filter_map(|window| window.closes(at).or_else(|| window.opens(at))).min()?;
             if self.closed(at).is_none() {
                 break;
             }
@@ -123,12 +114,7 @@ impl Windows {
 
 impl Window {
     /// Reads a window as people write it.
-    pub fn parse(
-        effect: Effect,
-        schedule: &str,
-        zone: &str,
-        length: Duration,
-    ) -> Result<Self, BadWindow> {
+    pub fn parse(effect: Effect, schedule: &str, zone: &str, length: Duration) -> Result<Self, BadWindow> {
         const LONGEST: Duration = Duration::from_secs(8760 * 3600);
         if length < Duration::from_secs(60) || length > LONGEST {
             return Err(BadWindow::Length);
@@ -153,11 +139,7 @@ impl Window {
             .openings
             .iter()
             .filter_map(|times| {
-                times
-                    .after(&from)
-                    .rev()
-                    .map(|at| instant(self.zone, at.naive_utc()))
-                    .find(|at| *at <= now)
+                times.after(&from).rev().map(|at| instant(self.zone, at.naive_utc())).find(|at| *at <= now)
             })
             .max()?;
         let closes = opened + self.length;
@@ -171,10 +153,7 @@ impl Window {
         self.openings
             .iter()
             .filter_map(|times| {
-                times
-                    .after(&from)
-                    .map(|at| instant(self.zone, at.naive_utc()))
-                    .find(|at| *at > now)
+                times.after(&from).map(|at| instant(self.zone, at.naive_utc())).find(|at| *at > now)
             })
             .min()
             .and_then(to_jiff)
@@ -188,10 +167,7 @@ fn openings(text: &str) -> Result<Vec<Schedule>, BadWindow> {
     let [minute, hour, day, month, weekday] = fields[..] else {
         return Err(BadWindow::Fields(text.to_owned()));
     };
-    let bad = |why: String| BadWindow::Schedule {
-        schedule: text.to_owned(),
-        why,
-    };
+    let bad = |why: String| BadWindow::Schedule { schedule: text.to_owned(), why };
     let weekdays = weekdays(weekday).map_err(bad)?;
     let times = |day: &str, weekdays: &str| {
         Schedule::from_str(&format!("0 {minute} {hour} {day} {month} {weekdays}"))
@@ -203,10 +179,7 @@ fn openings(text: &str) -> Result<Vec<Schedule>, BadWindow> {
     } else {
         vec![times(day, "*")?, times("*", &weekdays)?]
     };
-    if schedules
-        .iter()
-        .all(|times| times.after(&DateTime::<Utc>::UNIX_EPOCH).next().is_none())
-    {
+    if schedules.iter().all(|times| times.after(&DateTime::<Utc>::UNIX_EPOCH).next().is_none()) {
         return Err(BadWindow::Never(text.to_owned()));
     }
     Ok(schedules)
@@ -219,9 +192,7 @@ fn weekdays(field: &str) -> Result<String, String> {
     }
     let mut days = BTreeSet::new();
     for part in field.split(',') {
-        let (range, step) = part
-            .split_once('/')
-            .map_or((part, None), |(range, step)| (range, Some(step)));
+        let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
         let (first, last) = match range.split_once('-') {
             Some((first, last)) => (weekday(first)?, weekday(last)?),
             None if range == "*" => (0, 6),
@@ -244,16 +215,10 @@ fn weekdays(field: &str) -> Result<String, String> {
 /// Sunday is 0, and 7 so that ranges may end with it.
 fn weekday(text: &str) -> Result<u8, String> {
     const NAMES: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    if let Some(day) = NAMES
-        .iter()
-        .position(|name| name.eq_ignore_ascii_case(text))
-    {
+    if let Some(day) = NAMES.iter().position(|name| name.eq_ignore_ascii_case(text)) {
         return Ok(day as u8);
     }
-    text.parse()
-        .ok()
-        .filter(|day| *day <= 7)
-        .ok_or_else(|| format!("{text:?} is not a day of the week"))
+    text.parse().ok().filter(|day| *day <= 7).ok_or_else(|| format!("{text:?} is not a day of the week"))
 }
 
 /// What the clock on the wall shows.
@@ -262,33 +227,22 @@ fn wall(zone: Tz, at: DateTime<Utc>) -> NaiveDateTime {
 }
 
 fn offset(zone: Tz, utc: NaiveDateTime) -> TimeDelta {
-    TimeDelta::seconds(i64::from(
-        zone.offset_from_utc_datetime(&utc).fix().local_minus_utc(),
-    ))
+    TimeDelta::seconds(i64::from(zone.offset_from_utc_datetime(&utc).fix().local_minus_utc()))
 }
 
 /// The moment a wall clock first shows `wall`, or jumps past it. Never
 /// decreases as `wall` grows, which the searches above rely on.
 fn instant(zone: Tz, wall: NaiveDateTime) -> DateTime<Utc> {
-    zone.from_local_datetime(&wall)
-        .earliest()
-        .map_or_else(|| gap_end(zone, wall), |at| at.to_utc())
+    zone.from_local_datetime(&wall).earliest().map_or_else(|| gap_end(zone, wall), |at| at.to_utc())
 }
 
 /// Halves the day around the gap until the jump itself is found.
 fn gap_end(zone: Tz, wall: NaiveDateTime) -> DateTime<Utc> {
     let shows_less = |at: DateTime<Utc>| self::wall(zone, at) < wall;
-    let (mut before, mut after) = (
-        wall.and_utc() - TimeDelta::days(2),
-        wall.and_utc() + TimeDelta::days(2),
-    );
+    let (mut before, mut after) = (wall.and_utc() - TimeDelta::days(2), wall.and_utc() + TimeDelta::days(2));
     while after - before > TimeDelta::seconds(1) {
         let middle = before + TimeDelta::seconds((after - before).num_seconds() / 2);
-        if shows_less(middle) {
-            before = middle
-        } else {
-            after = middle
-        }
+        if shows_less(middle) { before = middle } else { after = middle }
     }
     after
 }
@@ -322,11 +276,7 @@ mod tests {
     #[track_caller]
     fn opens(schedule: &str, zone: &str, after: &str, expected: &str) {
         let window = window(Effect::Allow, schedule, zone, 60);
-        assert_eq!(
-            window.opens(at(after)),
-            Some(at(expected)),
-            "{schedule} in {zone} after {after}"
-        );
+        assert_eq!(window.opens(at(after)), Some(at(expected)), "{schedule} in {zone} after {after}");
     }
 
     #[test]
@@ -338,71 +288,31 @@ mod tests {
     fn weekdays_count_from_sunday_as_zero_or_seven() {
         let friday_noon = "2025-11-14T12:00:00Z";
         opens("0 9 * * 1-5", "UTC", friday_noon, "2025-11-17T09:00:00Z");
-        opens(
-            "0 9 * * mon-FRI",
-            "UTC",
-            friday_noon,
-            "2025-11-17T09:00:00Z",
-        );
+        opens("0 9 * * mon-FRI", "UTC", friday_noon, "2025-11-17T09:00:00Z");
         opens("0 9 * * 0", "UTC", friday_noon, "2025-11-16T09:00:00Z");
         opens("0 9 * * 7", "UTC", friday_noon, "2025-11-16T09:00:00Z");
-        opens(
-            "0 9 * * 6-7",
-            "UTC",
-            "2025-11-15T12:00:00Z",
-            "2025-11-16T09:00:00Z",
-        );
+        opens("0 9 * * 6-7", "UTC", "2025-11-15T12:00:00Z", "2025-11-16T09:00:00Z");
         opens("0 9 * * */3", "UTC", friday_noon, "2025-11-15T09:00:00Z");
         opens("0 9 * * 2/2", "UTC", friday_noon, "2025-11-15T09:00:00Z");
     }
 
     #[test]
     fn either_restricted_day_field_suffices() {
-        opens(
-            "0 9 20 * 1",
-            "UTC",
-            "2025-11-14T12:00:00Z",
-            "2025-11-17T09:00:00Z",
-        );
-        opens(
-            "0 9 20 * 1",
-            "UTC",
-            "2025-11-17T12:00:00Z",
-            "2025-11-20T09:00:00Z",
-        );
+        opens("0 9 20 * 1", "UTC", "2025-11-14T12:00:00Z", "2025-11-17T09:00:00Z");
+        opens("0 9 20 * 1", "UTC", "2025-11-17T12:00:00Z", "2025-11-20T09:00:00Z");
     }
 
     #[test]
     fn a_window_follows_its_own_zone() {
-        opens(
-            "0 9 * * *",
-            "Asia/Tokyo",
-            "2025-06-01T12:00:00Z",
-            "2025-06-02T00:00:00Z",
-        );
-        opens(
-            "0 9 * * *",
-            "America/New_York",
-            "2025-01-10T15:00:00Z",
-            "2025-01-11T14:00:00Z",
-        );
-        opens(
-            "0 9 * * *",
-            "America/New_York",
-            "2025-07-10T15:00:00Z",
-            "2025-07-11T13:00:00Z",
-        );
+        opens("0 9 * * *", "Asia/Tokyo", "2025-06-01T12:00:00Z", "2025-06-02T00:00:00Z");
+        opens("0 9 * * *", "America/New_York", "2025-01-10T15:00:00Z", "2025-01-11T14:00:00Z");
+        opens("0 9 * * *", "America/New_York", "2025-07-10T15:00:00Z", "2025-07-11T13:00:00Z");
     }
 
     #[test]
     fn an_opening_inside_a_gap_comes_at_its_end() {
         // Berlin, 30 March 2025: 02:00 became 03:00 at 01:00 UTC.
-        opens(
-            "30 2 * * *",
-            "Europe/Berlin",
-            "2025-03-29T12:00:00Z",
-            "2025-03-30T01:00:00Z",
-        );
+        opens("30 2 * * *", "Europe/Berlin", "2025-03-29T12:00:00Z", "2025-03-30T01:00:00Z");
         let night = only(window(Effect::Allow, "30 2 * * *", "Europe/Berlin", 60));
         assert!(night.check(at("2025-03-30T00:59:59Z")).is_err());
         assert!(night.check(at("2025-03-30T01:00:00Z")).is_ok());
@@ -413,18 +323,8 @@ mod tests {
     #[test]
     fn an_opening_in_an_hour_that_comes_twice_comes_once() {
         // Berlin, 26 October 2025: 03:00 became 02:00 at 01:00 UTC.
-        opens(
-            "30 2 * * *",
-            "Europe/Berlin",
-            "2025-10-25T12:00:00Z",
-            "2025-10-26T00:30:00Z",
-        );
-        opens(
-            "30 2 * * *",
-            "Europe/Berlin",
-            "2025-10-26T00:30:00Z",
-            "2025-10-27T01:30:00Z",
-        );
+        opens("30 2 * * *", "Europe/Berlin", "2025-10-25T12:00:00Z", "2025-10-26T00:30:00Z");
+        opens("30 2 * * *", "Europe/Berlin", "2025-10-26T00:30:00Z", "2025-10-27T01:30:00Z");
         let night = only(window(Effect::Allow, "30 2 * * *", "Europe/Berlin", 50));
         // 02:10 for the second time: the first 02:30 was forty minutes ago.
         assert!(night.check(at("2025-10-26T01:10:00Z")).is_ok());
@@ -435,12 +335,7 @@ mod tests {
     #[test]
     fn a_day_that_was_skipped_opens_at_its_end() {
         // Samoa had no 30 December 2011.
-        opens(
-            "0 12 30 * *",
-            "Pacific/Apia",
-            "2011-12-29T12:00:00Z",
-            "2011-12-30T10:00:00Z",
-        );
+        opens("0 12 30 * *", "Pacific/Apia", "2011-12-29T12:00:00Z", "2011-12-30T10:00:00Z");
     }
 
     #[test]
@@ -457,15 +352,9 @@ mod tests {
             window(Effect::Freeze, "0 12 * * *", "UTC", 60),
         ]);
         assert_eq!(windows.check(at("2025-06-02T11:59:59Z")), Ok(()));
-        let lunch = Closed {
-            frozen: true,
-            until: Some(at("2025-06-02T13:00:00Z")),
-        };
+        let lunch = Closed { frozen: true, until: Some(at("2025-06-02T13:00:00Z")) };
         assert_eq!(windows.check(at("2025-06-02T12:30:00Z")), Err(lunch));
-        let night = Closed {
-            frozen: false,
-            until: Some(at("2025-06-03T09:00:00Z")),
-        };
+        let night = Closed { frozen: false, until: Some(at("2025-06-03T09:00:00Z")) };
         assert_eq!(windows.check(at("2025-06-02T17:00:00Z")), Err(night));
     }
 
@@ -476,26 +365,15 @@ mod tests {
             window(Effect::Freeze, "0 0 24 12 *", "UTC", 3 * 24 * 60),
         ]);
         let closed = windows.check(at("2025-12-24T09:30:00Z")).unwrap_err();
-        assert_eq!(
-            closed,
-            Closed {
-                frozen: true,
-                until: Some(at("2025-12-27T09:00:00Z"))
-            }
-        );
+        assert_eq!(closed, Closed { frozen: true, until: Some(at("2025-12-27T09:00:00Z")) });
     }
 
     #[test]
     fn a_refusal_says_what_to_write() {
         let refuse = |schedule, zone, minutes: u64| {
-            Window::parse(
-                Effect::Allow,
-                schedule,
-                zone,
-                Duration::from_secs(60 * minutes),
-            )
-            .unwrap_err()
-            .to_string()
+            Window::parse(Effect::Allow, schedule, zone, Duration::from_secs(60 * minutes))
+                .unwrap_err()
+                .to_string()
         };
         assert!(refuse("0 0 9 * * 1", "UTC", 5).contains("five fields"));
         assert!(refuse("", "UTC", 5).contains("five fields"));
@@ -510,13 +388,7 @@ mod tests {
 
     /// Open at `now` by the definition itself: some minute of the past, whose
     /// wall clock the expression names, opened a window that still lasts.
-    fn open_by_definition(
-        hour: u32,
-        minute: u32,
-        zone: Tz,
-        minutes: i64,
-        now: DateTime<Utc>,
-    ) -> bool {
+    fn open_by_definition(hour: u32, minute: u32, zone: Tz, minutes: i64, now: DateTime<Utc>) -> bool {
         (0..=3).any(|days| {
             let day = wall(zone, now).date() + TimeDelta::days(1 - days);
             let named = day.and_hms_opt(hour, minute, 0).unwrap();

@@ -96,7 +96,9 @@ impl Stream {
             for (alarm, gain) in self.alarm.iter_mut().zip(&gains[SIDE + 1..]) {
                 *alarm = Fixed::of((log_add(alarm.get(), start) + gain).clamp(NOTHING, MOST));
             }
-            for (curve, gain) in self.below.iter_mut().zip(&gains).chain(self.above.iter_mut().zip(&gains[SIDE + 1..])) {
+            for (curve, gain) in
+                self.below.iter_mut().zip(&gains).chain(self.above.iter_mut().zip(&gains[SIDE + 1..]))
+            {
                 *curve = curve.plus(*gain);
             }
             self.looks = self.looks.saturating_add(1);
@@ -173,11 +175,7 @@ impl Stream {
     }
 }
 
-fn last_struck_off<'a>(
-    points: impl Iterator<Item = (f64, &'a Odds)>,
-    total: f64,
-    risk: f64,
-) -> Option<f64> {
+fn last_struck_off<'a>(points: impl Iterator<Item = (f64, &'a Odds)>, total: f64, risk: f64) -> Option<f64> {
     let (mut beyond, mut left) = (total, ALL as f64);
     points
         .take_while(|(likelihood, _)| {
