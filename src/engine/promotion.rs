@@ -21,7 +21,7 @@ impl Pass<'_> {
     pub fn promote(&mut self) {
         let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
         if self.promotion_begun() {
-            return self.await_primary();
+            return self.wait_for_primary();
         }
         if self.release().revision != target.revision {
             return self.supersede(target);
@@ -29,8 +29,10 @@ impl Pass<'_> {
         if !self.canary_is_ready() {
             let pods = target.pods;
             self.withdraw_if_down();
-            return self
-                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Canary));
+            return self.hold(
+                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
+                Clock::Runs(Stall::Canary),
+            );
         }
         if !self.may_move() {
             return;
@@ -55,12 +57,14 @@ impl Pass<'_> {
 
     /// Traffic stays where it is until the primary is ready with the promoted
     /// revision.
-    fn await_primary(&mut self) {
+    fn wait_for_primary(&mut self) {
         if !self.primary_is_ready() {
             self.withdraw_if_down();
             let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-            return self
-                .hold(Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Primary));
+            return self.hold(
+                Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired },
+                Clock::Runs(Stall::Primary),
+            );
         }
         let revision = self.release().revision.clone();
         let revisions = self.revisions();

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -30,7 +31,7 @@ use serin::{
 use crate::world::{Health, World, canary_with, pods};
 
 /// The plans that histories run on. Edits switch between them.
-fn plans() -> Vec<Plan> {
+static PLANS: LazyLock<Vec<Plan>> = LazyLock::new(|| {
     const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
     let hooks = "webhooks: [{name: start, type: confirm-rollout, url: u, expireAfter: 2h}, {name: test, type: pre-rollout, url: u}, \
                  {name: load, url: u}, {name: more, type: confirm-traffic-increase, url: u}, \
@@ -58,7 +59,7 @@ fn plans() -> Vec<Plan> {
         ("suspend: true", format!("interval: 1m, stepWeight: 50, {ERRORS}")),
     ];
     texts.iter().map(|(spec, analysis)| Plan::try_from(&canary_with(spec, analysis)).unwrap()).collect()
-}
+});
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -130,7 +131,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Router),
         1 => (0..=100u8).prop_map(Event::Drift),
         1 => prop::option::of(0..2u32).prop_map(Event::Cap),
-        1 => (0..plans().len()).prop_map(Event::Edit),
+        1 => (0..PLANS.len()).prop_map(Event::Edit),
         4 => (1..90u32).prop_map(Event::Tick),
         2 => (90..4000u32).prop_map(Event::Tick),
         1 => (1..200u32).prop_map(Event::Back),
@@ -151,7 +152,6 @@ struct Model {
 
 struct History {
     world: World,
-    plans: Vec<Plan>,
     model: Model,
     last_seen: Option<Observed>,
     trail: Vec<String>,
@@ -159,10 +159,9 @@ struct History {
 
 impl History {
     fn new(plan: usize) -> Self {
-        let plans = plans();
         let mut world = World::new(&canary_with("", "stepWeight: 50"));
-        world.plan = plans[plan].clone();
-        Self { world, plans, model: Model::default(), last_seen: None, trail: Vec::new() }
+        world.plan = PLANS[plan].clone();
+        Self { world, model: Model::default(), last_seen: None, trail: Vec::new() }
     }
 
     fn apply(&mut self, event: &Event) {
@@ -201,9 +200,11 @@ impl History {
             Event::Alarm(false) => world.alarmed.clear(),
             Event::Approve(yes) => drop(world.approvals.insert("40 %".to_owned(), *yes)),
             Event::Router(obeys) => world.router_obeys = *obeys,
-            Event::Drift(percent) => world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap()),
+            Event::Drift(percent) => {
+                world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
+            }
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
-            Event::Edit(plan) => world.plan = self.plans[*plan].clone(),
+            Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
             Event::Back(seconds) => world.now -= SignedDuration::from_secs(i64::from(*seconds)),
             Event::Pass(fault) => self.pass(fault),
@@ -224,10 +225,7 @@ impl History {
         let decision = decide(&self.world.plan, &before, &seen, self.world.now);
         self.trail.push(format!(
             "    {:?} -> {:?} {} | {}",
-            before.phase,
-            decision.status.phase,
-            decision.status.canary_weight,
-            decision.report.sentence
+            before.phase, decision.status.phase, decision.status.canary_weight, decision.report.sentence
         ));
         self.check(&before, &seen, &decision);
         for (at, action) in decision.actions.iter().enumerate() {
@@ -320,7 +318,7 @@ impl History {
         self.trail.push("calm".to_owned());
         let world = &mut self.world;
         if world.plan.suspend {
-            world.plan = self.plans[0].clone();
+            world.plan = PLANS[0].clone();
         }
         world.health = Health::Good;
         world.canary_starts = true;
@@ -348,7 +346,11 @@ impl History {
                 None => break,
             }
             let stuck = world.status.release.as_ref().is_some_and(|release| release.paused)
-                || world.status.message.as_deref().is_some_and(|message| message.contains("until somebody resumes"));
+                || world
+                    .status
+                    .message
+                    .as_deref()
+                    .is_some_and(|message| message.contains("until somebody resumes"));
             if stuck {
                 world.command(Verb::Resume);
             }
@@ -468,7 +470,8 @@ impl Laws<'_> {
         let (before, after) = (self.before, self.after());
         let same_release = before.releases == after.releases;
         let index = |status: &CanaryStatus| status.step.as_ref().map(|step| step.index);
-        let same_plan = before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
+        let same_plan =
+            before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
         if let (true, true, Some(from), Some(to)) = (same_release, same_plan, index(before), index(after))
             && (to > from + 1 || (to == from + 1 && !self.judged(after.releases, from)))
         {
@@ -489,14 +492,18 @@ impl Laws<'_> {
     }
 
     fn stays_home(&self) -> bool {
-        let running =
-            matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising);
+        let running = matches!(
+            self.after().phase,
+            Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising
+        );
         running || self.routed().all(|split| !split.reaches_canary())
     }
 
     fn goes_home_at_once(&self) -> bool {
-        let resting =
-            matches!(self.after().phase, Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting);
+        let resting = matches!(
+            self.after().phase,
+            Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting
+        );
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
         let primary = self.seen.primary.as_ref();
         let serves = primary.is_some_and(|primary| primary.pods.can_serve());
@@ -518,7 +525,8 @@ impl Laws<'_> {
         let had = self.seen.split.as_ref().map_or(Weight::ZERO, |split| split.canary);
         let primary = self.seen.primary.as_ref();
         let begun = primary.is_some_and(|primary| {
-            primary.revision.as_deref() == self.before.release.as_ref().map(|release| release.revision.as_str())
+            primary.revision.as_deref()
+                == self.before.release.as_ref().map(|release| release.revision.as_str())
         });
         let ready = primary.is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent));
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
@@ -534,7 +542,8 @@ impl Laws<'_> {
     fn rolls_back_on_evidence(&self) -> bool {
         let report = &self.decision.report;
         let mut said = report.before.iter().chain([report]).map(|report| &report.reason);
-        let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. })) else {
+        let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. }))
+        else {
             return true;
         };
         let accused = self.model.accused.contains(&self.before.releases);
@@ -577,7 +586,7 @@ proptest! {
 
     #[test]
     fn every_history_keeps_the_laws_and_ends_well(
-        plan in 0..plans().len(),
+        plan in 0..PLANS.len(),
         events in prop::collection::vec(event(), 1..120),
     ) {
         let mut history = History::new(plan);
