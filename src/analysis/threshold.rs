@@ -46,7 +46,11 @@ impl Threshold {
                 Some(rate) => self.judge(
                     rate,
                     arms.map(Counts::total),
-                    format!("success rate {} of {} requests", percent(rate / 100.0), thousands(arms.canary.total())),
+                    format!(
+                        "success rate {} of {} requests",
+                        percent(rate / 100.0),
+                        thousands(arms.canary.total())
+                    ),
                 ),
                 None => Verdict::no_data(),
             },
@@ -103,11 +107,8 @@ mod tests {
     #[test]
     fn not_a_number_is_no_data_and_never_bad() {
         let threshold = Threshold::new(Some(99.0), None).unwrap();
-        for seen in [
-            Measurement::Scalar(f64::NAN),
-            Measurement::NoData,
-            Measurement::Counts(Arms::default()),
-        ] {
+        for seen in [Measurement::Scalar(f64::NAN), Measurement::NoData, Measurement::Counts(Arms::default())]
+        {
             let outcome = threshold.look(&seen).outcome;
             assert_eq!(outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
         }

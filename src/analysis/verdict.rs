@@ -64,7 +64,12 @@ impl Estimate {
 
 impl Verdict {
     pub(crate) fn inconclusive(doubt: Doubt, samples: Arms<u64>, sentence: impl Into<String>) -> Self {
-        Verdict { outcome: Outcome::Inconclusive { doubt }, estimate: None, samples, sentence: sentence.into() }
+        Verdict {
+            outcome: Outcome::Inconclusive { doubt },
+            estimate: None,
+            samples,
+            sentence: sentence.into(),
+        }
     }
 
     pub(crate) fn no_data() -> Self {
@@ -86,6 +91,10 @@ impl Verdict {
             Measurement::Histogram(_) => "a histogram",
             Measurement::Samples(_) => "samples",
         };
-        Self::inconclusive(Doubt::Unfit, Arms::default(), format!("not judged: this judge needs {needs} and got {got}"))
+        Self::inconclusive(
+            Doubt::Unfit,
+            Arms::default(),
+            format!("not judged: this judge needs {needs} and got {got}"),
+        )
     }
 }

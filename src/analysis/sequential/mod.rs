@@ -113,7 +113,9 @@ impl Sequential {
             *evidence = Evidence::about(self.settings.margin);
         }
         match seen {
-            Measurement::Counts(arms) if is_empty(arms.map(Counts::total)) => return Err(Verdict::no_data().into()),
+            Measurement::Counts(arms) if is_empty(arms.map(Counts::total)) => {
+                return Err(Verdict::no_data().into());
+            }
             Measurement::Histogram(arms) if is_empty(arms.map(Histogram::total)) => {
                 return Err(Verdict::no_data().into());
             }
@@ -122,7 +124,9 @@ impl Sequential {
                 let kinds = slower_than_each_bound(arms);
                 if kinds.is_empty() {
                     let sentence = "not judged: the histograms of canary and primary have no bound in common";
-                    return Err(Verdict::inconclusive(Doubt::Unfit, arms.map(Histogram::total), sentence).into());
+                    return Err(
+                        Verdict::inconclusive(Doubt::Unfit, arms.map(Histogram::total), sentence).into()
+                    );
                 }
                 evidence.absorb(&self.grid, &kinds);
             }
@@ -139,7 +143,9 @@ impl Sequential {
     fn conclude(&self, evidence: &mut Evidence) -> Outcome {
         if evidence.p_value() <= self.settings.false_rollback {
             Outcome::Fail { critical: false }
-        } else if evidence.fresh() < self.settings.min_requests || evidence.seen().primary < self.settings.min_requests {
+        } else if evidence.fresh() < self.settings.min_requests
+            || evidence.seen().primary < self.settings.min_requests
+        {
             Outcome::Inconclusive { doubt: Doubt::TooLittle }
         } else {
             evidence.spend();
@@ -150,16 +156,17 @@ impl Sequential {
     fn certifies(&self, streams: &[Stream]) -> bool {
         let mut telling = streams
             .iter()
-            .filter(|s| s.of == Bad::Failed || s.seen.primary.rate().is_some_and(|rate| rate >= CERTIFIED_TAIL))
+            .filter(|s| {
+                s.of == Bad::Failed || s.seen.primary.rate().is_some_and(|rate| rate >= CERTIFIED_TAIL)
+            })
             .peekable();
         telling.peek().is_some() && telling.all(|s| s.in_favour() * self.settings.false_promotion >= 1.0)
     }
 
     fn put_into_words(&self, evidence: &Evidence, outcome: Outcome) -> Verdict {
         let Settings { false_rollback, false_promotion, margin, min_requests } = self.settings;
-        let worst = evidence.streams().iter().max_by(|a, b| {
-            a.against(&self.grid).total_cmp(&b.against(&self.grid))
-        });
+        let worst =
+            evidence.streams().iter().max_by(|a, b| a.against(&self.grid).total_cmp(&b.against(&self.grid)));
         let times = number(margin);
         let finding = match outcome {
             Outcome::Fail { .. } => {
@@ -182,7 +189,8 @@ impl Sequential {
         };
         let sentence = match worst {
             Some(stream) => {
-                let counts = if matches!(outcome, Outcome::Fail { .. }) { stream.suspect } else { stream.seen };
+                let counts =
+                    if matches!(outcome, Outcome::Fail { .. }) { stream.suspect } else { stream.seen };
                 format!("{}: {finding}{}", comparison(stream.of, counts), caveats(stream))
             }
             None => format!("no request is beyond any latency bound: {finding}"),
@@ -216,7 +224,13 @@ fn comparison(of: Bad, counts: Arms<Counts>) -> String {
     let share = |counts: Counts| counts.rate().map_or("no".into(), percent);
     let of_all = |counts: Counts| format!("({} of {})", thousands(counts.bad()), thousands(counts.total()));
     let Arms { canary, primary } = counts;
-    format!("canary {} {what} {} vs primary {} {}", share(canary), of_all(canary), share(primary), of_all(primary))
+    format!(
+        "canary {} {what} {} vs primary {} {}",
+        share(canary),
+        of_all(canary),
+        share(primary),
+        of_all(primary)
+    )
 }
 
 fn caveats(stream: &Stream) -> String {
