@@ -35,7 +35,7 @@ pub struct Settings {
     /// Whether to leave out points far beyond the quartiles.
     pub outliers: Outliers,
     /// Points in either arm below which nothing is said.
-    pub min_points: usize,
+    pub min_samples: u64,
 }
 
 impl Default for Settings {
@@ -47,7 +47,7 @@ impl Default for Settings {
             effect: Effect::default(),
             nan: Nan::default(),
             outliers: Outliers::default(),
-            min_points: 50,
+            min_samples: 50,
         }
     }
 }
@@ -55,33 +55,29 @@ impl Default for Settings {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Direction {
+    #[default]
     Increase,
     Decrease,
-    #[default]
     Either,
 }
 
 /// How large a difference must be, beside being real, to fail the canary, and
-/// from where on a single look is enough. Decreases mirror: half is as far
-/// from one as double, and 0.2 as far from an even chance as 0.8.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+/// from where on a single look is enough. What is not given does not matter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Effect {
     pub measure: EffectMeasure,
-    pub allowed: f64,
-    pub critical: Option<f64>,
+    pub allowed_increase: Option<f64>,
+    pub allowed_decrease: Option<f64>,
+    pub critical_increase: Option<f64>,
+    pub critical_decrease: Option<f64>,
 }
 
-impl Default for Effect {
-    fn default() -> Self {
-        Effect { measure: EffectMeasure::MeanRatio, allowed: 1.0, critical: None }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EffectMeasure {
     /// Mean of the canary by mean of the primary.
+    #[default]
     MeanRatio,
     /// Common language effect size: the chance that a point of the canary is
     /// above one of the primary.
@@ -110,7 +106,7 @@ pub enum SettingsError {
     Tolerance(f64),
     #[error("confidence: {0} must be above 0.5 and below 1, such as 0.98")]
     Confidence(f64),
-    #[error("effect: {0} is no effect size; a mean ratio is at least 1, a cles at least 0.5 and at most 1")]
+    #[error("effectSize: {0} is no effect; a mean ratio is at least 0, a cles from 0 to 1")]
     Effect(f64),
 }
 
@@ -128,13 +124,16 @@ impl TryFrom<Settings> for MannWhitney {
         if !(settings.confidence > 0.5 && settings.confidence < 1.0) {
             return Err(SettingsError::Confidence(settings.confidence));
         }
-        let sizes = match settings.effect.measure {
-            EffectMeasure::MeanRatio => 1.0..=f64::MAX,
-            EffectMeasure::Cles => 0.5..=1.0,
+        let Effect { measure, allowed_increase, allowed_decrease, critical_increase, critical_decrease } =
+            settings.effect;
+        let effects = match measure {
+            EffectMeasure::MeanRatio => 0.0..=f64::MAX,
+            EffectMeasure::Cles => 0.0..=1.0,
         };
-        let Effect { allowed, critical, .. } = settings.effect;
-        match [Some(allowed), critical].into_iter().flatten().find(|size| !sizes.contains(size)) {
-            Some(size) => Err(SettingsError::Effect(size)),
+        let given =
+            [allowed_increase, allowed_decrease, critical_increase, critical_decrease].into_iter().flatten();
+        match given.into_iter().find(|effect| !effects.contains(effect)) {
+            Some(effect) => Err(SettingsError::Effect(effect)),
             None => Ok(MannWhitney(settings)),
         }
     }
@@ -156,10 +155,10 @@ impl MannWhitney {
             return Verdict::no_data();
         }
         let fewest = points.canary.min(points.primary);
-        if fewest < self.0.min_points.max(1) as u64 {
+        if fewest < self.0.min_samples.max(1) {
             let sentence = format!(
                 "canary {} points, primary {}: too few, {} are needed of each",
-                points.canary, points.primary, self.0.min_points
+                points.canary, points.primary, self.0.min_samples
             );
             return Verdict::inconclusive(Doubt::TooLittle, points, sentence);
         }
@@ -172,19 +171,28 @@ impl MannWhitney {
         let shift = ranks.shift();
         let (low, high) = ranks.interval(z);
         let tolerated = self.0.tolerance * shift.abs();
-        let effect = match self.0.effect.measure {
+        let Effect { measure, allowed_increase, allowed_decrease, critical_increase, critical_decrease } =
+            self.0.effect;
+        let effect = match measure {
             EffectMeasure::MeanRatio => ratio(mean(&arms.canary), mean(&arms.primary)),
             EffectMeasure::Cles => ranks.chance_above(),
         };
-        let worse_up = self.0.direction != Direction::Decrease && low > tolerated;
-        let worse_down = self.0.direction != Direction::Increase && high < -tolerated;
-        let reaches = |size: f64| match self.0.effect.measure {
-            EffectMeasure::MeanRatio => (worse_up && effect >= size) || (worse_down && effect <= 1.0 / size),
-            EffectMeasure::Cles => (worse_up && effect >= size) || (worse_down && effect <= 1.0 - size),
-        };
-        let (outcome, finding) = if reaches(self.0.effect.allowed) {
-            let critical = self.0.effect.critical.is_some_and(reaches);
-            (Outcome::Fail { critical }, if worse_up { "higher" } else { "lower" })
+        let higher = self.0.direction != Direction::Decrease
+            && low > tolerated
+            && allowed_increase.is_none_or(|allowed| effect >= allowed);
+        let lower = self.0.direction != Direction::Increase
+            && high < -tolerated
+            && allowed_decrease.is_none_or(|allowed| effect <= allowed);
+        let (outcome, finding) = if higher {
+            (
+                Outcome::Fail { critical: critical_increase.is_some_and(|critical| effect >= critical) },
+                "higher",
+            )
+        } else if lower {
+            (
+                Outcome::Fail { critical: critical_decrease.is_some_and(|critical| effect <= critical) },
+                "lower",
+            )
         } else {
             (Outcome::Pass { certified: false }, "no difference that counts")
         };
@@ -306,17 +314,33 @@ mod tests {
 
     #[test]
     fn a_real_but_small_effect_passes_where_a_larger_one_is_asked_for() {
-        let ratio = |allowed, critical| Effect { measure: EffectMeasure::MeanRatio, allowed, critical };
-        let settings = |effect| Settings { effect, ..Settings::default() };
-        check(settings(ratio(1.2, None)), 110.0, 100.0, PASS);
-        check(settings(ratio(1.2, None)), 125.0, 100.0, FAIL);
-        check(settings(ratio(1.2, None)), 80.0, 100.0, FAIL);
-        check(settings(ratio(1.2, Some(1.5))), 160.0, 100.0, Outcome::Fail { critical: true });
-        check(settings(ratio(1.2, Some(1.5))), 125.0, 100.0, FAIL);
-        let cles = |allowed| Effect { measure: EffectMeasure::Cles, allowed, critical: None };
-        check(settings(cles(0.8)), 101.5, 100.0, PASS);
-        check(settings(cles(0.8)), 110.0, 100.0, FAIL);
-        check(settings(cles(0.8)), 90.0, 100.0, FAIL);
+        let settings = |effect| Settings { direction: Direction::Either, effect, ..Settings::default() };
+        let ratio = settings(Effect {
+            allowed_increase: Some(1.2),
+            allowed_decrease: Some(0.8),
+            critical_increase: Some(1.5),
+            critical_decrease: Some(0.5),
+            ..Effect::default()
+        });
+        for (canary, expected) in [
+            (40.0, Outcome::Fail { critical: true }),
+            (75.0, FAIL),
+            (90.0, PASS),
+            (110.0, PASS),
+            (125.0, FAIL),
+            (160.0, Outcome::Fail { critical: true }),
+        ] {
+            check(ratio, canary, 100.0, expected);
+        }
+        let cles = settings(Effect {
+            measure: EffectMeasure::Cles,
+            allowed_increase: Some(0.8),
+            allowed_decrease: Some(0.2),
+            ..Effect::default()
+        });
+        for (canary, expected) in [(90.0, FAIL), (98.5, PASS), (101.5, PASS), (110.0, FAIL)] {
+            check(cles, canary, 100.0, expected);
+        }
     }
 
     #[test]
@@ -341,7 +365,7 @@ mod tests {
         let mut holes = around(100.0);
         holes[..40].fill(f64::NAN);
         assert_eq!(look(Settings::default(), holes.clone(), around(100.0)).outcome, TOO_LITTLE);
-        let zeros = Settings { nan: Nan::ReplaceByZero, ..Settings::default() };
+        let zeros = Settings { nan: Nan::ReplaceByZero, direction: Direction::Either, ..Settings::default() };
         assert_eq!(look(zeros, holes, around(100.0)).outcome, FAIL);
         let none = look(Settings::default(), vec![f64::NAN; 60], vec![]);
         assert_eq!(none.outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
@@ -351,13 +375,11 @@ mod tests {
     fn outliers_are_left_out_only_when_asked() {
         let mut wild = around(100.0);
         wild.extend([1e9, 1e9]);
-        let means = Effect { allowed: 1.2, ..Effect::default() };
-        let sentence = |outliers| {
-            look(Settings { outliers, effect: means, ..Settings::default() }, wild.clone(), around(100.0))
-                .samples
+        let points = |outliers| {
+            look(Settings { outliers, ..Settings::default() }, wild.clone(), around(100.0)).samples.canary
         };
-        assert_eq!(sentence(Outliers::Keep).canary, 62);
-        assert_eq!(sentence(Outliers::Remove).canary, 60);
+        assert_eq!(points(Outliers::Keep), 62);
+        assert_eq!(points(Outliers::Remove), 60);
     }
 
     #[test]
@@ -376,7 +398,7 @@ mod tests {
         let sentence = look(Settings::default(), around(110.0), around(100.0)).sentence;
         assert_eq!(
             sentence,
-            "canary 109.95 vs primary 99.95 at the median, shift 10 (9.2 to 10.8 at 98.0 %): higher"
+            "canary 109.95 vs primary 99.95 at the median, shift 10 (9.2 to 10.8 at 98 %): higher"
         );
     }
 
@@ -386,7 +408,8 @@ mod tests {
         let default = Settings::default();
         assert_eq!(refused(Settings { tolerance: 1.0, ..default }), SettingsError::Tolerance(1.0));
         assert_eq!(refused(Settings { confidence: 98.0, ..default }), SettingsError::Confidence(98.0));
-        let effect = Effect { allowed: 0.5, ..Effect::default() };
-        assert_eq!(refused(Settings { effect, ..default }), SettingsError::Effect(0.5));
+        let effect =
+            Effect { measure: EffectMeasure::Cles, allowed_increase: Some(1.2), ..Effect::default() };
+        assert_eq!(refused(Settings { effect, ..default }), SettingsError::Effect(1.2));
     }
 }

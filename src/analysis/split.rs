@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(verdict.outcome, Outcome::Pass { certified: false });
         assert_eq!(
             verdict.sentence,
-            "the canary got 50.0 % of the traffic (500,000 of 1,000,000), 50.0 % was asked for"
+            "the canary got 50 % of the traffic (500,000 of 1,000,000), 50 % was asked for"
         );
     }
 

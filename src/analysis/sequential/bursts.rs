@@ -35,6 +35,11 @@ impl Bursts {
         ((PRIOR_PAIRS * PRIOR_FACTOR + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
     }
 
+    /// Whether more was seen than is assumed.
+    pub fn are_known(&self) -> bool {
+        self.pairs.get() > PRIOR_PAIRS
+    }
+
     pub fn watch(&mut self, primary: Counts) {
         if primary.total() == 0 {
             return;

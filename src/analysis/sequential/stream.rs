@@ -140,9 +140,9 @@ impl Stream {
         mean(self.below.map(exp))
     }
 
-    /// How burst-like bad requests are; see [`Bursts`].
-    pub fn burst_factor(&self) -> f64 {
-        self.bursts.factor()
+    /// How much bad requests come in [`Bursts`], once that is more than caution.
+    pub fn known_bursts(&self) -> Option<f64> {
+        self.bursts.are_known().then(|| self.bursts.factor())
     }
 
     pub fn primary_is_idle(&self) -> bool {
@@ -183,7 +183,7 @@ fn last_struck_off<'a>(points: impl Iterator<Item = (f64, &'a Odds)>, total: f64
         .take_while(|(likelihood, _)| {
             beyond -= likelihood;
             left -= 1.0;
-            beyond / left >= likelihood * 2.0 / risk
+            left > 0.0 && beyond / left >= likelihood * 2.0 / risk
         })
         .last()
         .map(|(_, odds)| odds.ratio())
