@@ -13,23 +13,24 @@ pub(crate) fn thousands(count: u64) -> String {
     grouped
 }
 
-/// `3.1 %`, with as many decimals as a small share needs to show.
+/// `3.1 %`, with as many decimals as a share near none or all needs to show.
 pub(crate) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
-    let decimals = match percent {
-        p if p == 0.0 || p == 100.0 => 0,
-        p if p >= 0.1 => 1,
-        p if p >= 0.01 => 2,
+    let decimals = match percent.min(100.0 - percent) {
+        edge if edge >= 0.1 => 1,
+        edge if edge >= 0.01 => 2,
         _ => 3,
     };
-    // 99.97 % must not read as 100 %.
-    let decimals = if percent < 100.0 && percent > 99.9 { 3 } else { decimals };
-    format!("{percent:.decimals$} %")
+    format!("{} %", trimmed(format!("{percent:.decimals$}")))
 }
 
-/// At most three decimals, none that are zero.
+/// At most three decimals.
 pub(crate) fn number(value: f64) -> String {
-    let text = format!("{value:.3}");
+    trimmed(format!("{value:.3}"))
+}
+
+/// Without decimals that are zero.
+fn trimmed(text: String) -> String {
     if !text.contains('.') {
         return text;
     }

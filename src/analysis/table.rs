@@ -52,42 +52,31 @@ impl Table {
     /// For every odds ratio, the log-likelihood that `on_canary` of the events
     /// fell on the canary, up to a constant that all odds ratios share.
     ///
-    /// The odds must rise. Each sum starts at its largest term and stops where
-    /// terms no longer count, so a look at a million requests costs a few
-    /// standard deviations of work; rising odds let one walk visit all of the
-    /// largest terms in turn. Logs are taken once a sum: nothing overflows.
+    /// The weights are summed as a nested product, from the far end inwards:
+    /// 1 + ψ r₁ (1 + ψ r₂ (1 + …)), r being the ratios above. That needs one
+    /// division for all odds ratios together and no logarithm until the end;
+    /// sums that grow out of a float's range are scaled down on the way.
     pub fn log_likelihood<const N: usize>(&self, on_canary: u64, odds: &[Odds; N]) -> [f64; N] {
-        let most = self.most();
-        let mut peak = Peak { at: self.fewest(), product: 1.0, log: 0.0 };
-        odds.map(|psi| {
-            while peak.at < most && psi.ratio * self.ratio(peak.at) > 1.0 {
-                peak.climb(self.ratio(peak.at));
+        let mut sum = [1.0; N];
+        let mut one = [1.0; N];
+        let mut scaled = [0.0; N];
+        for u in (self.fewest()..self.most()).rev() {
+            let ratio = self.ratio(u);
+            for i in 0..N {
+                sum[i] = one[i] + odds[i].ratio * ratio * sum[i];
             }
-            let sum = self.sum_around(peak.at, psi.ratio);
-            (on_canary as f64 - peak.at as f64) * psi.log - peak.log_weight() - sum.ln()
-        })
-    }
-
-    /// Σ r(u) ψ^u over all u, as a multiple of its largest term, at `peak`.
-    fn sum_around(&self, peak: u64, psi: f64) -> f64 {
-        let mut sum = 1.0;
-        let mut term = 1.0;
-        for u in peak..self.most() {
-            term *= psi * self.ratio(u);
-            sum += term;
-            if term < NEGLIGIBLE {
-                break;
+            if u % STRIDE == 0 {
+                for i in 0..N {
+                    if sum[i] > LARGE {
+                        sum[i] /= LARGE;
+                        one[i] /= LARGE;
+                        scaled[i] += 1.0;
+                    }
+                }
             }
         }
-        let mut term = 1.0;
-        for u in (self.fewest()..peak).rev() {
-            term /= psi * self.ratio(u);
-            sum += term;
-            if term < NEGLIGIBLE {
-                break;
-            }
-        }
-        sum
+        let beyond = (on_canary - self.fewest()) as f64;
+        std::array::from_fn(|i| beyond * odds[i].log - sum[i].ln() - scaled[i] * LARGE.ln())
     }
 
     /// r(u + 1) / r(u)
@@ -105,30 +94,10 @@ impl Table {
     }
 }
 
-/// Beside a largest term of one, tails from here on are lost in rounding.
-const NEGLIGIBLE: f64 = 1e-18;
-
-/// The largest term so far: where it is, and the log of its weight r.
-struct Peak {
-    at: u64,
-    product: f64,
-    log: f64,
-}
-
-impl Peak {
-    fn climb(&mut self, ratio: f64) {
-        self.at += 1;
-        self.product *= ratio;
-        if !(1e-200..1e200).contains(&self.product) {
-            self.log += self.product.ln();
-            self.product = 1.0;
-        }
-    }
-
-    fn log_weight(&self) -> f64 {
-        self.log + self.product.ln()
-    }
-}
+/// Sums above this are scaled down, at the latest after so many steps: far
+/// enough from overflow for any ratio that counts of requests can give.
+const LARGE: f64 = 1e100;
+const STRIDE: u64 = 8;
 
 #[cfg(test)]
 mod tests {

@@ -38,6 +38,15 @@ impl Evidence {
         self.streams.iter_mut().for_each(Stream::begin_step);
     }
 
+    /// What is worth knowing when the next release begins: nothing about this
+    /// canary, but how the primary's bad requests come.
+    pub fn next_release(&self) -> Self {
+        Evidence {
+            streams: self.streams.iter().map(Stream::next_release).collect(),
+            ..Evidence::about(self.margin)
+        }
+    }
+
     /// The anytime-valid p-value: the chance that a canary within the margin
     /// would ever have looked this bad.
     pub fn p_value(&self) -> f64 {
@@ -74,6 +83,7 @@ impl Evidence {
         let requests = first.map(Counts::total);
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
+            self.streams.retain(|stream| kinds.iter().any(|(of, _)| *of == stream.of));
         }
         for &(of, look) in kinds {
             if let Some(stream) = self.streams.iter_mut().find(|stream| stream.of == of) {

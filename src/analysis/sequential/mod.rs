@@ -17,6 +17,8 @@ mod evidence;
 mod fixed;
 mod grid;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -46,7 +48,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { false_rollback: 0.01, false_promotion: 0.05, margin: 1.5, min_requests: 20 }
+        Settings { false_rollback: 0.01, false_promotion: 0.01, margin: 1.5, min_requests: 20 }
     }
 }
 
@@ -54,9 +56,11 @@ impl Default for Settings {
 pub enum SettingsError {
     #[error("falseRollback: {0} is no risk; write one above 0 and below 0.5, such as 0.01")]
     FalseRollback(f64),
-    #[error("falsePromotion: {0} is no risk; write one above 0 and below 0.5, such as 0.05")]
+    #[error("falsePromotion: {0} is no risk; write one above 0 and below 0.5, such as 0.01")]
     FalsePromotion(f64),
-    #[error("margin: {0} is no margin; write how many times worse is still well, from 1 to 100, such as 1.5")]
+    #[error(
+        "margin: {0} is no margin; write how many times worse is still well, from 1 to 1000, such as 1.5"
+    )]
     Margin(f64),
 }
 
@@ -78,7 +82,7 @@ impl TryFrom<Settings> for Sequential {
         if !is_risk(settings.false_promotion) {
             return Err(SettingsError::FalsePromotion(settings.false_promotion));
         }
-        if !(1.0..=100.0).contains(&settings.margin) {
+        if !(1.0..=1000.0).contains(&settings.margin) {
             return Err(SettingsError::Margin(settings.margin));
         }
         settings.margin = (settings.margin * 1e3).round() / 1e3;
@@ -113,12 +117,8 @@ impl Sequential {
             *evidence = Evidence::about(self.settings.margin);
         }
         match seen {
-            Measurement::Counts(arms) if is_empty(arms.map(Counts::total)) => {
-                return Err(Verdict::no_data().into());
-            }
-            Measurement::Histogram(arms) if is_empty(arms.map(Histogram::total)) => {
-                return Err(Verdict::no_data().into());
-            }
+            Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
+            Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Counts(arms) => evidence.absorb(&self.grid, &[(Bad::Failed, *arms)]),
             Measurement::Histogram(arms) => {
                 let kinds = slower_than_each_bound(arms);
@@ -200,8 +200,10 @@ impl Sequential {
     }
 }
 
-fn is_empty(requests: Arms<u64>) -> bool {
-    requests == Arms::default()
+/// A look without a request to the canary is no look. Nothing of it is taken
+/// in, so the next one may cover its time as well.
+fn no_requests() -> Box<Verdict> {
+    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: the canary had no requests").into()
 }
 
 fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(Bad, Arms<Counts>)> {
@@ -238,8 +240,7 @@ fn caveats(stream: &Stream) -> String {
     if stream.primary_is_idle() {
         caveats.push_str("; the primary is idle and stands by its earlier requests");
     }
-    let bursts = stream.burst_factor();
-    if bursts > NOTABLE_BURSTS {
+    if let Some(bursts) = stream.known_bursts().filter(|factor| *factor > NOTABLE_BURSTS) {
         caveats.push_str(&format!("; they come in bursts, so each counts for 1/{bursts:.1}"));
     }
     caveats

@@ -77,11 +77,12 @@ impl Stream {
         }
     }
 
+    pub fn next_release(&self) -> Self {
+        Stream { bursts: self.bursts.clone(), ..Stream::new(self.of, Arms::default()) }
+    }
+
     /// Takes in one look.
     pub fn absorb(&mut self, grid: &Grid, look: Arms<Counts>) {
-        if self.against(grid) < 1.0 {
-            self.suspect = Arms::default();
-        }
         for total in [&mut self.seen, &mut self.suspect] {
             total.canary.add(look.canary);
             total.primary.add(look.primary);
@@ -92,16 +93,17 @@ impl Stream {
             self.idle = Counts::default();
         }
         if let Some(gains) = gains(grid, look, self.bursts.factor()) {
-            let start = start_prior(self.looks).ln();
-            for (alarm, gain) in self.alarm.iter_mut().zip(&gains[SIDE + 1..]) {
-                *alarm = Fixed::of((log_add(alarm.get(), start) + gain).clamp(NOTHING, MOST));
+            let (below, above) = (&gains[..SIDE], &gains[SIDE + 1..]);
+            let start = start_prior(self.looks);
+            for (alarm, gain) in self.alarm.iter_mut().zip(above) {
+                *alarm = log((exp(*alarm) + start) * gain.exp());
             }
-            for (curve, gain) in
-                self.below.iter_mut().zip(&gains).chain(self.above.iter_mut().zip(&gains[SIDE + 1..]))
-            {
-                *curve = curve.plus(*gain);
-            }
+            let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
+            curve.for_each(|(point, gain)| *point = point.plus(*gain));
             self.looks = self.looks.saturating_add(1);
+        }
+        if self.against(grid) < 1.0 {
+            self.suspect = Arms::default();
         }
         // Last, so that a look is never discounted by itself.
         self.bursts.watch(look.primary);
@@ -115,7 +117,7 @@ impl Stream {
 
     /// The evidence that the canary is, or has become, worse than the margin allows.
     pub fn against(&self, grid: &Grid) -> f64 {
-        let begun = self.alarm.iter().map(|alarm| alarm.get().exp()).sum::<f64>() / SIDE as f64;
+        let begun = mean(self.alarm.map(exp));
         let alarm = begun + not_yet_begun(self.looks);
         match self.against_the_record(grid) {
             Some(evidence) => (alarm + evidence) / 2.0,
@@ -130,17 +132,17 @@ impl Stream {
     fn against_the_record(&self, grid: &Grid) -> Option<f64> {
         let table = Arms { canary: self.idle, primary: self.seen.primary };
         let gains = gains(grid, table, self.bursts.factor())?;
-        Some(gains[SIDE + 1..].iter().map(|gain| gain.min(MOST).exp()).sum::<f64>() / SIDE as f64)
+        Some(mean(gains[SIDE + 1..].iter().map(|&gain| gain.min(MOST).exp())))
     }
 
     /// The evidence of this step that the canary is better than the margin.
     pub fn in_favour(&self) -> f64 {
-        self.below.iter().map(|below| below.get().min(MOST).exp()).sum::<f64>() / SIDE as f64
+        mean(self.below.map(exp))
     }
 
-    /// How burst-like bad requests are; see [`Bursts`].
-    pub fn burst_factor(&self) -> f64 {
-        self.bursts.factor()
+    /// How much bad requests come in [`Bursts`], once that is more than caution.
+    pub fn known_bursts(&self) -> Option<f64> {
+        self.bursts.are_known().then(|| self.bursts.factor())
     }
 
     pub fn primary_is_idle(&self) -> bool {
@@ -181,7 +183,7 @@ fn last_struck_off<'a>(points: impl Iterator<Item = (f64, &'a Odds)>, total: f64
         .take_while(|(likelihood, _)| {
             beyond -= likelihood;
             left -= 1.0;
-            beyond / left >= likelihood * 2.0 / risk
+            left > 0.0 && beyond / left >= likelihood * 2.0 / risk
         })
         .last()
         .map(|(_, odds)| odds.ratio())
@@ -215,8 +217,14 @@ fn not_yet_begun(looks: u32) -> f64 {
     }
 }
 
-/// ln(eᵃ + eᵇ)
-fn log_add(a: f64, b: f64) -> f64 {
-    let (more, less) = if a > b { (a, b) } else { (b, a) };
-    more + (less - more).exp().ln_1p()
+fn exp(log: Fixed) -> f64 {
+    log.get().min(MOST).exp()
+}
+
+fn log(evidence: f64) -> Fixed {
+    Fixed::of(evidence.ln().clamp(NOTHING, MOST))
+}
+
+fn mean(of_side: impl IntoIterator<Item = f64>) -> f64 {
+    of_side.into_iter().sum::<f64>() / SIDE as f64
 }
