@@ -139,3 +139,59 @@ fn reflow(text: &str) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(JsonSchema)]
+    #[schemars(transform = tidy)]
+    #[allow(dead_code)]
+    struct Sample {
+        /// How it is.
+        /// Default: plain.
+        mood: Option<Mood>,
+        /// How many.
+        count: Option<u32>,
+    }
+
+    #[derive(JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    #[allow(dead_code)]
+    enum Mood {
+        /// nothing
+        /// special.
+        Plain,
+        /// much.
+        Merry,
+    }
+
+    #[test]
+    fn an_option_is_what_it_holds_and_an_enum_explains_its_values() {
+        let schema = schemars::generate::SchemaSettings::openapi3()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<Sample>();
+        let properties = &schema.as_value()["properties"];
+        assert_eq!(
+            properties["mood"],
+            json!({
+                "description": "How it is. Default: plain.\n\nplain: nothing special.\n\nmerry: much.",
+                "enum": ["plain", "merry"],
+                "type": "string",
+            })
+        );
+        assert_eq!(
+            properties["count"],
+            json!({ "description": "How many.", "minimum": 0, "type": "integer" })
+        );
+    }
+
+    #[test]
+    fn paragraphs_flow_and_examples_stay() {
+        assert_eq!(
+            reflow("One\nsentence. For example:\n\n  a: 1\n  b:\n    c: 2\n\nAnother\nsentence."),
+            "One sentence. For example:\n\n  a: 1\n  b:\n    c: 2\n\nAnother sentence."
+        );
+    }
+}

@@ -15,9 +15,9 @@ use crate::api::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("has(self.iterations) || has(self.stepWeight) || has(self.stepWeights) || has(self.steps)",
-        "analysis says not how to release: add one of iterations, stepWeight, stepWeights and steps"),
+        "analysis does not say how to release: add one of iterations, stepWeight, stepWeights and steps"),
     validation = ("[has(self.iterations), has(self.stepWeight), has(self.stepWeights), has(self.steps)].filter(x, x).size() <= 1",
-        "analysis says in several ways how to release: keep one of iterations, stepWeight, stepWeights and steps"),
+        "analysis says how to release in several ways: keep one of iterations, stepWeight, stepWeights and steps"),
     validation = ("!has(self.maxWeight) || !has(self.stepWeight) || self.stepWeight <= self.maxWeight",
         "analysis.maxWeight is below the first step: raise maxWeight or lower stepWeight"),
     validation = ("!has(self.maxWeight) || !has(self.stepWeights) || self.stepWeights.size() == 0 || self.stepWeights[0] <= self.maxWeight",
@@ -120,8 +120,11 @@ pub struct Analysis {
     ///   match:
     ///   - headers:
     ///       x-canary: {exact: insider}
-    #[x_kube(validation = ("self.size() > 0",
-        "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"))]
+    #[x_kube(
+        validation = ("self.size() > 0",
+            "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"),
+        validation = HttpMatch::each_says_something("analysis.match"),
+    )]
     #[schemars(length(max = 16))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,

@@ -42,7 +42,7 @@ use super::reference::ObjectRef;
     derive = "PartialEq",
     category = "all",
     category = "serin",
-    shortname = "cn",
+    shortname = "can",
     doc = "Releases every new revision of a workload step by step: traffic moves to it in small weights, metrics judge each step, and it is promoted or rolled back with nobody watching.",
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
