@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::builtin;
 use super::delete::{self, DeleteOptions};
 use super::kinds::{Cell, Column, Kinds, Origin, Resource, ScalePaths};
-use super::schema::{FieldError, Reason, Schema};
+use super::schema::{FieldError, Schema};
 use super::server::Server;
 use super::store::{Expect, Key, Object};
 
@@ -56,31 +56,24 @@ pub fn validate(definition: &Value) -> Vec<FieldError> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (name, plural, group) = (text(&definition["metadata"]["name"]), text(&spec["names"]["plural"]), text(&spec["group"]));
     if name != format!("{plural}.{group}") {
-        errors.push(FieldError {
-            field: "metadata.name".into(),
-            reason: Reason::Invalid,
-            message: format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group"),
-        });
+        let detail = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid("metadata.name", &json!(name), detail));
     }
     let versions = spec["versions"].as_array().cloned().unwrap_or_default();
     if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
-        errors.push(FieldError {
-            field: "spec.versions".into(),
-            reason: Reason::Invalid,
-            message: format!("Invalid value: {}: must have exactly one version marked as storage version", spec["versions"]),
-        });
+        let detail = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", &spec["versions"], detail));
     }
     for (index, version) in versions.iter().enumerate() {
         let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
         match &version["schema"]["openAPIV3Schema"] {
-            Value::Null => errors.push(FieldError {
-                field,
-                reason: Reason::Required,
-                message: "Required value: schemas are required".into(),
-            }),
+            Value::Null => errors.push(FieldError::required(field, "schemas are required")),
             schema => {
                 if let Err(wrong) = Schema::parse(schema) {
-                    errors.extend(wrong.into_iter().map(|error| error.below(&field)));
+                    errors.extend(wrong.into_iter().map(|mut error| {
+                        error.field = format!("{field}.{}", error.field);
+                        error
+                    }));
                 }
             }
         }

@@ -155,10 +155,8 @@ fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) ->
             if let (Some(items), Some(gone)) = (map.get_mut(field).and_then(Value::as_array_mut), wanted.as_array()) {
                 items.retain(|item| !gone.contains(item));
             }
-        } else if let Some(field) = name.strip_prefix("$setElementOrder/") {
-            // Handled after the list itself, below.
-            let _ = field;
         } else if name.starts_with('$') {
+            // The order of a list is set below, once the list is whole.
             continue;
         } else if wanted.is_null() || wanted["$patch"] == "delete" {
             map.remove(name);
@@ -187,18 +185,16 @@ fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Res
         *held = wanted.cloned().collect();
         return Ok(());
     };
-    let keys: Vec<String> = schema.map(Schema::patch_keys).unwrap_or_default();
-    let same = |a: &Value, b: &Value| match &kind {
-        ListKind::Map(_) => keys.iter().all(|key| a.get(key) == b.get(key)),
-        _ => item_step(a, &kind, schema) == item_step(b, &kind, schema),
+    let key = schema.and_then(Schema::merge_key);
+    let same = |a: &Value, b: &Value| match key {
+        Some(key) => a.get(key) == b.get(key),
+        None => item_step(a, &kind, schema) == item_step(b, &kind, schema),
     };
     for item in wanted {
-        if let ListKind::Map(_) = kind
-            && let Some(missing) = keys.iter().find(|key| item.get(*key).is_none())
+        if let Some(key) = key
+            && item.get(key).is_none()
         {
-            return Err(Refusal::unprocessable(&format!(
-                "map: {item} does not contain declared merge key: {missing}"
-            )));
+            return Err(Refusal::unprocessable(&format!("map: {item} does not contain declared merge key: {key}")));
         }
         let at = items.iter().position(|held| same(held, item));
         match (at, item["$patch"] == "delete") {

@@ -82,7 +82,7 @@ impl Refusal {
         };
         let mut lines: Vec<String> = Vec::new();
         for error in errors {
-            let line = format!("{}: {}", error.field, error.message);
+            let line = error.to_string();
             if !lines.contains(&line) {
                 lines.push(line);
             }
@@ -90,7 +90,7 @@ impl Refusal {
         let all = if let [one] = lines.as_slice() { one.clone() } else { format!("[{}]", lines.join(", ")) };
         let causes: Vec<Value> = errors
             .iter()
-            .map(|e| json!({"reason": e.reason.as_str(), "message": e.message, "field": e.field}))
+            .map(|e| json!({"reason": e.reason.code(), "message": e.message, "field": e.field}))
             .collect();
         let mut refusal = Refusal::new(
             StatusCode::UNPROCESSABLE_ENTITY,

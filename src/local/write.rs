@@ -131,11 +131,7 @@ pub fn update(
     }
     check_stated_namespace(&object, &key.namespace)?;
     if resource.origin == Origin::Custom && stated_version(&object).is_none() {
-        let error = FieldError {
-            field: "metadata.resourceVersion".into(),
-            reason: Reason::Invalid,
-            message: "Invalid value: 0: must be specified for an update".into(),
-        };
+        let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
         return Err(Refusal::invalid(resource, &key.name, &[error]));
     }
     modify(server, resource, key, author, Operation::Update, |_| Ok(object.clone()))
@@ -348,11 +344,7 @@ fn settle_name(server: &Server, resource: &Resource, namespace: Option<&str>, ob
     let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = match (text("name"), text("generateName")) {
         ("", "") => {
-            let error = FieldError {
-                field: "metadata.name".into(),
-                reason: Reason::Required,
-                message: "Required value: name or generateName is required".into(),
-            };
+            let error = FieldError::required("metadata.name", "name or generateName is required");
             return Err(Refusal::invalid(resource, "", &[error]));
         }
         ("", prefix) => format!("{prefix}{}", server.chance.suffix()),
@@ -399,14 +391,11 @@ fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Re
     if added.is_empty() {
         return Ok(());
     }
-    let error = FieldError {
-        field: "metadata.finalizers".into(),
-        reason: Reason::Forbidden,
-        message: format!(
-            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-            added.join(", ")
-        ),
-    };
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        added.join(", ")
+    );
+    let error = FieldError::forbidden("metadata.finalizers", &detail);
     Err(Refusal::invalid(resource, object["metadata"]["name"].as_str().unwrap_or_default(), &[error]))
 }
 
