@@ -1,5 +1,7 @@
 //! The commands of the `serin` binary, one file each.
 
+pub mod crds;
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -14,10 +16,22 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// Print the custom resource definitions, for `kubectl apply -f -`
+    Crds(crds::Args),
+}
 
 /// Parses the command line, runs the command, and turns its error into one
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {}
+    let outcome = match Cli::parse().command {
+        Command::Crds(args) => crds::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("serin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

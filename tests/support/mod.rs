@@ -1,0 +1,177 @@
+//! Clusters for the tests and benchmarks.
+//!
+//! Each test binary has at most one of each kind, started when first asked
+//! for, on free loopback ports, and gone when the binary is, however it ends.
+//! A part that is missing fails the test and names the command that brings it.
+
+// Every test binary compiles this module and uses a part of it.
+#![allow(dead_code)]
+
+mod child;
+mod real;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::sync::OnceCell;
+
+pub use child::Child;
+
+/// The real kube-apiserver with etcd below and the controller-manager beside it.
+pub async fn real() -> &'static Cluster {
+    // A start that failed is not tried again by each of a hundred tests.
+    static REAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
+    REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// An API server somewhere on loopback, and how to reach it.
+pub struct Cluster {
+    folder: PathBuf,
+    /// Dropping one ends its process.
+    children: Vec<Child>,
+}
+
+/// Who a client claims to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// In `system:masters`: may do everything.
+    Admin,
+    /// Known, and allowed nothing in particular.
+    Plain,
+    /// Sends no credentials.
+    Nobody,
+}
+
+impl Cluster {
+    /// Names an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.join("kubeconfig")
+    }
+
+    /// A client's connections live on the runtime that made it and every test
+    /// has a runtime of its own, so each test asks for its own client.
+    pub async fn client(&self) -> Client {
+        self.client_of(User::Admin).await
+    }
+
+    pub async fn client_of(&self, user: User) -> Client {
+        Client::try_from(self.config(user).await).expect("a client for the test cluster")
+    }
+
+    /// A fresh namespace whose name begins with `prefix`.
+    pub async fn namespace(&self, prefix: &str) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{prefix}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let namespace = Namespace {
+            metadata: ObjectMeta { name: Some(name.clone()), ..Default::default() },
+            ..Default::default()
+        };
+        Api::<Namespace>::all(self.client().await)
+            .create(&PostParams::default(), &namespace)
+            .await
+            .unwrap_or_else(|error| panic!("namespace {name}: {error}"));
+        name
+    }
+
+    async fn config(&self, user: User) -> Config {
+        install_crypto();
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the cluster's kubeconfig");
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .expect("the cluster's kubeconfig is complete");
+        match user {
+            User::Admin => {}
+            User::Plain => config.auth_info.token = Some(real::PLAIN_TOKEN.to_owned().into()),
+            User::Nobody => config.auth_info.token = None,
+        }
+        config
+    }
+}
+
+/// Where `testbed/setup` put a program, or the command that would.
+pub fn program(part: Part, name: &str) -> Result<PathBuf, String> {
+    let path = part.folder().join(name);
+    if path.exists() {
+        Ok(path)
+    } else {
+        Err(format!("{name} is not at {}: run `testbed/setup {part}`", path.display()))
+    }
+}
+
+/// What `testbed/setup` brings, each under its pinned version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Etcd,
+    Kubernetes,
+    Flagger,
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Part::Etcd => "etcd",
+            Part::Kubernetes => "kubernetes",
+            Part::Flagger => "flagger",
+        })
+    }
+}
+
+impl Part {
+    /// The folder it lives in, which exists once it has been set up.
+    pub fn folder(self) -> PathBuf {
+        cache().join(format!("{self}-{}", self.version()))
+    }
+
+    /// Read from the same pins as `testbed/setup` reads.
+    fn version(self) -> &'static str {
+        let (pins, name) = match self {
+            Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
+            Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
+            Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
+        };
+        pins.lines()
+            .map(|line| line.trim_start_matches("require ").split_whitespace())
+            .find_map(|mut words| words.next().is_some_and(|word| word == name).then(|| words.next()))
+            .flatten()
+            .unwrap_or_else(|| panic!("no pin of {name} in testbed/"))
+    }
+}
+
+fn cache() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("SERIN_TESTBED").unwrap_or_else(|| {
+        set("XDG_CACHE_HOME")
+            .or_else(|| set("HOME").map(|home| home.join(".cache")))
+            .expect("one of SERIN_TESTBED, XDG_CACHE_HOME and HOME is set")
+            .join("serin/testbed")
+    })
+}
+
+/// rustls wants to be told which cryptography to use before its first
+/// connection; that somebody else said so first is fine.
+fn install_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// A new folder of our own among the temporary files.
+fn fresh_folder(name: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("serin-{name}-{}-{count}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    folder
+}
+
+/// A loopback port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
+    listener.local_addr().expect("a bound listener has an address").port()
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}

@@ -1,0 +1,159 @@
+//! The real servers: etcd, kube-apiserver, kube-controller-manager.
+//!
+//! No scheduler and no kubelet: pods name their node, and whoever wants them
+//! to run brings a node that speaks the API.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+use super::{Child, Cluster, Part, User, free_port, fresh_folder, program, write};
+
+pub const PLAIN_TOKEN: &str = "plain-token";
+const ADMIN_TOKEN: &str = "admin-token";
+
+/// Two cores shared with a build are slow; a healthy start takes two seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const CONTROLLERS: &str = "--controllers=deployment-controller,replicaset-controller,daemonset-controller,\
+     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller";
+
+pub async fn start() -> Result<Cluster, String> {
+    let etcd = program(Part::Etcd, "etcd")?;
+    let apiserver = program(Part::Kubernetes, "kube-apiserver")?;
+    let controllers = program(Part::Kubernetes, "kube-controller-manager")?;
+
+    let folder = fresh_folder("cluster");
+    let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
+    write_credentials(&folder, port);
+
+    let (etcd_url, peer_url) =
+        (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
+    let etcd = Child::start(
+        &folder,
+        &etcd,
+        [
+            "--unsafe-no-fsync".to_owned(),
+            "--data-dir=etcd".to_owned(),
+            format!("--listen-client-urls={etcd_url}"),
+            format!("--advertise-client-urls={etcd_url}"),
+            format!("--listen-peer-urls={peer_url}"),
+            format!("--initial-advertise-peer-urls={peer_url}"),
+            format!("--initial-cluster=default={peer_url}"),
+        ],
+    );
+    let apiserver = Child::start(
+        &folder,
+        &apiserver,
+        [
+            &format!("--etcd-servers={etcd_url}"),
+            &format!("--secure-port={port}"),
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            "--tls-cert-file=server.crt",
+            "--tls-private-key-file=server.key",
+            "--token-auth-file=tokens.csv",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-account-key-file=accounts.pub",
+            "--service-account-signing-key-file=accounts.key",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+    );
+
+    let mut cluster = Cluster { folder, children: vec![etcd, apiserver] };
+    await_ready(&mut cluster).await?;
+
+    // It gives up after ten seconds without an API server, so it comes second.
+    let controllers = Child::start(
+        &cluster.folder,
+        &controllers,
+        [
+            "--kubeconfig=kubeconfig",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            &format!("--secure-port={}", free_port()),
+            "--tls-cert-file=server.crt",
+            "--tls-private-key-file=server.key",
+            "--service-account-private-key-file=accounts.key",
+            CONTROLLERS,
+        ],
+    );
+    cluster.children.push(controllers);
+    Ok(cluster)
+}
+
+fn write_credentials(folder: &Path, port: u16) {
+    let key = || KeyPair::generate().expect("a key pair");
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "serin test authority");
+    let authority_key = key();
+    let authority_cert = authority.self_signed(&authority_key).expect("a self-signed authority");
+
+    let server_key = key();
+    let server_cert = CertificateParams::new(vec!["127.0.0.1".to_owned(), "localhost".to_owned()])
+        .and_then(|params| params.signed_by(&server_key, &Issuer::new(authority, authority_key)))
+        .expect("a server certificate");
+
+    write(&folder.join("ca.crt"), &authority_cert.pem());
+    write(&folder.join("server.crt"), &server_cert.pem());
+    write(&folder.join("server.key"), &server_key.serialize_pem());
+    let accounts = key();
+    write(&folder.join("accounts.key"), &accounts.serialize_pem());
+    write(&folder.join("accounts.pub"), &accounts.public_key_pem());
+    write(
+        &folder.join("tokens.csv"),
+        &format!("{ADMIN_TOKEN},admin,1,system:masters\n{PLAIN_TOKEN},plain,2,\n"),
+    );
+    let authority = folder.join("ca.crt");
+    let kubeconfig = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "testbed", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"), "certificate-authority": authority,
+        }}],
+        "users": [{"name": "admin", "user": {"token": ADMIN_TOKEN}}],
+        "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "admin"}}],
+        "current-context": "testbed",
+    });
+    write(&folder.join("kubeconfig"), &kubeconfig.to_string());
+}
+
+/// Waits until every post-start hook has run: before that, requests succeed
+/// but the default namespace or the RBAC rules may not be there.
+async fn await_ready(cluster: &mut Cluster) -> Result<(), String> {
+    let client = cluster.client_of(User::Admin).await;
+    let began = Instant::now();
+    loop {
+        let request = http::Request::get("/readyz").body(Vec::new()).expect("a plain request");
+        let answer = match client.request_text(request).await {
+            Ok(text) if text == "ok" => break,
+            Ok(text) => text,
+            Err(error) => error.to_string(),
+        };
+        let ended = cluster.children.iter_mut().find_map(|child| child.has_ended().then(|| child.tail()));
+        if let Some(tail) = ended {
+            return Err(format!("a server of the test cluster ended while it started; {tail}"));
+        }
+        if began.elapsed() > PATIENCE {
+            let tails: Vec<String> = cluster.children.iter().map(Child::tail).collect();
+            return Err(format!(
+                "the test cluster is not ready after {PATIENCE:?}: {answer}\n{}",
+                tails.join("\n")
+            ));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client);
+    while namespaces.get_opt("default").await.ok().flatten().is_none() {
+        if began.elapsed() > PATIENCE {
+            return Err(format!("the test cluster has no default namespace after {PATIENCE:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(())
+}
