@@ -35,14 +35,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         None => (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true),
     };
     serving.write_kubeconfig(&path)?;
-    let cluster = local.start_cluster();
     println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());
     println!("export KUBECONFIG={}", path.display());
     tokio::select! {
         stop = tokio::signal::ctrl_c() => stop.context("wait for Ctrl-C")?,
         () = terminated() => {}
     }
-    drop(cluster);
     if is_temporary {
         // Gone already is as good.
         let _ = std::fs::remove_file(&path);

@@ -165,10 +165,7 @@ fn resources(definition: &Value) -> Vec<Resource> {
     let served = spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true);
     served
         .filter_map(|version| {
-            let mut open_api = version["schema"]["openAPIV3Schema"].clone();
-            open_api["properties"]["metadata"] = builtin::object_meta();
-            open_api["properties"]["apiVersion"] = json!({ "type": "string" });
-            open_api["properties"]["kind"] = json!({ "type": "string" });
+            let open_api = version["schema"]["openAPIV3Schema"].clone();
             let scale = &version["subresources"]["scale"];
             Some(Resource {
                 group: text(&spec["group"]),

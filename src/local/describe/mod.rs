@@ -1,3 +1,11 @@
+//! How the server describes itself and its objects to people and to kubectl:
+//! discovery, OpenAPI v3, and tables. Documents are made from the list of
+//! resources alone; serving them is somebody else's job.
+
+mod age;
+
+pub use age::human_duration;
+pub(crate) use age::since;
 
 use super::kinds::Kinds; use axum::body::Body; use http::Response;
 pub fn answer(_k: &Kinds, _s: &[&str], _accept: &str) -> Option<Response<Body>> { None }
