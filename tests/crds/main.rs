@@ -24,8 +24,16 @@ macro_rules! laws {
         mod real {
             $(#[tokio::test]
             async fn $law() {
-                let server = crate::Server::with_definitions(crate::support::real().await).await;
-                crate::$area::$law(&server).await
+                let client = crate::support::real().await.client().await;
+                crate::$area::$law(&crate::Server::with_definitions(client).await).await
+            })*
+        }
+
+        mod local {
+            $(#[tokio::test]
+            async fn $law() {
+                let client = serin::local::Local::new(Default::default()).client();
+                crate::$area::$law(&crate::Server::with_definitions(client).await).await
             })*
         }
     };
@@ -45,8 +53,7 @@ struct Server {
 }
 
 impl Server {
-    async fn with_definitions(cluster: &support::Cluster) -> Server {
-        let client = cluster.client().await;
+    async fn with_definitions(client: Client) -> Server {
         let definitions = Api::<CustomResourceDefinition>::all(client.clone());
         for crd in serin::api::crds() {
             let name = crd.name_any();

@@ -64,13 +64,15 @@ pub struct Analysis {
     /// The release spelled out: weights, pauses, approvals, matches, mirrors,
     /// replicas, each with its own interval. For example:
     ///
-    ///   steps:
-    ///   - match: [{headers: {x-team: {exact: ours}}}]
-    ///   - weight: 0.5
-    ///     interval: 10m
-    ///   - weight: 20
-    ///     approval: {message: Is the on-call happy?}
-    ///   - weight: 50
+    /// ```yaml
+    /// steps:
+    /// - match: [{headers: {x-team: {exact: ours}}}]
+    /// - weight: 0.5
+    ///   interval: 10m
+    /// - weight: 20
+    ///   approval: {message: Is the on-call happy?}
+    /// - weight: 50
+    /// ```
     #[x_kube(
         validation = ("self.size() > 0", "analysis.steps is empty: list at least one step"),
         validation = ("self.filter(s, has(s.weight)).map(s, double(s.weight)).isSorted() && self.all(s, !has(s.weight) || self.exists_one(x, has(x.weight) && x.weight == s.weight))",
@@ -117,9 +119,11 @@ pub struct Analysis {
     /// that is A/B testing: they go to the canary and all others to the
     /// primary. For example:
     ///
-    ///   match:
-    ///   - headers:
-    ///       x-canary: {exact: insider}
+    /// ```yaml
+    /// match:
+    /// - headers:
+    ///     x-canary: {exact: insider}
+    /// ```
     #[x_kube(
         validation = ("self.size() > 0",
             "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"),

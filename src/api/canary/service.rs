@@ -180,8 +180,10 @@ pub struct HttpMatch {
 
     /// Headers of the request, by name in lower case. A cookie is a header:
     ///
-    ///   cookie:
-    ///     regex: "^(.*?;)?(type=insider)(;.*)?$"
+    /// ```yaml
+    /// cookie:
+    ///   regex: "^(.*?;)?(type=insider)(;.*)?$"
+    /// ```
     #[schemars(extend("maxProperties" = 16))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, StringMatch>,
