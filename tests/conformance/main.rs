@@ -28,6 +28,15 @@ macro_rules! laws {
                 }
             )* })*
         }
+        mod local {
+            $(mod $area { $(
+                #[tokio::test]
+                async fn $law() {
+                    let session = crate::session::Session::new(crate::support::local().await, stringify!($area)).await;
+                    crate::$area::$law(session).await
+                }
+            )* })*
+        }
     };
 }
 
