@@ -52,8 +52,9 @@ pub struct AnalysisTemplateSpec {
     /// `variables.NAME`. For example, in percent:
     ///
     /// ```text
-    /// 100 * sum(rate(http_requests_total{app="{{ target }}",code=~"5.."}[{{ interval }}]))
-    /// / sum(rate(http_requests_total{app="{{ target }}"}[{{ interval }}]))
+    /// 100
+    /// * sum(rate(errors_total{app="{{ target }}"}[{{ interval }}]))
+    /// / sum(rate(requests_total{app="{{ target }}"}[{{ interval }}]))
     /// ```
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
