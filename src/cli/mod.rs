@@ -1,9 +1,11 @@
 //! The commands of the `serin` binary, one file each.
 
 pub mod crds;
+mod local;
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 /// Progressive delivery for Kubernetes: every new revision released step by
@@ -19,6 +21,9 @@ struct Cli {
 enum Command {
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
+    /// Serve a Kubernetes API from this process, for kubectl and for trying
+    /// things out: no cluster, nothing to install
+    Local(local::Args),
 }
 
 /// Parses the command line, runs the command, and turns its error into one
@@ -26,6 +31,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Crds(args) => crds::run(args),
+        Command::Local(args) => local::run(args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -34,4 +40,8 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Runtime::new().context("start the async runtime")
 }

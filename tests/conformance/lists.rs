@@ -32,8 +32,13 @@ pub async fn a_list_across_namespaces_has_them_all(t: Session) {
         t.post(&format!("/api/v1/namespaces/{namespace}/configmaps"), body).await.created();
     }
     let all = t.get(&format!("/api/v1/configmaps?labelSelector=law={}", t.ns)).await.ok();
-    let places: Vec<&Value> =
-        all["items"].as_array().expect("items").iter().map(|item| &item["metadata"]["namespace"]).collect();
+    let mut places: Vec<&str> = all["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .filter_map(|item| item["metadata"]["namespace"].as_str())
+        .collect();
+    places.sort();
     assert_eq!(places, [t.ns.as_str(), name(&other)]);
 }
 

@@ -7,9 +7,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apply;
 mod crds;
+mod deletes;
 mod lists;
 mod objects;
+mod patches;
 mod session;
 mod watches;
 
@@ -21,6 +24,15 @@ macro_rules! laws {
                 #[tokio::test]
                 async fn $law() {
                     let session = crate::session::Session::new(crate::support::real().await, stringify!($area)).await;
+                    crate::$area::$law(session).await
+                }
+            )* })*
+        }
+        mod local {
+            $(mod $area { $(
+                #[tokio::test]
+                async fn $law() {
+                    let session = crate::session::Session::new(crate::support::local().await, stringify!($area)).await;
                     crate::$area::$law(session).await
                 }
             )* })*
@@ -90,6 +102,65 @@ laws! {
         initial_events_end_with_a_marked_bookmark
         initial_events_need_a_version_match
         bookmarks_come_only_when_asked_for
+        a_last_bookmark_comes_before_the_timeout
         watch_from_old_version_gets_410
         events_of_all_watchers_come_in_the_same_order;
+    deletes:
+        deleting_answers_with_a_status
+        deleting_what_is_not_there_is_not_found
+        a_precondition_on_the_uid_guards
+        a_precondition_on_the_version_guards
+        an_unknown_propagation_is_refused
+        a_finalizer_holds_the_object
+        what_is_being_deleted_takes_no_new_finalizers
+        what_is_being_deleted_cannot_be_revived
+        a_finalizer_is_a_qualified_name
+        a_new_object_has_a_new_uid
+        a_collection_is_deleted_by_selector
+        a_pod_on_a_node_has_time_to_end
+        a_pod_on_no_node_is_gone_at_once
+        a_namespace_takes_its_content_along;
+    patches:
+        a_merge_patch_merges_maps_and_null_removes
+        a_merge_patch_replaces_lists
+        a_patch_with_an_old_version_is_a_conflict
+        a_patch_of_what_is_not_there_is_not_found
+        a_patch_cannot_rename
+        a_merge_patch_is_an_object
+        a_patch_names_its_format
+        parallel_patches_all_arrive
+        a_json_patch_is_done_in_order
+        a_failed_test_refuses_the_json_patch
+        a_json_patch_below_nothing_is_refused
+        a_json_patch_is_a_list
+        a_json_patch_indexes_lists
+        a_strategic_patch_merges_containers_by_name
+        a_strategic_patch_adds_what_it_does_not_find
+        a_strategic_patch_deletes_by_directive
+        a_strategic_patch_replaces_by_directive
+        a_strategic_patch_orders_as_told
+        a_strategic_patch_merges_finalizers;
+    apply:
+        applying_creates
+        applying_the_same_changes_nothing
+        a_dropped_field_disappears
+        anothers_field_stays
+        a_field_that_two_own_stays_until_both_drop_it
+        a_contested_field_is_a_conflict
+        force_takes_the_field
+        an_update_takes_what_it_changes
+        an_update_that_changes_nothing_takes_nothing
+        creating_owns_what_it_sets
+        one_manager_may_apply_and_update
+        applying_needs_a_manager
+        force_is_for_applying_only
+        an_applied_object_brings_no_managed_fields
+        applying_an_old_version_is_a_conflict
+        a_body_may_be_yaml
+        list_items_are_owned_by_key
+        a_dropped_field_with_a_default_gets_the_default
+        finalizers_are_owned_one_by_one
+        status_has_owners_of_its_own
+        a_duplicate_key_is_refused
+        an_unknown_field_cannot_be_applied;
 }

@@ -176,15 +176,15 @@ pub async fn an_update_cannot_change_what_the_server_owns(t: Session) {
     let mut changed = made.clone();
     changed["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z".into();
     changed["metadata"]["generation"] = 99.into();
-    changed["metadata"]["annotations"] = json!({"touched": "yes"});
+    changed["metadata"]["labels"] = json!({"touched": "yes"});
     let metadata = changed["metadata"].as_object_mut().expect("an object");
     metadata.remove("uid");
     metadata.remove("resourceVersion");
     let updated = t.put(&format!("{path}/d"), changed).await.ok();
     assert_eq!(updated["metadata"]["creationTimestamp"], made["metadata"]["creationTimestamp"]);
     assert_eq!(uid(&updated), uid(&made));
-    assert_eq!(updated["metadata"]["generation"], 1, "an annotation is no new generation");
-    assert_eq!(updated["metadata"]["annotations"]["touched"], "yes");
+    assert_eq!(updated["metadata"]["generation"], 1, "labels are not the spec");
+    assert_eq!(updated["metadata"]["labels"]["touched"], "yes");
 }
 
 pub async fn versions_rise_across_kinds(t: Session) {
@@ -212,6 +212,8 @@ pub async fn generation_counts_changes_of_the_spec(t: Session) {
     let status =
         t.patch(Patch::Merge, &format!("{path}/status"), json!({"status": {"collisionCount": 1}})).await;
     assert_eq!(status.ok()["metadata"]["generation"], 2, "status is not the spec");
+    let annotated = t.patch(Patch::Merge, &path, json!({"metadata": {"annotations": {"a": "b"}}})).await.ok();
+    assert_eq!(annotated["metadata"]["generation"], 3, "of a Deployment, annotations count");
 }
 
 pub async fn a_config_map_has_no_generation(t: Session) {

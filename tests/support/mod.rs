@@ -8,6 +8,7 @@
 #![allow(dead_code)]
 
 mod child;
+mod local;
 mod real;
 
 use std::path::{Path, PathBuf};
@@ -28,12 +29,29 @@ pub async fn real() -> &'static Cluster {
     REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The API in this process, served on loopback like the real one.
+pub async fn local() -> &'static Cluster {
+    static LOCAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
+    LOCAL.get_or_init(local::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A client by the text of a kubeconfig.
+pub async fn client(kubeconfig: &str) -> Client {
+    install_crypto();
+    let kubeconfig = Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    Client::try_from(config.expect("a complete kubeconfig")).expect("a client")
+}
+
 /// An API server somewhere on loopback, and how to reach it.
 pub struct Cluster {
     folder: PathBuf,
     /// Dropping one ends its process.
     children: Vec<Child>,
 }
+
+/// The token of [`User::Plain`].
+pub const PLAIN_TOKEN: &str = "plain-token";
 
 /// Who a client claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +103,7 @@ impl Cluster {
             .expect("the cluster's kubeconfig is complete");
         match user {
             User::Admin => {}
-            User::Plain => config.auth_info.token = Some(real::PLAIN_TOKEN.to_owned().into()),
+            User::Plain => config.auth_info.token = Some(PLAIN_TOKEN.to_owned().into()),
             User::Nobody => config.auth_info.token = None,
         }
         config

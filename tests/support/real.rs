@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::{Child, Cluster, Part, User, free_port, fresh_folder, program, write};
+use super::{Child, Cluster, PLAIN_TOKEN, Part, User, free_port, fresh_folder, program, write};
 
-pub const PLAIN_TOKEN: &str = "plain-token";
 const ADMIN_TOKEN: &str = "admin-token";
 
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
