@@ -140,7 +140,9 @@ impl Local {
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
         let object = json!({ "metadata": { "name": name } });
-        if let Err(refusal) = write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update) {
+        if let Err(refusal) =
+            write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update)
+        {
             tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
         }
     }

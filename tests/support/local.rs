@@ -12,7 +12,8 @@ pub async fn start() -> Result<Cluster, String> {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
             let plain = Identity { user: "plain".into(), groups: vec!["system:authenticated".into()] };
-            let local = Local::new(Options { users: vec![(PLAIN_TOKEN.into(), plain)], ..Options::default() });
+            let local =
+                Local::new(Options { users: vec![(PLAIN_TOKEN.into(), plain)], ..Options::default() });
             let folder = fresh_folder("local");
             match local.serve(([127, 0, 0, 1], 0).into()).await {
                 Err(error) => _ = tell.send(Err(error.to_string())),

@@ -186,6 +186,11 @@ impl Schema {
         }
     }
 
+    /// A map with keys of the user's choosing, such as labels.
+    pub fn is_free_map(&self) -> bool {
+        matches!(self.entries, Entries::Of(_) | Entries::Any)
+    }
+
     /// `x-kubernetes-map-type: atomic`: owned and replaced as a whole.
     pub fn is_atomic_map(&self) -> bool {
         self.atomic_map
