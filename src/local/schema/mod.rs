@@ -39,7 +39,6 @@ pub struct Schema {
     entries: Entries,
     items: Option<Arc<Schema>>,
     list: List,
-    retain_keys: bool,
     atomic_map: bool,
     default: Option<Value>,
     format: Option<format::Format>,
@@ -209,12 +208,6 @@ impl Schema {
             List::Map(keys) => keys.first().map(String::as_str),
             List::Atomic | List::Set => None,
         }
-    }
-
-    /// For strategic merge: fields the patch does not name go, as in a
-    /// Deployment's `strategy` or a volume.
-    pub fn retains_keys(&self) -> bool {
-        self.retain_keys
     }
 
     /// Whether anything may stand below this node without being named.
