@@ -1,7 +1,11 @@
 //! The commands of the `serin` binary, one file each.
 
+pub mod crds;
+mod local;
+
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 
 /// Progressive delivery for Kubernetes: every new revision released step by
@@ -14,10 +18,30 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// Print the custom resource definitions, for `kubectl apply -f -`
+    Crds(crds::Args),
+    /// Serve a Kubernetes API from this process, for kubectl and for trying
+    /// things out: no cluster, nothing to install
+    Local(local::Args),
+}
 
 /// Parses the command line, runs the command, and turns its error into one
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
-    match Cli::parse().command {}
+    let outcome = match Cli::parse().command {
+        Command::Crds(args) => crds::run(args),
+        Command::Local(args) => local::run(args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("serin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Runtime::new().context("start the async runtime")
 }

@@ -4,6 +4,7 @@
 //! `builtin`, custom ones come and go with their CustomResourceDefinition;
 //! from here on the two are the same thing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -70,10 +71,64 @@ pub enum Cell {
     Of(fn(&Value, Timestamp) -> Value),
 }
 
+/// All that is served now; replaced as a whole when a definition changes.
+#[derive(Default)]
+pub struct Kinds {
+    all: Vec<Arc<Resource>>,
+    by_path: HashMap<(String, String, String), Arc<Resource>>,
+}
+
+impl Kinds {
+    pub fn new(all: Vec<Arc<Resource>>) -> Kinds {
+        let by_path = all
+            .iter()
+            .map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), r.clone()))
+            .collect();
+        Kinds { all, by_path }
+    }
+
+    pub fn all(&self) -> &[Arc<Resource>] {
+        &self.all
+    }
+
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+}
+
 impl Resource {
     /// `apps/v1`, or `v1` for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Created to be answered at once, never stored.
+    pub fn is_review(&self) -> bool {
+        self.origin == Origin::Builtin && self.kind.ends_with("Review")
+    }
+
+    /// Whether `metadata.generation` counts its changes.
+    pub fn counts_generations(&self) -> bool {
+        match self.origin {
+            Origin::Custom => true,
+            Origin::Builtin => matches!(
+                self.kind.as_str(),
+                "Pod"
+                    | "Deployment"
+                    | "ReplicaSet"
+                    | "DaemonSet"
+                    | "StatefulSet"
+                    | "Ingress"
+                    | "PodDisruptionBudget"
+                    | "EndpointSlice"
+                    | "CustomResourceDefinition"
+            ),
+        }
+    }
+
+    /// Where its objects are stored: all versions of a kind share one place.
+    pub fn collection(&self) -> String {
+        self.qualified()
     }
 
     /// `deployments.apps`: what error messages and field selectors call it.

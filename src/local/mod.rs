@@ -1,4 +1,155 @@
 //! A Kubernetes API in one process.
+//!
+//! ```text
+//!   kube::Client ──tower──┐                    ┌─ read, watch ──┐
+//!                         ├─ server ─ request ─┤                ├─ store
+//!   kubectl ──TLS, serve──┘                    └─ write, patch ─┘
+//!                               admission: schema, builtin, crd; ownership: apply, fields
+//! ```
+//!
+//! It promises the semantics of the real API server for what Serin and kubectl
+//! use, proved by running one conformance suite against both. What it leaves
+//! out on purpose: persistence, roles and bindings, webhooks, protobuf. Time
+//! is a [`clock::Clock`] that follows tokio's, randomness comes from a seed,
+//! and trouble can be injected ([`faults`]).
 
+pub mod access;
+mod apply;
+pub mod builtin;
+pub mod chance;
+pub mod clock;
+mod crd;
+mod delete;
+mod describe;
+pub mod faults;
+mod fields;
 pub mod kinds;
+mod patch;
+mod read;
+mod refusal;
+mod request;
 pub mod schema;
+mod selector;
+pub mod serve;
+mod server;
+mod store;
+mod subresource;
+mod watch;
+mod write;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::Request;
+use serde_json::json;
+
+use access::{Access, Grant, Identity};
+use clock::Clock;
+use faults::{FaultPlan, Faults};
+use serve::{ServeError, Serving};
+use server::{InProcess, Server, Steady};
+
+/// How to set up a server; the default is an empty cluster on the wall clock.
+#[derive(Default)]
+pub struct Options {
+    pub clock: Option<Clock>,
+    /// Uids, generated names and faults are drawn from it.
+    pub seed: u64,
+    pub faults: FaultPlan,
+    /// Bearer tokens besides the administrator's, and what their users may do.
+    pub users: Vec<(String, Identity)>,
+    pub grants: Vec<Grant>,
+}
+
+/// A running API; clones share it.
+#[derive(Clone)]
+pub struct Local {
+    server: Arc<Server>,
+    admin_token: String,
+}
+
+impl Local {
+    pub fn new(options: Options) -> Local {
+        let clock = options.clock.unwrap_or_else(Clock::system);
+        let admin_token = unguessable();
+        let mut users = options.users;
+        users.push((admin_token.clone(), Identity::admin()));
+        let faults = Faults::seeded(options.seed, options.faults);
+        let access = Access { users, grants: options.grants };
+        let local = Local { server: Arc::new(Server::new(clock, options.seed, faults, access)), admin_token };
+        for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
+            local.create_namespace(namespace);
+        }
+        local
+    }
+
+    /// A client in this process; the plan of faults applies to it.
+    pub fn client(&self) -> kube::Client {
+        self.client_marked(false)
+    }
+
+    /// A client that faults spare: for the cluster's own controllers, and for
+    /// tests that look on.
+    pub fn steady_client(&self) -> kube::Client {
+        self.client_marked(true)
+    }
+
+    pub fn clock(&self) -> Clock {
+        self.server.clock
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        self.server.faults.change(plan);
+    }
+
+    /// Forgets all history: older watches and lists get 410.
+    pub fn compact(&self) {
+        self.server.store.compact();
+    }
+
+    /// Listens on `address` (port 0 for any) until the result is dropped.
+    pub async fn serve(&self, address: SocketAddr) -> Result<Serving, ServeError> {
+        serve::serve(self.server.clone(), address, self.admin_token.clone()).await
+    }
+
+    fn client_marked(&self, steady: bool) -> kube::Client {
+        let server = self.server.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let server = server.clone();
+            async move {
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(InProcess);
+                if steady {
+                    request.extensions_mut().insert(Steady);
+                }
+                Ok::<_, std::convert::Infallible>(server.handle(request).await)
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    fn create_namespace(&self, name: &str) {
+        let author = write::Author {
+            name: "serin-local".into(),
+            subresource: None,
+            dry_run: false,
+            checking: write::Checking::Strict,
+        };
+        let kinds = self.server.kinds();
+        let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
+        let object = json!({ "metadata": { "name": name } });
+        if let Err(refusal) = write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update) {
+            tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
+        }
+    }
+}
+
+/// The administrator's token: 128 bits from the standard library's hash keys,
+/// which the operating system seeds.
+fn unguessable() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let keys = RandomState::new();
+    format!("{:016x}{:016x}", keys.hash_one(0), keys.hash_one(1))
+}

@@ -1,0 +1,78 @@
+//! AlertProvider: where notifications go.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{condition::PlainStatus, reference::SecretRef};
+
+/// Where the notifications of a Canary go: a chat channel and the way into it.
+/// A Canary names it in `spec.analysis.alerts[].providerRef`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "serin.dev",
+    version = "v1alpha1",
+    kind = "AlertProvider",
+    namespaced,
+    status = "PlainStatus",
+    derive = "PartialEq",
+    category = "serin",
+    shortname = "ap",
+    doc = "Where the notifications of a Canary go: a chat channel and the way into it.",
+    printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
+    printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = super::schema::tidy)]
+#[x_kube(
+    validation = ("has(self.address) || has(self.secretRef)",
+        "an AlertProvider needs an address or a secretRef: set spec.address to the webhook URL, or spec.secretRef to a Secret with the key 'address'"),
+)]
+pub struct AlertProviderSpec {
+    /// What kind of chat it is; it decides the form of the message.
+    #[serde(rename = "type")]
+    pub type_: AlertProviderType,
+
+    /// Channel to write to. Default: the one that the webhook belongs to.
+    #[schemars(length(max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub channel: Option<String>,
+
+    /// Name that the message appears under. Default: serin.
+    #[schemars(length(max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+
+    /// URL of the incoming webhook. It usually contains a token: prefer
+    /// `secretRef`.
+    #[schemars(length(min = 1, max = 2048))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+
+    /// URL of an HTTP proxy to go through. Default: none.
+    #[schemars(length(max = 2048))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<String>,
+
+    /// A Secret in the same namespace with the keys `address` (the webhook
+    /// URL) and, for a bot, `token`. It wins over `address`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretRef>,
+}
+
+/// Kinds of chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AlertProviderType {
+    /// Slack, by incoming webhook or bot token.
+    Slack,
+    /// Microsoft Teams.
+    Msteams,
+    /// Discord.
+    Discord,
+    /// Rocket.Chat.
+    Rocket,
+    /// Google Chat.
+    Gchat,
+}

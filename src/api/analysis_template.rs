@@ -1,0 +1,269 @@
+//! AnalysisTemplate: a metric that can be used again. It accepts what Flagger
+//! calls a MetricTemplate, and says more.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    condition::PlainStatus,
+    judge::{Direction, Judge, Silence, ThresholdRange},
+    reference::SecretRef,
+};
+
+/// A metric that Canaries can use again: where it is measured, by which query,
+/// and how it is judged. A Canary names it in
+/// `spec.analysis.metrics[].templateRef`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "serin.dev",
+    version = "v1alpha1",
+    kind = "AnalysisTemplate",
+    namespaced,
+    status = "PlainStatus",
+    derive = "PartialEq",
+    category = "serin",
+    shortname = "at",
+    doc = "A metric that Canaries can use again: where it is measured, by which query, and how it is judged.",
+    printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider.type"),
+    printcolumn(name = "Judge", type_ = "string", json_path = ".spec.judge.type", priority = "1"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[schemars(transform = super::schema::tidy)]
+#[x_kube(
+    validation = ("has(self.query) || has(self.counts) || has(self.histogram)",
+        "an AnalysisTemplate measures nothing: set spec.query (one value), spec.counts (good or bad of total) or spec.histogram"),
+)]
+pub struct AnalysisTemplateSpec {
+    /// What is measured, in a sentence for the dashboard and for notifications.
+    #[schemars(length(max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+
+    /// Where the measurements come from.
+    pub provider: MetricProvider,
+
+    /// A query with one value as its answer, in the language of the provider.
+    /// Between `{{` and `}}` it may use `name` (of the Canary), `namespace`,
+    /// `target`, `service`, `ingress`, `route`, `interval` and
+    /// `variables.NAME`. For example, in percent:
+    ///
+    ///   100 * sum(rate(http_requests_total{app="{{ target }}",code=~"5.."}[{{ interval }}]))
+    ///   / sum(rate(http_requests_total{app="{{ target }}"}[{{ interval }}]))
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+
+    /// The metric as counts of requests. It tells one error in ten requests
+    /// from a hundred in a thousand, which a ratio cannot: the `sequential`
+    /// judge needs it for error rates.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
+
+    /// A query whose answer is a histogram: one cumulative count per upper
+    /// bound `le`. The `sequential` judge compares the whole distribution, not
+    /// one percentile. For example:
+    ///
+    ///   sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub histogram: Option<String>,
+
+    /// Which way the metric is worse. Default: increase; decrease for `counts`
+    /// and for a range with only a `min`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+
+    /// The values that are fine, for the `threshold` judge. A range on the
+    /// metric of a Canary wins over this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold_range: Option<ThresholdRange>,
+
+    /// How the metric is judged. Default: `threshold` with a `thresholdRange`,
+    /// else `sequential` with `counts` or `histogram`, else the judge of the
+    /// Canary's analysis.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Judge>,
+
+    /// Failed looks of this metric that roll the release back. Default: the
+    /// `threshold` of the Canary's analysis, counted over all metrics.
+    #[schemars(range(min = 1, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_limit: Option<u32>,
+
+    /// Inconclusive looks of this metric in a row that roll the release back.
+    /// Default: no limit but the progress deadline.
+    #[schemars(range(min = 1, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inconclusive_limit: Option<u32>,
+
+    /// What to do when the query has no data. Default: as the Canary says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_no_data: Option<Silence>,
+
+    /// What to do when the provider cannot be reached. Default: as the Canary
+    /// says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unavailable: Option<Silence>,
+
+    /// Values for `variables.NAME` in the queries, where the Canary's
+    /// `templateVariables` gives none.
+    #[schemars(extend("maxProperties" = 64))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Where measurements come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("self.type != 'web' || has(self.address)",
+        "provider.type web needs provider.address: the URL to ask"),
+)]
+pub struct MetricProvider {
+    /// What kind of system answers the query.
+    #[serde(rename = "type")]
+    pub type_: MetricProviderType,
+
+    /// URL of the system, such as `http://prometheus.monitoring:9090`.
+    /// Default: for `prometheus` the metrics server of the Canary or of the
+    /// controller; for hosted systems their public address.
+    #[schemars(length(max = 2048))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+
+    /// Headers to send with every request. For example:
+    ///
+    ///   X-Scope-OrgID: ["tenant-1"]
+    #[schemars(extend("maxProperties" = 64))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, Vec<String>>,
+
+    /// A Secret beside the template with the credentials: `username` and
+    /// `password`, or `token`, or the keys that the provider names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretRef>,
+
+    /// Region of the provider, for `cloudwatch`. Default: that of the
+    /// controller.
+    #[schemars(length(max = 64))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+
+    /// Do not verify the certificate of `address`. Default: false.
+    #[serde(default, skip_serializing_if = "super::is_default")]
+    pub insecure_skip_verify: bool,
+
+    /// How `web` asks and where the value is in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub web: Option<WebRequest>,
+
+    /// What `scrape` reads from each pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scrape: Option<ScrapeTarget>,
+}
+
+/// Systems that answer queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum MetricProviderType {
+    /// Prometheus and all that speak its API; the query is PromQL.
+    Prometheus,
+    /// InfluxDB 2; the query is Flux.
+    Influxdb,
+    /// Datadog.
+    Datadog,
+    /// the external metrics API of the cluster.
+    Externalmetrics,
+    /// Google Cloud Monitoring; the query is MQL.
+    Stackdriver,
+    /// Amazon CloudWatch; the query is a JSON list of MetricDataQueries.
+    Cloudwatch,
+    /// New Relic; the query is NRQL.
+    Newrelic,
+    /// Graphite.
+    Graphite,
+    /// Dynatrace.
+    Dynatrace,
+    /// Keptn; the query names a KeptnMetric or Analysis.
+    Keptn,
+    /// Splunk Observability; the query is SignalFlow.
+    Splunk,
+    /// any HTTP service that answers in JSON.
+    Web,
+    /// the pods' own `/metrics`, read by Serin itself: no Prometheus needed;
+    /// the query names a series.
+    Scrape,
+}
+
+/// A metric as counts of requests. Queries give cumulative counters, not rates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = ("has(self.good) != has(self.bad)",
+        "counts needs exactly one of good and bad beside total"),
+)]
+pub struct Counts {
+    /// Counts the good requests, such as those answered without a 5xx.
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub good: Option<String>,
+
+    /// Counts the bad requests, where that is easier to ask for.
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bad: Option<String>,
+
+    /// Counts all requests.
+    #[schemars(length(min = 1, max = 16384))]
+    pub total: String,
+}
+
+/// How a `web` provider asks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WebRequest {
+    /// Method of the request. Default: GET, or POST with a `body`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<WebMethod>,
+
+    /// Body of the request; may use the same `{{ }}` words as `query`.
+    #[schemars(length(max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+
+    /// JSON pointer to the number in the answer, such as `/data/0/value`.
+    /// Default: the answer itself is the number.
+    #[schemars(length(max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_at: Option<String>,
+}
+
+/// Methods that only ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum WebMethod {
+    /// the query is in the address.
+    Get,
+    /// the query is in the body.
+    Post,
+}
+
+/// What `scrape` reads from each pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ScrapeTarget {
+    /// Port to read. Default: the pod's `prometheus.io/port` annotation, else
+    /// the target port of the Canary's service.
+    #[schemars(range(min = 1, max = 65535))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+
+    /// Path to read. Default: the pod's `prometheus.io/path` annotation, else
+    /// `/metrics`.
+    #[schemars(length(max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}

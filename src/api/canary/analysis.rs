@@ -1,0 +1,223 @@
+//! How a release moves, and what must hold on the way.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Alert, HttpMatch, Metric, Step, Webhook};
+use crate::api::{
+    Duration, Weight,
+    judge::{Judge, Silence},
+};
+
+/// How a new revision is released. The field that holds it explains it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("has(self.iterations) || has(self.stepWeight) || has(self.stepWeights) || has(self.steps)",
+        "analysis says not how to release: add one of iterations, stepWeight, stepWeights and steps"),
+    validation = ("[has(self.iterations), has(self.stepWeight), has(self.stepWeights), has(self.steps)].filter(x, x).size() <= 1",
+        "analysis says in several ways how to release: keep one of iterations, stepWeight, stepWeights and steps"),
+    validation = ("!has(self.maxWeight) || !has(self.stepWeight) || self.stepWeight <= self.maxWeight",
+        "analysis.maxWeight is below the first step: raise maxWeight or lower stepWeight"),
+    validation = ("!has(self.maxWeight) || !has(self.stepWeights) || self.stepWeights.size() == 0 || self.stepWeights[0] <= self.maxWeight",
+        "analysis.maxWeight is below the first step: raise maxWeight or lower stepWeights[0]"),
+    validation = ("!has(self.maxWeight) || !has(self.steps) || self.steps.filter(s, has(s.weight)).size() == 0 || self.steps.exists(s, has(s.weight) && s.weight <= self.maxWeight)",
+        "analysis.maxWeight is below the first step: raise maxWeight or lower the first weight in steps"),
+)]
+pub struct Analysis {
+    /// How long each step lasts, and how often a decision is taken. At least
+    /// 1s. Default: 1m.
+    #[x_kube(validation = Duration::at_least("1s", "analysis.interval"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Duration>,
+
+    /// How many failed checks roll the release back. Default: 1.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<u32>,
+
+    /// How many checks must pass, for A/B testing (with `match`) and for
+    /// Blue/Green (without).
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<u32>,
+
+    /// How much the canary's share of the traffic grows at each step, in
+    /// percent; fractions such as 0.5 are fine where the router can do them.
+    #[x_kube(validation = ("self >= 0.01", "analysis.stepWeight must be at least 0.01: the canary would never get traffic"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_weight: Option<Weight>,
+
+    /// The canary's share of the traffic at each step, in percent and rising,
+    /// such as `[1, 5, 20, 50]`. The last one is the most it gets before it is
+    /// promoted.
+    #[x_kube(
+        validation = ("self.size() > 0", "analysis.stepWeights is empty: list at least one weight"),
+        validation = ("self.map(w, double(w)).isSorted() && self.all(w, self.exists_one(x, x == w))",
+            "analysis.stepWeights must rise: each weight above the one before it"),
+    )]
+    #[schemars(length(max = 100))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub step_weights: Vec<Weight>,
+
+    /// The release spelled out: weights, pauses, approvals, matches, mirrors,
+    /// replicas, each with its own interval. For example:
+    ///
+    ///   steps:
+    ///   - match: [{headers: {x-team: {exact: ours}}}]
+    ///   - weight: 0.5
+    ///     interval: 10m
+    ///   - weight: 20
+    ///     approval: {message: Is the on-call happy?}
+    ///   - weight: 50
+    #[x_kube(
+        validation = ("self.size() > 0", "analysis.steps is empty: list at least one step"),
+        validation = ("self.filter(s, has(s.weight)).map(s, double(s.weight)).isSorted() && self.all(s, !has(s.weight) || self.exists_one(x, has(x.weight) && x.weight == s.weight))",
+            "the weights in analysis.steps must rise: each above the one before it"),
+    )]
+    #[schemars(length(max = 50))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Step>,
+
+    /// The most traffic the canary gets before it is promoted, in percent.
+    /// Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_weight: Option<Weight>,
+
+    /// How much of the traffic goes home to the promoted primary at a time, in
+    /// percent. Default: all at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_weight_promotion: Option<Weight>,
+
+    /// Before the first step, send the canary a copy of the traffic and drop
+    /// its answers, for one interval. Needs a router that can mirror and
+    /// requests that may be repeated. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub mirror: bool,
+
+    /// How much of the traffic is copied while mirroring, in percent. Default:
+    /// 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mirror_weight: Option<Weight>,
+
+    /// The share of the primary's pods, in percent, that must be available for
+    /// it to count as ready. Default: 100.
+    #[schemars(range(min = 0, max = 100))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub primary_ready_threshold: Option<u32>,
+
+    /// The share of the canary's pods, in percent, that must be available for
+    /// it to count as ready. Default: 100.
+    #[schemars(range(min = 0, max = 100))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub canary_ready_threshold: Option<u32>,
+
+    /// Requests that go to the canary whatever the weight. With `iterations`
+    /// that is A/B testing: they go to the canary and all others to the
+    /// primary. For example:
+    ///
+    ///   match:
+    ///   - headers:
+    ///       x-canary: {exact: insider}
+    #[x_kube(validation = ("self.size() > 0",
+        "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"))]
+    #[schemars(length(max = 16))]
+    #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
+    pub match_: Vec<HttpMatch>,
+
+    /// What is measured at every look. Default: nothing, and the release moves
+    /// on whenever the canary is ready.
+    #[schemars(length(max = 50))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub metrics: Vec<Metric>,
+
+    /// Who is asked, told or tested with on the way.
+    #[schemars(length(max = 50))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub webhooks: Vec<Webhook>,
+
+    /// Where notifications about the release go.
+    #[schemars(length(max = 50))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alerts: Vec<Alert>,
+
+    /// Keep a user on the version that answered first, by a cookie. Needs
+    /// `istio` or `gatewayapi`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_affinity: Option<SessionAffinity>,
+
+    /// How measurements become a verdict, for every metric that does not say
+    /// so itself. Default: `threshold` for metrics with a range, `sequential`
+    /// for built-in metrics without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Judge>,
+
+    /// What to do when a metric has no data, usually because there was no
+    /// traffic. Default: hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_no_data: Option<Silence>,
+
+    /// What to do when the system that holds the metrics cannot be reached.
+    /// Default: hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unavailable: Option<Silence>,
+}
+
+/// A cookie that keeps a user on one version.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionAffinity {
+    /// Name of the cookie for users of the canary.
+    #[schemars(length(min = 1, max = 253))]
+    pub cookie_name: String,
+
+    /// Name of the cookie for users of the primary. Default: none, and only
+    /// users of the canary are kept.
+    #[schemars(length(min = 1, max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub primary_cookie_name: Option<String>,
+
+    /// Host that the cookie is sent to. Default: the one that set it.
+    #[schemars(length(max = 253))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+
+    /// Hide the cookie from scripts. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub http_only: bool,
+
+    /// Seconds until the cookie expires. Default: 86400, one day.
+    #[schemars(range(min = 0, max = 31_536_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<u32>,
+
+    /// Keep the cookie in partitioned storage. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub partitioned: bool,
+
+    /// Path that the cookie is sent for. Default: that of the request.
+    #[schemars(length(max = 2048))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+
+    /// Whether the cookie is sent with requests from other sites. Default: as
+    /// the browser has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub same_site: Option<SameSite>,
+
+    /// Send the cookie over HTTPS only. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub secure: bool,
+}
+
+/// Whether a cookie is sent with requests from other sites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SameSite {
+    /// never.
+    Strict,
+    /// only when the user follows a link.
+    Lax,
+    /// always.
+    None,
+}

@@ -1,0 +1,131 @@
+//! Who is asked and who is told.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{
+    Duration,
+    reference::{AlertProviderRef, SecretRef},
+};
+
+/// Somebody who is asked or told over HTTP.
+///
+/// The request is a POST of `{name, namespace, phase, checksum, metadata}`. An
+/// answer up to 202 means yes; any other, or none in time, means no.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("!has(self.expireAfter) || (has(self.type) && self.type in ['confirm-rollout', 'confirm-traffic-increase', 'confirm-promotion'])",
+        "webhooks[].expireAfter is for gates: use it with type confirm-rollout, confirm-traffic-increase or confirm-promotion"),
+)]
+pub struct Webhook {
+    /// Name of the webhook.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+
+    /// When it is called and what its answer means. Default: rollout.
+    #[schemars(extend("enum" = ["", "rollout", "confirm-rollout", "pre-rollout", "confirm-traffic-increase", "confirm-promotion", "post-rollout", "rollback", "event"]))]
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    pub type_: Option<HookType>,
+
+    /// URL to call.
+    #[schemars(length(min = 1, max = 2048))]
+    pub url: String,
+
+    /// How long to wait for an answer. Default: 10s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Duration>,
+
+    /// How often to try again when there is no answer. Default: 0.
+    #[schemars(range(min = 0, max = 100))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+
+    /// Whatever the receiver should know, sent along as written.
+    #[schemars(extend("maxProperties" = 64))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+
+    /// Send no alert about this webhook. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub mute_alert: bool,
+
+    /// Do not verify the certificate of the receiver. Default: false.
+    #[serde(default, rename = "disableTLS", skip_serializing_if = "crate::api::is_default")]
+    pub disable_tls: bool,
+
+    /// How long a gate may stay closed; then the release is rolled back.
+    /// Default: for ever.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<Duration>,
+
+    /// A Secret beside the Canary whose key `hmac` signs each request: the
+    /// header `X-Serin-Signature` carries `sha256=` and the HMAC of the body.
+    /// Default: requests are not signed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_ref: Option<SecretRef>,
+}
+
+/// When a webhook is called and what its answer means.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookType {
+    /// at every look, before the metrics: a no is a failed check. An empty
+    /// type means the same.
+    #[default]
+    #[serde(alias = "")]
+    Rollout,
+    /// a gate before the release starts: it waits for a yes.
+    ConfirmRollout,
+    /// before the canary gets traffic, for tests: a no is a failed check.
+    PreRollout,
+    /// a gate before each rise of the weight.
+    ConfirmTrafficIncrease,
+    /// a gate before the promotion.
+    ConfirmPromotion,
+    /// after the release, whichever way it ended; the answer is ignored.
+    PostRollout,
+    /// at every look: a yes rolls the release back.
+    Rollback,
+    /// at every event; the answer is ignored.
+    Event,
+}
+
+/// A notification.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Alert {
+    /// Name of the alert.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+
+    /// The least severe event that is told. Default: info.
+    #[schemars(extend("enum" = ["", "info", "warn", "error"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+
+    /// Where it goes.
+    pub provider_ref: AlertProviderRef,
+}
+
+/// How severe an event is.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// everything: starts, weights, promotions. An empty severity means the
+    /// same.
+    #[default]
+    #[serde(alias = "")]
+    Info,
+    /// halts and failed checks, and what is worse.
+    Warn,
+    /// rollbacks only.
+    Error,
+}

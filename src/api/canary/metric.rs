@@ -1,0 +1,104 @@
+//! One thing that is measured.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{
+    Duration,
+    judge::{Direction, Judge, Silence, ThresholdRange},
+    reference::TemplateRef,
+};
+
+/// Metrics that need no query: the router's own counters are known.
+pub const BUILT_IN: [&str; 2] = ["request-success-rate", "request-duration"];
+
+/// One thing that is measured at every look.
+///
+/// Two are built in: `request-success-rate` (requests without a server error,
+/// in percent) and `request-duration` (99th percentile, in milliseconds).
+/// Everything else comes from a template.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("has(self.templateRef) || has(self.query) || self.name in ['request-success-rate', 'request-duration']",
+        "a metric measures nothing: set templateRef to an AnalysisTemplate, or use a built-in name (request-success-rate, request-duration)"),
+)]
+pub struct Metric {
+    /// Name of the metric.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+
+    /// The window that a query looks back over. At least 1s. Default: 1m.
+    #[x_kube(validation = Duration::at_least("1s", "metrics[].interval"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval: Option<Duration>,
+
+    /// Old form of `thresholdRange`: the smallest success rate, or the largest
+    /// value of anything else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<f64>,
+
+    /// The values that are fine. A metric with a range and no judge is judged
+    /// by `threshold`. Default: for built-in metrics none, and the canary is
+    /// compared with the primary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threshold_range: Option<ThresholdRange>,
+
+    /// Old form of a template: a query to the metrics server.
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query: Option<String>,
+
+    /// The template that says where and how to measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template_ref: Option<TemplateRef>,
+
+    /// Values for `variables.NAME` in the template's queries.
+    #[schemars(extend("maxProperties" = 64))]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub template_variables: BTreeMap<String, String>,
+
+    /// How this metric is judged. Default: as its template says, else as the
+    /// analysis says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judge: Option<Judge>,
+
+    /// Which way the metric is worse. Default: as its template says; known for
+    /// built-in metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Direction>,
+
+    /// One failure of this metric rolls the release back, whatever `threshold`
+    /// says. Default: false.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub critical: bool,
+
+    /// How much this metric counts in the score of `mannWhitney`. Default: 1.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+
+    /// Failed looks of this metric that roll the release back. Default: as its
+    /// template says, else the `threshold` of the analysis over all metrics.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_limit: Option<u32>,
+
+    /// Inconclusive looks of this metric in a row that roll the release back.
+    /// Default: as its template says, else no limit but the progress deadline.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inconclusive_limit: Option<u32>,
+
+    /// What to do when this metric has no data. Default: as its template says,
+    /// else as the analysis says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_no_data: Option<Silence>,
+
+    /// What to do when this metric cannot be read. Default: as its template
+    /// says, else as the analysis says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_unavailable: Option<Silence>,
+}

@@ -1,0 +1,229 @@
+//! How a measurement becomes a verdict: words shared by Canary and templates.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Percent;
+
+/// How measurements become a verdict.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("!has(self.promoteOn) || self.promoteOn != 'evidence' || self.type == 'sequential'",
+        "judge.promoteOn: evidence needs judge.type: sequential, the only judge that can certify a canary early"),
+)]
+pub struct Judge {
+    /// Which judge decides.
+    #[serde(rename = "type")]
+    pub type_: JudgeType,
+
+    /// `sequential`: the share of healthy releases that may be rolled back by
+    /// chance, for the whole release and however often it looks. Default: 1%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub false_rollback: Option<Percent>,
+
+    /// `sequential`: the share of canaries worse than `margin` that
+    /// `promoteOn: evidence` may wave through by chance. Default: 1%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub false_promotion: Option<Percent>,
+
+    /// `sequential`: how many times worse than the primary the canary may be,
+    /// as an odds ratio. At 1.5 a canary with 1.5 % errors beside a primary
+    /// with 1 % is still healthy. 1 is too strict for most services: pods
+    /// always differ a little. Default: 1.5.
+    #[schemars(range(min = 1, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub margin: Option<f64>,
+
+    /// Requests that the canary must have served at a look before anything is
+    /// said about it; with fewer the verdict is inconclusive, which neither
+    /// advances the release nor counts against it. Default: 20.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_requests: Option<u32>,
+
+    /// When a step that nothing speaks against is over. Default: interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub promote_on: Option<PromoteOn>,
+
+    /// `mannWhitney`: the confidence of the interval around the difference.
+    /// Default: 98%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<Percent>,
+
+    /// `mannWhitney`: the part of the difference that is tolerated before the
+    /// canary counts as different, 0 to 1. Default: 0.25.
+    #[schemars(range(min = 0, max = 1))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
+
+    /// `mannWhitney`: how large a difference must be to matter. Default: any
+    /// difference that `tolerance` does not cover.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect_size: Option<EffectSize>,
+
+    /// `mannWhitney`: samples needed on each side; with fewer the verdict is
+    /// inconclusive. Default: 50.
+    #[schemars(range(min = 2, max = 1_000_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_samples: Option<u32>,
+
+    /// `mannWhitney`: what to do with samples far outside the rest. Default:
+    /// keep.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outliers: Option<Outliers>,
+
+    /// `mannWhitney`: what to do with samples that are not a number. Default:
+    /// remove.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nan_strategy: Option<NanStrategy>,
+
+    /// `mannWhitney`: the weighted share of passing metrics that makes the
+    /// whole look a pass. Default: 95%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass_score: Option<Percent>,
+
+    /// `mannWhitney`: the weighted share of passing metrics below which the
+    /// whole look fails; between this and `passScore` it is inconclusive.
+    /// Default: 75%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marginal_score: Option<Percent>,
+}
+
+/// Which judge decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum JudgeType {
+    /// the value must lie in `thresholdRange`, as in Flagger. The default for
+    /// a metric with a range.
+    #[default]
+    Threshold,
+    /// canary against primary over the same time, by a test that stays right
+    /// however often it looks: it may decide after every scrape and still
+    /// rolls back at most `falseRollback` of the healthy releases. The default
+    /// for built-in metrics without a range.
+    Sequential,
+    /// canary against primary by rank, as Kayenta judges. For samples without
+    /// counts.
+    MannWhitney,
+}
+
+/// When a step that nothing speaks against is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum PromoteOn {
+    /// when its interval is over.
+    #[default]
+    Interval,
+    /// as soon as the evidence certifies the canary, at the latest when the
+    /// interval is over.
+    Evidence,
+}
+
+/// How large a difference must be to matter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EffectSize {
+    /// How the effect is measured.
+    pub measure: EffectMeasure,
+
+    /// The largest effect upwards that is tolerated; 1.1 with `meanRatio`
+    /// tolerates ten percent more.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_increase: Option<f64>,
+
+    /// The largest effect downwards that is tolerated; 0.9 with `meanRatio`
+    /// tolerates ten percent less.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_decrease: Option<f64>,
+
+    /// An effect upwards that fails the release at once.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical_increase: Option<f64>,
+
+    /// An effect downwards that fails the release at once.
+    #[schemars(range(min = 0))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub critical_decrease: Option<f64>,
+}
+
+/// How an effect is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum EffectMeasure {
+    /// the canary's mean divided by the primary's.
+    MeanRatio,
+    /// the probability that a sample of the canary is above one of the
+    /// primary.
+    Cles,
+}
+
+/// What to do with samples far outside the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Outliers {
+    /// judge them like any other.
+    #[default]
+    Keep,
+    /// drop what lies more than three interquartile ranges away.
+    Remove,
+}
+
+/// What to do with samples that are not a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum NanStrategy {
+    /// drop them.
+    #[default]
+    Remove,
+    /// count them as zero.
+    Replace,
+}
+
+/// Which way a metric is worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Direction {
+    /// higher is worse, as with errors and latency.
+    #[default]
+    Increase,
+    /// lower is worse, as with a success rate.
+    Decrease,
+    /// any change is worse.
+    Either,
+}
+
+/// What to do when a metric says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Silence {
+    /// stay at the current weight until it speaks, or the progress deadline is
+    /// over.
+    #[default]
+    Hold,
+    /// count it as a failed check, as Flagger does.
+    Fail,
+    /// go on as if the metric were not there.
+    Ignore,
+}
+
+/// The values that are fine, ends included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[x_kube(
+    validation = ("has(self.min) || has(self.max)", "thresholdRange is empty: set min, max or both"),
+    validation = ("!has(self.min) || !has(self.max) || self.min <= self.max",
+        "thresholdRange.min is above thresholdRange.max: no value could pass, swap them"),
+)]
+pub struct ThresholdRange {
+    /// The smallest value that is fine. Default: no lower end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+
+    /// The largest value that is fine. Default: no upper end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+}

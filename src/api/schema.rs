@@ -1,0 +1,141 @@
+//! How Rust types become the schemas that people read with `kubectl explain`.
+//!
+//! schemars writes JSON Schema; the API server wants a structural schema, and
+//! people want sentences. [`tidy`] is applied once to every root and makes
+//! the changes that the derives leave open:
+//!
+//! - an optional field is simply not required. It is never `nullable`: the API
+//!   server then drops an explicit `null`, so no CEL rule ever meets one;
+//! - nothing is filled in: a default is a matter of its description;
+//! - the words beside each enum value join the description of the field;
+//! - lines of a doc comment flow together into paragraphs.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// An object passed on as written to whatever it belongs to, such as an Istio
+/// traffic policy. Serin reads none or few of its fields and loses none.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Object(pub Map<String, Value>);
+
+impl JsonSchema for Object {
+    fn schema_name() -> Cow<'static, str> {
+        "Object".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+    }
+}
+
+/// Brings a generated schema into the form described above.
+pub(super) fn tidy(schema: &mut Schema) {
+    if let Some(object) = schema.as_object_mut() {
+        tidy_object(object);
+    }
+}
+
+fn tidy_object(schema: &mut Map<String, Value>) {
+    unwrap_option(schema);
+    name_enum_values(schema);
+    if let Some(Value::String(text)) = schema.get_mut("description") {
+        *text = reflow(text);
+    }
+    schema.remove("default");
+    if schema.contains_key("x-kubernetes-int-or-string") {
+        // Said outright, or the derive of the root adds the contrary.
+        schema.insert("nullable".into(), false.into());
+    }
+    // The API server knows no unsigned formats and warns about them.
+    if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
+        schema.remove("format");
+    }
+    for (keyword, value) in schema.iter_mut() {
+        match (keyword.as_str(), value) {
+            ("properties", Value::Object(properties)) => {
+                properties.values_mut().filter_map(Value::as_object_mut).for_each(tidy_object);
+            }
+            ("items" | "additionalProperties", Value::Object(inner)) => tidy_object(inner),
+            _ => {}
+        }
+    }
+}
+
+/// `Option<T>` becomes `T`.
+fn unwrap_option(schema: &mut Map<String, Value>) {
+    if let Some(Value::Array(variants)) = schema.get_mut("anyOf") {
+        variants.retain(|variant| variant != &json!({ "type": "null" }));
+        if let [Value::Object(only)] = variants.as_slice() {
+            let only = only.clone();
+            schema.remove("anyOf");
+            adopt(schema, only);
+        }
+    }
+    if let Some(Value::Array(types)) = schema.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            schema.insert("type".into(), only);
+        }
+    }
+    if let Some(Value::Array(values)) = schema.get_mut("enum") {
+        values.retain(|value| !value.is_null());
+    }
+}
+
+/// Takes over the keywords of `inner`; what the field itself says goes first.
+fn adopt(schema: &mut Map<String, Value>, inner: Map<String, Value>) {
+    for (keyword, value) in inner {
+        schema.entry(keyword).or_insert(value);
+    }
+}
+
+/// Documented enum values come as `oneOf`; they become one `enum` whose
+/// meanings are listed in the description.
+fn name_enum_values(schema: &mut Map<String, Value>) {
+    let Some(Value::Array(variants)) = schema.get("oneOf") else {
+        return;
+    };
+    let Some(named) = variants.iter().map(named_value).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let values: Vec<Value> = named.iter().map(|(value, _)| (*value).into()).collect();
+    let mut text = schema.get("description").and_then(Value::as_str).map(str::to_owned).unwrap_or_default();
+    for (value, meaning) in &named {
+        text.push_str(&format!("\n\n{value}: {}", reflow(meaning)));
+    }
+    schema.remove("oneOf");
+    schema.insert("type".into(), "string".into());
+    schema.entry("enum").or_insert(values.into());
+    schema.insert("description".into(), text.trim().into());
+}
+
+fn named_value(variant: &Value) -> Option<(&str, &str)> {
+    Some((variant.get("const")?.as_str()?, variant.get("description")?.as_str()?))
+}
+
+/// Joins the lines of each paragraph. Indented lines are an example and stay.
+fn reflow(text: &str) -> String {
+    let mut out = String::new();
+    let mut example = false;
+    for line in text.lines() {
+        let indented = line.starts_with("  ") || line.starts_with("- ");
+        let separator = match (out.is_empty(), line.is_empty() || out.ends_with('\n')) {
+            (true, _) => "",
+            (false, true) => "\n",
+            (false, false) if indented || example => "\n",
+            (false, false) => " ",
+        };
+        out.push_str(separator);
+        out.push_str(line);
+        example = indented;
+    }
+    out
+}

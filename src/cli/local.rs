@@ -1,0 +1,58 @@
+//! `serin local`: the in-process Kubernetes API, on loopback for kubectl.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+
+use crate::local::{self, Local};
+
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Address to listen on; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+
+    /// Where to write the kubeconfig [default: a file among the temporary ones]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.listen.ip().is_loopback(),
+        "--listen {} is not a loopback address: this server is for one machine and one person",
+        args.listen
+    );
+    super::runtime()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let local = Local::new(local::Options::default());
+    let serving = local.serve(args.listen).await?;
+    let (path, is_temporary) = match args.kubeconfig {
+        Some(path) => (path, false),
+        None => (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true),
+    };
+    serving.write_kubeconfig(&path)?;
+    println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());
+    println!("export KUBECONFIG={}", path.display());
+    tokio::select! {
+        stop = tokio::signal::ctrl_c() => stop.context("wait for Ctrl-C")?,
+        () = terminated() => {}
+    }
+    if is_temporary {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&path);
+    }
+    Ok(())
+}
+
+/// What a service manager sends instead of Ctrl-C.
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut signal) => _ = signal.recv().await,
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,143 @@
+//! Who is asking, and may they: tokens, groups and a short list of grants.
+//!
+//! Members of `system:masters` may do everything, as on a real cluster; others
+//! what a grant says. Roles and bindings are not served: grants are given when
+//! the server is made.
+
+use http::{HeaderMap, header};
+use serde_json::{Value, json};
+
+use super::kinds::Resource;
+use super::refusal::Refusal;
+use super::request::Verb;
+
+pub const MASTERS: &str = "system:masters";
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    pub user: String,
+    pub groups: Vec<String>,
+}
+
+impl Identity {
+    pub fn admin() -> Identity {
+        Identity { user: "serin-admin".into(), groups: vec![MASTERS.into(), "system:authenticated".into()] }
+    }
+}
+
+/// One thing a user or a group may do; `*` stands for anything.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    /// A user's or a group's name.
+    pub to: String,
+    pub verb: String,
+    pub group: String,
+    /// With its subresource where there is one: `canaries/approve`.
+    pub resource: String,
+    pub namespace: String,
+}
+
+/// What somebody wants to do, as a SubjectAccessReview states it.
+pub struct Wish<'a> {
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub resource: String,
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+#[derive(Default)]
+pub struct Access {
+    /// Bearer tokens.
+    pub users: Vec<(String, Identity)>,
+    pub grants: Vec<Grant>,
+}
+
+impl Access {
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
+        let token = headers
+            .get(header::AUTHORIZATION)
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
+            .ok_or_else(Refusal::unauthorized)?;
+        self.identify(token).cloned().ok_or_else(Refusal::unauthorized)
+    }
+
+    fn identify(&self, token: &str) -> Option<&Identity> {
+        self.users.iter().find(|(held, _)| held == token).map(|(_, identity)| identity)
+    }
+
+    pub fn allows(&self, who: &Identity, wish: &Wish<'_>) -> bool {
+        let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
+        who.groups.iter().any(|group| group == MASTERS)
+            || self.grants.iter().any(|grant| {
+                (grant.to == who.user || who.groups.contains(&grant.to))
+                    && fits(&grant.verb, wish.verb)
+                    && fits(&grant.group, wish.group)
+                    && fits(&grant.resource, &wish.resource)
+                    && fits(&grant.namespace, wish.namespace)
+            })
+    }
+
+    /// Refuses what `who` may not do, in the API server's words.
+    pub fn check(
+        &self,
+        who: &Identity,
+        verb: Verb,
+        resource: &Resource,
+        subresource: Option<&str>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        let plural = subresource.map_or(resource.plural.clone(), |sub| format!("{}/{sub}", resource.plural));
+        let wish = Wish { verb: verb.as_str(), group: &resource.group, resource: plural, namespace, name };
+        if self.allows(who, &wish) {
+            return Ok(());
+        }
+        let scope = if namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace {namespace:?}")
+        };
+        let why = format!(
+            "User {:?} cannot {} resource {:?} in API group {:?} {scope}",
+            who.user, wish.verb, wish.resource, wish.group
+        );
+        Err(Refusal::forbidden(resource, wish.name, &why))
+    }
+
+    /// Answers a TokenReview, SubjectAccessReview or SelfSubjectAccessReview.
+    pub fn review(&self, kind: &str, mut review: Value, who: &Identity) -> Value {
+        let spec = &review["spec"];
+        let status = if kind == "TokenReview" {
+            match spec["token"].as_str().and_then(|token| self.identify(token)) {
+                Some(known) => json!({
+                    "authenticated": true,
+                    "user": { "username": known.user, "groups": known.groups },
+                }),
+                None => json!({ "user": {}, "error": "[invalid bearer token]" }),
+            }
+        } else {
+            let subject = Identity {
+                user: spec["user"].as_str().unwrap_or_default().to_owned(),
+                groups: spec["groups"].as_array().into_iter().flatten().filter_map(|g| Some(g.as_str()?.to_owned())).collect(),
+            };
+            let subject = if kind == "SelfSubjectAccessReview" { who } else { &subject };
+            let attributes = &spec["resourceAttributes"];
+            let text = |name: &str| attributes[name].as_str().unwrap_or_default();
+            let resource = match text("subresource") {
+                "" => text("resource").to_owned(),
+                subresource => format!("{}/{subresource}", text("resource")),
+            };
+            let wish = Wish {
+                verb: text("verb"),
+                group: text("group"),
+                resource,
+                namespace: text("namespace"),
+                name: text("name"),
+            };
+            json!({ "allowed": self.allows(subject, &wish) })
+        };
+        review["status"] = status;
+        review
+    }
+}

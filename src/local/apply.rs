@@ -1,0 +1,332 @@
+//! Server-side apply and the bookkeeping of field ownership.
+//!
+//! An applier states the fields it wants. What it stated before and no longer
+//! does disappears, unless somebody else owns it; what another manager owns
+//! and it wants different is a conflict, or taken over by force. Every other
+//! write makes its author the owner of what it changed.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::clock;
+use super::fields::{Fields, Step, item_step};
+use super::kinds::Resource;
+use super::refusal::Refusal;
+use super::schema::{ListKind, Schema};
+
+/// Who writes, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manager {
+    pub name: String,
+    pub operation: Operation,
+    pub subresource: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Apply,
+    Update,
+}
+
+/// The result of applying `config` to `live`: the new object, with its
+/// managed fields brought up to date.
+pub fn apply(
+    resource: &Resource,
+    live: &Value,
+    mut config: Value,
+    manager: &Manager,
+    force: bool,
+    now: Timestamp,
+) -> Result<Value, Refusal> {
+    let schema = Some(&*resource.schema);
+    if let Some(metadata) = config["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    let mut managed = Managed::of(live);
+    let wanted = writable(Fields::of(&config, schema), resource, manager);
+    let before = managed.take(manager).map(|entry| entry.fields).unwrap_or_default();
+
+    let mut merged = merge(live, &config, schema);
+    let mut kept = wanted.clone();
+    for entry in &managed.0 {
+        kept.add(&entry.fields);
+    }
+    before.remove_from(&mut merged, &kept, schema);
+
+    let changed = writable(Fields::changed(live, &merged, schema), resource, manager);
+    let mut conflicts = Vec::new();
+    for entry in &mut managed.0 {
+        let contested = entry.fields.intersect(&changed);
+        if !contested.is_empty() {
+            conflicts.extend(contested.paths().into_iter().map(|path| (entry.describe(), path)));
+            entry.fields.subtract(&contested);
+        }
+    }
+    if !force && !conflicts.is_empty() {
+        return Err(conflict(conflicts));
+    }
+    managed.0.push(Entry {
+        manager: manager.clone(),
+        api_version: resource.api_version(),
+        time: Some(clock::seconds(now)),
+        fields: wanted,
+    });
+    managed.settle(&mut merged, live, schema);
+    Ok(merged)
+}
+
+/// Makes the author of an ordinary write the owner of what it changed.
+pub fn record_update(resource: &Resource, live: &Value, new: &mut Value, manager: &Manager, now: Timestamp) {
+    let schema = Some(&*resource.schema);
+    let mut managed = match Managed::stated(new) {
+        Stated::Nothing => Managed::of(live),
+        Stated::Reset => Managed(Vec::new()),
+        Stated::Entries(managed) => managed,
+    };
+    let changed = writable(Fields::changed(live, new, schema), resource, manager);
+    if !changed.is_empty() {
+        for entry in &mut managed.0 {
+            if entry.manager != *manager {
+                entry.fields.subtract(&changed);
+            }
+        }
+        let api_version = resource.api_version();
+        let mut mine = managed.take(manager).unwrap_or_else(|| Entry {
+            manager: manager.clone(),
+            api_version,
+            time: None,
+            fields: Fields::default(),
+        });
+        mine.fields.add(&changed);
+        mine.time = Some(clock::seconds(now));
+        managed.0.push(mine);
+    }
+    managed.settle(new, live, schema);
+}
+
+/// Whether two states differ in anything but the times of their managers.
+pub fn differ(old: &Value, new: &Value) -> bool {
+    fn timeless(value: &Value) -> Value {
+        let mut value = value.clone();
+        if let Some(entries) = value["metadata"]["managedFields"].as_array_mut() {
+            for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+                entry.remove("time");
+            }
+        }
+        value
+    }
+    old != new && timeless(old) != timeless(new)
+}
+
+/// `managedFields`, read.
+struct Managed(Vec<Entry>);
+
+struct Entry {
+    manager: Manager,
+    api_version: String,
+    time: Option<String>,
+    fields: Fields,
+}
+
+/// What a written object says about its own managed fields.
+enum Stated {
+    Nothing,
+    /// A list holding one empty entry: the documented way to forget them.
+    Reset,
+    Entries(Managed),
+}
+
+impl Managed {
+    fn of(object: &Value) -> Managed {
+        match Managed::stated(object) {
+            Stated::Entries(managed) => managed,
+            Stated::Nothing | Stated::Reset => Managed(Vec::new()),
+        }
+    }
+
+    fn stated(object: &Value) -> Stated {
+        let Some(entries) = object["metadata"]["managedFields"].as_array() else { return Stated::Nothing };
+        match entries.as_slice() {
+            [] => Stated::Nothing,
+            [one] if one.as_object().is_some_and(Map::is_empty) => Stated::Reset,
+            all => all.iter().map(Entry::read).collect::<Option<_>>().map_or(Stated::Nothing, |e| Stated::Entries(Managed(e))),
+        }
+    }
+
+    fn take(&mut self, manager: &Manager) -> Option<Entry> {
+        let at = self.0.iter().position(|entry| entry.manager == *manager)?;
+        Some(self.0.remove(at))
+    }
+
+    /// Drops what no longer exists and writes the rest into `object`.
+    fn settle(mut self, object: &mut Value, live: &Value, schema: Option<&Schema>) {
+        for entry in &mut self.0 {
+            entry.fields.keep_existing(object, schema);
+        }
+        self.0.retain(|entry| !entry.fields.is_empty());
+        // Appliers first, then by age and name: a stable order for people.
+        self.0.sort_by(|a, b| {
+            let rank = |e: &Entry| (e.manager.operation == Operation::Update, e.time.clone(), e.manager.name.clone());
+            rank(a).cmp(&rank(b))
+        });
+        let entries: Vec<Value> = self.0.iter().map(|entry| entry.write(live)).collect();
+        let Some(metadata) = object["metadata"].as_object_mut() else { return };
+        if entries.is_empty() {
+            metadata.remove("managedFields");
+        } else {
+            metadata.insert("managedFields".to_owned(), Value::Array(entries));
+        }
+    }
+}
+
+impl Entry {
+    fn read(value: &Value) -> Option<Entry> {
+        Some(Entry {
+            manager: Manager {
+                name: value["manager"].as_str().unwrap_or_default().to_owned(),
+                operation: match value["operation"].as_str()? {
+                    "Apply" => Operation::Apply,
+                    _ => Operation::Update,
+                },
+                subresource: value["subresource"].as_str().map(str::to_owned),
+            },
+            api_version: value["apiVersion"].as_str()?.to_owned(),
+            time: value["time"].as_str().map(str::to_owned),
+            fields: Fields::from_v1(&value["fieldsV1"]),
+        })
+    }
+
+    /// Its JSON; the time moves only if the fields did.
+    fn write(&self, live: &Value) -> Value {
+        let fields = self.fields.to_v1();
+        let mut entry = json!({
+            "manager": self.manager.name,
+            "operation": match self.manager.operation { Operation::Apply => "Apply", Operation::Update => "Update" },
+            "apiVersion": self.api_version,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": fields,
+        });
+        if let Some(subresource) = &self.manager.subresource {
+            entry["subresource"] = json!(subresource);
+        }
+        let unchanged = live["metadata"]["managedFields"].as_array().into_iter().flatten().find(|old| {
+            let mut old = (*old).clone();
+            old.as_object_mut().map(|map| map.remove("time"));
+            old == entry
+        });
+        match unchanged {
+            Some(old) if self.manager.operation == Operation::Apply => entry["time"] = old["time"].clone(),
+            _ => entry["time"] = json!(self.time),
+        }
+        entry
+    }
+
+    fn describe(&self) -> String {
+        let mut text = format!("{:?}", self.manager.name);
+        if let Some(subresource) = &self.manager.subresource {
+            text += &format!(" with subresource {subresource:?}");
+        }
+        if self.manager.operation == Operation::Update {
+            text += &format!(" using {}", self.api_version);
+            if let Some(time) = &self.time {
+                text += &format!(" at {time}");
+            }
+        }
+        text
+    }
+}
+
+/// Without what the server owns, and without the half of the object that this
+/// endpoint does not write.
+fn writable(mut fields: Fields, resource: &Resource, manager: &Manager) -> Fields {
+    if manager.subresource.as_deref() == Some("status") {
+        fields.keep_only_child("status");
+        return fields;
+    }
+    if resource.has_status {
+        fields.remove_child("status");
+    }
+    let server_owned = json!({
+        "f:apiVersion": {}, "f:kind": {},
+        "f:metadata": {
+            ".": {}, "f:name": {}, "f:namespace": {}, "f:creationTimestamp": {}, "f:selfLink": {}, "f:uid": {},
+            "f:clusterName": {}, "f:generation": {}, "f:resourceVersion": {}, "f:deletionTimestamp": {},
+            "f:deletionGracePeriodSeconds": {},
+        },
+    });
+    fields.subtract(&Fields::from_v1(&server_owned));
+    // Managed fields are one value however deep they go.
+    if let Some(metadata) = fields.child_mut("metadata") {
+        metadata.remove_child("managedFields");
+    }
+    fields.tidy();
+    fields
+}
+
+/// `config` laid over `live`: maps field by field, keyed lists item by item.
+fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
+    match (live, config) {
+        (Value::Object(old), Value::Object(new)) if !schema.is_some_and(Schema::is_atomic_map) => {
+            let mut merged = old.clone();
+            for (name, wanted) in new {
+                let below = schema.and_then(|s| s.field(name));
+                match merged.get_mut(name) {
+                    _ if wanted.is_null() => _ = merged.remove(name),
+                    Some(held) => *held = merge(held, wanted, below),
+                    None => _ = merged.insert(name.clone(), wanted.clone()),
+                }
+            }
+            Value::Object(merged)
+        }
+        (Value::Array(old), Value::Array(new)) => {
+            let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
+            if matches!(kind, ListKind::Atomic) {
+                return config.clone();
+            }
+            let below = schema.and_then(Schema::items);
+            let addressed = |items: &'_ [Value]| -> Vec<Option<Step>> {
+                items.iter().map(|item| item_step(item, &kind, schema)).collect()
+            };
+            let (held, wanted) = (addressed(old), addressed(new));
+            let lay = |index: usize| match held.iter().position(|step| *step == wanted[index]) {
+                Some(at) => merge(&old[at], &new[index], below),
+                None => new[index].clone(),
+            };
+            // The applier's order, with others' items where they were.
+            let (mut merged, mut laid) = (Vec::with_capacity(old.len() + new.len()), 0);
+            for (item, step) in old.iter().zip(&held) {
+                match wanted.iter().position(|wanted| wanted == step) {
+                    None => merged.push(item.clone()),
+                    Some(at) => {
+                        merged.extend((laid..=at).map(lay));
+                        laid = laid.max(at + 1);
+                    }
+                }
+            }
+            merged.extend((laid..new.len()).map(lay));
+            Value::Array(merged)
+        }
+        _ => config.clone(),
+    }
+}
+
+fn conflict(conflicts: Vec<(String, String)>) -> Refusal {
+    let causes: Vec<(String, String)> =
+        conflicts.iter().map(|(who, path)| (path.clone(), format!("conflict with {who}"))).collect();
+    let message = match conflicts.as_slice() {
+        [(who, path)] => format!("Apply failed with 1 conflict: conflict with {who}: {path}"),
+        many => {
+            let mut lines: Vec<String> = Vec::new();
+            let mut last = None;
+            for (who, path) in many {
+                if last != Some(who) {
+                    lines.push(format!("conflicts with {who}:"));
+                    last = Some(who);
+                }
+                lines.push(format!("- {path}"));
+            }
+            format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
+        }
+    };
+    Refusal::apply_conflict(message, &causes)
+}

@@ -1,0 +1,156 @@
+//! The kinds that are always there, with what the API server knows about each
+//! beyond its schema: defaults, hand-written validation, columns.
+
+mod columns;
+mod defaults;
+mod pod_columns;
+mod pod_defaults;
+mod quantity;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::kinds::{Column, Origin, Resource, ScalePaths};
+use super::schema::{Schema, kubernetes};
+
+/// Every built-in resource.
+pub fn all() -> Vec<Resource> {
+    KINDS.iter().map(Row::resource).collect()
+}
+
+/// Completes an object as the API server does on its way in. An address is
+/// not a default: a Service's clusterIP and node ports are the store's to give.
+pub fn default(kind: &Resource, object: &mut Value) {
+    kind.schema.apply_defaults(object);
+    if kind.origin == Origin::Builtin {
+        defaults::apply(&kind.kind, object);
+    }
+}
+
+struct Row {
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short_names: &'static [&'static str],
+    categories: &'static [&'static str],
+    scope: Scope,
+    subresources: Subresources,
+    columns: fn() -> Vec<Column>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Cluster,
+    Namespaced,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Subresources {
+    None,
+    Status,
+    StatusAndScale,
+}
+
+use Scope::{Cluster, Namespaced};
+use Subresources::{None as Bare, Status, StatusAndScale};
+
+#[rustfmt::skip]
+const KINDS: &[Row] = &[
+    row("", "v1", "Namespace", "namespaces", &["ns"], &[], Cluster, Status, columns::namespace),
+    row("", "v1", "Node", "nodes", &["no"], &[], Cluster, Status, columns::node),
+    row("", "v1", "Pod", "pods", &["po"], &["all"], Namespaced, Status, columns::pod),
+    row("", "v1", "Service", "services", &["svc"], &["all"], Namespaced, Status, columns::service),
+    row("", "v1", "ConfigMap", "configmaps", &["cm"], &[], Namespaced, Bare, columns::config_map),
+    row("", "v1", "Secret", "secrets", &[], &[], Namespaced, Bare, columns::secret),
+    row("", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
+    row("", "v1", "Endpoints", "endpoints", &["ep"], &[], Namespaced, Bare, columns::endpoints),
+    row("", "v1", "ServiceAccount", "serviceaccounts", &["sa"], &[], Namespaced, Bare, columns::name_and_age),
+    row("apps", "v1", "Deployment", "deployments", &["deploy"], &["all"], Namespaced, StatusAndScale, columns::deployment),
+    row("apps", "v1", "ReplicaSet", "replicasets", &["rs"], &["all"], Namespaced, StatusAndScale, columns::replica_set),
+    row("apps", "v1", "DaemonSet", "daemonsets", &["ds"], &["all"], Namespaced, Status, columns::daemon_set),
+    row("apps", "v1", "StatefulSet", "statefulsets", &["sts"], &["all"], Namespaced, StatusAndScale, columns::stateful_set),
+    row("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"], &["all"], Namespaced, Status, columns::autoscaler),
+    row("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"], &[], Namespaced, Status, columns::ingress),
+    row("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"], &[], Namespaced, Status, columns::disruption_budget),
+    row("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[], &[], Namespaced, Bare, columns::endpoint_slice),
+    row("coordination.k8s.io", "v1", "Lease", "leases", &[], &[], Namespaced, Bare, columns::lease),
+    row("events.k8s.io", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
+    row("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", &["crd", "crds"], &["api-extensions"], Cluster, Status, columns::definition),
+    row("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+    row("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+    row("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+];
+
+#[allow(clippy::too_many_arguments, reason = "one line of a table")]
+const fn row(
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short_names: &'static [&'static str],
+    categories: &'static [&'static str],
+    scope: Scope,
+    subresources: Subresources,
+    columns: fn() -> Vec<Column>,
+) -> Row {
+    Row { group, version, kind, plural, short_names, categories, scope, subresources, columns }
+}
+
+impl Row {
+    fn resource(&self) -> Resource {
+        let component = component(self.group, self.version, self.kind);
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Resource {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+            singular: self.kind.to_lowercase(),
+            short_names: owned(self.short_names),
+            categories: owned(self.categories),
+            namespaced: self.scope == Namespaced,
+            has_status: self.subresources != Bare,
+            scale: (self.subresources == StatusAndScale).then(|| ScalePaths {
+                spec_replicas: ".spec.replicas".to_owned(),
+                status_replicas: ".status.replicas".to_owned(),
+                label_selector: Some(".spec.selector".to_owned()),
+            }),
+            columns: (self.columns)(),
+            schema: kubernetes::schema(&component).unwrap_or_else(|| Arc::new(Schema::anything())),
+            open_api: Arc::new(json!({"$ref": format!("#/components/schemas/{component}")})),
+            origin: Origin::Builtin,
+        }
+    }
+}
+
+/// The name k8s-openapi and the API server give a kind's schema.
+pub(super) fn component(group: &str, version: &str, kind: &str) -> String {
+    match group {
+        "apiextensions.k8s.io" => {
+            format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{version}.{kind}")
+        }
+        "" => format!("io.k8s.api.core.{version}.{kind}"),
+        group => format!("io.k8s.api.{}.{version}.{kind}", group.trim_end_matches(".k8s.io")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_schema() {
+        for resource in all() {
+            let component = component(&resource.group, &resource.version, &resource.kind);
+            assert!(kubernetes::schema(&component).is_some(), "{component}");
+            let known = resource.schema.field("metadata").is_some();
+            assert!(known, "{component} knows its metadata");
+        }
+    }
+}
+
+use super::schema::FieldError;
+pub fn validate(_k: &Resource, _o: &Value, _old: Option<&Value>) -> Vec<FieldError> { Vec::new() }
+pub fn validate_metadata(_k: &Resource, _o: &Value) -> Vec<FieldError> { Vec::new() }

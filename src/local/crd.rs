@@ -1,0 +1,209 @@
+//! CustomResourceDefinitions: registering kinds, and taking them away again.
+//!
+//! A definition is accepted the moment it is stored: its kinds are served with
+//! the answer to the request. When it is deleted its objects go first; those
+//! with finalizers hold it back, as on a real server.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::builtin;
+use super::delete::{self, DeleteOptions};
+use super::kinds::{Cell, Column, Kinds, Origin, Resource, ScalePaths};
+use super::schema::{FieldError, Schema};
+use super::server::Server;
+use super::store::{Expect, Key, Object};
+
+const COLLECTION: &str = "customresourcedefinitions.apiextensions.k8s.io";
+const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Serves the built-in kinds; custom ones follow as they are defined.
+pub fn serve_definitions(server: &Server) {
+    server.set_kinds(Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
+}
+
+/// What a write to this resource means for the kinds that are served.
+pub fn after_write(server: &Server, resource: &Resource, stored: &Arc<Object>) {
+    if resource.collection() == COLLECTION {
+        match server.store.get(COLLECTION, &stored.key) {
+            None => withdraw(server, &stored.value),
+            Some(current) if current.value["metadata"]["deletionTimestamp"].is_string() => clean_up(server, &current),
+            Some(current) => accept(server, &current),
+        }
+    } else if resource.origin == Origin::Custom
+        && let Some(definition) = server.store.get(COLLECTION, &Key::new("", &resource.qualified()))
+        && definition.value["metadata"]["deletionTimestamp"].is_string()
+    {
+        clean_up(server, &definition);
+    }
+}
+
+/// Keeps a deleted definition until its objects are gone.
+pub fn hold_for_cleanup(definition: &mut Value) {
+    if let Some(metadata) = definition["metadata"].as_object_mut()
+        && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
+        && !finalizers.iter().any(|held| held == CLEANUP)
+    {
+        finalizers.push(json!(CLEANUP));
+    }
+}
+
+/// What the API server checks of a definition beyond its own schema.
+pub fn validate(definition: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let spec = &definition["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (name, plural, group) = (text(&definition["metadata"]["name"]), text(&spec["names"]["plural"]), text(&spec["group"]));
+    if name != format!("{plural}.{group}") {
+        let detail = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid("metadata.name", &json!(name), detail));
+    }
+    let versions = spec["versions"].as_array().cloned().unwrap_or_default();
+    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
+        let detail = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid("spec.versions", &spec["versions"], detail));
+    }
+    for (index, version) in versions.iter().enumerate() {
+        let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        match &version["schema"]["openAPIV3Schema"] {
+            Value::Null => errors.push(FieldError::required(field, "schemas are required")),
+            schema => {
+                if let Err(wrong) = Schema::parse(schema) {
+                    errors.extend(wrong.into_iter().map(|mut error| {
+                        error.field = format!("{field}.{}", error.field);
+                        error
+                    }));
+                }
+            }
+        }
+    }
+    errors
+}
+
+/// Serves the definition's kinds and says so in its status.
+fn accept(server: &Server, definition: &Arc<Object>) {
+    let already_served = definition.value["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
+    let generation = &definition.value["metadata"]["generation"];
+    if already_served && definition.value["status"]["observedGeneration"] == *generation {
+        return;
+    }
+    let mut value = definition.value.clone();
+    let spec = value["spec"].clone();
+    let now = server.clock.stamp();
+    let condition = |kind: &str, reason: &str, message: &str| {
+        json!({
+            "type": kind, "status": "True", "reason": reason, "message": message,
+            "lastTransitionTime": now, "observedGeneration": generation,
+        })
+    };
+    let storage = spec["versions"].as_array().into_iter().flatten().find(|version| version["storage"] == true);
+    value["status"] = json!({
+        "acceptedNames": spec["names"],
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        ],
+        "observedGeneration": generation,
+        "storedVersions": storage.map(|version| vec![version["name"].clone()]).unwrap_or_default(),
+    });
+    let others = without(server, &value);
+    let served = resources(&value).into_iter().map(Arc::new);
+    server.set_kinds(Kinds::new(others.into_iter().chain(served).collect()));
+    // Somebody may have written again already; their write comes here too.
+    let _ = server.store.put(COLLECTION, &definition.key, Expect::Version(definition.version), value);
+}
+
+/// Deletes the objects of a definition that is being deleted, and lets it go
+/// when none is left.
+fn clean_up(server: &Server, definition: &Arc<Object>) {
+    let spec = &definition.value["spec"];
+    let kinds = server.kinds();
+    let served = kinds.all().iter().find(|r| r.group == spec["group"] && r.plural == spec["names"]["plural"]);
+    if let Some(resource) = served {
+        let collection = resource.collection();
+        for object in server.store.list(&collection, None).objects {
+            if !object.value["metadata"]["deletionTimestamp"].is_string() {
+                // Gone already is as good.
+                let _ = delete::delete(server, resource, &object.key, &DeleteOptions::default());
+            }
+        }
+        if !server.store.is_empty(&collection) {
+            return;
+        }
+    }
+    let Some(current) = server.store.get(COLLECTION, &definition.key) else { return };
+    let mut value = current.value.clone();
+    if let Some(finalizers) = value["metadata"]["finalizers"].as_array_mut() {
+        finalizers.retain(|finalizer| finalizer != CLEANUP);
+        if finalizers.is_empty() && server.store.remove(COLLECTION, &current.key, current.version, value.clone()).is_ok() {
+            withdraw(server, &value);
+        }
+    }
+}
+
+fn withdraw(server: &Server, definition: &Value) {
+    server.set_kinds(Kinds::new(without(server, definition)));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let spec = &definition["spec"];
+    server.store.close(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
+}
+
+/// All that is served besides this definition's kinds.
+fn without(server: &Server, definition: &Value) -> Vec<Arc<Resource>> {
+    let spec = &definition["spec"];
+    let is_of_it = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
+    server.kinds().all().iter().filter(|r| !is_of_it(r)).cloned().collect()
+}
+
+/// The resources that a definition serves, one a version.
+fn resources(definition: &Value) -> Vec<Resource> {
+    let spec = &definition["spec"];
+    let names = &spec["names"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let texts = |value: &Value| value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
+    let served = spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true);
+    served
+        .filter_map(|version| {
+            let open_api = version["schema"]["openAPIV3Schema"].clone();
+            let scale = &version["subresources"]["scale"];
+            Some(Resource {
+                group: text(&spec["group"]),
+                version: text(&version["name"]),
+                kind: text(&names["kind"]),
+                plural: text(&names["plural"]),
+                singular: text(&names["singular"]),
+                short_names: texts(&names["shortNames"]),
+                categories: texts(&names["categories"]),
+                namespaced: spec["scope"] == "Namespaced",
+                has_status: version["subresources"].get("status").is_some(),
+                scale: scale.is_object().then(|| ScalePaths {
+                    spec_replicas: text(&scale["specReplicasPath"]),
+                    status_replicas: text(&scale["statusReplicasPath"]),
+                    label_selector: scale["labelSelectorPath"].as_str().map(str::to_owned),
+                }),
+                columns: columns(&version["additionalPrinterColumns"]),
+                schema: Arc::new(Schema::parse(&open_api).ok()?),
+                open_api: Arc::new(open_api),
+                origin: Origin::Custom,
+            })
+        })
+        .collect()
+}
+
+fn columns(stated: &Value) -> Vec<Column> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    stated
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|column| Column {
+            name: text(&column["name"]),
+            kind: text(&column["type"]),
+            format: text(&column["format"]),
+            description: text(&column["description"]),
+            priority: i32::try_from(column["priority"].as_i64().unwrap_or_default()).unwrap_or_default(),
+            cell: Cell::Path(text(&column["jsonPath"])),
+        })
+        .collect()
+}

@@ -1,0 +1,175 @@
+//! Delete: at once, gracefully, or when the last finalizer is gone.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::kinds::Resource;
+use super::refusal::Refusal;
+use super::request::Params;
+use super::selector::Selector;
+use super::server::{Server, success};
+use super::store::{Expect, Key, Object};
+use super::write::{TRIES, is_finished, parse_json};
+use super::{clock, crd, read};
+
+/// What a delete asks for besides the object.
+#[derive(Default)]
+pub struct DeleteOptions {
+    pub grace: Option<u64>,
+    pub propagation: Propagation,
+    pub uid: Option<String>,
+    pub version: Option<String>,
+    pub dry_run: bool,
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+pub enum Propagation {
+    #[default]
+    Background,
+    Foreground,
+    Orphan,
+}
+
+impl DeleteOptions {
+    pub fn of(params: &Params, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+        let body = if body.is_empty() { json!({}) } else { parse_json(body)? };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let policy = match params.propagation_policy.as_str() {
+            "" => text(&body["propagationPolicy"]).unwrap_or_default(),
+            stated => stated.to_owned(),
+        };
+        let propagation = match policy.as_str() {
+            "" if body["orphanDependents"] == true => Propagation::Orphan,
+            "" | "Background" => Propagation::Background,
+            "Foreground" => Propagation::Foreground,
+            "Orphan" => Propagation::Orphan,
+            other => {
+                return Err(Refusal::delete_options(&format!(
+                    "propagationPolicy: Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                )));
+            }
+        };
+        Ok(DeleteOptions {
+            grace: params.grace_period_seconds.or(body["gracePeriodSeconds"].as_u64()),
+            propagation,
+            uid: text(&body["preconditions"]["uid"]),
+            version: text(&body["preconditions"]["resourceVersion"]),
+            dry_run: params.is_dry_run()? || body["dryRun"].as_array().is_some_and(|all| !all.is_empty()),
+        })
+    }
+}
+
+/// Deletes an object, or marks it if something must happen first. The answer
+/// is the marked object, or a `Status` once it is gone.
+pub fn delete(server: &Server, resource: &Resource, key: &Key, options: &DeleteOptions) -> Result<Value, Refusal> {
+    let collection = resource.collection();
+    for _ in 0..TRIES {
+        let live = server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        check_preconditions(resource, &live, options)?;
+        let mut object = live.value.clone();
+        mark_deleted(server, resource, &mut object, options);
+        if options.dry_run {
+            return Ok(object);
+        }
+        let finished = is_finished(resource, &object);
+        if !finished && object == live.value {
+            return Ok(object);
+        }
+        let committed = if finished {
+            server.store.remove(&collection, key, live.version, object)
+        } else {
+            server.store.put(&collection, key, Expect::Version(live.version), object)
+        };
+        if let Ok(stored) = committed {
+            crd::after_write(server, resource, &stored);
+            let answers_with_object = !finished || resource.kind == "Pod" || resource.kind == "Namespace";
+            return Ok(if answers_with_object { stored.value.clone() } else { success(resource, &stored.value) });
+        }
+    }
+    Err(Refusal::modified(resource, &key.name))
+}
+
+pub fn delete_collection(
+    server: &Server,
+    resource: &Resource,
+    namespace: Option<&str>,
+    params: &Params,
+    options: &DeleteOptions,
+) -> Result<Value, Refusal> {
+    let selector = Selector::parse(&params.label_selector, &params.field_selector, resource)?;
+    let snapshot = server.store.list(&resource.collection(), namespace);
+    let chosen: Vec<Arc<Object>> =
+        snapshot.objects.into_iter().filter(|object| selector.matches(&object.value)).collect();
+    for object in &chosen {
+        match delete(server, resource, &object.key, options) {
+            Err(refusal) if refusal.code != http::StatusCode::NOT_FOUND => return Err(refusal),
+            _ => {}
+        }
+    }
+    Ok(json!({
+        "kind": format!("{}List", resource.kind),
+        "apiVersion": resource.api_version(),
+        "metadata": { "resourceVersion": server.store.version().to_string() },
+        "items": chosen.iter().map(|object| read::in_version(&object.value, resource)).collect::<Vec<_>>(),
+    }))
+}
+
+fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, options: &DeleteOptions) {
+    // Only a pod that is on a node has somebody to stop it gracefully.
+    let is_running_pod = resource.kind == "Pod"
+        && object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty())
+        && !matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let usual = object["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
+    let grace = if is_running_pod { options.grace.unwrap_or(usual) } else { 0 };
+    let has_status_phase = resource.kind == "Namespace";
+
+    let is_marked = object["metadata"]["deletionTimestamp"].is_string();
+    let Some(metadata) = object["metadata"].as_object_mut() else { return };
+    if !is_marked {
+        let at = server.clock.now() + std::time::Duration::from_secs(grace);
+        metadata.insert("deletionTimestamp".into(), json!(clock::seconds(at)));
+        metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".into(), json!(generation + 1));
+        }
+    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64()) {
+        metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
+    }
+    let waits_for_dependents = match options.propagation {
+        Propagation::Background => None,
+        Propagation::Foreground => Some("foregroundDeletion"),
+        Propagation::Orphan => Some("orphan"),
+    };
+    if let Some(finalizer) = waits_for_dependents
+        && !is_marked
+        && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
+        && !finalizers.iter().any(|held| held == finalizer)
+    {
+        finalizers.push(json!(finalizer));
+    }
+    if resource.kind == "CustomResourceDefinition" && !is_marked {
+        crd::hold_for_cleanup(object);
+    }
+    if has_status_phase {
+        object["status"]["phase"] = json!("Terminating");
+    }
+}
+
+fn check_preconditions(resource: &Resource, live: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
+    let checks = [
+        (&options.uid, live.value["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), "UID", "deleted and then recreated"),
+        (&options.version, live.version.to_string(), "ResourceVersion", "modified"),
+    ];
+    for (stated, held, what, how) in checks {
+        if let Some(stated) = stated
+            && *stated != held
+        {
+            let why = format!(
+                "the {what} in the precondition ({stated}) does not match the {what} in record ({held}). The object might have been {how}"
+            );
+            return Err(Refusal::conflict_on_kind(resource, &live.key.name, &why));
+        }
+    }
+    Ok(())
+}

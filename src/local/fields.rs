@@ -1,0 +1,353 @@
+//! Sets of field paths: who owns what in an object.
+//!
+//! The set is a tree, written to and from the `fieldsV1` of managed fields
+//! (`f:` a field, `k:` a list item by its keys, `v:` an item of a set, `i:` an
+//! index, `.` the path itself). Which lists are maps or sets is the schema's
+//! to say; without a schema a list is one value and a map is its fields.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::schema::{ListKind, Schema};
+
+#[derive(Clone, Default, PartialEq, Debug)]
+pub struct Fields {
+    /// The path itself is in the set.
+    own: bool,
+    children: BTreeMap<Step, Fields>,
+}
+
+/// One step of a path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Step {
+    Field(String),
+    /// An item of a list map, as the JSON of its keys.
+    Key(String),
+    /// An item of a set, as JSON.
+    Item(String),
+    Index(usize),
+}
+
+impl Fields {
+    /// Every field of `value`, as deep as ownership goes.
+    pub fn of(value: &Value, schema: Option<&Schema>) -> Fields {
+        match children(value, schema) {
+            Some(children) if !children.is_empty() => {
+                let is_list = value.is_array();
+                let mut fields = Fields::default();
+                for (step, child, schema) in children {
+                    let mut below = Fields::of(child, schema);
+                    below.own |= is_list;
+                    fields.children.insert(step, below);
+                }
+                fields
+            }
+            _ => Fields { own: true, children: BTreeMap::new() },
+        }
+    }
+
+    /// The fields of `new` that are not in `old`, or differ there.
+    pub fn changed(old: &Value, new: &Value, schema: Option<&Schema>) -> Fields {
+        if old == new {
+            return Fields::default();
+        }
+        let (Some(before), Some(after)) = (children(old, schema), children(new, schema)) else {
+            return Fields::of(new, schema);
+        };
+        if after.is_empty() {
+            return Fields { own: true, children: BTreeMap::new() };
+        }
+        let is_list = new.is_array();
+        let before: BTreeMap<Step, &Value> = before.into_iter().map(|(step, value, _)| (step, value)).collect();
+        let mut fields = Fields::default();
+        for (step, child, schema) in after {
+            let below = match before.get(&step) {
+                Some(old) => Fields::changed(old, child, schema),
+                None => {
+                    let mut added = Fields::of(child, schema);
+                    added.own |= is_list;
+                    added
+                }
+            };
+            if !below.is_empty() {
+                fields.children.insert(step, below);
+            }
+        }
+        fields
+    }
+
+    pub fn is_empty(&self) -> bool {
+        !self.own && self.children.is_empty()
+    }
+
+    pub fn add(&mut self, other: &Fields) {
+        self.own |= other.own;
+        for (step, below) in &other.children {
+            self.children.entry(step.clone()).or_default().add(below);
+        }
+    }
+
+    /// Takes out the paths that are in `other`, each path for itself.
+    pub fn subtract(&mut self, other: &Fields) {
+        self.own &= !other.own;
+        for (step, below) in &other.children {
+            if let Some(mine) = self.children.get_mut(step) {
+                mine.subtract(below);
+                if mine.is_empty() {
+                    self.children.remove(step);
+                }
+            }
+        }
+    }
+
+    pub fn intersect(&self, other: &Fields) -> Fields {
+        let mut both = Fields { own: self.own && other.own, children: BTreeMap::new() };
+        for (step, below) in &self.children {
+            if let Some(theirs) = other.children.get(step) {
+                let shared = below.intersect(theirs);
+                if !shared.is_empty() {
+                    both.children.insert(step.clone(), shared);
+                }
+            }
+        }
+        both
+    }
+
+    /// Forgets the paths that `value` does not have.
+    pub fn keep_existing(&mut self, value: &Value, schema: Option<&Schema>) {
+        let present: BTreeMap<Step, (&Value, Option<&Schema>)> = children(value, schema)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(step, child, schema)| (step, (child, schema)))
+            .collect();
+        self.children.retain(|step, below| match present.get(step) {
+            Some((child, schema)) => {
+                below.keep_existing(child, *schema);
+                !below.is_empty()
+            }
+            None => false,
+        });
+    }
+
+    pub fn child(&self, step: &Step) -> Option<&Fields> {
+        self.children.get(step)
+    }
+
+    pub fn child_mut(&mut self, name: &str) -> Option<&mut Fields> {
+        self.children.get_mut(&Step::Field(name.to_owned()))
+    }
+
+    /// Drops branches that hold no path.
+    pub fn tidy(&mut self) {
+        self.children.retain(|_, below| {
+            below.tidy();
+            !below.is_empty()
+        });
+    }
+
+    pub fn remove_child(&mut self, name: &str) {
+        self.children.remove(&Step::Field(name.to_owned()));
+    }
+
+    /// Keeps only what lies below the named field.
+    pub fn keep_only_child(&mut self, name: &str) {
+        self.own = false;
+        self.children.retain(|step, _| matches!(step, Step::Field(field) if field == name));
+    }
+
+    /// Removes from `value` what this set owns and `kept` does not need: an
+    /// item goes as a whole, with whatever nobody owns inside it.
+    pub fn remove_from(&self, value: &mut Value, kept: &Fields, schema: Option<&Schema>) {
+        let mut gone = Vec::new();
+        for (step, below) in &self.children {
+            let still = kept.child(step);
+            if below.own && still.is_none() {
+                gone.push(step);
+            } else if let Some((child, schema)) = child_mut(value, step, schema) {
+                let was_empty = is_empty(child);
+                below.remove_from(child, still.unwrap_or(&Fields::default()), schema);
+                if is_empty(child) && !was_empty && still.is_none() {
+                    gone.push(step);
+                }
+            }
+        }
+        match value {
+            Value::Object(map) => map.retain(|name, _| !gone.iter().any(|s| matches!(s, Step::Field(f) if f == name))),
+            Value::Array(items) => {
+                let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
+                items.retain(|item| item_step(item, &kind, schema).is_none_or(|step| !gone.contains(&&step)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Each path in words: `.spec.containers[name="app"].image`.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        self.collect_paths(&mut String::new(), &mut paths);
+        paths
+    }
+
+    fn collect_paths(&self, prefix: &mut String, paths: &mut Vec<String>) {
+        if self.own {
+            paths.push(prefix.clone());
+        }
+        for (step, below) in &self.children {
+            let length = prefix.len();
+            step.print(prefix);
+            below.collect_paths(prefix, paths);
+            prefix.truncate(length);
+        }
+    }
+
+    pub fn to_v1(&self) -> Value {
+        let mut map = Map::new();
+        if self.own && !self.children.is_empty() {
+            map.insert(".".to_owned(), Value::Object(Map::new()));
+        }
+        for (step, below) in &self.children {
+            map.insert(step.to_v1(), below.to_v1());
+        }
+        Value::Object(map)
+    }
+
+    pub fn from_v1(value: &Value) -> Fields {
+        let mut fields = Fields::root_from_v1(value);
+        // `{}` at the top is the empty set, below it is a leaf.
+        if fields.children.is_empty() {
+            fields.own = false;
+        }
+        fields
+    }
+
+    fn root_from_v1(value: &Value) -> Fields {
+        let Some(map) = value.as_object() else { return Fields::default() };
+        let mut fields = Fields { own: map.is_empty(), children: BTreeMap::new() };
+        for (name, below) in map {
+            if name == "." {
+                fields.own = true;
+            } else if let Some(step) = Step::from_v1(name) {
+                fields.children.insert(step, Fields::root_from_v1(below));
+            }
+        }
+        fields
+    }
+}
+
+impl Step {
+    fn to_v1(&self) -> String {
+        match self {
+            Step::Field(name) => format!("f:{name}"),
+            Step::Key(keys) => format!("k:{keys}"),
+            Step::Item(item) => format!("v:{item}"),
+            Step::Index(index) => format!("i:{index}"),
+        }
+    }
+
+    fn from_v1(text: &str) -> Option<Step> {
+        let (kind, rest) = text.split_once(':')?;
+        let canonical = |json: &str| serde_json::from_str::<Value>(json).ok().map(|value| sorted(&value));
+        match kind {
+            "f" => Some(Step::Field(rest.to_owned())),
+            "k" => Some(Step::Key(canonical(rest)?)),
+            "v" => Some(Step::Item(canonical(rest)?)),
+            "i" => Some(Step::Index(rest.parse().ok()?)),
+            _ => None,
+        }
+    }
+
+    fn print(&self, out: &mut String) {
+        // Writing to a String cannot fail.
+        let _ = match self {
+            Step::Field(name) => write!(out, ".{name}"),
+            Step::Key(keys) => {
+                let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+                let pairs: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                write!(out, "[{}]", pairs.join(","))
+            }
+            Step::Item(item) => write!(out, "[={item}]"),
+            Step::Index(index) => write!(out, "[{index}]"),
+        };
+    }
+}
+
+/// The parts of a value that are owned one by one; `None` where the value is
+/// owned as a whole.
+pub fn children<'v, 's>(
+    value: &'v Value,
+    schema: Option<&'s Schema>,
+) -> Option<Vec<(Step, &'v Value, Option<&'s Schema>)>> {
+    match value {
+        Value::Object(map) if !schema.is_some_and(Schema::is_atomic_map) => Some(
+            map.iter()
+                .map(|(name, child)| (Step::Field(name.clone()), child, schema.and_then(|s| s.field(name))))
+                .collect(),
+        ),
+        Value::Array(items) => {
+            let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
+            items
+                .iter()
+                .map(|item| Some((item_step(item, &kind, schema)?, item, schema.and_then(Schema::items))))
+                .collect()
+        }
+        _ => None,
+    }
+}
+
+/// How an item of a list is addressed; `None` in a list that is one value.
+pub fn item_step(item: &Value, kind: &ListKind<'_>, schema: Option<&Schema>) -> Option<Step> {
+    match kind {
+        ListKind::Atomic => None,
+        ListKind::Set => Some(Step::Item(sorted(item))),
+        ListKind::Map(keys) => {
+            let mut found = BTreeMap::new();
+            for key in *keys {
+                let default = || schema.and_then(Schema::items)?.field(key)?.default();
+                if let Some(value) = item.get(key).or_else(default) {
+                    found.insert(key.as_str(), value);
+                }
+            }
+            Some(Step::Key(serde_json::to_string(&found).unwrap_or_default()))
+        }
+    }
+}
+
+fn child_mut<'v, 's>(
+    value: &'v mut Value,
+    step: &Step,
+    schema: Option<&'s Schema>,
+) -> Option<(&'v mut Value, Option<&'s Schema>)> {
+    match (value, step) {
+        (Value::Object(map), Step::Field(name)) => Some((map.get_mut(name)?, schema.and_then(|s| s.field(name)))),
+        (Value::Array(items), _) => {
+            let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
+            let item = items.iter_mut().find(|item| item_step(item, &kind, schema).as_ref() == Some(step))?;
+            Some((item, schema.and_then(Schema::items)))
+        }
+        _ => None,
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+/// JSON with sorted keys, so that equal values have equal text.
+fn sorted(value: &Value) -> String {
+    fn order(value: &Value) -> Value {
+        match value {
+            Value::Object(map) => {
+                let ordered: BTreeMap<&String, Value> = map.iter().map(|(k, v)| (k, order(v))).collect();
+                ordered.into_iter().map(|(k, v)| (k.clone(), v)).collect()
+            }
+            other => other.clone(),
+        }
+    }
+    order(value).to_string()
+}

@@ -1,0 +1,257 @@
+//! Why a request was refused, worded and coded as the real API server does:
+//! clients match on these.
+
+use axum::body::Body;
+use http::{Response, StatusCode, header};
+use serde_json::{Value, json};
+
+use super::kinds::Resource;
+use super::schema::FieldError;
+
+/// A request's failure; becomes a `v1.Status` body.
+#[derive(Debug)]
+pub struct Refusal {
+    pub code: StatusCode,
+    reason: &'static str,
+    pub message: String,
+    details: Option<Value>,
+    retry_after: Option<u64>,
+}
+
+impl Refusal {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, reason, message: message.into(), details: None, retry_after: None }
+    }
+
+    fn about(mut self, resource: &Resource, name: &str) -> Refusal {
+        let mut details = json!({ "name": name, "kind": resource.plural });
+        if !resource.group.is_empty() {
+            details["group"] = json!(resource.group);
+        }
+        self.details = Some(details);
+        self
+    }
+
+    pub fn not_found(resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{} {name:?} not found", resource.qualified());
+        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+    }
+
+    pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
+        let message = format!("{} {name:?} already exists", resource.qualified());
+        Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+    }
+
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Refusal {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    }
+
+    /// As `conflict`, named after the kind: what a failed precondition says.
+    pub fn conflict_on_kind(resource: &Resource, name: &str, why: &str) -> Refusal {
+        let group = if resource.group.is_empty() { String::new() } else { format!(".{}", resource.group) };
+        let message = format!("Operation cannot be fulfilled on {}{group} {name:?}: {why}", resource.kind);
+        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    }
+
+    pub fn injected_conflict() -> Refusal {
+        Refusal::new(StatusCode::CONFLICT, "Conflict", "Operation cannot be fulfilled: injected conflict")
+    }
+
+    pub fn modified(resource: &Resource, name: &str) -> Refusal {
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Refusal::conflict(resource, name, why)
+    }
+
+    /// Other managers own what an apply wants: `(field path, "conflict with …")`.
+    pub fn apply_conflict(message: String, causes: &[(String, String)]) -> Refusal {
+        let causes: Vec<Value> = causes
+            .iter()
+            .map(|(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}))
+            .collect();
+        let mut refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", message);
+        refusal.details = Some(json!({ "causes": causes }));
+        refusal
+    }
+
+    pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Refusal {
+        let kind = if resource.group.is_empty() {
+            resource.kind.clone()
+        } else {
+            format!("{}.{}", resource.kind, resource.group)
+        };
+        let mut lines: Vec<String> = Vec::new();
+        for error in errors {
+            let line = error.to_string();
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        let all = if let [one] = lines.as_slice() { one.clone() } else { format!("[{}]", lines.join(", ")) };
+        let causes: Vec<Value> = errors
+            .iter()
+            .map(|e| json!({"reason": e.reason.code(), "message": e.message, "field": e.field}))
+            .collect();
+        let mut refusal = Refusal::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{kind} {name:?} is invalid: {all}"),
+        );
+        let mut details = json!({ "name": name, "kind": resource.kind, "causes": causes });
+        if !resource.group.is_empty() {
+            details["group"] = json!(resource.group);
+        }
+        refusal.details = Some(details);
+        refusal
+    }
+
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Refusal {
+        let what = if name.is_empty() { String::new() } else { format!(" {name:?}") };
+        let message = format!("{}{what} is forbidden: {why}", resource.qualified());
+        Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+    }
+
+    /// A request outside any resource that the user may not make.
+    pub fn forbidden_path(message: String) -> Refusal {
+        let mut refusal = Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        refusal.details = Some(json!({}));
+        refusal
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// Options of a list or watch that do not go together.
+    pub fn list_options(why: &str) -> Refusal {
+        Refusal::options("ListOptions", why)
+    }
+
+    pub fn patch_options(why: &str) -> Refusal {
+        Refusal::options("PatchOptions", why)
+    }
+
+    pub fn delete_options(why: &str) -> Refusal {
+        Refusal::options("DeleteOptions", why)
+    }
+
+    fn options(kind: &str, why: &str) -> Refusal {
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {why}");
+        let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        refusal.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
+        refusal
+    }
+
+    /// A patch that does not fit its object.
+    pub fn unprocessable(why: &str) -> Refusal {
+        let message = "the server rejected our request due to an error in our request";
+        let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        refusal.details = Some(json!({ "causes": [{ "message": why }] }));
+        refusal
+    }
+
+    /// A path that leads nowhere is answered in plain text.
+    pub fn no_such_path() -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, "", "404 page not found")
+    }
+
+    pub fn unauthorized() -> Refusal {
+        Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    pub fn method_not_allowed() -> Refusal {
+        Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    pub fn unsupported_media_type(accepted: &[&str]) -> Refusal {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    pub fn too_large() -> Refusal {
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            "Request entity too large: limit is 3145728",
+        )
+    }
+
+    /// The history does not reach back that far.
+    pub fn expired(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// A version the server has not come to yet.
+    pub fn from_the_future(asked: u64, current: u64) -> Refusal {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let mut refusal = Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        refusal.details = Some(json!({
+            "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
+            "retryAfterSeconds": 1
+        }));
+        refusal.retry_after = Some(1);
+        refusal
+    }
+
+    pub fn too_many_requests(retry_after: u64) -> Refusal {
+        let message = "the server has received too many requests and has asked us to try again later";
+        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        refusal.details = Some(json!({ "retryAfterSeconds": retry_after }));
+        refusal.retry_after = Some(retry_after);
+        refusal
+    }
+
+    pub fn internal(why: impl std::fmt::Display) -> Refusal {
+        let mut refusal = Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {why}"),
+        );
+        refusal.details = Some(json!({ "causes": [{ "message": why.to_string() }] }));
+        refusal
+    }
+
+    pub fn unavailable(why: &str) -> Refusal {
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why)
+    }
+
+    /// The `v1.Status` object, also sent inside a watch's ERROR event.
+    pub fn status(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        if let Some(details) = &self.details {
+            status["details"] = details.clone();
+        }
+        status
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        if self.reason.is_empty() {
+            let mut response = Response::new(Body::from(format!("{}\n", self.message)));
+            *response.status_mut() = self.code;
+            return response;
+        }
+        let mut response = Response::new(Body::from(self.status().to_string()));
+        *response.status_mut() = self.code;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

@@ -1,0 +1,480 @@
+//! From OpenAPI v3 to a [`Schema`], refusing what is not structural.
+
+use std::sync::Arc;
+
+use regex::Regex;
+use serde_json::Value;
+
+use super::format::Format;
+use super::{Bound, Entries, FieldError, Kind, Limits, List, Pattern, Schema, cel, kubernetes};
+
+/// A custom resource's schema. Metadata is what it is for every kind; a CRD
+/// may only restrict the names further.
+pub(super) fn structural(json: &Value) -> Result<Schema, Vec<FieldError>> {
+    let mut parser = Parser { errors: Vec::new(), kubernetes: None };
+    let mut root = parser.node(json, "", Place::Root);
+    parser.complete_alternatives(json, json, "", "");
+    if !parser.errors.is_empty() {
+        parser.errors.sort_by_key(ToString::to_string);
+        return Err(parser.errors);
+    }
+    root.embedded = true;
+    for name in ["apiVersion", "kind"] {
+        root.properties.entry(name.to_owned()).or_insert_with(|| Arc::new(Schema::of(Kind::String)));
+    }
+    let metadata = kubernetes::metadata(root.properties.remove("metadata").as_deref());
+    root.properties.insert("metadata".to_owned(), metadata);
+    root.note_what_is_below();
+    Ok(root)
+}
+
+/// One of Kubernetes' own types: trusted, and checked by hand where it matters.
+pub(super) fn trusted(json: &Value, components: &mut kubernetes::Parsed<'_>) -> Schema {
+    Parser { errors: Vec::new(), kubernetes: Some(components) }.node(json, "", Place::Root)
+}
+
+struct Parser<'a, 'b> {
+    errors: Vec<FieldError>,
+    /// Where `$ref`s lead; custom resources have none.
+    kubernetes: Option<&'a mut kubernetes::Parsed<'b>>,
+}
+
+/// Where a node stands, for the API server treats each a little differently.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Root,
+    Field,
+    Item,
+    /// Inside allOf, anyOf, oneOf or not: may only narrow.
+    Alternative,
+}
+
+impl Parser<'_, '_> {
+    fn node(&mut self, json: &Value, path: &str, place: Place) -> Schema {
+        let int_or_string = flag(json, "x-kubernetes-int-or-string");
+        let type_name = json.get("type").and_then(Value::as_str).unwrap_or_default();
+        let kind = if int_or_string { Some(Kind::IntOrString) } else { Kind::parse(type_name) };
+        let mut schema = Schema {
+            kind,
+            nullable: flag(json, "nullable"),
+            preserve_unknown: flag(json, "x-kubernetes-preserve-unknown-fields"),
+            embedded: flag(json, "x-kubernetes-embedded-resource"),
+            list: list(json),
+            retain_keys: json.get("x-kubernetes-patch-strategy").and_then(Value::as_str)
+                == Some("retainKeys"),
+            atomic_map: json.get("x-kubernetes-map-type").and_then(Value::as_str) == Some("atomic"),
+            default: json.get("default").filter(|default| !default.is_null()).cloned(),
+            format: Format::parse(json, kind),
+            ..Default::default()
+        };
+        if let Some(properties) = json.get("properties").and_then(Value::as_object) {
+            for (name, property) in properties {
+                let path = child(path, &format!("properties[{name}]"));
+                schema
+                    .properties
+                    .insert(name.clone(), self.shared(property, &path, place.of_children(Place::Field)));
+            }
+        }
+        schema.entries = match json.get("additionalProperties") {
+            None | Some(Value::Null) => Entries::Unsaid,
+            Some(Value::Bool(false)) => Entries::Refused,
+            Some(Value::Bool(true)) => Entries::Any,
+            Some(entry) => {
+                let place = place.of_children(Place::Field);
+                Entries::Of(self.shared(entry, &child(path, "additionalProperties"), place))
+            }
+        };
+        if let Some(items) = json.get("items") {
+            schema.items = Some(self.shared(items, &child(path, "items"), place.of_children(Place::Item)));
+        }
+        match self.kubernetes {
+            // A Go type without known fields holds anything.
+            Some(_) => {
+                let bare = schema.properties.is_empty() && matches!(schema.entries, Entries::Unsaid);
+                schema.preserve_unknown |= bare && matches!(kind, None | Some(Kind::Object));
+            }
+            None => {
+                self.check_shape(json, &schema, type_name, path, place);
+                schema.limits = self.limits(json, path);
+                schema.rules = self.rules(json, path);
+            }
+        }
+        schema.note_what_is_below();
+        schema
+    }
+
+    fn shared(&mut self, json: &Value, path: &str, place: Place) -> Arc<Schema> {
+        if let (Some(kubernetes), Some(name)) = (&mut self.kubernetes, kubernetes::referenced(json)) {
+            return kubernetes.get(name);
+        }
+        Arc::new(self.node(json, path, place))
+    }
+
+    fn check_shape(&mut self, json: &Value, schema: &Schema, type_name: &str, path: &str, place: Place) {
+        if place == Place::Alternative {
+            return self.check_alternative(json, path);
+        }
+        if type_name == "array" && schema.items.is_none() {
+            self.errors.push(FieldError::required(child(path, "items"), "must be specified"));
+        }
+        let type_path = child(path, "type");
+        if schema.embedded && type_name != "object" {
+            let detail = "must be object if x-kubernetes-embedded-resource is true";
+            self.errors.push(if type_name.is_empty() {
+                FieldError::required(type_path, detail)
+            } else {
+                FieldError::invalid(type_path, &type_name.into(), detail)
+            });
+        } else if type_name.is_empty() && schema.kind.is_none() && !schema.preserve_unknown {
+            let detail = match place {
+                Place::Root => "must not be empty at the root",
+                Place::Item => "must not be empty for specified array items",
+                Place::Field | Place::Alternative => "must not be empty for specified object fields",
+            };
+            self.errors.push(FieldError::required(type_path, detail));
+        } else if !type_name.is_empty() && Kind::parse(type_name).is_none() {
+            let kinds = ["array", "boolean", "integer", "number", "object", "string"];
+            self.errors.push(FieldError::not_supported(type_path, &type_name.into(), &kinds));
+        } else if place == Place::Root && !matches!(type_name, "object" | "") {
+            self.errors.push(FieldError::invalid(type_path, &type_name.into(), "must be object at the root"));
+        }
+        if place == Place::Root && !matches!(schema.entries, Entries::Unsaid) {
+            self.errors.push(FieldError::forbidden(
+                child(path, "additionalProperties"),
+                "must not be used at the root",
+            ));
+        }
+        if !schema.properties.is_empty() && !matches!(schema.entries, Entries::Unsaid | Entries::Refused) {
+            self.errors.push(FieldError::forbidden(
+                child(path, "additionalProperties"),
+                "additionalProperties and properties are mutual exclusive",
+            ));
+        }
+        if flag(json, "uniqueItems") {
+            let path = child(path, "uniqueItems");
+            let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+            self.errors.push(FieldError::forbidden(path, detail));
+        }
+        if place == Place::Root {
+            self.check_metadata(json, path);
+        }
+        self.check_list(json, schema, path);
+    }
+
+    fn check_metadata(&mut self, json: &Value, path: &str) {
+        let Some(metadata) = json.pointer("/properties/metadata") else { return };
+        let path = child(path, "properties[metadata]");
+        if metadata.get("type").and_then(Value::as_str) != Some("object") {
+            let found = metadata.get("type").cloned().unwrap_or_else(|| "".into());
+            self.errors.push(FieldError::invalid(child(&path, "type"), &found, "must be object"));
+        }
+        let mut properties = metadata.get("properties").and_then(Value::as_object).into_iter().flatten();
+        if properties.any(|(name, _)| !matches!(name.as_str(), "name" | "generateName")) {
+            let detail = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+            self.errors.push(FieldError::forbidden(path, detail));
+        }
+    }
+
+    fn check_list(&mut self, json: &Value, schema: &Schema, path: &str) {
+        let Some(list_type) = json.get("x-kubernetes-list-type").and_then(Value::as_str) else { return };
+        let path = child(path, "x-kubernetes-list-type");
+        match (&schema.list, list_type) {
+            (_, "atomic" | "set" | "map") => {}
+            (_, other) => {
+                let supported = ["atomic", "set", "map"];
+                self.errors.push(FieldError::not_supported(path.clone(), &other.into(), &supported));
+            }
+        }
+        if let (List::Map(keys), "map") = (&schema.list, list_type)
+            && keys.is_empty()
+        {
+            let keys = path.replace("list-type", "list-map-keys");
+            let detail = "must not be empty if x-kubernetes-list-type is map";
+            self.errors.push(FieldError::required(keys, detail));
+        }
+    }
+
+    fn check_alternative(&mut self, json: &Value, path: &str) {
+        let empty = |value: &Value| match value {
+            Value::Null | Value::Bool(false) => true,
+            Value::String(text) => text.is_empty(),
+            Value::Array(items) => items.is_empty(),
+            Value::Bool(true) | Value::Number(_) | Value::Object(_) => false,
+        };
+        for (keyword, detail) in [
+            ("type", "must be empty to be structural"),
+            ("additionalProperties", "must be undefined to be structural"),
+            ("default", "must be undefined to be structural"),
+            ("title", "must be empty to be structural"),
+            ("description", "must be empty to be structural"),
+            ("nullable", "must be false to be structural"),
+            ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
+            ("x-kubernetes-embedded-resource", "must be false to be structural"),
+            ("x-kubernetes-int-or-string", "must be false to be structural"),
+            ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+            ("x-kubernetes-list-type", "must be undefined to be structural"),
+            ("x-kubernetes-map-type", "must be undefined to be structural"),
+            ("x-kubernetes-validations", "must be empty to be structural"),
+        ] {
+            if json.get(keyword).is_some_and(|value| !empty(value)) {
+                self.errors.push(FieldError::forbidden(child(path, keyword), detail));
+            }
+        }
+        if json.pointer("/properties/metadata").is_some() {
+            let path = child(path, "properties[metadata]");
+            self.errors.push(FieldError::forbidden(path, "must not be specified in a nested context"));
+        }
+    }
+
+    /// What an alternative narrows must be declared outside of it.
+    fn complete_alternatives(&mut self, json: &Value, declared: &Value, path: &str, declared_path: &str) {
+        let missing = |errors: &mut Vec<FieldError>, declared_path: String, path: &str| {
+            errors.push(FieldError::required(declared_path, &format!("because it is defined in {path}")));
+        };
+        for (keyword, alternatives) in alternatives(json) {
+            for (i, alternative) in alternatives.iter().enumerate() {
+                let step = if keyword == "not" { "not".to_owned() } else { format!("{keyword}[{i}]") };
+                let path = child(path, &step);
+                if let Some(items) = alternative.get("items") {
+                    let (path, declared_path) = (child(&path, "items"), child(declared_path, "items"));
+                    match declared.get("items") {
+                        Some(declared) => self.complete_alternatives(items, declared, &path, &declared_path),
+                        None => missing(&mut self.errors, declared_path, &path),
+                    }
+                }
+                for (name, property) in
+                    alternative.get("properties").and_then(Value::as_object).into_iter().flatten()
+                {
+                    let step = format!("properties[{name}]");
+                    let (path, declared_path) = (child(&path, &step), child(declared_path, &step));
+                    match declared.get("properties").and_then(|properties| properties.get(name)) {
+                        Some(declared) => {
+                            self.complete_alternatives(property, declared, &path, &declared_path)
+                        }
+                        None => missing(&mut self.errors, declared_path, &path),
+                    }
+                }
+                self.complete_alternatives(alternative, declared, &path, declared_path);
+            }
+        }
+    }
+
+    fn limits(&mut self, json: &Value, path: &str) -> Option<Box<Limits>> {
+        let bound = |limit: &str, exclusive: &str| {
+            let value = json.get(limit)?.as_f64()?;
+            Some(Bound { value, exclusive: flag(json, exclusive) })
+        };
+        let count = |keyword: &str| json.get(keyword).and_then(Value::as_i64);
+        let pattern = json.get("pattern").and_then(Value::as_str).filter(|pattern| !pattern.is_empty());
+        let pattern = pattern.and_then(|source| match Regex::new(source) {
+            Ok(regex) => Some(Pattern { source: source.to_owned(), regex }),
+            Err(error) => {
+                let detail = format!("must be a valid regular expression, but isn't: {error}");
+                self.errors.push(FieldError::invalid(child(path, "pattern"), &source.into(), &detail));
+                None
+            }
+        });
+        let mut limits = Limits {
+            required: strings(json, "required"),
+            one_of_values: json.get("enum").and_then(Value::as_array).cloned().unwrap_or_default(),
+            minimum: bound("minimum", "exclusiveMinimum"),
+            maximum: bound("maximum", "exclusiveMaximum"),
+            multiple_of: json.get("multipleOf").and_then(Value::as_f64),
+            min_length: count("minLength"),
+            max_length: count("maxLength"),
+            pattern,
+            min_items: count("minItems"),
+            max_items: count("maxItems"),
+            min_properties: count("minProperties"),
+            max_properties: count("maxProperties"),
+            ..Limits::default()
+        };
+        let says_int_or_string = flag(json, "x-kubernetes-int-or-string") && is_int_or_string_any_of(json);
+        for (keyword, alternatives) in alternatives(json) {
+            if keyword == "anyOf" && says_int_or_string {
+                continue;
+            }
+            for (i, alternative) in alternatives.iter().enumerate() {
+                let step = if keyword == "not" { "not".to_owned() } else { format!("{keyword}[{i}]") };
+                let errors_before = self.errors.len();
+                let schema = self.node(alternative, &child(path, &step), Place::Alternative);
+                match keyword {
+                    "allOf" => {
+                        // The other way to spell int-or-string with more conditions.
+                        if i == 0 && is_int_or_string_any_of(alternative) {
+                            self.errors.truncate(errors_before);
+                        }
+                        limits.all_of.push(schema);
+                    }
+                    "anyOf" => limits.any_of.push(schema),
+                    "oneOf" => limits.one_of.push(schema),
+                    _ => limits.not = Some(schema),
+                }
+            }
+        }
+        limits.any().then(|| Box::new(limits))
+    }
+
+    fn rules(&mut self, json: &Value, path: &str) -> Vec<cel::Rule> {
+        let mut rules = Vec::new();
+        let declared = json.get("x-kubernetes-validations").and_then(Value::as_array);
+        for (i, rule) in declared.into_iter().flatten().enumerate() {
+            match cel::Rule::parse(rule, json, &child(path, &format!("x-kubernetes-validations[{i}]"))) {
+                Ok(rule) => rules.push(rule),
+                Err(errors) => self.errors.extend(errors),
+            }
+        }
+        rules
+    }
+}
+
+impl Place {
+    fn of_children(self, child: Place) -> Place {
+        if self == Place::Alternative { Place::Alternative } else { child }
+    }
+}
+
+impl Schema {
+    pub(super) fn of(kind: Kind) -> Schema {
+        Schema { kind: Some(kind), ..Default::default() }
+    }
+
+    pub(super) fn note_what_is_below(&mut self) {
+        let entry = match &self.entries {
+            Entries::Of(entry) => Some(entry),
+            Entries::Unsaid | Entries::Refused | Entries::Any => None,
+        };
+        let children = || self.properties.values().chain(entry).chain(&self.items);
+        let (rules, lists) = (children().any(|c| c.has_rules), children().any(|c| c.has_keyed_lists));
+        self.has_rules = rules || !self.rules.is_empty();
+        self.has_keyed_lists = lists || self.list != List::Atomic;
+    }
+}
+
+impl Limits {
+    fn any(&self) -> bool {
+        let Limits {
+            required,
+            one_of_values,
+            minimum,
+            maximum,
+            multiple_of,
+            min_length,
+            max_length,
+            pattern,
+            min_items,
+            max_items,
+            min_properties,
+            max_properties,
+            all_of,
+            any_of,
+            one_of,
+            not,
+        } = self;
+        let counts = [min_length, max_length, min_items, max_items, min_properties, max_properties];
+        !(required.is_empty() && one_of_values.is_empty() && all_of.is_empty() && any_of.is_empty())
+            || !one_of.is_empty()
+            || minimum.is_some()
+            || maximum.is_some()
+            || multiple_of.is_some()
+            || pattern.is_some()
+            || not.is_some()
+            || counts.into_iter().any(Option::is_some)
+    }
+}
+
+fn list(json: &Value) -> List {
+    match json.get("x-kubernetes-list-type").and_then(Value::as_str) {
+        Some("set") => List::Set,
+        Some("map") => List::Map(strings(json, "x-kubernetes-list-map-keys")),
+        _ => List::Atomic,
+    }
+}
+
+fn alternatives(json: &Value) -> impl Iterator<Item = (&'static str, &[Value])> {
+    ["allOf", "anyOf", "oneOf", "not"].into_iter().filter_map(|keyword| {
+        let value = json.get(keyword)?;
+        Some((keyword, value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)))
+    })
+}
+
+fn is_int_or_string_any_of(json: &Value) -> bool {
+    json.get("anyOf") == Some(&serde_json::json!([{"type": "integer"}, {"type": "string"}]))
+}
+
+fn strings(json: &Value, keyword: &str) -> Vec<String> {
+    let items = json.get(keyword).and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn flag(json: &Value, keyword: &str) -> bool {
+    json.get(keyword).and_then(Value::as_bool).unwrap_or_default()
+}
+
+fn child(path: &str, step: &str) -> String {
+    if path.is_empty() { step.to_owned() } else { format!("{path}.{step}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::Schema;
+
+    fn refusals(schema: Value) -> Vec<String> {
+        match Schema::parse(&schema) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    #[test]
+    fn every_field_needs_a_type() {
+        assert_eq!(
+            refusals(
+                json!({"properties": {"spec": {"properties": {"list": {"type": "array", "items": {}}}}}})
+            ),
+            [
+                "properties[spec].properties[list].items.type: Required value: must not be empty for specified array items",
+                "properties[spec].type: Required value: must not be empty for specified object fields",
+                "type: Required value: must not be empty at the root",
+            ]
+        );
+    }
+
+    #[test]
+    fn alternatives_only_narrow_what_is_declared() {
+        assert_eq!(
+            refusals(json!({"type": "object", "properties": {"a": {"type": "string"}},
+                "oneOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {"minLength": 1}}}]})),
+            [
+                "oneOf[0].properties[a].type: Forbidden: must be empty to be structural",
+                "properties[b]: Required value: because it is defined in oneOf[1].properties[b]",
+            ]
+        );
+    }
+
+    #[test]
+    fn int_or_string_may_be_spelled_out() {
+        let any_of = json!([{"type": "integer"}, {"type": "string"}]);
+        let port = json!({"x-kubernetes-int-or-string": true, "anyOf": any_of});
+        let narrowed =
+            json!({"x-kubernetes-int-or-string": true, "allOf": [{"anyOf": any_of}, {"minimum": 1}]});
+        let schema = json!({"type": "object", "properties": {"port": port, "narrowed": narrowed}});
+        assert!(refusals(schema).is_empty());
+    }
+
+    #[test]
+    fn a_broken_rule_or_pattern_is_refused() {
+        let refusals = refusals(json!({"type": "object", "properties": {
+            "a": {"type": "string", "pattern": "("},
+            "b": {"type": "integer", "x-kubernetes-validations": [{"rule": "self >"}]},
+        }}));
+        assert!(refusals[0].starts_with(
+            "properties[a].pattern: Invalid value: \"(\": must be a valid regular expression, but isn't: "
+        ));
+        assert!(refusals[1].starts_with(
+            "properties[b].x-kubernetes-validations[0].rule: Invalid value: \"self >\": compilation failed: "
+        ));
+    }
+}

@@ -1,0 +1,376 @@
+//! Values against their schema: everything except CEL.
+//!
+//! Follows the API server's validator down to how it picks which of several
+//! failed alternatives to explain: the one that got furthest.
+
+use serde_json::{Map, Number, Value};
+
+use super::error::{go_float, go_quote};
+use super::format::FormatKind;
+use super::path::Path;
+use super::{Bound, Entries, FieldError, Kind, Limits, List, Schema};
+
+pub(super) fn against(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    check(schema, object, old, &Path::ROOT).errors
+}
+
+#[derive(Default)]
+struct Outcome {
+    errors: Vec<FieldError>,
+    /// How many checks were passed or at least reached.
+    score: u32,
+}
+
+impl Outcome {
+    fn add(&mut self, error: FieldError) {
+        if !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
+    fn merge(&mut self, other: Outcome) {
+        self.score += other.score;
+        for error in other.errors {
+            self.add(error);
+        }
+    }
+
+    fn is_valid(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
+    let mut outcome = Outcome::default();
+    let limits = schema.limits.as_deref();
+    if schema.kind.is_some() || schema.format.is_some() {
+        match mistyped(schema, value, path) {
+            Some(error) => outcome.add(error),
+            None => outcome.score += 1,
+        }
+        outcome.score += u32::from(!value.is_null());
+    }
+    if value.is_null() {
+        if let Some(limits) = limits {
+            check_enum(limits, value, path, &mut outcome);
+        }
+        return outcome;
+    }
+    if let Some(limits) = limits {
+        check_alternatives(limits, value, path, &mut outcome);
+    }
+    outcome.score += 2;
+    match value {
+        Value::String(text) => check_string(schema, limits, text, path, &mut outcome),
+        Value::Number(number) => check_number(schema, limits, number, path, &mut outcome),
+        Value::Array(items) => check_items(schema, limits, items, old, path, &mut outcome),
+        Value::Object(fields) => check_fields(schema, limits, fields, old, path, &mut outcome),
+        Value::Null | Value::Bool(_) => {}
+    }
+    if let Some(limits) = limits {
+        check_enum(limits, value, path, &mut outcome);
+    }
+    outcome.score += 2;
+    // What was wrong already and is left alone may stay.
+    if !outcome.is_valid() && old == Some(value) {
+        outcome.errors.clear();
+    }
+    outcome
+}
+
+fn mistyped(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldError> {
+    let (found, found_format) = match value {
+        Value::Null => match schema.kind {
+            Some(kind) if !schema.nullable => return Some(type_error(path, kind.name(), "null")),
+            _ => return None,
+        },
+        Value::Bool(_) => (Kind::Boolean, ""),
+        Value::String(_) => (Kind::String, ""),
+        Value::Number(number) if number.is_f64() => (Kind::Number, "float64"),
+        Value::Number(_) => (Kind::Integer, "int64"),
+        Value::Array(_) => (Kind::Array, ""),
+        Value::Object(_) => (Kind::Object, ""),
+    };
+    let textual = matches!(found, Kind::String | Kind::Array);
+    let fits = |kind: Kind| {
+        let whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
+        kind.includes(found)
+            || (found == Kind::Number && whole && kind.includes(Kind::Integer))
+            || (found == Kind::Integer && kind.includes(Kind::Number))
+    };
+    if let Some(format) = &schema.format {
+        if !textual && !schema.kind.is_some_and(fits) && format.name != found_format {
+            return Some(type_error(path, &format.name, found_format));
+        }
+        // A formatted string that is given a list gets away with it here, as there.
+        if textual && !matches!(schema.kind, Some(Kind::Integer | Kind::Number)) {
+            return None;
+        }
+    }
+    match schema.kind {
+        Some(kind) if !fits(kind) => Some(type_error(path, kind.name(), found.name())),
+        _ => None,
+    }
+}
+
+fn type_error(path: &Path<'_>, wanted: &str, found: &str) -> FieldError {
+    let path = path.dotted();
+    let detail = format!("{path} in body must be of type {wanted}: {}", go_quote(found));
+    FieldError::invalid_type(named(path), found, &detail)
+}
+
+/// The API server has no path for the object itself.
+fn named(path: String) -> String {
+    if path.is_empty() { "<nil>".to_owned() } else { path }
+}
+
+fn invalid(path: &Path<'_>, value: &Value, complaint: &str) -> FieldError {
+    let path = path.dotted();
+    let detail = format!("{path} in body {complaint}");
+    FieldError::invalid(named(path), value, &detail)
+}
+
+fn check_enum(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut Outcome) {
+    let same = |allowed: &Value| match (allowed, value) {
+        (Value::Number(_), Value::Number(_)) => allowed.as_f64() == value.as_f64(),
+        _ => !value.is_null() && allowed == value,
+    };
+    if limits.one_of_values.is_empty() || limits.one_of_values.iter().any(same) {
+        return;
+    }
+    let supported: Vec<String> = limits
+        .one_of_values
+        .iter()
+        .map(|allowed| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned))
+        .collect();
+    outcome.add(FieldError::not_supported(named(path.dotted()), value, &supported));
+}
+
+fn check_string(
+    schema: &Schema,
+    limits: Option<&Limits>,
+    text: &str,
+    path: &Path<'_>,
+    outcome: &mut Outcome,
+) {
+    let value = || Value::from(text);
+    if let Some(limits) = limits {
+        let length = text.chars().count() as i64;
+        if let Some(max) = limits.max_length.filter(|max| length > *max) {
+            outcome.add(FieldError::too_long(named(path.dotted()), max));
+        } else if let Some(min) = limits.min_length.filter(|min| length < *min) {
+            outcome.add(invalid(path, &value(), &format!("should be at least {min} chars long")));
+        } else if let Some(pattern) = limits.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text))
+        {
+            outcome.add(invalid(path, &value(), &format!("should match '{}'", pattern.source)));
+        }
+    }
+    outcome.score += 1;
+    if let Some(format) = &schema.format
+        && let FormatKind::Text(is_valid) = format.kind
+    {
+        if !is_valid(text) {
+            outcome.add(type_error(path, &format.name, text));
+        }
+        outcome.score += 1;
+    }
+}
+
+fn check_number(
+    schema: &Schema,
+    limits: Option<&Limits>,
+    number: &Number,
+    path: &Path<'_>,
+    outcome: &mut Outcome,
+) {
+    outcome.score += 2;
+    check_range(schema, number, path, outcome);
+    let Some(limits) = limits else { return };
+    let float = number.as_f64().unwrap_or_default();
+    let value = || Value::Number(number.clone());
+    let integer = number.as_i64();
+    if let Some(factor) = limits.multiple_of {
+        let fits = match integer {
+            Some(integer) => factor >= 1.0 && integer % (factor as i64) == 0,
+            None if factor < 1.0 => (1.0 / factor * float).fract() == 0.0,
+            None => (float / factor).fract() == 0.0,
+        };
+        if !fits {
+            outcome.add(invalid(path, &value(), &format!("should be a multiple of {}", go_float(factor))));
+        }
+    }
+    let mut bounded = |bound: &Option<Bound>, words: &str, side: f64| {
+        let Some(Bound { value: bound, exclusive }) = bound else { return };
+        // Integers are compared with the whole part of the bound.
+        let bound = if integer.is_some() { bound.trunc() } else { *bound };
+        let beyond = (float - bound) * side;
+        if beyond < 0.0 || (*exclusive && beyond == 0.0) {
+            let or_equal = if *exclusive { "" } else { " or equal to" };
+            outcome.add(invalid(
+                path,
+                &value(),
+                &format!("should be {words} than{or_equal} {}", go_float(bound)),
+            ));
+        }
+    };
+    bounded(&limits.minimum, "greater", 1.0);
+    bounded(&limits.maximum, "less", -1.0);
+}
+
+fn check_range(schema: &Schema, number: &Number, path: &Path<'_>, outcome: &mut Outcome) {
+    let format = schema.format.as_ref();
+    let in_range = match (schema.kind, format.map(|format| &format.kind)) {
+        (Some(Kind::Integer), Some(FormatKind::Int32)) => {
+            number.as_i64().is_some_and(|integer| i32::try_from(integer).is_ok()) || number.is_f64()
+        }
+        (Some(Kind::Integer), _) => number.as_i64().is_some() || number.is_f64(),
+        (Some(Kind::Number), Some(FormatKind::Float)) => {
+            number.as_f64().is_some_and(|float| float.abs() <= f64::from(f32::MAX))
+        }
+        _ => true,
+    };
+    if !in_range {
+        let kind = schema.kind.map(Kind::name).unwrap_or_default();
+        let of =
+            format.map_or("(default format)".to_owned(), |format| format!("with format {}", format.name));
+        let detail = format!("Checked value must be of type {kind} {of} in {}", path.dotted());
+        outcome.add(FieldError::nowhere("\"\"", &detail));
+    }
+}
+
+fn check_items(
+    schema: &Schema,
+    limits: Option<&Limits>,
+    items: &[Value],
+    old: Option<&Value>,
+    path: &Path<'_>,
+    outcome: &mut Outcome,
+) {
+    if let Some(item_schema) = schema.items() {
+        for (i, item) in items.iter().enumerate() {
+            let old = old.and_then(|old| counterpart(&schema.list, item, old));
+            outcome.merge(check(item_schema, item, old, &path.index(i)));
+        }
+    }
+    if let Some(limits) = limits {
+        let count = items.len() as i64;
+        if let Some(min) = limits.min_items.filter(|min| count < *min) {
+            outcome.add(invalid(path, &count.into(), &format!("should have at least {min} items")));
+        }
+        if let Some(max) = limits.max_items.filter(|max| count > *max) {
+            outcome.add(FieldError::too_many(named(path.dotted()), items.len(), max));
+        }
+    }
+    outcome.score += 2;
+}
+
+/// The item of the old list that this one continues, where that can be known.
+pub(super) fn counterpart<'v>(list: &List, item: &Value, old: &'v Value) -> Option<&'v Value> {
+    let List::Map(keys) = list else { return None };
+    old.as_array()?.iter().find(|old| keys.iter().all(|key| old.get(key) == item.get(key)))
+}
+
+fn check_fields(
+    schema: &Schema,
+    limits: Option<&Limits>,
+    fields: &Map<String, Value>,
+    old: Option<&Value>,
+    path: &Path<'_>,
+    outcome: &mut Outcome,
+) {
+    let count = fields.len() as i64;
+    if let Some(limits) = limits {
+        if let Some(min) = limits.min_properties.filter(|min| count < *min) {
+            outcome.add(invalid(path, &count.into(), &format!("should have at least {min} properties")));
+        }
+        if let Some(max) = limits.max_properties.filter(|max| count > *max) {
+            outcome.add(FieldError::too_many(named(path.dotted()), fields.len(), max));
+        }
+    }
+    let old_field = |name: &str| old.and_then(|old| old.get(name));
+    for (name, value) in fields {
+        if let Some(property) = schema.properties.get(name) {
+            outcome.merge(check(property, value, old_field(name), &path.field(name)));
+            continue;
+        }
+        match &schema.entries {
+            Entries::Of(entry) => outcome.merge(check(entry, value, old_field(name), &path.key(name))),
+            Entries::Refused => {
+                let at = path.dotted();
+                let detail = format!("{at}.{name} in body is a forbidden property");
+                outcome.add(FieldError::invalid(named(at), &name.as_str().into(), &detail));
+            }
+            Entries::Unsaid | Entries::Any => {}
+        }
+    }
+    for name in limits.iter().flat_map(|limits| &limits.required) {
+        if !fields.contains_key(name) {
+            outcome.add(FieldError::required(path.field(name).dotted(), ""));
+        }
+    }
+    outcome.score += 1;
+}
+
+fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut Outcome) {
+    let at = || go_quote(&path.dotted());
+    let attempt = |schema: &Schema| check(schema, value, None, path);
+    if !limits.any_of.is_empty() {
+        let mut best: Option<Outcome> = None;
+        for schema in &limits.any_of {
+            let tried = attempt(schema);
+            let (valid, better) =
+                (tried.is_valid(), best.as_ref().is_none_or(|best| tried.score > best.score));
+            if valid || better {
+                best = Some(tried);
+            }
+            if valid {
+                break;
+            }
+        }
+        if best.as_ref().is_none_or(|best| !best.is_valid()) {
+            outcome.add(FieldError::nowhere(
+                "\"\"",
+                &format!("{} must validate at least one schema (anyOf)", at()),
+            ));
+        }
+        best.into_iter().for_each(|best| outcome.merge(best));
+    }
+    if !limits.one_of.is_empty() {
+        let (valid, failed): (Vec<_>, Vec<_>) =
+            limits.one_of.iter().map(attempt).partition(Outcome::is_valid);
+        if valid.len() != 1 {
+            let found = match valid.len() {
+                0 => "Found none valid".to_owned(),
+                several => format!("Found {several} valid alternatives"),
+            };
+            outcome.add(FieldError::nowhere(
+                "\"\"",
+                &format!("{} must validate one and only one schema (oneOf). {found}", at()),
+            ));
+        }
+        // Of equally good failures the first explains.
+        let furthest = failed.into_iter().rev().max_by_key(|failure| failure.score);
+        match (valid.into_iter().next(), furthest) {
+            (Some(first), _) => outcome.merge(first),
+            (None, Some(furthest)) => outcome.merge(furthest),
+            (None, None) => {}
+        }
+    }
+    if !limits.all_of.is_empty() {
+        let tried: Vec<_> = limits.all_of.iter().map(attempt).collect();
+        let valid = tried.iter().filter(|tried| tried.is_valid()).count();
+        let all = tried.len();
+        tried.into_iter().for_each(|tried| outcome.merge(tried));
+        if valid != all {
+            let none = if valid == 0 { ". None validated" } else { "" };
+            outcome.add(FieldError::nowhere(
+                "\"\"",
+                &format!("{} must validate all the schemas (allOf){none}", at()),
+            ));
+        }
+    }
+    if limits.not.as_ref().is_some_and(|not| attempt(not).is_valid()) {
+        outcome.add(FieldError::nowhere("\"\"", &format!("{} must not validate the schema (not)", at())));
+    }
+    outcome.score += 1;
+}

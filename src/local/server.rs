@@ -1,0 +1,262 @@
+//! The server: every request comes in here and is handed to the room for it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use axum::body::Body;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use parking_lot::RwLock;
+use serde_json::Value;
+
+use super::access::{Access, Identity};
+use super::chance::Chance;
+use super::clock::Clock;
+use super::describe;
+use super::faults::{Faults, RequestFault};
+use super::kinds::{Kinds, Resource};
+use super::refusal::Refusal;
+use super::request::{Params, Path, Verb, View};
+use super::store::{Key, Store};
+use super::write::{Author, Checking, Written};
+use super::{apply, crd, delete, patch, read, subresource, watch, write};
+
+/// As the real server limits a request's body.
+const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+pub struct Server {
+    pub store: Store,
+    pub clock: Clock,
+    pub chance: Chance,
+    pub faults: Faults,
+    pub access: Access,
+    kinds: RwLock<Arc<Kinds>>,
+    next_address: AtomicU32,
+}
+
+/// Put on requests that need no token: they come from this process.
+#[derive(Clone, Copy)]
+pub struct InProcess;
+
+/// Put on requests that faults spare.
+#[derive(Clone, Copy)]
+pub struct Steady;
+
+/// A request, with what the path said resolved.
+pub struct Call {
+    pub verb: Verb,
+    pub resource: Arc<Resource>,
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub subresource: Option<String>,
+    pub params: Params,
+    pub view: View,
+    pub headers: HeaderMap,
+    pub who: Identity,
+}
+
+impl Server {
+    pub fn new(clock: Clock, seed: u64, faults: Faults, access: Access) -> Server {
+        let server = Server {
+            store: Store::new(),
+            clock,
+            chance: Chance::seeded(seed),
+            faults,
+            access,
+            kinds: RwLock::default(),
+            next_address: AtomicU32::new(1),
+        };
+        crd::serve_definitions(&server);
+        server
+    }
+
+    pub fn kinds(&self) -> Arc<Kinds> {
+        self.kinds.read().clone()
+    }
+
+    /// Serves exactly these from now on.
+    pub fn set_kinds(&self, kinds: Kinds) {
+        for resource in kinds.all() {
+            self.store.open(&resource.collection());
+        }
+        *self.kinds.write() = Arc::new(kinds);
+    }
+
+    /// An address for a Service, never given twice.
+    pub fn cluster_ip(&self) -> String {
+        let n = self.next_address.fetch_add(1, Ordering::Relaxed);
+        format!("10.{}.{}.{}", 96 + (n >> 16) % 16, (n >> 8) & 0xff, n & 0xff)
+    }
+
+    pub async fn handle(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let steady = request.extensions().get::<Steady>().is_some();
+        let (head, body) = request.into_parts();
+        let params = match Params::of(&head.uri) {
+            Ok(params) => params,
+            Err(refusal) => return refusal.into_response(),
+        };
+        let is_named = matches!(Path::parse(head.uri.path()), Path::Resource { name: Some(_), .. });
+        let fault = match Verb::of(&head.method, is_named, &params) {
+            Ok(verb) if !steady => {
+                if let Some(delay) = self.faults.delay() {
+                    tokio::time::sleep(delay).await;
+                }
+                self.faults.on_request(verb)
+            }
+            _ => None,
+        };
+        match fault {
+            Some(RequestFault::TooManyRequests) => return Refusal::too_many_requests(1).into_response(),
+            Some(RequestFault::ErrorBefore) => return Refusal::unavailable("injected before the work").into_response(),
+            Some(RequestFault::Conflict) => return Refusal::injected_conflict().into_response(),
+            Some(RequestFault::ErrorAfter) | None => {}
+        }
+        let answer = self.answer(head, body, params).await.unwrap_or_else(Refusal::into_response);
+        if fault == Some(RequestFault::ErrorAfter) && answer.status().is_success() {
+            return Refusal::internal("injected after the work").into_response();
+        }
+        answer
+    }
+
+    async fn answer(
+        self: &Arc<Self>,
+        head: http::request::Parts,
+        body: Body,
+        params: Params,
+    ) -> Result<Response<Body>, Refusal> {
+        let path = Path::parse(head.uri.path());
+        let probe = matches!(&path, Path::Meta(segments) if matches!(segments.first(), Some(&("healthz" | "livez" | "readyz"))));
+        let who = if head.extensions.get::<InProcess>().is_some() || probe {
+            Identity::admin()
+        } else {
+            self.access.authenticate(&head.headers)?
+        };
+        let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let (group, version, plural, namespace, name, subresource) = match path {
+            Path::Meta(segments) => {
+                return describe::answer(&self.kinds(), &segments, accept).ok_or_else(Refusal::no_such_path);
+            }
+            Path::Resource { group, version, namespace, plural, name, subresource } => {
+                (group, version, plural, namespace, name, subresource)
+            }
+        };
+        let resource = self.kinds().find(group, version, plural).cloned().ok_or_else(Refusal::no_such_path)?;
+        let verb = Verb::of(&head.method, name.is_some(), &params)?;
+        if resource.namespaced && namespace.is_none() && (name.is_some() || verb == Verb::Create) && !resource.is_review() {
+            return Err(Refusal::no_such_path());
+        }
+        let name_text = name.unwrap_or_default();
+        self.access.check(&who, verb, &resource, subresource, namespace.unwrap_or_default(), name_text)?;
+        let call = Call {
+            verb,
+            view: View::accepted(accept),
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            subresource: subresource.map(str::to_owned),
+            resource,
+            params,
+            headers: head.headers,
+            who,
+        };
+        let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| Refusal::too_large())?;
+        self.perform(call, &head.method, &body)
+    }
+
+    fn perform(self: &Arc<Self>, mut call: Call, method: &Method, body: &[u8]) -> Result<Response<Body>, Refusal> {
+        if call.subresource.is_some() {
+            return subresource::perform(self, &call, body);
+        }
+        let resource = call.resource.clone();
+        let namespace = call.namespace.as_deref();
+        match (call.verb, call.name.as_deref()) {
+            (Verb::Create, _) if resource.is_review() => {
+                let review = write::parse_json(body)?;
+                let answered = self.access.review(&resource.kind, review, &call.who);
+                Ok(read::json_response(StatusCode::CREATED, read::in_version(&answered, &resource).to_string()))
+            }
+            (_, _) if resource.is_review() => Err(Refusal::method_not_allowed()),
+            (Verb::Get, Some(_)) => read::get(self, &resource, &call.key(), &call.params, call.view),
+            (Verb::List, _) => read::list(self, &resource, namespace, &call.params, call.view),
+            (Verb::Watch, name) => {
+                if let Some(name) = name {
+                    call.params.field_selector = format!("metadata.name={name}");
+                }
+                watch::watch(self, &resource, call.namespace.as_deref(), &call.params, call.view)
+            }
+            (Verb::Create, _) if method == Method::POST => {
+                let object = write::parse_json(body)?;
+                let written = write::create(self, &resource, namespace, object, &call.author()?, apply::Operation::Update)?;
+                Ok(self.written(&call, written))
+            }
+            (Verb::Update, Some(_)) => {
+                let object = write::parse_json(body)?;
+                let written = write::update(self, &resource, &call.key(), object, &call.author()?)?;
+                Ok(self.written(&call, written))
+            }
+            (Verb::Patch, Some(_)) => {
+                let patch = patch::Patch::parse(&call, body)?;
+                let written = patch::perform(self, &resource, &call.key(), patch, &call.author()?)?;
+                Ok(self.written(&call, written))
+            }
+            (Verb::Delete, Some(_)) => {
+                let options = delete::DeleteOptions::of(&call.params, body)?;
+                let gone = delete::delete(self, &resource, &call.key(), &options)?;
+                Ok(read::json_response(StatusCode::OK, gone.to_string()))
+            }
+            (Verb::DeleteCollection, _) => {
+                let options = delete::DeleteOptions::of(&call.params, body)?;
+                let gone = delete::delete_collection(self, &resource, namespace, &call.params, &options)?;
+                Ok(read::json_response(StatusCode::OK, gone.to_string()))
+            }
+            _ => Err(Refusal::method_not_allowed()),
+        }
+    }
+
+    /// The answer to a write: the object, and what was odd about the request.
+    pub fn written(&self, call: &Call, written: Written) -> Response<Body> {
+        let mut response = read::one(self, &call.resource, &written.object, &call.params, call.view);
+        if written.created {
+            *response.status_mut() = StatusCode::CREATED;
+        }
+        for warning in written.warnings {
+            if let Ok(value) = header::HeaderValue::from_str(&format!("299 - {warning:?}")) {
+                response.headers_mut().append(header::WARNING, value);
+            }
+        }
+        response
+    }
+}
+
+impl Call {
+    /// The key of the named object.
+    pub fn key(&self) -> Key {
+        Key::new(self.namespace.as_deref().unwrap_or_default(), self.name.as_deref().unwrap_or_default())
+    }
+
+    /// Who writes, as ownership and validation see it.
+    pub fn author(&self) -> Result<Author, Refusal> {
+        let agent = self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
+        let name = match self.params.field_manager.as_str() {
+            "" => agent.split('/').next().unwrap_or_default().to_owned(),
+            stated => stated.to_owned(),
+        };
+        Ok(Author {
+            name,
+            subresource: self.subresource.clone(),
+            dry_run: self.params.is_dry_run()?,
+            checking: Checking::parse(&self.params.field_validation)?,
+        })
+    }
+}
+
+/// A body that every write answers with when it is not an object.
+pub fn success(resource: &Resource, object: &Value) -> Value {
+    let mut details = serde_json::json!({
+        "name": object["metadata"]["name"],
+        "kind": resource.plural,
+        "uid": object["metadata"]["uid"],
+    });
+    if !resource.group.is_empty() {
+        details["group"] = serde_json::json!(resource.group);
+    }
+    serde_json::json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details })
+}

@@ -1,0 +1,346 @@
+//! The objects, in memory: versions, history and the waking of watchers.
+//!
+//! Every write gets the next version of one counter shared by all collections,
+//! as in etcd. A collection keeps its latest events; a watch reads them from
+//! any version that is still there, and a list at an older version is today's
+//! state with the later events undone. Nothing here knows of HTTP or schemas,
+//! and no lock is held while a caller thinks: writers read an object, compute
+//! the next one outside, and commit it on condition that nobody came between.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use serde_json::Value;
+use tokio::sync::watch;
+
+/// How many events of a collection a watch can look back on.
+const HISTORY: usize = 20_000;
+
+/// Versions begin here, so that a small one is always too old to watch from.
+const FIRST_VERSION: u64 = 100;
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key {
+    /// Empty for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl Key {
+    pub fn new(namespace: &str, name: &str) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+/// One version of one object; never changes once stored.
+pub struct Object {
+    pub key: Key,
+    pub version: u64,
+    pub value: Value,
+    json: OnceLock<Bytes>,
+}
+
+impl Object {
+    fn new(key: Key, version: u64, mut value: Value) -> Object {
+        value["metadata"]["resourceVersion"] = Value::String(version.to_string());
+        Object { key, version, value, json: OnceLock::new() }
+    }
+
+    /// Its JSON, written once however many lists and watches show it.
+    pub fn json(&self) -> Bytes {
+        self.json.get_or_init(|| Bytes::from(self.value.to_string())).clone()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Added,
+    Modified,
+    Deleted,
+}
+
+/// What happened to one object at one version.
+pub struct Event {
+    pub change: Change,
+    /// For `Deleted`: the last state, at the version of its deletion.
+    pub object: Arc<Object>,
+    pub previous: Option<Arc<Object>>,
+    frame: OnceLock<Bytes>,
+}
+
+impl Event {
+    /// The line a plain watch sends for it, shared by all watchers.
+    pub fn frame(&self) -> Bytes {
+        self.frame.get_or_init(|| frame(self.change, &self.object.json())).clone()
+    }
+}
+
+/// `{"type":"ADDED","object":…}` and a newline.
+pub fn frame(change: Change, object: &[u8]) -> Bytes {
+    let kind = match change {
+        Change::Added => "ADDED",
+        Change::Modified => "MODIFIED",
+        Change::Deleted => "DELETED",
+    };
+    let mut line = Vec::with_capacity(object.len() + 40);
+    line.extend_from_slice(b"{\"type\":\"");
+    line.extend_from_slice(kind.as_bytes());
+    line.extend_from_slice(b"\",\"object\":");
+    line.extend_from_slice(object);
+    line.extend_from_slice(b"}\n");
+    line.into()
+}
+
+/// What a write expects to find.
+#[derive(Clone, Copy, Debug)]
+pub enum Expect {
+    Absent,
+    Version(u64),
+}
+
+/// Somebody else wrote first; `None` if the object is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the object is not at the expected version")]
+pub struct Stale;
+
+/// The history no longer reaches back to the asked version.
+#[derive(Debug, thiserror::Error)]
+#[error("too old resource version: {asked} ({oldest})")]
+pub struct Compacted {
+    pub asked: u64,
+    pub oldest: u64,
+}
+
+#[derive(Default)]
+struct Collection {
+    objects: BTreeMap<Key, Arc<Object>>,
+    events: VecDeque<Arc<Event>>,
+    /// The newest version of which the event is gone.
+    forgotten: u64,
+    woken: watch::Sender<u64>,
+}
+
+pub struct Store(RwLock<Inner>);
+
+struct Inner {
+    version: u64,
+    collections: HashMap<String, Collection>,
+}
+
+/// Objects as of one version.
+pub struct Snapshot {
+    pub version: u64,
+    pub objects: Vec<Arc<Object>>,
+}
+
+impl Store {
+    pub fn new() -> Store {
+        Store(RwLock::new(Inner { version: FIRST_VERSION, collections: HashMap::new() }))
+    }
+
+    pub fn version(&self) -> u64 {
+        self.0.read().version
+    }
+
+    /// Begins a collection's history; objects of a removed and re-created
+    /// custom resource start anew.
+    pub fn open(&self, collection: &str) {
+        let mut inner = self.0.write();
+        let forgotten = inner.version;
+        inner.collections.entry(collection.to_owned()).or_insert_with(|| Collection { forgotten, ..Collection::default() });
+    }
+
+    pub fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
+        self.0.read().collections.get(collection)?.objects.get(key).cloned()
+    }
+
+    /// Stores `value` as the next version and tells the watchers.
+    pub fn put(&self, collection: &str, key: &Key, expect: Expect, value: Value) -> Result<Arc<Object>, Stale> {
+        let mut inner = self.0.write();
+        let version = inner.version + 1;
+        let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
+        let previous = held.expected(key, expect)?;
+        let change = if previous.is_some() { Change::Modified } else { Change::Added };
+        let object = Arc::new(Object::new(key.clone(), version, value));
+        held.objects.insert(key.clone(), object.clone());
+        held.record(change, object.clone(), previous);
+        inner.version = version;
+        Ok(object)
+    }
+
+    /// Removes an object; its last state, `value`, is what watchers see.
+    pub fn remove(&self, collection: &str, key: &Key, expect: u64, value: Value) -> Result<Arc<Object>, Stale> {
+        let mut inner = self.0.write();
+        let version = inner.version + 1;
+        let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
+        let previous = held.expected(key, Expect::Version(expect))?;
+        held.objects.remove(key);
+        let object = Arc::new(Object::new(key.clone(), version, value));
+        held.record(Change::Deleted, object.clone(), previous);
+        inner.version = version;
+        Ok(object)
+    }
+
+    /// The objects of one namespace, or of all, in key order, as they are now.
+    pub fn list(&self, collection: &str, namespace: Option<&str>) -> Snapshot {
+        let inner = self.0.read();
+        let objects = match inner.collections.get(collection) {
+            None => Vec::new(),
+            Some(held) => held.in_namespace(namespace).map(|(_, object)| object.clone()).collect(),
+        };
+        Snapshot { version: inner.version, objects }
+    }
+
+    /// The same as of an earlier version.
+    pub fn list_at(&self, collection: &str, namespace: Option<&str>, version: u64) -> Result<Snapshot, Compacted> {
+        let inner = self.0.read();
+        let Some(held) = inner.collections.get(collection) else {
+            return Ok(Snapshot { version, objects: Vec::new() });
+        };
+        held.remembers(version)?;
+        let mut objects: BTreeMap<&Key, &Arc<Object>> = held.in_namespace(namespace).collect();
+        for event in held.events.iter().rev().take_while(|event| event.object.version > version) {
+            if namespace.is_some_and(|wanted| *event.object.key.namespace != *wanted) {
+                continue;
+            }
+            match &event.previous {
+                Some(previous) => objects.insert(&event.object.key, previous),
+                None => objects.remove(&event.object.key),
+            };
+        }
+        Ok(Snapshot { version, objects: objects.into_values().cloned().collect() })
+    }
+
+    /// Whether any object is left; for CustomResourceDefinitions that wait to go.
+    pub fn is_empty(&self, collection: &str) -> bool {
+        self.0.read().collections.get(collection).is_none_or(|held| held.objects.is_empty())
+    }
+
+    /// The events after `version`.
+    pub fn events_since(&self, collection: &str, version: u64) -> Result<Vec<Arc<Event>>, Compacted> {
+        let inner = self.0.read();
+        let Some(held) = inner.collections.get(collection) else { return Ok(Vec::new()) };
+        held.remembers(version)?;
+        let from = held.events.partition_point(|event| event.object.version <= version);
+        Ok(held.events.range(from..).cloned().collect())
+    }
+
+    /// The newest version up to which a reader at `position` has seen all of
+    /// the collection's events.
+    pub fn version_seen_by(&self, collection: &str, position: u64) -> u64 {
+        let inner = self.0.read();
+        let newest = inner.collections.get(collection).and_then(|held| held.events.back());
+        match newest {
+            Some(event) if event.object.version > position => position,
+            _ => inner.version,
+        }
+    }
+
+    /// Wakes its reader after every write to the collection.
+    pub fn subscribe(&self, collection: &str) -> Option<watch::Receiver<u64>> {
+        Some(self.0.read().collections.get(collection)?.woken.subscribe())
+    }
+
+    /// Forgets all history, as etcd's compaction does: watches and lists from
+    /// before now get 410.
+    pub fn compact(&self) {
+        let mut inner = self.0.write();
+        let version = inner.version;
+        for held in inner.collections.values_mut() {
+            held.events.clear();
+            held.forgotten = version;
+        }
+    }
+
+    /// Drops a collection with its history and ends its watches.
+    pub fn close(&self, collection: &str) {
+        self.0.write().collections.remove(collection);
+    }
+}
+
+impl Collection {
+    fn expected(&self, key: &Key, expect: Expect) -> Result<Option<Arc<Object>>, Stale> {
+        match (self.objects.get(key), expect) {
+            (None, Expect::Absent) => Ok(None),
+            (Some(object), Expect::Version(version)) if object.version == version => Ok(Some(object.clone())),
+            _ => Err(Stale),
+        }
+    }
+
+    fn record(&mut self, change: Change, object: Arc<Object>, previous: Option<Arc<Object>>) {
+        let version = object.version;
+        if self.events.len() == HISTORY
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.forgotten = oldest.object.version;
+        }
+        self.events.push_back(Arc::new(Event { change, object, previous, frame: OnceLock::new() }));
+        self.woken.send_replace(version);
+    }
+
+    fn remembers(&self, version: u64) -> Result<(), Compacted> {
+        if version < self.forgotten {
+            return Err(Compacted { asked: version, oldest: self.forgotten });
+        }
+        Ok(())
+    }
+
+    fn in_namespace(&self, namespace: Option<&str>) -> impl Iterator<Item = (&Key, &Arc<Object>)> {
+        let from = Key::new(namespace.unwrap_or_default(), "");
+        self.objects
+            .range(from..)
+            .take_while(move |(key, _)| namespace.is_none_or(|wanted| *key.namespace == *wanted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.objects.iter().map(|o| &*o.key.name).collect()
+    }
+
+    #[test]
+    fn a_list_at_an_old_version_shows_what_was_then() {
+        let store = Store::new();
+        store.open("c");
+        let (a, b) = (Key::new("n", "a"), Key::new("n", "b"));
+        let first = store.put("c", &a, Expect::Absent, json!({"metadata": {}, "x": 1})).unwrap();
+        let then = store.version();
+        store.put("c", &b, Expect::Absent, json!({"metadata": {}})).unwrap();
+        let second = store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
+        store.remove("c", &a, second.version, second.value.clone()).unwrap();
+
+        assert_eq!(names(&store.list("c", Some("n"))), ["b"]);
+        let old = store.list_at("c", None, then).unwrap();
+        assert_eq!((names(&old), old.objects[0].value["x"].as_i64()), (vec!["a"], Some(1)));
+    }
+
+    #[test]
+    fn a_write_on_a_stale_version_changes_nothing() {
+        let store = Store::new();
+        store.open("c");
+        let key = Key::new("", "a");
+        let object = store.put("c", &key, Expect::Absent, json!({"metadata": {}})).unwrap();
+        assert!(store.put("c", &key, Expect::Absent, json!({"metadata": {}})).is_err());
+        assert!(store.put("c", &key, Expect::Version(object.version - 1), json!({"metadata": {}})).is_err());
+        assert_eq!(store.version(), object.version);
+    }
+
+    #[test]
+    fn compacted_history_is_refused_not_guessed() {
+        let store = Store::new();
+        store.open("c");
+        let before = store.version();
+        store.put("c", &Key::new("", "a"), Expect::Absent, json!({"metadata": {}})).unwrap();
+        assert_eq!(store.events_since("c", before).unwrap().len(), 1);
+        store.compact();
+        assert!(store.events_since("c", before).is_err());
+        assert!(store.list_at("c", None, before).is_err());
+        assert_eq!(store.events_since("c", store.version()).unwrap().len(), 0);
+    }
+}

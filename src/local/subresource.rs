@@ -1,0 +1,168 @@
+//! The smaller endpoints of an object: status, scale, binding, eviction and a
+//! namespace's finalize.
+
+use axum::body::Body;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::apply::Operation;
+use super::delete::{self, DeleteOptions};
+use super::kinds::{Resource, ScalePaths};
+use super::patch::{self, Patch};
+use super::read;
+use super::refusal::Refusal;
+use super::request::Verb;
+use super::server::{Call, Server, success};
+use super::write::{self, parse_json};
+
+pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
+    let resource = &call.resource;
+    match (call.subresource.as_deref().unwrap_or_default(), call.verb) {
+        ("status", _) if !resource.has_status => Err(Refusal::no_such_path()),
+        ("status", Verb::Get) => read::get(server, resource, &call.key(), &call.params, call.view),
+        ("status", Verb::Update) => {
+            let written = write::update(server, resource, &call.key(), parse_json(body)?, &call.author()?)?;
+            Ok(server.written(call, written))
+        }
+        ("status", Verb::Patch) => {
+            let patch = Patch::parse(call, body)?;
+            let written = patch::perform(server, resource, &call.key(), patch, &call.author()?)?;
+            Ok(server.written(call, written))
+        }
+        ("scale", verb) => match &resource.scale {
+            Some(paths) => scale(server, call, paths, verb, body),
+            None => Err(Refusal::no_such_path()),
+        },
+        ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &parse_json(body)?),
+        ("eviction", Verb::Create) if resource.kind == "Pod" => {
+            let eviction = parse_json(body)?;
+            let options = DeleteOptions::of(&call.params, eviction["deleteOptions"].to_string().as_bytes())?;
+            let gone = delete::delete(server, resource, &call.key(), &options)?;
+            Ok(read::json_response(StatusCode::CREATED, success(resource, &gone).to_string()))
+        }
+        ("finalize", Verb::Update) if resource.kind == "Namespace" => finalize(server, call, &parse_json(body)?),
+        ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
+        _ => Err(Refusal::no_such_path()),
+    }
+}
+
+/// `autoscaling/v1` Scale: the replica count of anything that has one.
+fn scale(server: &Server, call: &Call, paths: &ScalePaths, verb: Verb, body: &[u8]) -> Result<Response<Body>, Refusal> {
+    let resource = &call.resource;
+    let key = call.key();
+    let live = server.store.get(&resource.collection(), &key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+    let shown = |object: &Value| scale_of(resource, object, paths);
+    let asked = match verb {
+        Verb::Get => return Ok(read::json_response(StatusCode::OK, shown(&live.value).to_string())),
+        Verb::Update => parse_json(body)?,
+        Verb::Patch => match Patch::parse(call, body)? {
+            Patch::Apply { config, .. } => config,
+            Patch::Strategic(merge) | Patch::Merge(merge) => {
+                patch::patched(resource, &shown(&live.value), &Patch::Merge(merge))?
+            }
+            patch @ Patch::Json(_) => patch::patched(resource, &shown(&live.value), &patch)?,
+        },
+        _ => return Err(Refusal::method_not_allowed()),
+    };
+    let replicas = asked["spec"]["replicas"].as_i64().unwrap_or_default();
+    if replicas < 0 {
+        return Err(Refusal::bad_request(format!(
+            "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
+            key.name
+        )));
+    }
+    let stated = asked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+    let written = write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {
+        let mut object = live.clone();
+        let conditional = verb == Verb::Update && !stated.is_empty();
+        object["metadata"]["resourceVersion"] = if conditional { json!(stated) } else { Value::Null };
+        set_path(&mut object, &paths.spec_replicas, json!(replicas));
+        Ok(object)
+    })?;
+    Ok(read::json_response(StatusCode::OK, shown(&written.object).to_string()))
+}
+
+fn scale_of(resource: &Resource, object: &Value, paths: &ScalePaths) -> Value {
+    let metadata = &object["metadata"];
+    let mut scale = json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": { "replicas": at_path(object, &paths.spec_replicas).as_i64().unwrap_or_default() },
+        "status": { "replicas": at_path(object, &paths.status_replicas).as_i64().unwrap_or_default() },
+    });
+    let selector = match &paths.label_selector {
+        // Built-in kinds keep a structured selector; a Scale shows it as text.
+        _ if resource.group == "apps" => Some(selector_text(&object["spec"]["selector"])),
+        Some(path) => at_path(object, path).as_str().map(str::to_owned),
+        None => None,
+    };
+    if let Some(selector) = selector {
+        scale["status"]["selector"] = json!(selector);
+    }
+    scale
+}
+
+fn selector_text(selector: &Value) -> String {
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut parts: Vec<String> =
+        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let values: Vec<&str> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        parts.push(match expression["operator"].as_str().unwrap_or_default() {
+            "In" => format!("{key} in ({})", values.join(",")),
+            "NotIn" => format!("{key} notin ({})", values.join(",")),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.to_owned(),
+        });
+    }
+    parts.join(",")
+}
+
+fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>, Refusal> {
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let (resource, key) = (&call.resource, call.key());
+    write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {
+        if let Some(held) = live["spec"]["nodeName"].as_str().filter(|held| !held.is_empty()) {
+            let why = format!("pod {} is already assigned to node {held:?}", key.name);
+            return Err(Refusal::conflict(resource, &key.name, &why));
+        }
+        let mut pod = live.clone();
+        pod["spec"]["nodeName"] = json!(node);
+        Ok(pod)
+    })?;
+    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(read::json_response(StatusCode::CREATED, status.to_string()))
+}
+
+fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<Body>, Refusal> {
+    let kept = namespace["spec"]["finalizers"].clone();
+    let written = write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
+        let mut object = live.clone();
+        object["spec"]["finalizers"] = kept.clone();
+        Ok(object)
+    })?;
+    Ok(server.written(call, written))
+}
+
+/// `.spec.replicas`, as a CRD writes it.
+fn at_path<'a>(object: &'a Value, path: &str) -> &'a Value {
+    path.split('.').filter(|name| !name.is_empty()).fold(object, |at, name| &at[name])
+}
+
+fn set_path(object: &mut Value, path: &str, value: Value) {
+    let at = path.split('.').filter(|name| !name.is_empty()).fold(object, |at, name| {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        &mut at[name]
+    });
+    *at = value;
+}

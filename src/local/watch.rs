@@ -1,0 +1,242 @@
+//! Watch: a stream of events from a version on.
+//!
+//! A watcher keeps a position in its collection's history and sleeps until the
+//! collection is written to; a frame of JSON is made once and shared by all
+//! watchers that see the same thing. Bookmarks tell an idle client how far it
+//! is. A watch whose position was forgotten ends with a 410 event.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::describe::table;
+use super::faults::WatchFault;
+use super::kinds::Resource;
+use super::read;
+use super::refusal::Refusal;
+use super::request::{Params, View};
+use super::selector::Selector;
+use super::server::Server;
+use super::store::{Change, Event, Object, frame};
+
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A closing watch says how far it got, a little before it closes.
+const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
+
+pub fn watch(
+    server: &Arc<Server>,
+    resource: &Arc<Resource>,
+    namespace: Option<&str>,
+    params: &Params,
+    view: View,
+) -> Result<Response<Body>, Refusal> {
+    if params.send_initial_events && params.resource_version_match != "NotOlderThan" {
+        return Err(Refusal::list_options(
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        ));
+    }
+    let collection = resource.collection();
+    let woken = server.store.subscribe(&collection).ok_or_else(|| Refusal::not_found(resource, ""))?;
+    let now = Instant::now();
+    let deadline = now + params.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+    let mut watcher = Watcher {
+        server: server.clone(),
+        resource: resource.clone(),
+        collection,
+        namespace: namespace.map(str::to_owned),
+        selector: Selector::parse(&params.label_selector, &params.field_selector, resource)?,
+        view,
+        include_object: params.include_object.clone(),
+        position: 0,
+        ready: VecDeque::new(),
+        woken,
+        deadline,
+        bookmark: params.allow_watch_bookmarks.then_some(now + BOOKMARK_EVERY),
+        ended: false,
+    };
+    let asked = read::version(&params.resource_version)?;
+    match asked {
+        Some(version) if !params.send_initial_events => {
+            watcher.position = version;
+            // A version that is gone already is said at once, in the stream.
+            watcher.advance();
+        }
+        _ => watcher.show_present(params.send_initial_events),
+    }
+    let frames = stream::unfold(watcher, |mut watcher| async move {
+        let frame = watcher.next().await?;
+        Some((Ok::<Bytes, Infallible>(frame), watcher))
+    });
+    Ok(read::json_response(StatusCode::OK, Body::from_stream(frames)))
+}
+
+struct Watcher {
+    server: Arc<Server>,
+    resource: Arc<Resource>,
+    collection: String,
+    namespace: Option<String>,
+    selector: Selector,
+    view: View,
+    include_object: String,
+    /// Events up to this version have been looked at.
+    position: u64,
+    ready: VecDeque<Bytes>,
+    woken: watch::Receiver<u64>,
+    deadline: Instant,
+    /// When the next bookmark is due; `None` if the client wants none.
+    bookmark: Option<Instant>,
+    ended: bool,
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                return Some(frame);
+            }
+            if self.ended {
+                return None;
+            }
+            let next_bookmark = self.bookmark.unwrap_or(self.deadline);
+            tokio::select! {
+                biased;
+                woken = self.woken.changed() => match woken {
+                    Ok(()) => self.wake().await,
+                    // The collection is gone with its definition.
+                    Err(_) => self.ended = true,
+                },
+                () = sleep_until(self.deadline) => self.ended = true,
+                () = sleep_until(next_bookmark) => self.send_bookmark(),
+            }
+        }
+    }
+
+    async fn wake(&mut self) {
+        match self.server.faults.on_watch() {
+            None => {}
+            Some(WatchFault::Dropped) => {
+                self.ended = true;
+                return;
+            }
+            Some(WatchFault::Late(delay)) => tokio::time::sleep(delay).await,
+            Some(WatchFault::Forgotten) => {
+                self.expire("too old resource version: injected");
+                return;
+            }
+        }
+        self.advance();
+    }
+
+    /// Takes what happened since, as far as this watch may see it.
+    fn advance(&mut self) {
+        self.woken.mark_unchanged();
+        match self.server.store.events_since(&self.collection, self.position) {
+            Err(compacted) => self.expire(&compacted.to_string()),
+            Ok(events) => {
+                for event in events {
+                    self.position = event.object.version;
+                    if let Some(frame) = self.seen(&event) {
+                        self.ready.push_back(frame);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The event as this watch sees it: an object that leaves the selection is
+    /// deleted from it, one that enters is added.
+    fn seen(&self, event: &Event) -> Option<Bytes> {
+        if self.namespace.as_deref().is_some_and(|wanted| *event.object.key.namespace != *wanted) {
+            return None;
+        }
+        let shares_frame = self.view == View::Plain
+            && self.selector.is_empty()
+            && event.object.value["apiVersion"] == self.resource.api_version().as_str();
+        if shares_frame {
+            return Some(event.frame());
+        }
+        let before = event.previous.as_ref().is_some_and(|previous| self.selector.matches(&previous.value));
+        let now = event.change != Change::Deleted && self.selector.matches(&event.object.value);
+        match (before, now) {
+            (false, false) => None,
+            (false, true) => Some(self.frame(Change::Added, &event.object.value)),
+            (true, true) => Some(self.frame(Change::Modified, &event.object.value)),
+            (true, false) => {
+                let mut last = event.previous.as_ref().unwrap_or(&event.object).value.clone();
+                last["metadata"]["resourceVersion"] = json!(event.object.version.to_string());
+                Some(self.frame(Change::Deleted, &last))
+            }
+        }
+    }
+
+    /// Begins with the present state, each object as if just added.
+    fn show_present(&mut self, announce_end: bool) {
+        let snapshot = self.server.store.list(&self.collection, self.namespace.as_deref());
+        self.position = snapshot.version;
+        for object in snapshot.objects.iter().filter(|object| self.selector.matches(&object.value)) {
+            let frame = self.present(object);
+            self.ready.push_back(frame);
+        }
+        if announce_end {
+            let end = self.bookmark_frame(json!({ "k8s.io/initial-events-end": "true" }));
+            self.ready.push_back(end);
+        }
+    }
+
+    fn present(&self, object: &Object) -> Bytes {
+        match self.view {
+            View::Plain => frame(Change::Added, &read::json_in_version(object, &self.resource)),
+            View::Table | View::Metadata => self.frame(Change::Added, &object.value),
+        }
+    }
+
+    fn frame(&self, change: Change, object: &Value) -> Bytes {
+        let shown = match self.view {
+            View::Plain => read::in_version(object, &self.resource),
+            View::Metadata => read::metadata_only(object, "PartialObjectMetadata"),
+            View::Table => {
+                let meta = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
+                table::table(&self.resource, &[object], meta, &self.include_object, self.server.clock.now())
+            }
+        };
+        frame(change, shown.to_string().as_bytes())
+    }
+
+    fn send_bookmark(&mut self) {
+        let now = Instant::now();
+        // Events of other collections moved the version on without waking us.
+        self.position = self.position.max(self.server.store.version_seen_by(&self.collection, self.position));
+        let frame = self.bookmark_frame(Value::Null);
+        self.ready.push_back(frame);
+        let last = self.deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(now);
+        self.bookmark = Some(if now < last { last.min(now + BOOKMARK_EVERY) } else { self.deadline });
+    }
+
+    fn bookmark_frame(&self, annotations: Value) -> Bytes {
+        let mut object = json!({
+            "kind": self.resource.kind,
+            "apiVersion": self.resource.api_version(),
+            "metadata": { "resourceVersion": self.position.to_string(), "creationTimestamp": null },
+        });
+        if !annotations.is_null() {
+            object["metadata"]["annotations"] = annotations;
+        }
+        Bytes::from(format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"))
+    }
+
+    fn expire(&mut self, why: &str) {
+        let status = Refusal::expired(why).status();
+        self.ready.push_back(Bytes::from(format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n")));
+        self.ended = true;
+    }
+}

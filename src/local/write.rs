@@ -1,0 +1,460 @@
+//! Create and update: what happens to an object between the request
+//! and the store.
+//!
+//! Every write takes the same way: the server's own fields are put right,
+//! unknown fields are dropped, defaults filled in, the result validated,
+//! ownership recorded, and the object committed on condition that nobody wrote
+//! in between. An object marked for deletion goes when its last finalizer does.
+
+use serde_json::{Map, Value, json};
+
+use super::apply::{self, Manager, Operation};
+use super::kinds::{Origin, Resource};
+use super::refusal::Refusal;
+use super::schema::{FieldError, Reason};
+use super::server::Server;
+use super::store::{Expect, Key, Object};
+use super::{builtin, crd};
+
+/// How often a write that set no condition is tried against others' writes.
+pub const TRIES: usize = 50;
+
+/// Who writes, and how carefully.
+pub struct Author {
+    pub name: String,
+    pub subresource: Option<String>,
+    pub dry_run: bool,
+    pub checking: Checking,
+}
+
+impl Author {
+    pub fn manager(&self, operation: Operation) -> Manager {
+        Manager { name: self.name.clone(), operation, subresource: self.subresource.clone() }
+    }
+}
+
+/// What to do about fields that the schema does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checking {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl Checking {
+    pub fn parse(text: &str) -> Result<Checking, Refusal> {
+        match text {
+            "Ignore" => Ok(Checking::Ignore),
+            "" | "Warn" => Ok(Checking::Warn),
+            "Strict" => Ok(Checking::Strict),
+            other => Err(Refusal::bad_request(format!(
+                "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+            ))),
+        }
+    }
+}
+
+pub struct Written {
+    pub object: Value,
+    pub created: bool,
+    pub warnings: Vec<String>,
+}
+
+pub fn create(
+    server: &Server,
+    resource: &Resource,
+    namespace: Option<&str>,
+    mut object: Value,
+    author: &Author,
+    operation: Operation,
+) -> Result<Written, Refusal> {
+    check_type(resource, &mut object)?;
+    let key = settle_name(server, resource, namespace, &mut object)?;
+    let metadata = metadata_mut(&mut object)?;
+    if metadata.remove("resourceVersion").is_some_and(|version| !version.as_str().unwrap_or_default().is_empty()) {
+        return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    check_namespace(server, resource, &key)?;
+    if server.store.get(&resource.collection(), &key).is_some() {
+        return Err(Refusal::already_exists(resource, &key.name));
+    }
+    let managed = metadata.remove("managedFields");
+    for server_owned in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+        metadata.remove(server_owned);
+    }
+    metadata.insert("uid".into(), json!(server.chance.uid()));
+    metadata.insert("creationTimestamp".into(), json!(server.clock.stamp()));
+    if resource.counts_generations() {
+        metadata.insert("generation".into(), json!(1));
+    }
+    if resource.has_status
+        && let Some(map) = object.as_object_mut()
+    {
+        map.remove("status");
+    }
+    let warnings = admit(server, resource, &mut object, None, author)?;
+    match (operation, managed) {
+        // The first apply of an object arrives with its ownership worked out.
+        (Operation::Apply, Some(managed)) => object["metadata"]["managedFields"] = managed,
+        _ => {
+            let manager = author.manager(Operation::Update);
+            apply::record_update(resource, &json!({}), &mut object, &manager, server.clock.now());
+        }
+    }
+    if author.dry_run {
+        return Ok(Written { object, created: true, warnings });
+    }
+    let stored = server
+        .store
+        .put(&resource.collection(), &key, Expect::Absent, object)
+        .map_err(|_| Refusal::already_exists(resource, &key.name))?;
+    crd::after_write(server, resource, &stored);
+    Ok(Written { object: stored.value.clone(), created: true, warnings })
+}
+
+pub fn update(
+    server: &Server,
+    resource: &Resource,
+    key: &Key,
+    mut object: Value,
+    author: &Author,
+) -> Result<Written, Refusal> {
+    check_type(resource, &mut object)?;
+    let stated = metadata_mut(&mut object)?;
+    let name = stated.entry("name").or_insert_with(|| json!(*key.name));
+    if name.as_str() != Some(&*key.name) {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            name.as_str().unwrap_or_default(),
+            key.name
+        )));
+    }
+    check_stated_namespace(&object, &key.namespace)?;
+    if resource.origin == Origin::Custom && stated_version(&object).is_none() {
+        let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(Refusal::invalid(resource, &key.name, &[error]));
+    }
+    modify(server, resource, key, author, Operation::Update, |_| Ok(object.clone()))
+}
+
+/// Reads an object, computes its successor with `change`, and commits it;
+/// again if somebody wrote in between and the change did not forbid it.
+pub fn modify(
+    server: &Server,
+    resource: &Resource,
+    key: &Key,
+    author: &Author,
+    operation: Operation,
+    change: impl Fn(&Value) -> Result<Value, Refusal>,
+) -> Result<Written, Refusal> {
+    for _ in 0..TRIES {
+        let collection = resource.collection();
+        let live = server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        let mut object = change(&live.value)?;
+        if let Some(version) = stated_version(&object)
+            && version != live.version.to_string()
+        {
+            return Err(Refusal::modified(resource, &key.name));
+        }
+        let warnings = settle_update(server, resource, &live, &mut object, author, operation)?;
+        if author.dry_run || !apply::differ(&live.value, &object) {
+            let object = if author.dry_run { object } else { live.value.clone() };
+            return Ok(Written { object, created: false, warnings });
+        }
+        let committed = if is_finished(resource, &object) {
+            server.store.remove(&collection, key, live.version, object)
+        } else {
+            server.store.put(&collection, key, Expect::Version(live.version), object)
+        };
+        if let Ok(stored) = committed {
+            crd::after_write(server, resource, &stored);
+            return Ok(Written { object: stored.value.clone(), created: false, warnings });
+        }
+    }
+    Err(Refusal::modified(resource, &key.name))
+}
+
+/// Puts right what an update may not touch, and checks the rest.
+fn settle_update(
+    server: &Server,
+    resource: &Resource,
+    live: &Object,
+    object: &mut Value,
+    author: &Author,
+    operation: Operation,
+) -> Result<Vec<String>, Refusal> {
+    let old = &live.value;
+    let metadata = metadata_mut(object)?;
+    if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
+        && Some(uid) != old["metadata"]["uid"].as_str()
+    {
+        let held = old["metadata"]["uid"].as_str().unwrap_or_default();
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {held}");
+        return Err(Refusal::conflict(resource, &live.key.name, &why));
+    }
+    for server_owned in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "resourceVersion",
+        "selfLink",
+    ] {
+        match old["metadata"].get(server_owned) {
+            Some(value) => _ = metadata.insert(server_owned.into(), value.clone()),
+            None => _ = metadata.remove(server_owned),
+        }
+    }
+    refuse_new_finalizers(resource, old, object)?;
+    match author.subresource.as_deref() {
+        Some("status") => {
+            let (status, managed) = (object.get("status").cloned(), object["metadata"].get("managedFields").cloned());
+            *object = old.clone();
+            set_or_remove(object, "status", status);
+            set_or_remove(&mut object["metadata"], "managedFields", managed);
+        }
+        _ if resource.has_status => set_or_remove(object, "status", old.get("status").cloned()),
+        _ => {}
+    }
+    let warnings = admit(server, resource, object, Some(old), author)?;
+    if resource.counts_generations() && author.subresource.as_deref() != Some("status") && spec_changed(resource, old, object)
+    {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+    if operation == Operation::Update {
+        let manager = author.manager(Operation::Update);
+        apply::record_update(resource, old, object, &manager, server.clock.now());
+    }
+    Ok(warnings)
+}
+
+/// Drops unknown fields, fills in defaults, validates.
+fn admit(
+    server: &Server,
+    resource: &Resource,
+    object: &mut Value,
+    old: Option<&Value>,
+    author: &Author,
+) -> Result<Vec<String>, Refusal> {
+    let unknown = resource.schema.prune(object);
+    let mut warnings = Vec::new();
+    if !unknown.is_empty() {
+        let fields: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+        match author.checking {
+            Checking::Ignore => {}
+            Checking::Warn => warnings = fields,
+            Checking::Strict => {
+                let what = format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: ",
+                    kind = resource.kind,
+                    version = resource.version
+                );
+                let what = if old.is_some() && resource.origin == Origin::Builtin { "" } else { &what };
+                return Err(Refusal::bad_request(format!("{what}strict decoding error: {}", fields.join(", "))));
+            }
+        }
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let errors = match resource.origin {
+        Origin::Custom => {
+            resource.schema.apply_defaults(object);
+            let mut errors = builtin::validate_metadata(resource, object);
+            if errors.is_empty() {
+                errors = resource.schema.validate(object, old);
+            }
+            errors
+        }
+        Origin::Builtin => {
+            let mistyped = resource.schema.validate(object, old);
+            if let Some(error) = mistyped.iter().find(|error| error.reason == Reason::TypeInvalid) {
+                return Err(Refusal::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {}: {}",
+                    error.field,
+                    error.message,
+                    kind = resource.kind,
+                    version = resource.version
+                )));
+            }
+            builtin::default(resource, object);
+            if resource.kind == "Service" {
+                give_address(server, object, old);
+            }
+            let mut errors = builtin::validate(resource, object, old);
+            if resource.kind == "CustomResourceDefinition" {
+                errors.extend(crd::validate(object));
+            }
+            errors
+        }
+    };
+    if errors.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, &name, &errors)) }
+}
+
+/// Marked for deletion with nothing left to wait for.
+pub fn is_finished(resource: &Resource, object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    let none_left = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+    metadata["deletionTimestamp"].is_string()
+        && none_left(&metadata["finalizers"])
+        && metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or_default() == 0
+        && (resource.kind != "Namespace" || none_left(&object["spec"]["finalizers"]))
+}
+
+/// An object must say what it is, or nothing at all.
+fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
+    let Some(map) = object.as_object_mut() else {
+        return Err(Refusal::bad_request("the body of the request is not an object"));
+    };
+    let stated = |map: &Map<String, Value>, field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (version, kind) = (stated(map, "apiVersion"), stated(map, "kind"));
+    if !version.is_empty() && version != resource.api_version() {
+        return Err(Refusal::bad_request(format!(
+            "the API version in the data ({version}) does not match the expected API version ({})",
+            resource.api_version()
+        )));
+    }
+    if !kind.is_empty() && kind != resource.kind {
+        return Err(Refusal::bad_request(format!(
+            "{kind} in version {:?} cannot be handled as a {}: no kind {kind:?} is registered for version {:?}",
+            resource.version,
+            resource.kind,
+            resource.api_version()
+        )));
+    }
+    map.insert("apiVersion".into(), json!(resource.api_version()));
+    map.insert("kind".into(), json!(resource.kind));
+    Ok(())
+}
+
+/// The key of a new object: its namespace from the path, its name stated or
+/// generated.
+fn settle_name(server: &Server, resource: &Resource, namespace: Option<&str>, object: &mut Value) -> Result<Key, Refusal> {
+    let namespace = namespace.unwrap_or_default();
+    check_stated_namespace(object, namespace)?;
+    let metadata = metadata_mut(object)?;
+    if resource.namespaced {
+        metadata.insert("namespace".into(), json!(namespace));
+    } else {
+        metadata.remove("namespace");
+    }
+    let text = |field: &str| metadata.get(field).and_then(Value::as_str).unwrap_or_default();
+    let name = match (text("name"), text("generateName")) {
+        ("", "") => {
+            let error = FieldError::required("metadata.name", "name or generateName is required");
+            return Err(Refusal::invalid(resource, "", &[error]));
+        }
+        ("", prefix) => format!("{prefix}{}", server.chance.suffix()),
+        (name, _) => name.to_owned(),
+    };
+    metadata.insert("name".into(), json!(name));
+    Ok(Key::new(namespace, &name))
+}
+
+fn check_stated_namespace(object: &Value, namespace: &str) -> Result<(), Refusal> {
+    match object["metadata"]["namespace"].as_str() {
+        Some(stated) if !stated.is_empty() && stated != namespace => Err(Refusal::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_namespace(server: &Server, resource: &Resource, key: &Key) -> Result<(), Refusal> {
+    if !resource.namespaced {
+        return Ok(());
+    }
+    let kinds = server.kinds();
+    let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return Ok(()) };
+    let namespace = server
+        .store
+        .get(&namespaces.collection(), &Key::new("", &key.namespace))
+        .ok_or_else(|| Refusal::not_found(namespaces, &key.namespace))?;
+    if namespace.value["metadata"]["deletionTimestamp"].is_string() {
+        let why = format!("unable to create new content in namespace {} because it is being terminated", key.namespace);
+        return Err(Refusal::forbidden(resource, &key.name, &why));
+    }
+    Ok(())
+}
+
+fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Result<(), Refusal> {
+    if !old["metadata"]["deletionTimestamp"].is_string() {
+        return Ok(());
+    }
+    let held = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let before = held(old);
+    let added: Vec<String> =
+        held(object).iter().filter(|finalizer| !before.contains(finalizer)).map(Value::to_string).collect();
+    if added.is_empty() {
+        return Ok(());
+    }
+    let detail = format!(
+        "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+        added.join(", ")
+    );
+    let error = FieldError::forbidden("metadata.finalizers", &detail);
+    Err(Refusal::invalid(resource, object["metadata"]["name"].as_str().unwrap_or_default(), &[error]))
+}
+
+/// Whether anything changed that makes a new generation.
+fn spec_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
+    let desired = |object: &Value| {
+        let mut map = object.as_object().cloned().unwrap_or_default();
+        map.remove("metadata");
+        if resource.has_status {
+            map.remove("status");
+        }
+        for type_field in ["apiVersion", "kind"] {
+            map.remove(type_field);
+        }
+        map
+    };
+    desired(old) != desired(new)
+}
+
+fn give_address(server: &Server, service: &mut Value, old: Option<&Value>) {
+    let spec = &mut service["spec"];
+    if spec["type"] == "ExternalName" || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty()) {
+        return;
+    }
+    let address = match old.and_then(|old| old["spec"]["clusterIP"].as_str()) {
+        Some(held) => held.to_owned(),
+        None => server.cluster_ip(),
+    };
+    spec["clusterIP"] = json!(address);
+    spec["clusterIPs"] = json!([address]);
+}
+
+fn stated_version(object: &Value) -> Option<&str> {
+    object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
+}
+
+fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
+    let Some(map) = object.as_object_mut() else { return };
+    match value {
+        Some(value) => _ = map.insert(field.to_owned(), value),
+        None => _ = map.remove(field),
+    }
+}
+
+fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, Refusal> {
+    let map = object.as_object_mut().ok_or_else(|| Refusal::bad_request("the body of the request is not an object"))?;
+    map.entry("metadata")
+        .or_insert_with(|| json!({}))
+        .as_object_mut()
+        .ok_or_else(|| Refusal::bad_request("metadata is not an object"))
+}
+
+/// JSON, or the YAML that people send by hand.
+pub fn parse_json(body: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(body).or_else(|error| {
+        let text = std::str::from_utf8(body).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+        match serde_saphyr::from_str::<Value>(text) {
+            Ok(value) if value.is_object() => Ok(value),
+            _ => Err(Refusal::bad_request(format!("the object provided is unrecognized: {error}"))),
+        }
+    })
+}
