@@ -95,7 +95,7 @@ async fn writes_per_second(client: &Client, request: impl Fn(usize) -> (http::Me
     stream::iter(0..OBJECTS)
         .map(|index| {
             let (method, path, body) = request(index);
-            send(client, method, &path, &body)
+            async move { send(client, method, &path, &body).await }
         })
         .buffer_unordered(WRITERS)
         .for_each(|()| async {})

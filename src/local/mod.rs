@@ -45,6 +45,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::Request;
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use access::{Access, Grant, Identity};
 use clock::Clock;
@@ -114,6 +115,12 @@ impl Local {
     /// Listens on `address` (port 0 for any) until the result is dropped.
     pub async fn serve(&self, address: SocketAddr) -> Result<Serving, ServeError> {
         serve::serve(self.server.clone(), address, self.admin_token.clone()).await
+    }
+
+    /// Runs the controllers of a cluster until the result is dropped.
+    pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
+        let options = controllers::Options { clock: self.clock(), nodes: Vec::new() };
+        AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
     }
 
     fn client_marked(&self, steady: bool) -> kube::Client {

@@ -1,19 +1,17 @@
 //! The in-process API, on a thread of its own: it outlives the test that
 //! started it, and with it that test's runtime.
 
-use serin::local::access::Identity;
 use serin::local::{Local, Options};
 
-use super::{Cluster, PLAIN_TOKEN, fresh_folder};
+use super::{Cluster, fresh_folder};
 
 pub async fn start() -> Result<Cluster, String> {
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
-            let plain = Identity { user: "plain".into(), groups: vec!["system:authenticated".into()] };
-            let local =
-                Local::new(Options { users: vec![(PLAIN_TOKEN.into(), plain)], ..Options::default() });
+            let local = Local::new(Options::default());
+            let _controllers = local.start_controllers();
             let folder = fresh_folder("local");
             match local.serve(([127, 0, 0, 1], 0).into()).await {
                 Err(error) => _ = tell.send(Err(error.to_string())),

@@ -50,16 +50,13 @@ pub struct Cluster {
     children: Vec<Child>,
 }
 
-/// The token of [`User::Plain`].
-pub const PLAIN_TOKEN: &str = "plain-token";
-
 /// Who a client claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// In `system:masters`: may do everything.
     Admin,
-    /// Known, and allowed nothing in particular.
-    Plain,
+    /// Sends a token nobody issued.
+    Stranger,
     /// Sends no credentials.
     Nobody,
 }
@@ -95,6 +92,13 @@ impl Cluster {
         name
     }
 
+    /// The administrator's.
+    pub fn token(&self) -> String {
+        let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
+        let kubeconfig: serde_json::Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
+        kubeconfig["users"][0]["user"]["token"].as_str().expect("an administrator with a token").to_owned()
+    }
+
     async fn config(&self, user: User) -> Config {
         install_crypto();
         let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the cluster's kubeconfig");
@@ -103,7 +107,7 @@ impl Cluster {
             .expect("the cluster's kubeconfig is complete");
         match user {
             User::Admin => {}
-            User::Plain => config.auth_info.token = Some(PLAIN_TOKEN.to_owned().into()),
+            User::Stranger => config.auth_info.token = Some("made-up".to_owned().into()),
             User::Nobody => config.auth_info.token = None,
         }
         config

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::{Child, Cluster, PLAIN_TOKEN, Part, User, free_port, fresh_folder, program, write};
+use super::{Child, Cluster, Part, User, free_port, fresh_folder, program, write};
 
 const ADMIN_TOKEN: &str = "admin-token";
 
@@ -54,6 +54,7 @@ pub async fn start() -> Result<Cluster, String> {
             "--tls-cert-file=server.crt",
             "--tls-private-key-file=server.key",
             "--token-auth-file=tokens.csv",
+            "--anonymous-auth=false",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=accounts.pub",
             "--service-account-signing-key-file=accounts.key",
@@ -104,10 +105,7 @@ fn write_credentials(folder: &Path, port: u16) {
     let accounts = key();
     write(&folder.join("accounts.key"), &accounts.serialize_pem());
     write(&folder.join("accounts.pub"), &accounts.public_key_pem());
-    write(
-        &folder.join("tokens.csv"),
-        &format!("{ADMIN_TOKEN},admin,1,system:masters\n{PLAIN_TOKEN},plain,2,\n"),
-    );
+    write(&folder.join("tokens.csv"), &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
     let authority = folder.join("ca.crt");
     let kubeconfig = serde_json::json!({
         "apiVersion": "v1",
