@@ -145,6 +145,7 @@ impl Local {
             subresource: None,
             dry_run: false,
             checking: write::Checking::Strict,
+            patches: false,
         };
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
