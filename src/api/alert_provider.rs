@@ -17,7 +17,7 @@ use super::{condition::PlainStatus, reference::SecretRef};
     status = "PlainStatus",
     derive = "PartialEq",
     category = "serin",
-    shortname = "ap",
+    shortname = "alp",
     doc = "Where the notifications of a Canary go: a chat channel and the way into it.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel", priority = "1"),

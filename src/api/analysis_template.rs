@@ -51,8 +51,11 @@ pub struct AnalysisTemplateSpec {
     /// `target`, `service`, `ingress`, `route`, `interval` and
     /// `variables.NAME`. For example, in percent:
     ///
-    ///   100 * sum(rate(http_requests_total{app="{{ target }}",code=~"5.."}[{{ interval }}]))
-    ///   / sum(rate(http_requests_total{app="{{ target }}"}[{{ interval }}]))
+    /// ```text
+    /// 100
+    /// * sum(rate(errors_total{app="{{ target }}"}[{{ interval }}]))
+    /// / sum(rate(requests_total{app="{{ target }}"}[{{ interval }}]))
+    /// ```
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
@@ -67,7 +70,9 @@ pub struct AnalysisTemplateSpec {
     /// bound `le`. The `sequential` judge compares the whole distribution, not
     /// one percentile. For example:
     ///
-    ///   sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
+    /// ```text
+    /// sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
+    /// ```
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
@@ -137,7 +142,9 @@ pub struct MetricProvider {
 
     /// Headers to send with every request. For example:
     ///
-    ///   X-Scope-OrgID: ["tenant-1"]
+    /// ```yaml
+    /// X-Scope-OrgID: ["tenant-1"]
+    /// ```
     #[schemars(extend("maxProperties" = 64))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Vec<String>>,

@@ -19,7 +19,8 @@ pub struct Judge {
     pub type_: JudgeType,
 
     /// `sequential`: the share of healthy releases that may be rolled back by
-    /// chance, for the whole release and however often it looks. Default: 1%.
+    /// chance, for the whole release and however often it looks. Written 1% or
+    /// 1. Default: 1%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub false_rollback: Option<Percent>,
 

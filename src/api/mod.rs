@@ -13,6 +13,9 @@
 //! default in the schema, so what people applied is what they read back; the
 //! default is named in its description and applied by whoever reads the field.
 
+// Printer columns repeat their types, which the lint takes for a mistake.
+#![allow(clippy::duplicated_attributes)]
+
 pub mod alert_provider;
 pub mod analysis_template;
 pub mod canary;

@@ -8,7 +8,8 @@
 //!   server then drops an explicit `null`, so no CEL rule ever meets one;
 //! - nothing is filled in: a default is a matter of its description;
 //! - the words beside each enum value join the description of the field;
-//! - lines of a doc comment flow together into paragraphs.
+//! - lines of a doc comment flow together into paragraphs, and what stands
+//!   between fences is indented.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
@@ -121,21 +122,82 @@ fn named_value(variant: &Value) -> Option<(&str, &str)> {
     Some((variant.get("const")?.as_str()?, variant.get("description")?.as_str()?))
 }
 
-/// Joins the lines of each paragraph. Indented lines are an example and stay.
+/// Joins the lines of each paragraph; what stands between fences is an
+/// example, and is indented instead.
 fn reflow(text: &str) -> String {
     let mut out = String::new();
     let mut example = false;
+    let mut joins = false;
     for line in text.lines() {
-        let indented = line.starts_with("  ") || line.starts_with("- ");
-        let separator = match (out.is_empty(), line.is_empty() || out.ends_with('\n')) {
-            (true, _) => "",
-            (false, true) => "\n",
-            (false, false) if indented || example => "\n",
-            (false, false) => " ",
-        };
-        out.push_str(separator);
+        if line.starts_with("```") {
+            example = !example;
+            joins = false;
+            continue;
+        }
+        if !out.is_empty() {
+            out.push(if joins && !line.is_empty() { ' ' } else { '\n' });
+        }
+        if example {
+            out.push_str("  ");
+        }
         out.push_str(line);
-        example = indented;
+        joins = !example && !line.is_empty();
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(JsonSchema)]
+    #[schemars(transform = tidy)]
+    #[allow(dead_code)]
+    struct Sample {
+        /// How it is.
+        /// Default: plain.
+        mood: Option<Mood>,
+        /// How many.
+        count: Option<u32>,
+    }
+
+    #[derive(JsonSchema)]
+    #[serde(rename_all = "lowercase")]
+    #[allow(dead_code)]
+    enum Mood {
+        /// nothing
+        /// special.
+        Plain,
+        /// much.
+        Merry,
+    }
+
+    #[test]
+    fn an_option_is_what_it_holds_and_an_enum_explains_its_values() {
+        let schema = schemars::generate::SchemaSettings::openapi3()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator()
+            .into_root_schema_for::<Sample>();
+        let properties = &schema.as_value()["properties"];
+        assert_eq!(
+            properties["mood"],
+            json!({
+                "description": "How it is. Default: plain.\n\nplain: nothing special.\n\nmerry: much.",
+                "enum": ["plain", "merry"],
+                "type": "string",
+            })
+        );
+        assert_eq!(
+            properties["count"],
+            json!({ "description": "How many.", "minimum": 0, "type": "integer" })
+        );
+    }
+
+    #[test]
+    fn paragraphs_flow_and_examples_stay() {
+        assert_eq!(
+            reflow("One\nsentence. For example:\n\n```yaml\na: 1\nb:\n  c: 2\n```\n\nAnother\nsentence."),
+            "One sentence. For example:\n\n  a: 1\n  b:\n    c: 2\n\nAnother sentence."
+        );
+    }
 }

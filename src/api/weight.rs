@@ -128,7 +128,7 @@ impl FromStr for Percent {
     type Err = NotAPercentage;
 
     fn from_str(text: &str) -> Result<Self, NotAPercentage> {
-        text.strip_suffix('%')
+        Some(text.strip_suffix('%').unwrap_or(text))
             .filter(|number| number.starts_with(|c: char| c.is_ascii_digit()))
             .and_then(|number| number.parse().ok())
             .and_then(|percent| Self::new(percent).ok())
@@ -178,7 +178,7 @@ impl JsonSchema for Percent {
             "x-kubernetes-int-or-string": true,
             "maxLength": 16,
             "x-kubernetes-validations": [{
-                "rule": "type(self) == string ? self.matches('^([0-9]{1,2}([.][0-9]+)?|100)%$') : self >= 0 && self <= 100",
+                "rule": "string(self).matches('^([0-9]{1,2}([.][0-9]+)?|100)%?$')",
                 "message": "must be a percentage from 0% to 100%, such as 1% or 0.5%",
             }],
         })
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn a_percentage_may_be_a_number_or_a_text() {
-        for json in ["1", "\"1%\"", "1.0"] {
+        for json in ["1", "\"1%\"", "\"1\"", "1.0"] {
             assert_eq!(serde_json::from_str::<Percent>(json).unwrap().fraction(), 0.01);
         }
-        for json in ["\"1\"", "101", "-1", "\"-1%\"", "\"nan%\"", "\"\""] {
+        for json in ["\"101%\"", "101", "-1", "\"-1%\"", "\"nan%\"", "\"\""] {
             assert!(serde_json::from_str::<Percent>(json).is_err(), "{json}");
         }
     }

@@ -32,7 +32,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let serving = local.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),
-        None => (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true),
+        None => {
+            (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true)
+        }
     };
     serving.write_kubeconfig(&path)?;
     println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());

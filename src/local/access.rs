@@ -119,7 +119,12 @@ impl Access {
         } else {
             let subject = Identity {
                 user: spec["user"].as_str().unwrap_or_default().to_owned(),
-                groups: spec["groups"].as_array().into_iter().flatten().filter_map(|g| Some(g.as_str()?.to_owned())).collect(),
+                groups: spec["groups"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|g| Some(g.as_str()?.to_owned()))
+                    .collect(),
             };
             let subject = if kind == "SelfSubjectAccessReview" { who } else { &subject };
             let attributes = &spec["resourceAttributes"];

@@ -46,7 +46,7 @@ impl DeleteOptions {
             "Orphan" => Propagation::Orphan,
             other => {
                 return Err(Refusal::delete_options(&format!(
-                    "propagationPolicy: Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                    "propagationPolicy: Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
                 )));
             }
         };
@@ -62,10 +62,16 @@ impl DeleteOptions {
 
 /// Deletes an object, or marks it if something must happen first. The answer
 /// is the marked object, or a `Status` once it is gone.
-pub fn delete(server: &Server, resource: &Resource, key: &Key, options: &DeleteOptions) -> Result<Value, Refusal> {
+pub fn delete(
+    server: &Server,
+    resource: &Resource,
+    key: &Key,
+    options: &DeleteOptions,
+) -> Result<Value, Refusal> {
     let collection = resource.collection();
     for _ in 0..TRIES {
-        let live = server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        let live =
+            server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
         check_preconditions(resource, &live, options)?;
         let mut object = live.value.clone();
         mark_deleted(server, resource, &mut object, options);
@@ -84,7 +90,11 @@ pub fn delete(server: &Server, resource: &Resource, key: &Key, options: &DeleteO
         if let Ok(stored) = committed {
             crd::after_write(server, resource, &stored);
             let answers_with_object = !finished || resource.kind == "Pod" || resource.kind == "Namespace";
-            return Ok(if answers_with_object { stored.value.clone() } else { success(resource, &stored.value) });
+            return Ok(if answers_with_object {
+                stored.value.clone()
+            } else {
+                success(resource, &stored.value)
+            });
         }
     }
     Err(Refusal::modified(resource, &key.name))
@@ -133,7 +143,18 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".into(), json!(generation + 1));
         }
-    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64()) {
+    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64())
+    {
+        // Only ever sooner: moved by as much as the grace period shrinks.
+        let shrunk =
+            metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or_default().saturating_sub(grace);
+        let ends =
+            metadata["deletionTimestamp"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        if let Some(ends) =
+            ends.and_then(|ends| ends.checked_sub(std::time::Duration::from_secs(shrunk)).ok())
+        {
+            metadata.insert("deletionTimestamp".into(), json!(clock::seconds(ends.max(server.clock.now()))));
+        }
         metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
     }
     let waits_for_dependents = match options.propagation {
@@ -158,7 +179,12 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
 
 fn check_preconditions(resource: &Resource, live: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
     let checks = [
-        (&options.uid, live.value["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), "UID", "deleted and then recreated"),
+        (
+            &options.uid,
+            live.value["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+            "UID",
+            "deleted and then recreated",
+        ),
         (&options.version, live.version.to_string(), "ResourceVersion", "modified"),
     ];
     for (stated, held, what, how) in checks {

@@ -45,6 +45,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::Request;
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use access::{Access, Grant, Identity};
 use clock::Clock;
@@ -116,6 +117,12 @@ impl Local {
         serve::serve(self.server.clone(), address, self.admin_token.clone()).await
     }
 
+    /// Runs the controllers of a cluster until the result is dropped.
+    pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
+        let options = controllers::Options { clock: self.clock(), nodes: Vec::new() };
+        AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
+    }
+
     fn client_marked(&self, steady: bool) -> kube::Client {
         let server = self.server.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -142,7 +149,9 @@ impl Local {
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
         let object = json!({ "metadata": { "name": name } });
-        if let Err(refusal) = write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update) {
+        if let Err(refusal) =
+            write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update)
+        {
             tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
         }
     }

@@ -38,7 +38,15 @@ impl Refusal {
     }
 
     pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
-        let message = format!("{} {name:?} already exists", resource.qualified());
+        Refusal::exists(resource, name, "")
+    }
+
+    pub fn exists_but_is_being_deleted(resource: &Resource, name: &str) -> Refusal {
+        Refusal::exists(resource, name, "object is being deleted: ")
+    }
+
+    fn exists(resource: &Resource, name: &str, how: &str) -> Refusal {
+        let message = format!("{how}{} {name:?} already exists", resource.qualified());
         Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
     }
 
@@ -59,7 +67,8 @@ impl Refusal {
     }
 
     pub fn modified(resource: &Resource, name: &str) -> Refusal {
-        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
         Refusal::conflict(resource, name, why)
     }
 
@@ -111,10 +120,15 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
     }
 
-    /// A request outside any resource that the user may not make.
-    pub fn forbidden_path(message: String) -> Refusal {
-        let mut refusal = Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        refusal.details = Some(json!({}));
+    /// A namespace that is going takes nothing new.
+    pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> Refusal {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut refusal = Refusal::forbidden(resource, name, &why);
+        if let Some(details) = &mut refusal.details {
+            let message = format!("namespace {namespace} is being terminated");
+            details["causes"] = json!([{ "reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace" }]);
+        }
         refusal
     }
 
@@ -218,6 +232,11 @@ impl Refusal {
         refusal
     }
 
+    /// What the API server itself reports as a failure of its own.
+    pub fn failed(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
     pub fn unavailable(why: &str) -> Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why)
     }
@@ -240,7 +259,7 @@ impl Refusal {
     }
 
     pub fn into_response(self) -> Response<Body> {
-        if self.reason.is_empty() {
+        if self.code == StatusCode::NOT_FOUND && self.reason.is_empty() {
             let mut response = Response::new(Body::from(format!("{}\n", self.message)));
             *response.status_mut() = self.code;
             return response;

@@ -36,7 +36,9 @@ impl<'a> Path<'a> {
         };
         match rest {
             [plural] => Path::Resource { group, version, namespace, plural, name: None, subresource: None },
-            [plural, name] => Path::Resource { group, version, namespace, plural, name: Some(name), subresource: None },
+            [plural, name] => {
+                Path::Resource { group, version, namespace, plural, name: Some(name), subresource: None }
+            }
             [plural, name, subresource] => Path::Resource {
                 group,
                 version,
@@ -176,7 +178,9 @@ impl View {
             match parameters.find_map(|parameter| parameter.strip_prefix("as=")) {
                 Some("Table") => return View::Table,
                 Some("PartialObjectMetadata" | "PartialObjectMetadataList") => return View::Metadata,
-                _ if form.trim().starts_with("application/json") || form.trim() == "*/*" => return View::Plain,
+                _ if form.trim().starts_with("application/json") || form.trim() == "*/*" => {
+                    return View::Plain;
+                }
                 _ => {}
             }
         }
@@ -201,7 +205,10 @@ mod tests {
     #[test]
     fn every_shape_of_path_is_told_apart() {
         assert_eq!(Path::parse("/api/v1/pods"), resource("", None, "pods", None, None));
-        assert_eq!(Path::parse("/api/v1/namespaces/a/pods/b"), resource("", Some("a"), "pods", Some("b"), None));
+        assert_eq!(
+            Path::parse("/api/v1/namespaces/a/pods/b"),
+            resource("", Some("a"), "pods", Some("b"), None)
+        );
         assert_eq!(Path::parse("/api/v1/namespaces"), resource("", None, "namespaces", None, None));
         assert_eq!(Path::parse("/api/v1/namespaces/a"), resource("", None, "namespaces", Some("a"), None));
         assert_eq!(
@@ -218,8 +225,14 @@ mod tests {
 
     #[test]
     fn the_first_acceptable_form_wins() {
-        assert_eq!(View::accepted("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"), View::Table);
+        assert_eq!(
+            View::accepted("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
+            View::Table
+        );
         assert_eq!(View::accepted("application/vnd.kubernetes.protobuf,application/json"), View::Plain);
-        assert_eq!(View::accepted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), View::Metadata);
+        assert_eq!(
+            View::accepted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            View::Metadata
+        );
     }
 }

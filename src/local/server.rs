@@ -106,7 +106,9 @@ impl Server {
         };
         match fault {
             Some(RequestFault::TooManyRequests) => return Refusal::too_many_requests(1).into_response(),
-            Some(RequestFault::ErrorBefore) => return Refusal::unavailable("injected before the work").into_response(),
+            Some(RequestFault::ErrorBefore) => {
+                return Refusal::unavailable("injected before the work").into_response();
+            }
             Some(RequestFault::Conflict) => return Refusal::injected_conflict().into_response(),
             Some(RequestFault::ErrorAfter) | None => {}
         }
@@ -130,7 +132,8 @@ impl Server {
         } else {
             self.access.authenticate(&head.headers)?
         };
-        let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let accept =
+            head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (group, version, plural, namespace, name, subresource) = match path {
             Path::Meta(segments) => {
                 return describe::answer(&self.kinds(), &segments, accept).ok_or_else(Refusal::no_such_path);
@@ -139,9 +142,14 @@ impl Server {
                 (group, version, plural, namespace, name, subresource)
             }
         };
-        let resource = self.kinds().find(group, version, plural).cloned().ok_or_else(Refusal::no_such_path)?;
+        let resource =
+            self.kinds().find(group, version, plural).cloned().ok_or_else(Refusal::no_such_path)?;
         let verb = Verb::of(&head.method, name.is_some(), &params)?;
-        if resource.namespaced && namespace.is_none() && (name.is_some() || verb == Verb::Create) && !resource.is_review() {
+        if resource.namespaced
+            && namespace.is_none()
+            && (name.is_some() || verb == Verb::Create)
+            && !resource.is_review()
+        {
             return Err(Refusal::no_such_path());
         }
         let name_text = name.unwrap_or_default();
@@ -161,7 +169,12 @@ impl Server {
         self.perform(call, &head.method, &body)
     }
 
-    fn perform(self: &Arc<Self>, mut call: Call, method: &Method, body: &[u8]) -> Result<Response<Body>, Refusal> {
+    fn perform(
+        self: &Arc<Self>,
+        mut call: Call,
+        method: &Method,
+        body: &[u8],
+    ) -> Result<Response<Body>, Refusal> {
         if call.subresource.is_some() {
             return subresource::perform(self, &call, body);
         }
@@ -171,7 +184,10 @@ impl Server {
             (Verb::Create, _) if resource.is_review() => {
                 let review = write::parse_json(body)?;
                 let answered = self.access.review(&resource.kind, review, &call.who);
-                Ok(read::json_response(StatusCode::CREATED, read::in_version(&answered, &resource).to_string()))
+                Ok(read::json_response(
+                    StatusCode::CREATED,
+                    read::in_version(&answered, &resource).to_string(),
+                ))
             }
             (_, _) if resource.is_review() => Err(Refusal::method_not_allowed()),
             (Verb::Get, Some(_)) => read::get(self, &resource, &call.key(), &call.params, call.view),
@@ -184,7 +200,14 @@ impl Server {
             }
             (Verb::Create, _) if method == Method::POST => {
                 let object = write::parse_json(body)?;
-                let written = write::create(self, &resource, namespace, object, &call.author()?, apply::Operation::Update)?;
+                let written = write::create(
+                    self,
+                    &resource,
+                    namespace,
+                    object,
+                    &call.author()?,
+                    apply::Operation::Update,
+                )?;
                 Ok(self.written(&call, written))
             }
             (Verb::Update, Some(_)) => {
@@ -234,7 +257,8 @@ impl Call {
 
     /// Who writes, as ownership and validation see it.
     pub fn author(&self) -> Result<Author, Refusal> {
-        let agent = self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
+        let agent =
+            self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
         let name = match self.params.field_manager.as_str() {
             "" => agent.split('/').next().unwrap_or_default().to_owned(),
             stated => stated.to_owned(),

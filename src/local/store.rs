@@ -149,7 +149,10 @@ impl Store {
     pub fn open(&self, collection: &str) {
         let mut inner = self.0.write();
         let forgotten = inner.version;
-        inner.collections.entry(collection.to_owned()).or_insert_with(|| Collection { forgotten, ..Collection::default() });
+        inner
+            .collections
+            .entry(collection.to_owned())
+            .or_insert_with(|| Collection { forgotten, ..Collection::default() });
     }
 
     pub fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
@@ -157,7 +160,13 @@ impl Store {
     }
 
     /// Stores `value` as the next version and tells the watchers.
-    pub fn put(&self, collection: &str, key: &Key, expect: Expect, value: Value) -> Result<Arc<Object>, Stale> {
+    pub fn put(
+        &self,
+        collection: &str,
+        key: &Key,
+        expect: Expect,
+        value: Value,
+    ) -> Result<Arc<Object>, Stale> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
         let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
@@ -171,7 +180,13 @@ impl Store {
     }
 
     /// Removes an object; its last state, `value`, is what watchers see.
-    pub fn remove(&self, collection: &str, key: &Key, expect: u64, value: Value) -> Result<Arc<Object>, Stale> {
+    pub fn remove(
+        &self,
+        collection: &str,
+        key: &Key,
+        expect: u64,
+        value: Value,
+    ) -> Result<Arc<Object>, Stale> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
         let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
@@ -194,7 +209,12 @@ impl Store {
     }
 
     /// The same as of an earlier version.
-    pub fn list_at(&self, collection: &str, namespace: Option<&str>, version: u64) -> Result<Snapshot, Compacted> {
+    pub fn list_at(
+        &self,
+        collection: &str,
+        namespace: Option<&str>,
+        version: u64,
+    ) -> Result<Snapshot, Compacted> {
         let inner = self.0.read();
         let Some(held) = inner.collections.get(collection) else {
             return Ok(Snapshot { version, objects: Vec::new() });
@@ -312,7 +332,8 @@ mod tests {
         let first = store.put("c", &a, Expect::Absent, json!({"metadata": {}, "x": 1})).unwrap();
         let then = store.version();
         store.put("c", &b, Expect::Absent, json!({"metadata": {}})).unwrap();
-        let second = store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
+        let second =
+            store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
         store.remove("c", &a, second.version, second.value.clone()).unwrap();
 
         assert_eq!(names(&store.list("c", Some("n"))), ["b"]);

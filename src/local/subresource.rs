@@ -40,17 +40,28 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
             let gone = delete::delete(server, resource, &call.key(), &options)?;
             Ok(read::json_response(StatusCode::CREATED, success(resource, &gone).to_string()))
         }
-        ("finalize", Verb::Update) if resource.kind == "Namespace" => finalize(server, call, &parse_json(body)?),
+        ("finalize", Verb::Update) if resource.kind == "Namespace" => {
+            finalize(server, call, &parse_json(body)?)
+        }
         ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
         _ => Err(Refusal::no_such_path()),
     }
 }
 
 /// `autoscaling/v1` Scale: the replica count of anything that has one.
-fn scale(server: &Server, call: &Call, paths: &ScalePaths, verb: Verb, body: &[u8]) -> Result<Response<Body>, Refusal> {
+fn scale(
+    server: &Server,
+    call: &Call,
+    paths: &ScalePaths,
+    verb: Verb,
+    body: &[u8],
+) -> Result<Response<Body>, Refusal> {
     let resource = &call.resource;
     let key = call.key();
-    let live = server.store.get(&resource.collection(), &key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+    let live = server
+        .store
+        .get(&resource.collection(), &key)
+        .ok_or_else(|| Refusal::not_found(resource, &key.name))?;
     let shown = |object: &Value| scale_of(resource, object, paths);
     let asked = match verb {
         Verb::Get => return Ok(read::json_response(StatusCode::OK, shown(&live.value).to_string())),
@@ -115,7 +126,8 @@ fn selector_text(selector: &Value) -> String {
         labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         parts.push(match expression["operator"].as_str().unwrap_or_default() {
             "In" => format!("{key} in ({})", values.join(",")),
             "NotIn" => format!("{key} notin ({})", values.join(",")),
@@ -138,17 +150,19 @@ fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>,
         pod["spec"]["nodeName"] = json!(node);
         Ok(pod)
     })?;
-    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    let status =
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(read::json_response(StatusCode::CREATED, status.to_string()))
 }
 
 fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<Body>, Refusal> {
     let kept = namespace["spec"]["finalizers"].clone();
-    let written = write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
-        let mut object = live.clone();
-        object["spec"]["finalizers"] = kept.clone();
-        Ok(object)
-    })?;
+    let written =
+        write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
+            let mut object = live.clone();
+            object["spec"]["finalizers"] = kept.clone();
+            Ok(object)
+        })?;
     Ok(server.written(call, written))
 }
 

@@ -45,6 +45,11 @@ pub fn watch(
             "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
         ));
     }
+    if !params.resource_version_match.is_empty() && !params.send_initial_events {
+        return Err(Refusal::list_options(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
     let collection = resource.collection();
     let woken = server.store.subscribe(&collection).ok_or_else(|| Refusal::not_found(resource, ""))?;
     let now = Instant::now();
@@ -61,7 +66,7 @@ pub fn watch(
         ready: VecDeque::new(),
         woken,
         deadline,
-        bookmark: params.allow_watch_bookmarks.then_some(now + BOOKMARK_EVERY),
+        bookmark: params.allow_watch_bookmarks.then(|| next_bookmark(now, deadline)),
         ended: false,
     };
     let asked = read::version(&params.resource_version)?;
@@ -71,13 +76,21 @@ pub fn watch(
             // A version that is gone already is said at once, in the stream.
             watcher.advance();
         }
-        _ => watcher.show_present(params.send_initial_events),
+        _ => watcher.show_present(params.send_initial_events && params.allow_watch_bookmarks),
     }
     let frames = stream::unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
         Some((Ok::<Bytes, Infallible>(frame), watcher))
     });
     Ok(read::json_response(StatusCode::OK, Body::from_stream(frames)))
+}
+
+/// In a while, or shortly before the end, or never again.
+fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+    match deadline.checked_sub(LAST_BOOKMARK_BEFORE_END) {
+        Some(last) if now < last => last.min(now + BOOKMARK_EVERY),
+        _ => deadline,
+    }
 }
 
 struct Watcher {
@@ -218,8 +231,7 @@ impl Watcher {
         self.position = self.position.max(self.server.store.version_seen_by(&self.collection, self.position));
         let frame = self.bookmark_frame(Value::Null);
         self.ready.push_back(frame);
-        let last = self.deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(now);
-        self.bookmark = Some(if now < last { last.min(now + BOOKMARK_EVERY) } else { self.deadline });
+        self.bookmark = Some(next_bookmark(now, self.deadline));
     }
 
     fn bookmark_frame(&self, annotations: Value) -> Bytes {

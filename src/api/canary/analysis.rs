@@ -15,9 +15,9 @@ use crate::api::{
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("has(self.iterations) || has(self.stepWeight) || has(self.stepWeights) || has(self.steps)",
-        "analysis says not how to release: add one of iterations, stepWeight, stepWeights and steps"),
+        "analysis does not say how to release: add one of iterations, stepWeight, stepWeights and steps"),
     validation = ("[has(self.iterations), has(self.stepWeight), has(self.stepWeights), has(self.steps)].filter(x, x).size() <= 1",
-        "analysis says in several ways how to release: keep one of iterations, stepWeight, stepWeights and steps"),
+        "analysis says how to release in several ways: keep one of iterations, stepWeight, stepWeights and steps"),
     validation = ("!has(self.maxWeight) || !has(self.stepWeight) || self.stepWeight <= self.maxWeight",
         "analysis.maxWeight is below the first step: raise maxWeight or lower stepWeight"),
     validation = ("!has(self.maxWeight) || !has(self.stepWeights) || self.stepWeights.size() == 0 || self.stepWeights[0] <= self.maxWeight",
@@ -64,13 +64,15 @@ pub struct Analysis {
     /// The release spelled out: weights, pauses, approvals, matches, mirrors,
     /// replicas, each with its own interval. For example:
     ///
-    ///   steps:
-    ///   - match: [{headers: {x-team: {exact: ours}}}]
-    ///   - weight: 0.5
-    ///     interval: 10m
-    ///   - weight: 20
-    ///     approval: {message: Is the on-call happy?}
-    ///   - weight: 50
+    /// ```yaml
+    /// steps:
+    /// - match: [{headers: {x-team: {exact: ours}}}]
+    /// - weight: 0.5
+    ///   interval: 10m
+    /// - weight: 20
+    ///   approval: {message: Is the on-call happy?}
+    /// - weight: 50
+    /// ```
     #[x_kube(
         validation = ("self.size() > 0", "analysis.steps is empty: list at least one step"),
         validation = ("self.filter(s, has(s.weight)).map(s, double(s.weight)).isSorted() && self.all(s, !has(s.weight) || self.exists_one(x, has(x.weight) && x.weight == s.weight))",
@@ -117,11 +119,16 @@ pub struct Analysis {
     /// that is A/B testing: they go to the canary and all others to the
     /// primary. For example:
     ///
-    ///   match:
-    ///   - headers:
-    ///       x-canary: {exact: insider}
-    #[x_kube(validation = ("self.size() > 0",
-        "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"))]
+    /// ```yaml
+    /// match:
+    /// - headers:
+    ///     x-canary: {exact: insider}
+    /// ```
+    #[x_kube(
+        validation = ("self.size() > 0",
+            "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"),
+        validation = HttpMatch::each_says_something("analysis.match"),
+    )]
     #[schemars(length(max = 16))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,

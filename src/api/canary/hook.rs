@@ -32,6 +32,8 @@ pub struct Webhook {
     pub type_: Option<HookType>,
 
     /// URL to call.
+    #[x_kube(validation = ("self.startsWith('http://') || self.startsWith('https://')",
+        "webhooks[].url must begin with http:// or https://"))]
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
 

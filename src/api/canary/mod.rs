@@ -42,7 +42,7 @@ use super::reference::ObjectRef;
     derive = "PartialEq",
     category = "all",
     category = "serin",
-    shortname = "cn",
+    shortname = "can",
     doc = "Releases every new revision of a workload step by step: traffic moves to it in small weights, metrics judge each step, and it is promoted or rolled back with nobody watching.",
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
@@ -134,14 +134,16 @@ pub struct CanarySpec {
     /// `threshold` the release is rolled back; one that is inconclusive does
     /// neither. For example:
     ///
-    ///   analysis:
-    ///     interval: 1m
-    ///     threshold: 5
-    ///     stepWeights: [1, 5, 20, 50]
-    ///     metrics:
-    ///     - name: request-success-rate
-    ///     - name: request-duration
-    ///       thresholdRange: {max: 500}
+    /// ```yaml
+    /// analysis:
+    ///   interval: 1m
+    ///   threshold: 5
+    ///   stepWeights: [1, 5, 20, 50]
+    ///   metrics:
+    ///   - name: request-success-rate
+    ///   - name: request-duration
+    ///     thresholdRange: {max: 500}
+    /// ```
     pub analysis: Analysis,
 
     /// Seconds that a release may make no progress before it is rolled back.
@@ -169,10 +171,12 @@ pub struct CanarySpec {
     /// every allowed time, nothing starts, advances or promotes; a rollback
     /// always may. Default: any time. For example, working hours in Berlin:
     ///
-    ///   - kind: allow
-    ///     cron: "0 9 * * 1-5"
-    ///     timeZone: Europe/Berlin
-    ///     duration: 8h
+    /// ```yaml
+    /// - kind: allow
+    ///   cron: "0 9 * * 1-5"
+    ///   timeZone: Europe/Berlin
+    ///   duration: 8h
+    /// ```
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub release_windows: Vec<ReleaseWindow>,

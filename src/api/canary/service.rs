@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::KubeSchema;
+use kube::core::{Message, Rule};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -179,8 +180,10 @@ pub struct HttpMatch {
 
     /// Headers of the request, by name in lower case. A cookie is a header:
     ///
-    ///   cookie:
-    ///     regex: "^(.*?;)?(type=insider)(;.*)?$"
+    /// ```yaml
+    /// cookie:
+    ///   regex: "^(.*?;)?(type=insider)(;.*)?$"
+    /// ```
     #[schemars(extend("maxProperties" = 16))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, StringMatch>,
@@ -222,6 +225,29 @@ pub struct HttpMatch {
     /// Whatever else the mesh understands, passed on as written.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
+}
+
+impl HttpMatch {
+    /// The rule for a list where an entry without a condition would mean
+    /// everybody.
+    pub(super) fn each_says_something(field: &str) -> Rule {
+        let conditions = [
+            "uri",
+            "scheme",
+            "method",
+            "authority",
+            "headers",
+            "withoutHeaders",
+            "queryParams",
+            "port",
+            "sourceLabels",
+            "sourceNamespace",
+        ];
+        let any = conditions.map(|name| format!("has(m.{name})")).join(" || ");
+        Rule::new(format!("self.all(m, {any})")).message(Message::Message(format!(
+            "an entry of {field} has no condition: it would send everybody to the canary; add one, such as headers"
+        )))
+    }
 }
 
 /// How a text is compared. Empty: it only has to be there.

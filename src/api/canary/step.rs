@@ -33,8 +33,10 @@ pub struct Step {
 
     /// Requests that go to the canary whatever the weight, from this step on.
     /// Default: as it was, at first `analysis.match`.
-    #[x_kube(validation = ("self.size() > 0",
-        "steps[].match is empty: list at least one condition, or remove match"))]
+    #[x_kube(
+        validation = ("self.size() > 0", "steps[].match is empty: list at least one condition, or remove match"),
+        validation = HttpMatch::each_says_something("steps[].match"),
+    )]
     #[schemars(length(max = 16))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,

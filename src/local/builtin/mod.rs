@@ -152,5 +152,9 @@ mod tests {
 }
 
 use super::schema::FieldError;
-pub fn validate(_k: &Resource, _o: &Value, _old: Option<&Value>) -> Vec<FieldError> { Vec::new() }
-pub fn validate_metadata(_k: &Resource, _o: &Value) -> Vec<FieldError> { Vec::new() }
+pub fn validate(_k: &Resource, _o: &Value, _old: Option<&Value>) -> Vec<FieldError> {
+    Vec::new()
+}
+pub fn validate_metadata(_k: &Resource, _o: &Value) -> Vec<FieldError> {
+    Vec::new()
+}

@@ -39,7 +39,6 @@ pub struct Schema {
     entries: Entries,
     items: Option<Arc<Schema>>,
     list: List,
-    retain_keys: bool,
     atomic_map: bool,
     default: Option<Value>,
     format: Option<format::Format>,
@@ -186,6 +185,11 @@ impl Schema {
         }
     }
 
+    /// A map with keys of the user's choosing, such as labels.
+    pub fn is_free_map(&self) -> bool {
+        matches!(self.entries, Entries::Of(_) | Entries::Any)
+    }
+
     /// `x-kubernetes-map-type: atomic`: owned and replaced as a whole.
     pub fn is_atomic_map(&self) -> bool {
         self.atomic_map
@@ -204,12 +208,6 @@ impl Schema {
             List::Map(keys) => keys.first().map(String::as_str),
             List::Atomic | List::Set => None,
         }
-    }
-
-    /// For strategic merge: fields the patch does not name go, as in a
-    /// Deployment's `strategy` or a volume.
-    pub fn retains_keys(&self) -> bool {
-        self.retain_keys
     }
 
     /// Whether anything may stand below this node without being named.

@@ -60,8 +60,6 @@ impl Parser<'_, '_> {
             preserve_unknown: flag(json, "x-kubernetes-preserve-unknown-fields"),
             embedded: flag(json, "x-kubernetes-embedded-resource"),
             list: list(json),
-            retain_keys: json.get("x-kubernetes-patch-strategy").and_then(Value::as_str)
-                == Some("retainKeys"),
             atomic_map: json.get("x-kubernetes-map-type").and_then(Value::as_str) == Some("atomic"),
             default: json.get("default").filter(|default| !default.is_null()).cloned(),
             format: Format::parse(json, kind),
