@@ -26,23 +26,20 @@ mod watches;
 /// Makes two tests of each law named.
 macro_rules! laws {
     ($($area:ident: $($law:ident)*;)*) => {
-        mod real {
-            $(mod $area { $(
-                #[tokio::test]
-                async fn $law() {
-                    let session = crate::session::Session::new(crate::support::real().await, stringify!($area)).await;
-                    crate::$area::$law(session).await
-                }
-            )* })*
-        }
-        mod local {
-            $(mod $area { $(
-                #[tokio::test]
-                async fn $law() {
-                    let session = crate::session::Session::new(crate::support::local().await, stringify!($area)).await;
-                    crate::$area::$law(session).await
-                }
-            )* })*
+        laws!(@on real $($area: $($law)*;)*);
+        laws!(@on local $($area: $($law)*;)*);
+    };
+    (@on $cluster:ident $($area:ident: $($law:ident)*;)*) => {
+        mod $cluster {
+            $(mod $area {
+                use crate::{$area as laws, session::Session, support};
+                $(
+                    #[tokio::test]
+                    async fn $law() {
+                        laws::$law(Session::new(support::$cluster().await, stringify!($area)).await).await
+                    }
+                )*
+            })*
         }
     };
 }

@@ -16,7 +16,7 @@ use crate::support::{Cluster, User};
 
 /// How long anything asynchronous may take before a law is broken. A machine
 /// that also compiles is slow; a correct server needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const APPS: &str = "/apis/apps/v1/namespaces/{ns}";
 

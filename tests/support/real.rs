@@ -3,12 +3,11 @@
 //! No scheduler and no kubelet: pods name their node, and whoever wants them
 //! to run brings a node that speaks the API.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::{Child, Cluster, Part, User, free_port, fresh_folder, program, write};
+use super::{Child, Cluster, Folder, Part, User, free_port, program};
 
 const ADMIN_TOKEN: &str = "admin-token";
 
@@ -23,14 +22,14 @@ pub async fn start() -> Result<Cluster, String> {
     let apiserver = program(Part::Kubernetes, "kube-apiserver")?;
     let controllers = program(Part::Kubernetes, "kube-controller-manager")?;
 
-    let folder = fresh_folder("cluster");
+    let folder = Folder::new("cluster");
     let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
     write_credentials(&folder, port);
 
     let (etcd_url, peer_url) =
         (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
     let etcd = Child::start(
-        &folder,
+        folder.path(),
         &etcd,
         [
             "--unsafe-no-fsync".to_owned(),
@@ -43,7 +42,7 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
     let apiserver = Child::start(
-        &folder,
+        folder.path(),
         &apiserver,
         [
             &format!("--etcd-servers={etcd_url}"),
@@ -64,12 +63,12 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
 
-    let mut cluster = Cluster { folder, children: vec![etcd, apiserver] };
+    let mut cluster = Cluster { children: vec![etcd, apiserver], folder };
     await_ready(&mut cluster).await?;
 
     // It gives up after ten seconds without an API server, so it comes second.
     let controllers = Child::start(
-        &cluster.folder,
+        cluster.folder.path(),
         &controllers,
         [
             "--kubeconfig=kubeconfig",
@@ -86,7 +85,7 @@ pub async fn start() -> Result<Cluster, String> {
     Ok(cluster)
 }
 
-fn write_credentials(folder: &Path, port: u16) {
+fn write_credentials(folder: &Folder, port: u16) {
     let key = || KeyPair::generate().expect("a key pair");
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -99,13 +98,13 @@ fn write_credentials(folder: &Path, port: u16) {
         .and_then(|params| params.signed_by(&server_key, &Issuer::new(authority, authority_key)))
         .expect("a server certificate");
 
-    write(&folder.join("ca.crt"), &authority_cert.pem());
-    write(&folder.join("server.crt"), &server_cert.pem());
-    write(&folder.join("server.key"), &server_key.serialize_pem());
+    folder.write("ca.crt", &authority_cert.pem());
+    folder.write("server.crt", &server_cert.pem());
+    folder.write("server.key", &server_key.serialize_pem());
     let accounts = key();
-    write(&folder.join("accounts.key"), &accounts.serialize_pem());
-    write(&folder.join("accounts.pub"), &accounts.public_key_pem());
-    write(&folder.join("tokens.csv"), &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
+    folder.write("accounts.key", &accounts.serialize_pem());
+    folder.write("accounts.pub", &accounts.public_key_pem());
+    folder.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
     let authority = folder.join("ca.crt");
     let kubeconfig = serde_json::json!({
         "apiVersion": "v1",
@@ -117,7 +116,7 @@ fn write_credentials(folder: &Path, port: u16) {
         "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "admin"}}],
         "current-context": "testbed",
     });
-    write(&folder.join("kubeconfig"), &kubeconfig.to_string());
+    folder.write("kubeconfig", &kubeconfig.to_string());
 }
 
 /// Waits until every post-start hook has run: before that, requests succeed
