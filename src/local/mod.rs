@@ -119,7 +119,7 @@ impl Local {
 
     /// Runs the controllers of a cluster until the result is dropped.
     pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
-        let options = controllers::Options { clock: self.clock(), nodes: Vec::new() };
+        let options = controllers::Options { clock: self.clock(), nodes: vec![node::NAME.to_owned()] };
         AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
     }
 
