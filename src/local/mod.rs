@@ -50,6 +50,7 @@ use tokio_util::task::AbortOnDropHandle;
 use access::{Access, Grant, Identity};
 use clock::Clock;
 use faults::{FaultPlan, Faults};
+use node::{Node, NodeOptions};
 use serve::{ServeError, Serving};
 use server::{InProcess, Server, Steady};
 
@@ -69,7 +70,18 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Local {
     server: Arc<Server>,
+    seed: u64,
     admin_token: String,
+}
+
+/// The name of the one node.
+pub const NODE: &str = "local";
+
+/// What makes a cluster of the API; it stops when this is dropped.
+pub struct Cluster {
+    pub node: Node,
+    _node: AbortOnDropHandle<()>,
+    _controllers: AbortOnDropHandle<()>,
 }
 
 impl Local {
@@ -80,7 +92,8 @@ impl Local {
         users.push((admin_token.clone(), Identity::admin()));
         let faults = Faults::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
-        let local = Local { server: Arc::new(Server::new(clock, options.seed, faults, access)), admin_token };
+        let server = Arc::new(Server::new(clock, options.seed, faults, access));
+        let local = Local { server, seed: options.seed, admin_token };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.create_namespace(namespace);
         }
@@ -119,8 +132,20 @@ impl Local {
 
     /// Runs the controllers of a cluster until the result is dropped.
     pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
-        let options = controllers::Options { clock: self.clock(), nodes: Vec::new() };
+        let options = controllers::Options { clock: self.clock(), nodes: vec![NODE.to_owned()] };
         AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
+    }
+
+    /// Runs the controllers and a node; with `listen`, its pods have sockets.
+    pub fn start_cluster(&self, listen: bool) -> Cluster {
+        let options =
+            NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(NODE) };
+        let node = Node::new(self.steady_client(), options);
+        let running = AbortOnDropHandle::new(tokio::spawn({
+            let node = node.clone();
+            async move { node.run().await }
+        }));
+        Cluster { node, _node: running, _controllers: self.start_controllers() }
     }
 
     fn client_marked(&self, steady: bool) -> kube::Client {
@@ -145,6 +170,7 @@ impl Local {
             subresource: None,
             dry_run: false,
             checking: write::Checking::Strict,
+            patches: false,
         };
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };

@@ -16,7 +16,7 @@ mod namespace;
 mod pods;
 mod replica_set;
 mod template;
-mod work;
+pub(super) mod work;
 
 use kube::Client;
 
