@@ -247,3 +247,33 @@ fn rules_see_typed_values_and_escaped_names() {
     ]});
     assert!(messages(spec, json!({"at": "2026-02-01T00:00:00Z", "for": "5m", "x-y": 1})).is_empty());
 }
+
+#[derive(serde::Deserialize)]
+struct Definition {
+    schema: Value,
+    refusals: Vec<String>,
+}
+
+/// Each schema was put to kube-apiserver 1.36.1; where its words are those of
+/// a Go library, the answer is cut short.
+#[test]
+fn schemas_are_refused_as_by_the_real_server() {
+    let definitions: Vec<Definition> =
+        serde_json::from_str(include_str!("definitions.fixture.json")).expect("the fixture is JSON");
+    assert!(definitions.len() > 30);
+    let mut wrong = Vec::new();
+    for Definition { schema, refusals } in definitions {
+        let ours: Vec<String> = match Schema::parse(&schema) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.iter().map(ToString::to_string).collect(),
+        };
+        let same = |(ours, theirs): (&String, &String)| match theirs.strip_suffix('…') {
+            Some(beginning) => ours.starts_with(beginning),
+            None => ours == theirs,
+        };
+        if ours.len() != refusals.len() || !ours.iter().zip(&refusals).all(same) {
+            wrong.push(format!("{schema}\n  wanted {refusals:#?}\n  got {ours:#?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
