@@ -140,7 +140,8 @@ impl Rule {
             Ok(_) => self.explain(context),
             Err(error) => {
                 let detail = self.failed(&error);
-                let kind = node.schema.kind.map(Kind::name).unwrap_or_default();
+                let kind = node.schema.kind.filter(|kind| *kind != Kind::IntOrString);
+                let kind = kind.map(Kind::name).unwrap_or_default();
                 return Some(FieldError::invalid(or_nil(path), &kind.into(), &detail));
             }
         };
@@ -190,6 +191,9 @@ impl Rule {
                  function or macro signature for rule: {rule}"
             ),
             ExecutionError::NoSuchKey(key) => format!("no such key: {key} evaluating rule: {rule}"),
+            ExecutionError::IndexOutOfBounds(Cel::Int(index)) => {
+                format!("index out of bounds: {index} evaluating rule: {rule}")
+            }
             ExecutionError::DivisionByZero(_) => format!("division by zero evaluating rule: {rule}"),
             other => format!("{other} evaluating rule: {rule}"),
         }
