@@ -37,6 +37,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         }
     };
     serving.write_kubeconfig(&path)?;
+    let _cluster = local.start_cluster(true);
     println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());
     println!("export KUBECONFIG={}", path.display());
     tokio::select! {

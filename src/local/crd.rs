@@ -20,7 +20,7 @@ const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Serves the built-in kinds; custom ones follow as they are defined.
 pub fn serve_definitions(server: &Server) {
-    server.set_kinds(Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
+    server.change_kinds(|_| Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
 }
 
 /// What a write to this resource means for the kinds that are served.
@@ -112,9 +112,8 @@ fn accept(server: &Server, definition: &Arc<Object>) {
         "observedGeneration": generation,
         "storedVersions": storage.map(|version| vec![version["name"].clone()]).unwrap_or_default(),
     });
-    let others = without(server, &value);
     let served = resources(&value).into_iter().map(Arc::new);
-    server.set_kinds(Kinds::new(others.into_iter().chain(served).collect()));
+    server.change_kinds(|kinds| Kinds::new(without(kinds, &value).chain(served).collect()));
     // Somebody may have written again already; their write comes here too.
     let _ = server.store.put(COLLECTION, &definition.key, Expect::Version(definition.version), value);
 }
@@ -150,17 +149,17 @@ fn clean_up(server: &Server, definition: &Arc<Object>) {
 }
 
 fn withdraw(server: &Server, definition: &Value) {
-    server.set_kinds(Kinds::new(without(server, definition)));
+    server.change_kinds(|kinds| Kinds::new(without(kinds, definition).collect()));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let spec = &definition["spec"];
     server.store.close(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
 }
 
 /// All that is served besides this definition's kinds.
-fn without(server: &Server, definition: &Value) -> Vec<Arc<Resource>> {
+fn without(kinds: &Kinds, definition: &Value) -> impl Iterator<Item = Arc<Resource>> {
     let spec = &definition["spec"];
     let is_of_it = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
-    server.kinds().all().iter().filter(|r| !is_of_it(r)).cloned().collect()
+    kinds.all().iter().filter(move |r| !is_of_it(r)).cloned()
 }
 
 /// The resources that a definition serves, one a version.

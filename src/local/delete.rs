@@ -8,7 +8,7 @@ use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::request::Params;
 use super::selector::Selector;
-use super::server::{Server, success};
+use super::server::{Call, Server, success};
 use super::store::{Expect, Key, Object};
 use super::write::{TRIES, is_finished, parse_json};
 use super::{clock, crd, read};
@@ -32,7 +32,8 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
-    pub fn of(params: &Params, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+    pub fn of(call: &Call, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+        let params = &call.params;
         let body = if body.is_empty() { json!({}) } else { parse_json(body)? };
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let policy = match params.propagation_policy.as_str() {
@@ -55,7 +56,8 @@ impl DeleteOptions {
             propagation,
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
-            dry_run: params.is_dry_run()? || body["dryRun"].as_array().is_some_and(|all| !all.is_empty()),
+            dry_run: params.is_dry_run(call.verb)?
+                || body["dryRun"].as_array().is_some_and(|all| !all.is_empty()),
         })
     }
 }
@@ -75,10 +77,10 @@ pub fn delete(
         check_preconditions(resource, &live, options)?;
         let mut object = live.value.clone();
         mark_deleted(server, resource, &mut object, options);
-        if options.dry_run {
-            return Ok(object);
-        }
         let finished = is_finished(resource, &object);
+        if options.dry_run {
+            return Ok(if finished { success(resource, &object) } else { object });
+        }
         if !finished && object == live.value {
             return Ok(object);
         }

@@ -84,11 +84,12 @@ impl Refusal {
     }
 
     pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Refusal {
-        let kind = if resource.group.is_empty() {
-            resource.kind.clone()
-        } else {
-            format!("{}.{}", resource.kind, resource.group)
-        };
+        Refusal::invalid_kind(&resource.kind, &resource.group, name, errors)
+    }
+
+    /// The same about something that is not served as a resource of its own.
+    pub fn invalid_kind(kind_name: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
+        let kind = if group.is_empty() { kind_name.to_owned() } else { format!("{kind_name}.{group}") };
         let mut lines: Vec<String> = Vec::new();
         for error in errors {
             let line = error.to_string();
@@ -106,9 +107,9 @@ impl Refusal {
             "Invalid",
             format!("{kind} {name:?} is invalid: {all}"),
         );
-        let mut details = json!({ "name": name, "kind": resource.kind, "causes": causes });
-        if !resource.group.is_empty() {
-            details["group"] = json!(resource.group);
+        let mut details = json!({ "name": name, "kind": kind_name, "causes": causes });
+        if !group.is_empty() {
+            details["group"] = json!(group);
         }
         refusal.details = Some(details);
         refusal
@@ -149,7 +150,8 @@ impl Refusal {
         Refusal::options("DeleteOptions", why)
     }
 
-    fn options(kind: &str, why: &str) -> Refusal {
+    /// Query parameters that are wrong or do not go together.
+    pub fn options(kind: &str, why: &str) -> Refusal {
         let message = format!("{kind}.meta.k8s.io \"\" is invalid: {why}");
         let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         refusal.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
@@ -164,9 +166,21 @@ impl Refusal {
         refusal
     }
 
-    /// A path that leads nowhere is answered in plain text.
-    pub fn no_such_path() -> Refusal {
+    /// A path of no API at all is answered in plain text.
+    pub fn no_such_page() -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "", "404 page not found")
+    }
+
+    pub fn no_such_resource() -> Refusal {
+        let message = "the server could not find the requested resource";
+        let mut refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFound", message);
+        refusal.details = Some(json!({}));
+        refusal
+    }
+
+    pub fn not_acceptable() -> Refusal {
+        let message = "only the following media types are accepted: application/json";
+        Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
     pub fn unauthorized() -> Refusal {

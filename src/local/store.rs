@@ -127,6 +127,8 @@ pub struct Store(RwLock<Inner>);
 struct Inner {
     version: u64,
     collections: HashMap<String, Collection>,
+    /// What watches of a closed collection have yet to tell.
+    closed: HashMap<String, VecDeque<Arc<Event>>>,
 }
 
 /// Objects as of one version.
@@ -137,7 +139,11 @@ pub struct Snapshot {
 
 impl Store {
     pub fn new() -> Store {
-        Store(RwLock::new(Inner { version: FIRST_VERSION, collections: HashMap::new() }))
+        Store(RwLock::new(Inner {
+            version: FIRST_VERSION,
+            collections: HashMap::new(),
+            closed: HashMap::new(),
+        }))
     }
 
     pub fn version(&self) -> u64 {
@@ -241,7 +247,10 @@ impl Store {
     /// The events after `version`.
     pub fn events_since(&self, collection: &str, version: u64) -> Result<Vec<Arc<Event>>, Compacted> {
         let inner = self.0.read();
-        let Some(held) = inner.collections.get(collection) else { return Ok(Vec::new()) };
+        let Some(held) = inner.collections.get(collection) else {
+            let last = inner.closed.get(collection).into_iter().flatten();
+            return Ok(last.filter(|event| event.object.version > version).cloned().collect());
+        };
         held.remembers(version)?;
         let from = held.events.partition_point(|event| event.object.version <= version);
         Ok(held.events.range(from..).cloned().collect())
@@ -276,7 +285,10 @@ impl Store {
 
     /// Drops a collection with its history and ends its watches.
     pub fn close(&self, collection: &str) {
-        self.0.write().collections.remove(collection);
+        let mut inner = self.0.write();
+        if let Some(held) = inner.collections.remove(collection) {
+            inner.closed.insert(collection.to_owned(), held.events);
+        }
     }
 }
 

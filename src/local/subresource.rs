@@ -12,13 +12,14 @@ use super::patch::{self, Patch};
 use super::read;
 use super::refusal::Refusal;
 use super::request::Verb;
+use super::schema::FieldError;
 use super::server::{Call, Server, success};
 use super::write::{self, parse_json};
 
 pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
     let resource = &call.resource;
     match (call.subresource.as_deref().unwrap_or_default(), call.verb) {
-        ("status", _) if !resource.has_status => Err(Refusal::no_such_path()),
+        ("status", _) if !resource.has_status => Err(Refusal::no_such_resource()),
         ("status", Verb::Get) => read::get(server, resource, &call.key(), &call.params, call.view),
         ("status", Verb::Update) => {
             let written = write::update(server, resource, &call.key(), parse_json(body)?, &call.author()?)?;
@@ -31,12 +32,12 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
         }
         ("scale", verb) => match &resource.scale {
             Some(paths) => scale(server, call, paths, verb, body),
-            None => Err(Refusal::no_such_path()),
+            None => Err(Refusal::no_such_resource()),
         },
         ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &parse_json(body)?),
         ("eviction", Verb::Create) if resource.kind == "Pod" => {
             let eviction = parse_json(body)?;
-            let options = DeleteOptions::of(&call.params, eviction["deleteOptions"].to_string().as_bytes())?;
+            let options = DeleteOptions::of(call, eviction["deleteOptions"].to_string().as_bytes())?;
             let gone = delete::delete(server, resource, &call.key(), &options)?;
             Ok(read::json_response(StatusCode::CREATED, success(resource, &gone).to_string()))
         }
@@ -44,7 +45,7 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
             finalize(server, call, &parse_json(body)?)
         }
         ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
-        _ => Err(Refusal::no_such_path()),
+        _ => Err(Refusal::no_such_resource()),
     }
 }
 
@@ -77,10 +78,9 @@ fn scale(
     };
     let replicas = asked["spec"]["replicas"].as_i64().unwrap_or_default();
     if replicas < 0 {
-        return Err(Refusal::bad_request(format!(
-            "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
-            key.name
-        )));
+        let error =
+            FieldError::invalid("spec.replicas", &json!(replicas), "must be greater than or equal to 0");
+        return Err(Refusal::invalid_kind("Scale", "autoscaling", &key.name, &[error]));
     }
     let stated = asked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let written = write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {

@@ -68,6 +68,7 @@ pub fn watch(
         deadline,
         bookmark: params.allow_watch_bookmarks.then(|| next_bookmark(now, deadline)),
         ended: false,
+        told_columns: false,
     };
     let asked = read::version(&params.resource_version)?;
     match asked {
@@ -109,6 +110,8 @@ struct Watcher {
     /// When the next bookmark is due; `None` if the client wants none.
     bookmark: Option<Instant>,
     ended: bool,
+    /// A table's columns are told once.
+    told_columns: bool,
 }
 
 impl Watcher {
@@ -126,7 +129,10 @@ impl Watcher {
                 woken = self.woken.changed() => match woken {
                     Ok(()) => self.wake().await,
                     // The collection is gone with its definition.
-                    Err(_) => self.ended = true,
+                    Err(_) => {
+                        self.ended = true;
+                        self.advance();
+                    }
                 },
                 () = sleep_until(self.deadline) => self.ended = true,
                 () = sleep_until(next_bookmark) => self.send_bookmark(),
@@ -168,7 +174,7 @@ impl Watcher {
 
     /// The event as this watch sees it: an object that leaves the selection is
     /// deleted from it, one that enters is added.
-    fn seen(&self, event: &Event) -> Option<Bytes> {
+    fn seen(&mut self, event: &Event) -> Option<Bytes> {
         if self.namespace.as_deref().is_some_and(|wanted| *event.object.key.namespace != *wanted) {
             return None;
         }
@@ -196,9 +202,11 @@ impl Watcher {
     fn show_present(&mut self, announce_end: bool) {
         let snapshot = self.server.store.list(&self.collection, self.namespace.as_deref());
         self.position = snapshot.version;
-        for object in snapshot.objects.iter().filter(|object| self.selector.matches(&object.value)) {
-            let frame = self.present(object);
-            self.ready.push_back(frame);
+        for object in &snapshot.objects {
+            if self.selector.matches(&object.value) {
+                let frame = self.present(object);
+                self.ready.push_back(frame);
+            }
         }
         if announce_end {
             let end = self.bookmark_frame(json!({ "k8s.io/initial-events-end": "true" }));
@@ -206,20 +214,25 @@ impl Watcher {
         }
     }
 
-    fn present(&self, object: &Object) -> Bytes {
+    fn present(&mut self, object: &Object) -> Bytes {
         match self.view {
             View::Plain => frame(Change::Added, &read::json_in_version(object, &self.resource)),
             View::Table | View::Metadata => self.frame(Change::Added, &object.value),
         }
     }
 
-    fn frame(&self, change: Change, object: &Value) -> Bytes {
+    fn frame(&mut self, change: Change, object: &Value) -> Bytes {
         let shown = match self.view {
             View::Plain => read::in_version(object, &self.resource),
             View::Metadata => read::metadata_only(object, "PartialObjectMetadata"),
             View::Table => {
                 let meta = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
-                table::table(&self.resource, &[object], meta, &self.include_object, self.server.clock.now())
+                let now = self.server.clock.now();
+                let mut table = table::table(&self.resource, &[object], meta, &self.include_object, now);
+                if std::mem::replace(&mut self.told_columns, true) {
+                    table["columnDefinitions"] = Value::Null;
+                }
+                table
             }
         };
         frame(change, shown.to_string().as_bytes())

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::apply::{self, Manager, Operation};
 use super::kinds::{Origin, Resource};
 use super::refusal::Refusal;
+use super::request::Verb;
 use super::schema::{FieldError, Reason};
 use super::server::Server;
 use super::store::{Expect, Key, Object};
@@ -25,6 +26,7 @@ pub struct Author {
     pub subresource: Option<String>,
     pub dry_run: bool,
     pub checking: Checking,
+    pub patches: bool,
 }
 
 impl Author {
@@ -42,14 +44,17 @@ pub enum Checking {
 }
 
 impl Checking {
-    pub fn parse(text: &str) -> Result<Checking, Refusal> {
+    pub fn parse(text: &str, verb: Verb) -> Result<Checking, Refusal> {
         match text {
             "Ignore" => Ok(Checking::Ignore),
             "" | "Warn" => Ok(Checking::Warn),
             "Strict" => Ok(Checking::Strict),
-            other => Err(Refusal::bad_request(format!(
-                "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
-            ))),
+            other => {
+                let why = format!(
+                    "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+                );
+                Err(Refusal::options(verb.options(), &why))
+            }
         }
     }
 }
@@ -129,7 +134,7 @@ pub fn update(
     if resource.origin == Origin::Custom && stated_version(&object).is_none() {
         let error =
             FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(Refusal::invalid(resource, &key.name, &[error]));
+        return Err(Refusal::invalid_kind(&resource.plural, &resource.group, &key.name, &[error]));
     }
     modify(server, resource, key, author, Operation::Update, |_| Ok(object.clone()))
 }
@@ -218,11 +223,16 @@ fn settle_update(
     refuse_new_finalizers(resource, old, object)?;
     match author.subresource.as_deref() {
         Some("status") => {
-            let (status, managed) =
-                (object.get("status").cloned(), object["metadata"].get("managedFields").cloned());
-            *object = old.clone();
-            set_or_remove(object, "status", status);
-            set_or_remove(&mut object["metadata"], "managedFields", managed);
+            let written = std::mem::replace(object, old.clone());
+            set_or_remove(object, "status", written.get("status").cloned());
+            // A built-in kind's controller may annotate with the same write.
+            let along: &[&str] = match resource.origin {
+                Origin::Builtin => &["managedFields", "annotations"],
+                Origin::Custom => &["managedFields"],
+            };
+            for field in along {
+                set_or_remove(&mut object["metadata"], field, written["metadata"].get(*field).cloned());
+            }
         }
         _ if resource.has_status => set_or_remove(object, "status", old.get("status").cloned()),
         _ => {}
@@ -253,6 +263,15 @@ fn admit(
     if resource.origin == Origin::Builtin {
         drop_nulls(object);
     }
+    for emptied in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let metadata = metadata_mut(object)?;
+        let is_empty = |value: &Value| {
+            value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+        };
+        if metadata.get(emptied).is_some_and(is_empty) {
+            metadata.remove(emptied);
+        }
+    }
     let unknown = resource.schema.prune(object);
     let mut warnings = Vec::new();
     if !unknown.is_empty() {
@@ -261,15 +280,15 @@ fn admit(
             Checking::Ignore => {}
             Checking::Warn => warnings = fields,
             Checking::Strict => {
-                let what = format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: ",
+                let wrong = format!("strict decoding error: {}", fields.join(", "));
+                if author.patches {
+                    let error = FieldError::invalid_whole("patch", &wrong);
+                    return Err(Refusal::invalid_kind("", "", "", &[error]));
+                }
+                return Err(Refusal::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {wrong}",
                     kind = resource.kind,
                     version = resource.version
-                );
-                let what = if old.is_some() && resource.origin == Origin::Builtin { "" } else { &what };
-                return Err(Refusal::bad_request(format!(
-                    "{what}strict decoding error: {}",
-                    fields.join(", ")
                 )));
             }
         }

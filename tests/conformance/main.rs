@@ -22,6 +22,7 @@ mod session;
 mod subresources;
 mod tables;
 mod watches;
+mod workloads;
 
 /// Makes two tests of each law named.
 macro_rules! laws {
@@ -256,4 +257,22 @@ laws! {
         an_owner_is_known_by_its_uid
         an_object_has_at_most_one_controller
         a_custom_owner_counts_too;
+    workloads:
+        a_deployment_makes_a_replica_set_and_its_pods
+        a_deployment_reports_its_pods
+        a_new_template_rolls_over_step_by_step
+        an_old_template_takes_its_old_replica_set
+        a_change_of_scale_is_no_new_revision
+        scaling_to_zero_ends_all_pods
+        a_lost_pod_is_replaced
+        a_failed_pod_is_replaced
+        recreate_ends_the_old_before_the_new
+        a_paused_deployment_waits
+        a_deployment_that_does_not_get_on_says_so
+        a_pod_counts_only_after_its_ready_seconds
+        deleting_a_deployment_reaches_its_pods
+        a_replica_set_adopts_what_it_selects
+        a_service_lists_its_pods_with_their_readiness
+        a_daemon_set_has_a_pod_on_every_node
+        controllers_tell_what_they_did;
 }

@@ -1,9 +1,9 @@
 //! `serin::local` with its controllers, on a thread of its own: it outlives the
 //! test that started it, and with it that test's runtime.
 
-use serin::local::{Local, Options};
+use serin::local::{Local, Options, controllers};
 
-use super::{Cluster, Folder};
+use super::{Cluster, Folder, NODE};
 
 pub async fn start() -> Result<Cluster, String> {
     super::install_crypto();
@@ -12,7 +12,8 @@ pub async fn start() -> Result<Cluster, String> {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
             let local = Local::new(Options::default());
-            let _controllers = local.start_controllers();
+            let options = controllers::Options { clock: local.clock(), nodes: vec![NODE.to_owned()] };
+            tokio::spawn(controllers::run(local.steady_client(), options));
             match local.serve(([127, 0, 0, 1], 0).into()).await {
                 Err(error) => _ = tell.send(Err(error.to_string())),
                 Ok(serving) => {

@@ -22,6 +22,10 @@ use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
 
+/// The one node that either cluster knows of. Nothing runs on it: a test that
+/// wants its pods to start is their kubelet, or brings one.
+pub const NODE: &str = "node-1";
+
 /// The real kube-apiserver with etcd below and the controller-manager beside it.
 pub async fn real() -> &'static Cluster {
     // A start that failed is not tried again by each of a hundred tests.

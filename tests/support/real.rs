@@ -5,9 +5,14 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::Client;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::{Child, Cluster, Folder, Part, User, free_port, program};
+use serde_json::json;
+
+use super::{Child, Cluster, Folder, NODE, Part, User, free_port, program};
 
 const ADMIN_TOKEN: &str = "admin-token";
 
@@ -82,7 +87,20 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
     cluster.children.push(controllers);
+    register_node(cluster.client_of(User::Admin).await).await?;
     Ok(cluster)
+}
+
+async fn register_node(client: Client) -> Result<(), String> {
+    let labels = [("kubernetes.io/hostname".to_owned(), NODE.to_owned())].into();
+    let metadata = ObjectMeta { name: Some(NODE.to_owned()), labels: Some(labels), ..Default::default() };
+    let node = Node { metadata, ..Default::default() };
+    let nodes = Api::<Node>::all(client);
+    let failed = |error| format!("register {NODE}: {error}");
+    nodes.create(&PostParams::default(), &node).await.map_err(failed)?;
+    // Admission taints every new node; a DaemonSet would keep off it.
+    let untainted = json!({"spec": {"taints": null}});
+    nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(untainted)).await.map(drop).map_err(failed)
 }
 
 fn write_credentials(folder: &Folder, port: u16) {
@@ -106,7 +124,7 @@ fn write_credentials(folder: &Folder, port: u16) {
     folder.write("accounts.pub", &accounts.public_key_pem());
     folder.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
     let authority = folder.join("ca.crt");
-    let kubeconfig = serde_json::json!({
+    let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "testbed", "cluster": {
@@ -144,7 +162,7 @@ async fn await_ready(cluster: &mut Cluster) -> Result<(), String> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client);
+    let namespaces = Api::<Namespace>::all(client);
     while namespaces.get_opt("default").await.ok().flatten().is_none() {
         if began.elapsed() > PATIENCE {
             return Err(format!("the test cluster has no default namespace after {PATIENCE:?}"));

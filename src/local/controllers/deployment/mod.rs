@@ -13,12 +13,11 @@ use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::{Selector, SelectorExt};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
-use serde_json::json;
 
 use super::claim::children_of;
 use super::pods;
@@ -156,26 +155,15 @@ fn is_ours(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> 
 }
 
 async fn record(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> Result<(), Error> {
-    let mut deployment = deployment.clone();
-    if let Some(revision) = &plan.revision
-        && deployment.annotations().get(revision::REVISION) != Some(revision)
-    {
-        let patch = json!({"metadata": {
-            "uid": deployment.uid(),
-            "resourceVersion": deployment.resource_version(),
-            "annotations": {revision::REVISION: revision},
-        }});
-        let annotated =
-            api.patch(&deployment.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await;
-        match unless_gone(annotated).trying_to("record a deployment's revision")? {
-            Some(annotated) => deployment = annotated,
-            None => return Ok(()),
-        }
+    let mut recorded = deployment.clone();
+    recorded.status = Some(plan.status.clone());
+    if let Some(revision) = &plan.revision {
+        // Together with the status: there an annotation makes no new generation.
+        recorded.annotations_mut().insert(revision::REVISION.to_owned(), revision.clone());
     }
-    if deployment.status.as_ref() != Some(&plan.status) {
-        deployment.status = Some(plan.status.clone());
-        let recorded = api.replace_status(&deployment.name_any(), &PostParams::default(), &deployment).await;
-        unless_gone(recorded).trying_to("record a deployment's status")?;
+    if recorded != *deployment {
+        let written = api.replace_status(&recorded.name_any(), &PostParams::default(), &recorded).await;
+        unless_gone(written).trying_to("record a deployment's status")?;
     }
     Ok(())
 }
