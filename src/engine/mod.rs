@@ -1,1 +1,238 @@
 //! The release state machine. Pure: no async, no clock, no client.
+//!
+//! ```text
+//!                    primary ready, traffic home, target empty
+//!   Initializing ────────────────────────────────────────────▶ Initialized
+//!                                                                   │
+//!        ┌──────────────── new revision, retry ◀────────────────────┤
+//!        ▼                                                          │
+//!   ┌─ Waiting ◀─ superseded ──────────┬──────────────┐             │
+//!   │    │ primary ready, window open, │              │             │
+//!   │    │ turn come, confirm-rollout  │              │             │
+//!   │    ▼                             │              │             │
+//!   ├─ Progressing ────────────────────┤              │             │
+//!   │    │  scale up, pre-rollout; then step by step: │             │
+//!   │    │  route ▶ in force ▶ look ▶ judge ▶ gate    │             │
+//!   │    ▼ last step passed            │              │             │
+//!   ├─ WaitingPromotion ───────────────┘              │             │
+//!   │    │ confirm-promotion, window open             │             │
+//!   │    ▼                                            │             │
+//!   ├─ Promoting ── target changed before the copy ───┘             │
+//!   │    │ primary ready with exactly the analysed revision         │
+//!   │    ▼                                                          │
+//!   │  Finalising ── traffic home, at once or by steps ──▶ Succeeded┤
+//!   │                                                       │       │
+//!   │ checks failed, deadline, gate expired, rollback gate, │ rollback
+//!   │ abort, approval refused                               ▼       │
+//!   └────────────────────────────────────────────────────▶ Failed ──┘
+//!
+//!   any ── deleted ──▶ Terminating ── target serves, routes back ──▶ Terminated
+//! ```
+//!
+//! [`decide`] takes a [`Plan`] (a Canary that was understood), the recorded
+//! status, one observation of the world and the time, and says what to record,
+//! what to do, when to be called again, and why. Calling it too often is
+//! harmless; calling it again after a crash anywhere reaches the same end,
+//! because every action follows from what is recorded and what is seen, never
+//! from what was done.
+//!
+//! What holds, by construction and by the tests in `tests/engine_laws.rs`:
+//!
+//! 1. The revision promoted is exactly the revision analysed.
+//! 2. A canary has traffic only while it can serve, and gets more only while
+//!    ready, along the plan, after the present share was judged.
+//! 3. Failed, aborted or superseded: traffic goes home and stays, unless the
+//!    primary is the broken one.
+//! 4. After a promotion traffic goes home only once the primary is ready with
+//!    the promoted revision.
+//! 5. No data is not bad: only evidence, or the user's own deadline, rolls back.
+//! 6. A new revision is never lost.
+//! 7. A crash between any two actions changes nothing about the end.
+//! 8. Inside a freeze nothing starts, advances or promotes; rollback may.
+//! 9. A new Serin starts no release.
+
+pub mod action;
+pub mod command;
+mod judge;
+mod look;
+pub mod observed;
+mod pass;
+pub mod plan;
+mod promotion;
+mod record;
+mod release;
+pub mod report;
+mod rest;
+pub mod revision;
+pub mod steps;
+pub mod windows;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+pub use action::Action;
+pub use judge::BadJudge;
+pub use observed::Observed;
+pub use plan::{Plan, Refusal};
+pub use report::{Reason, Report};
+
+use crate::api::canary::{
+    CanaryStatus, Phase,
+    status::{CommandStatus, ReleaseStatus, Trigger},
+};
+use command::{Command, Verb, admit};
+use pass::Pass;
+use report::Cause;
+
+/// What to record, what to do, when to look again, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    pub status: CanaryStatus,
+    /// In this order, before the status is recorded.
+    pub actions: Vec<Action>,
+    pub wake: Option<(Timestamp, WakeReason)>,
+    pub report: Report,
+}
+
+/// Why to be called again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeReason {
+    Look,
+    Deadline,
+    PauseEnds,
+    GateExpires,
+    AskAgain,
+    WindowOpens,
+    TrafficReturns,
+    WarmEnds,
+    CheckAgain,
+}
+
+impl WakeReason {
+    /// In words, for those that people care about.
+    fn sentence(self) -> Option<&'static str> {
+        match self {
+            Self::Look => Some("the next look"),
+            Self::Deadline => Some("without progress the release gives up"),
+            Self::PauseEnds => Some("the pause ends"),
+            Self::GateExpires => Some("unless the gate opens the release is rolled back"),
+            Self::WindowOpens => Some("releases may move again"),
+            Self::TrafficReturns => Some("more traffic goes home"),
+            Self::WarmEnds => Some("the version before is let go"),
+            Self::AskAgain | Self::CheckAgain => None,
+        }
+    }
+}
+
+/// Decides what follows from what is recorded and what is seen.
+pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
+    let mut pass = Pass::new(plan, status, seen, now);
+    pass.run();
+    pass.record()
+}
+
+/// What follows from a Canary that cannot be carried out: it is said, and
+/// nothing is touched.
+pub fn refuse(refusal: &Refusal, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
+    let mut status = status.clone();
+    let mut report = Report::from(Reason::Refused { why: refusal.to_string() });
+    report.news = status.message.as_deref() != Some(&report.sentence);
+    record::write_conditions(&mut status, &report, seen.generation, now);
+    Decision { status, actions: Vec::new(), wake: None, report }
+}
+
+/// More phases than one pass can go through.
+const PHASES: usize = 12;
+
+impl Pass<'_> {
+    /// Goes through as many phases as this one observation allows.
+    fn run(&mut self) {
+        if self.seen.deleting {
+            return self.terminate();
+        }
+        self.obey();
+        if self.plan.suspend {
+            return self.rest(Reason::Suspended);
+        }
+        for _ in 0..PHASES {
+            let before = (self.status.phase, self.status.releases);
+            match self.status.phase {
+                Phase::Initializing => self.initialize(),
+                Phase::Initialized | Phase::Succeeded | Phase::Failed => self.idle(),
+                Phase::Waiting => self.wait(),
+                Phase::Progressing | Phase::WaitingPromotion => self.progress_steps(),
+                Phase::Promoting => self.promote(),
+                Phase::Finalising => self.finalise(),
+                Phase::Terminating | Phase::Terminated => self.terminate(),
+            }
+            if before == (self.status.phase, self.status.releases) {
+                break;
+            }
+        }
+    }
+
+    /// Answers the commands that were not answered yet, in their order.
+    fn obey(&mut self) {
+        let commands = &self.seen.commands;
+        let answered = self.status.last_command.as_ref().map(|last| last.id.as_str());
+        let fresh =
+            commands.iter().position(|command| Some(command.id.as_str()) == answered).map_or(0, |at| at + 1);
+        for command in &commands[fresh..] {
+            let denied = admit(self.plan, &self.status, self.seen, command, self.now).err();
+            let message = denied.as_ref().map_or("done".to_owned(), ToString::to_string);
+            self.status.last_command = Some(CommandStatus {
+                id: command.id.clone(),
+                verb: command.verb.name().to_owned(),
+                obeyed: denied.is_none(),
+                message: message.clone(),
+                at: Time(self.now),
+            });
+            match denied {
+                None => self.carry_out(command),
+                Some(_) => {
+                    self.say(Reason::CommandRefused { verb: command.verb.name().to_owned(), why: message })
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command) {
+        match command.verb {
+            Verb::Abort => self.fail(Cause::Aborted { by: command.by.clone() }),
+            Verb::Promote => {
+                self.release().paused = false;
+                self.enter(Phase::Promoting);
+            }
+            Verb::Pause => self.release().paused = true,
+            Verb::Resume => {
+                let release = self.release();
+                release.state.resumed = !release.paused;
+                release.paused = false;
+                self.progress();
+            }
+            // What was never seen is new.
+            Verb::Retry => self.revisions().seen = None,
+            Verb::Rollback => self.take_back(command.by.clone()),
+        }
+    }
+
+    /// The promoted revision is taken back: what it replaced is promoted again,
+    /// and the copy kept warm serves until the primary runs it.
+    fn take_back(&mut self, by: Option<String>) {
+        let now = Time(self.now);
+        self.status.releases += 1;
+        let revisions = self.revisions();
+        let taken = revisions.primary.clone().unwrap_or_default();
+        revisions.primary = revisions.previous.take();
+        self.status.release = Some(ReleaseStatus {
+            revision: taken,
+            trigger: Trigger::Rollback,
+            started_at: now.clone(),
+            last_progress_at: now,
+            paused: false,
+            state: Default::default(),
+        });
+        self.fail(Cause::TakenBack { by });
+        self.release().state.restoring = true;
+    }
+}

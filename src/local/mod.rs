@@ -74,9 +74,6 @@ pub struct Local {
     admin_token: String,
 }
 
-/// The name of the one node.
-pub const NODE: &str = "local";
-
 /// What makes a cluster of the API; it stops when this is dropped.
 pub struct Cluster {
     pub node: Node,
@@ -132,14 +129,14 @@ impl Local {
 
     /// Runs the controllers of a cluster until the result is dropped.
     pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
-        let options = controllers::Options { clock: self.clock(), nodes: vec![NODE.to_owned()] };
+        let options = controllers::Options { clock: self.clock(), nodes: vec![node::NAME.to_owned()] };
         AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
     }
 
     /// Runs the controllers and a node; with `listen`, its pods have sockets.
     pub fn start_cluster(&self, listen: bool) -> Cluster {
         let options =
-            NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(NODE) };
+            NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(node::NAME) };
         let node = Node::new(self.steady_client(), options);
         let running = AbortOnDropHandle::new(tokio::spawn({
             let node = node.clone();

@@ -51,6 +51,11 @@ impl Session {
         self.cluster.token()
     }
 
+    /// For programs that are told where the cluster is.
+    pub fn kubeconfig(&self) -> std::path::PathBuf {
+        self.cluster.kubeconfig()
+    }
+
     /// `{ns}` in a path is the session's namespace; a path without a leading
     /// slash is below it in the core group.
     fn url(&self, path: &str) -> String {

@@ -53,6 +53,14 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseStatus>,
 
+    /// How many releases there were, with the one under way.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub releases: u64,
+
+    /// The last command that was answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_command: Option<CommandStatus>,
+
     /// The last verdict of every metric.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricStatus>,
@@ -162,6 +170,10 @@ pub struct StepStatus {
     /// When the look under way began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub look_started_at: Option<Time>,
+
+    /// How many looks were taken.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub looks: u32,
 }
 
 /// Which revision is where. A hash begins with the version of the hash, so a
@@ -210,9 +222,63 @@ pub struct ReleaseStatus {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub paused: bool,
 
-    /// What the engine must remember from one look to the next.
+    /// What the engine must remember from one decision to the next.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub state: ReleaseState,
+}
+
+/// What the engine must remember of a release from one decision to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReleaseState {
+    /// Fingerprint of the steps that `step.index` counts.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub plan: String,
+
+    /// The most traffic that the canary has got, in percent.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub highest_weight: Weight,
+
+    /// Since when nothing moves although it should; the progress deadline
+    /// counts from here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub state: Option<Object>,
+    pub stalled_since: Option<Time>,
+
+    /// The pods of the superseded revision must go before this one starts.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub clear_first: bool,
+
+    /// The canary went down and lost its traffic until it is ready again.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub withdrawn: bool,
+
+    /// Somebody ended the pause of this step.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub resumed: bool,
+
+    /// The primary was overwritten and gets its version before back.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub restoring: bool,
+}
+
+/// A command and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CommandStatus {
+    /// Which command; the same one is not obeyed twice.
+    pub id: String,
+
+    /// What was asked for.
+    pub verb: String,
+
+    /// Whether it was obeyed.
+    pub obeyed: bool,
+
+    /// The answer, in one sentence.
+    pub message: String,
+
+    /// When it was answered.
+    pub at: Time,
 }
 
 /// Why a release started.
@@ -273,6 +339,10 @@ pub struct MetricStatus {
     /// Inconclusive looks in a row.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub inconclusives: u32,
+
+    /// Until when requests have been counted in this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_until: Option<Time>,
 
     /// What the judge must remember from one look to the next.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -119,7 +119,7 @@ where
     let patch = json!({"metadata": {
         "uid": child.uid(),
         "resourceVersion": child.resource_version(),
-        "ownerReferences": owners,
+        "ownerReferences": (!owners.is_empty()).then_some(owners),
     }});
     api.patch(&child.name_any(), &PatchParams::default(), &Patch::Merge(&patch)).await
 }

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::address::twin;
 use super::app::App;
 use super::behaviour::Behaviour;
 use super::config::{Sources, Unconfigured};
@@ -232,7 +233,7 @@ impl Launch {
     async fn listen(&self) -> Result<Vec<TcpListener>, String> {
         let mut listeners = Vec::new();
         for port in self.ports.iter().filter(|_| self.listen) {
-            let address = self.address(*port);
+            let address = SocketAddrV4::new(twin(self.ip), *port);
             let listener = TcpListener::bind(address).await;
             listeners.push(listener.map_err(|error| format!("cannot listen on {address}: {error}"))?);
         }

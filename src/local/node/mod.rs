@@ -10,7 +10,7 @@
 //! With `listen` off no socket is opened, and pods are reached by
 //! [`Node::call`] only: sockets and paused time do not go together.
 
-mod address;
+pub mod address;
 mod app;
 pub mod behaviour;
 mod config;
@@ -42,8 +42,11 @@ use tower::ServiceExt;
 
 use super::clock::Clock;
 use super::controllers::work::{backoff, is_conflict, unless_gone, watch as watch_all};
-use address::Addresses;
+use address::{Addresses, Network};
 use container::Directory;
+
+/// What the node of a cluster with one node is called.
+pub const NAME: &str = "local";
 
 const HOST_IP: &str = "127.0.0.1";
 
@@ -53,6 +56,7 @@ pub struct NodeOptions {
     pub clock: Clock,
     /// Whether pods listen on real sockets.
     pub listen: bool,
+    pub network: Network,
     /// Whether to bind pods that are bound to no node.
     pub bind: bool,
     /// Errors and latencies of pods are drawn from it.
@@ -61,7 +65,14 @@ pub struct NodeOptions {
 
 impl NodeOptions {
     pub fn named(name: &str) -> NodeOptions {
-        NodeOptions { name: name.to_owned(), clock: Clock::system(), listen: true, bind: true, seed: 0 }
+        NodeOptions {
+            name: name.to_owned(),
+            clock: Clock::system(),
+            listen: true,
+            network: Network::Loopback,
+            bind: true,
+            seed: 0,
+        }
     }
 }
 
@@ -83,7 +94,7 @@ pub struct Refused(pub SocketAddr);
 
 impl Node {
     pub fn new(client: Client, options: NodeOptions) -> Node {
-        let addresses = Addresses::new(fnv(options.seed, &options.name), options.listen);
+        let addresses = Addresses::new(fnv(options.seed, &options.name), options.network, options.listen);
         Node(Arc::new(Shared { client, options, addresses, directory: Directory::default() }))
     }
 

@@ -211,8 +211,12 @@ impl Keeper {
                 Ok(Some(_)) if self.pod.finalizers().is_empty() => return,
                 // Somebody else holds on to it: say at least that it has stopped.
                 Ok(Some(_)) => break,
-                Err(error) if is_conflict(&error) => return,
                 Err(error) => {
+                    // A conflict may mean that another pod has its name by now.
+                    let found = self.api.get_opt(&self.pod.name_any()).await;
+                    if found.is_ok_and(|found| found.is_none_or(|found| found.uid() != self.pod.uid())) {
+                        return;
+                    }
                     tracing::debug!(%error, pod = self.pod.name_any(), "could not remove a pod; trying again");
                     attempt += 1;
                     sleep(backoff(attempt)).await;

@@ -20,6 +20,7 @@ pub enum Reason {
     Required,
     Invalid,
     NotSupported,
+    NotFound,
     Forbidden,
     Duplicate,
     TooLong,
@@ -34,6 +35,7 @@ impl Reason {
             Reason::Required => "FieldValueRequired",
             Reason::Invalid => "FieldValueInvalid",
             Reason::NotSupported => "FieldValueNotSupported",
+            Reason::NotFound => "FieldValueNotFound",
             Reason::Forbidden => "FieldValueForbidden",
             Reason::Duplicate => "FieldValueDuplicate",
             Reason::TooLong => "FieldValueTooLong",
@@ -50,7 +52,7 @@ impl Reason {
             | Reason::TooLong
             | Reason::TooMany
             | Reason::TypeInvalid => true,
-            Reason::Invalid | Reason::Forbidden | Reason::Duplicate => false,
+            Reason::Invalid | Reason::NotFound | Reason::Forbidden | Reason::Duplicate => false,
         }
     }
 }
@@ -127,7 +129,9 @@ impl FieldError {
         FieldError::plain("<nil>", Reason::Invalid, &format!("Invalid value: {value}"), detail)
     }
 
-    fn plain(field: impl Into<String>, reason: Reason, what: &str, detail: &str) -> FieldError {
+    /// For values that the API server prints in a way of its own: `what` is
+    /// all that comes before the detail.
+    pub(crate) fn plain(field: impl Into<String>, reason: Reason, what: &str, detail: &str) -> FieldError {
         let message = if detail.is_empty() { what.to_owned() } else { format!("{what}: {detail}") };
         FieldError { field: field.into(), reason, message }
     }

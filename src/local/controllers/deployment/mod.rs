@@ -113,10 +113,15 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
     if let Some(set) = &plan.create {
         match sets.create(&params, set).await {
             Err(error) if is_conflict(&error) => {
-                if !is_ours(&sets, deployment, set).await? {
-                    // Another template has the same hash: take the next one.
-                    let collisions = plan.status.collision_count.get_or_insert(0);
-                    *collisions = collisions.saturating_add(1);
+                let found = sets.get_opt(&set.name_any()).await;
+                match found.trying_to("look at the replica set of the same name")? {
+                    Some(found) if is_ours(&found, deployment, set) => {}
+                    Some(_) => {
+                        // Another template has the same hash: take the next one.
+                        let collisions = plan.status.collision_count.get_or_insert(0);
+                        *collisions = collisions.saturating_add(1);
+                    }
+                    None => return Err(error).trying_to("create a replica set"),
                 }
             }
             Err(error) if matches!(&error, kube::Error::Api(status) if status.code < 500 && status.code != 429) =>
@@ -142,19 +147,11 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
     record(&deployments, deployment, plan).await
 }
 
-async fn is_ours(
-    sets: &Api<ReplicaSet>,
-    deployment: &Deployment,
-    wanted: &ReplicaSet,
-) -> Result<bool, Error> {
-    let found =
-        sets.get_opt(&wanted.name_any()).await.trying_to("look at the replica set of the same name")?;
+fn is_ours(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> bool {
     let template =
         |set: &ReplicaSet| set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
-    Ok(found.is_none_or(|found| {
-        is_controlled_by(&found.metadata, deployment.uid().as_deref())
-            && template::same_but_for_hash(&template(&found), &template(wanted))
-    }))
+    is_controlled_by(&found.metadata, deployment.uid().as_deref())
+        && template::same_but_for_hash(&template(found), &template(wanted))
 }
 
 async fn record(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> Result<(), Error> {

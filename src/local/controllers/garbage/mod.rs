@@ -309,7 +309,8 @@ impl Job {
 
     async fn drop_finalizer(&self, api: &Api<Meta>, finalizer: &str) -> Result<(), Error> {
         let rest: Vec<_> = self.item.finalizers.iter().filter(|held| *held != finalizer).collect();
-        let patch = json!({"metadata": {"resourceVersion": self.item.version, "finalizers": rest}});
+        let patch =
+            json!({"metadata": {"resourceVersion": self.item.version, "finalizers": unless_empty(&rest)}});
         let dropped = api.patch(&self.item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
         unless_gone(dropped).trying_to("let an object go")?;
         Ok(())
@@ -317,9 +318,13 @@ impl Job {
 }
 
 async fn set_owners(api: &Api<Meta>, item: &Item, owners: &[OwnerReference]) -> Result<(), Error> {
-    let patch =
-        json!({"metadata": {"uid": item.uid, "resourceVersion": item.version, "ownerReferences": owners}});
+    let patch = json!({"metadata": {"uid": item.uid, "resourceVersion": item.version, "ownerReferences": unless_empty(owners)}});
     let set = api.patch(&item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
     unless_gone(set).trying_to("correct an object's owners")?;
     Ok(())
+}
+
+/// The API leaves out empty lists.
+fn unless_empty<T>(list: &[T]) -> Option<&[T]> {
+    (!list.is_empty()).then_some(list)
 }

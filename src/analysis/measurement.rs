@@ -1,0 +1,260 @@
+//! What one metric said at one look.
+//!
+//! A measurement covers the time since the look before it and nothing else:
+//! counts are what was *added*, so looks never count a request twice. Raw
+//! counters become such counts through [`increase`] and [`Readings`], which
+//! take a counter that fell for one that started anew.
+//!
+//! Having no measurement is itself an answer, [`Measurement::NoData`] or
+//! [`Measurement::Unavailable`], and never a bad one.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Measurement {
+    /// One number about the canary, as a query returns it.
+    Scalar(f64),
+    /// Requests of both arms and how many of them went wrong.
+    Counts(Arms<Counts>),
+    /// Request durations of both arms.
+    Histogram(Arms<Histogram>),
+    /// Loose points of both arms, without the counts they came from.
+    Samples(Arms<Vec<f64>>),
+    /// The provider answered that there is nothing to tell.
+    NoData,
+    /// The provider gave no answer.
+    Unavailable { why: String },
+}
+
+/// The same thing of both arms.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arms<T> {
+    pub canary: T,
+    pub primary: T,
+}
+
+impl<T> Arms<T> {
+    pub fn map<U>(&self, f: impl Fn(&T) -> U) -> Arms<U> {
+        Arms { canary: f(&self.canary), primary: f(&self.primary) }
+    }
+}
+
+/// Requests, and how many of them were bad: failed, or slower than some bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RawCounts")]
+pub struct Counts {
+    bad: u64,
+    total: u64,
+}
+
+impl Counts {
+    /// Good and total requests are often read a moment apart; a good request
+    /// that the total has not seen yet is no negative bad one.
+    pub fn of_good(good: u64, total: u64) -> Self {
+        Counts { bad: total.saturating_sub(good), total }
+    }
+
+    /// As [`Counts::of_good`], from the other side.
+    pub fn of_bad(bad: u64, total: u64) -> Self {
+        Counts { bad: bad.min(total), total }
+    }
+
+    pub fn bad(&self) -> u64 {
+        self.bad
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The share of bad requests; nothing without requests.
+    pub fn rate(&self) -> Option<f64> {
+        (self.total > 0).then(|| self.bad as f64 / self.total as f64)
+    }
+
+    pub(crate) fn add(&mut self, more: Counts) {
+        self.bad = self.bad.saturating_add(more.bad);
+        self.total = self.total.saturating_add(more.total);
+    }
+}
+
+#[derive(Deserialize)]
+struct RawCounts {
+    bad: u64,
+    total: u64,
+}
+
+#[derive(Debug, Error)]
+#[error("{bad} bad requests among {total}")]
+struct MoreBadThanAll {
+    bad: u64,
+    total: u64,
+}
+
+impl TryFrom<RawCounts> for Counts {
+    type Error = MoreBadThanAll;
+
+    fn try_from(RawCounts { bad, total }: RawCounts) -> Result<Self, MoreBadThanAll> {
+        if bad <= total { Ok(Counts { bad, total }) } else { Err(MoreBadThanAll { bad, total }) }
+    }
+}
+
+/// Durations as cumulative buckets. Bounds are whole microseconds: exact to
+/// compare, to sort and to write down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Upper bound in microseconds, and the requests at most that slow.
+    buckets: BTreeMap<u64, u64>,
+    total: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum HistogramError {
+    #[error("reading a histogram: {0} seconds is no bucket bound")]
+    Bound(f64),
+    #[error("reading a histogram: there is no +Inf bucket, so the number of requests is unknown")]
+    NoTotal,
+}
+
+impl Histogram {
+    /// From Prometheus' cumulative `le` buckets, bounds in seconds, +Inf among them.
+    ///
+    /// Buckets are read a moment apart, so a wider one may lag behind a
+    /// narrower one by a request or two; it is taken to hold as many.
+    pub fn cumulative(buckets: impl IntoIterator<Item = (f64, u64)>) -> Result<Self, HistogramError> {
+        let mut histogram = Histogram::default();
+        let mut all = None;
+        for (seconds, count) in buckets {
+            if seconds == f64::INFINITY {
+                all = Some(count);
+            } else if seconds >= 0.0 {
+                histogram.buckets.insert((seconds * 1e6).round() as u64, count);
+            } else {
+                return Err(HistogramError::Bound(seconds));
+            }
+        }
+        let mut most = 0;
+        for count in histogram.buckets.values_mut() {
+            most = most.max(*count);
+            *count = most;
+        }
+        histogram.total = all.ok_or(HistogramError::NoTotal)?.max(most);
+        Ok(histogram)
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The bounds, in microseconds, rising.
+    pub fn bounds(&self) -> impl Iterator<Item = u64> {
+        self.buckets.keys().copied()
+    }
+
+    /// Requests slower than a bound this histogram has.
+    pub fn slower_than(&self, bound: u64) -> Option<Counts> {
+        self.buckets.get(&bound).map(|&within| Counts::of_good(within, self.total))
+    }
+}
+
+/// How much a counter grew over its successive raw values. A value below the
+/// one before it is a new start: all of it is growth.
+pub fn increase(raw: impl IntoIterator<Item = f64>) -> f64 {
+    let mut raw = raw.into_iter().filter(|value| value.is_finite());
+    let Some(mut before) = raw.next() else { return 0.0 };
+    raw.fold(0.0, |grown, value| {
+        let step = if value < before { value } else { value - before };
+        before = value;
+        grown + step
+    })
+}
+
+/// The raw counters of one arm at one look, by series: a pod, a status code.
+///
+/// Series are compared one by one, for in their sum a pod that went away
+/// would look like a reset of all the others.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Readings(BTreeMap<String, f64>);
+
+impl Readings {
+    /// How much all series grew since an earlier look. A series that was not
+    /// there then began since; one that is gone adds nothing.
+    pub fn since(&self, earlier: &Readings) -> u64 {
+        let grown = self.0.iter().map(|(series, &now)| {
+            let then = earlier.0.get(series).copied().unwrap_or(0.0);
+            increase([then, now])
+        });
+        grown.sum::<f64>().round() as u64
+    }
+}
+
+impl<S: Into<String>> FromIterator<(S, f64)> for Readings {
+    fn from_iter<I: IntoIterator<Item = (S, f64)>>(series: I) -> Self {
+        Readings(series.into_iter().map(|(name, value)| (name.into(), value)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_reset_is_a_new_start() {
+        assert_eq!(increase([100.0, 130.0, 4.0, 9.0]), 30.0 + 4.0 + 5.0);
+        assert_eq!(increase([7.0]), 0.0);
+        assert_eq!(increase([]), 0.0);
+        assert_eq!(increase([1.0, f64::NAN, 3.0]), 2.0);
+    }
+
+    #[test]
+    fn a_pod_that_goes_away_takes_nothing_with_it_and_a_new_one_counts_from_zero() {
+        let before: Readings = [("a", 100.0), ("b", 5000.0)].into_iter().collect();
+        let after: Readings = [("a", 110.0), ("c", 3.0)].into_iter().collect();
+        assert_eq!(after.since(&before), 13);
+    }
+
+    #[test]
+    fn a_good_request_seen_before_its_total_is_not_a_negative_bad_one() {
+        assert_eq!(Counts::of_good(12, 10), Counts::of_bad(0, 10));
+    }
+
+    #[test]
+    fn counts_that_cannot_be_are_refused_when_read_back() {
+        assert!(serde_json::from_str::<Counts>(r#"{"bad":3,"total":2}"#).is_err());
+    }
+
+    #[test]
+    fn buckets_say_how_many_were_slower() {
+        let le = [(f64::INFINITY, 100), (0.1, 60), (0.25, 90), (0.5, 89)];
+        let histogram = Histogram::cumulative(le).unwrap();
+        assert_eq!(histogram.bounds().collect::<Vec<_>>(), [100_000, 250_000, 500_000]);
+        assert_eq!(histogram.slower_than(250_000), Some(Counts::of_bad(10, 100)));
+        assert_eq!(histogram.slower_than(500_000), Some(Counts::of_bad(10, 100)));
+        assert_eq!(histogram.slower_than(300_000), None);
+    }
+
+    #[test]
+    fn a_histogram_without_a_total_is_refused() {
+        assert_eq!(Histogram::cumulative([(0.1, 1)]), Err(HistogramError::NoTotal));
+        assert_eq!(Histogram::cumulative([(-0.1, 1)]), Err(HistogramError::Bound(-0.1)));
+        assert!(Histogram::cumulative([(f64::NAN, 1)]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn growth_does_not_depend_on_how_often_it_was_read(
+            steps in prop::collection::vec(0..1000u32, 1..50),
+            skip in 1..5usize,
+        ) {
+            let raw: Vec<f64> = steps.iter().scan(0.0, |sum, &step| { *sum += f64::from(step); Some(*sum) }).collect();
+            let last = raw[raw.len() - 1];
+            let sparse = raw.iter().copied().step_by(skip).chain([last]);
+            prop_assert_eq!(increase(raw.iter().copied()), increase(sparse));
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Kayenta's way to make one judgement of many metrics: the weighted share of
+//! those that passed, with a middle ground between pass and fail.
+//!
+//! Metrics that said nothing have no share in it, and when none said anything
+//! there is no score: silence is not a perfect result.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::figures::percent;
+use super::measurement::Arms;
+use super::verdict::{Doubt, Estimate, Outcome, Verdict};
+
+/// The shares, of one, from which on a score passes, and below which it fails.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Score {
+    pass: f64,
+    marginal: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum ScoreError {
+    #[error(
+        "passScore {pass} and marginalScore {marginal} must both be from 0 to 1, and passScore not below marginalScore"
+    )]
+    Order { pass: f64, marginal: f64 },
+}
+
+impl Default for Score {
+    fn default() -> Self {
+        Score { pass: 0.95, marginal: 0.75 }
+    }
+}
+
+impl Score {
+    pub fn new(pass: f64, marginal: f64) -> Result<Self, ScoreError> {
+        if 0.0 <= marginal && marginal <= pass && pass <= 1.0 {
+            Ok(Score { pass, marginal })
+        } else {
+            Err(ScoreError::Order { pass, marginal })
+        }
+    }
+
+    /// Judges metrics together, each by its weight. A critical failure of one
+    /// of them is one of all.
+    pub fn of(&self, metrics: impl IntoIterator<Item = (Outcome, f64)>) -> Verdict {
+        let (mut passed, mut all, mut critical) = (0.0, 0.0, false);
+        for (outcome, weight) in metrics {
+            match outcome {
+                Outcome::Pass { .. } => passed += weight,
+                Outcome::Fail { critical: true } => critical = true,
+                Outcome::Fail { critical: false } => {}
+                Outcome::Inconclusive { .. } => continue,
+            }
+            all += weight;
+        }
+        if critical {
+            return self.verdict(Outcome::Fail { critical }, 0.0, "a metric failed critically");
+        }
+        if all <= 0.0 {
+            return Verdict::inconclusive(Doubt::NoData, Arms::default(), "no metric has a verdict to score");
+        }
+        match passed / all {
+            score if score >= self.pass => {
+                self.verdict(Outcome::Pass { certified: false }, score, "enough to pass")
+            }
+            score if score < self.marginal => {
+                self.verdict(Outcome::Fail { critical: false }, score, "too little")
+            }
+            score => self.verdict(
+                Outcome::Inconclusive { doubt: Doubt::TooLittle },
+                score,
+                "neither pass nor fail",
+            ),
+        }
+    }
+
+    fn verdict(&self, outcome: Outcome, score: f64, finding: &str) -> Verdict {
+        let sentence = format!(
+            "score {}: {finding} (passes from {}, fails below {})",
+            percent(score),
+            percent(self.pass),
+            percent(self.marginal)
+        );
+        Verdict { outcome, estimate: Some(Estimate::exact(score)), samples: Arms::default(), sentence }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASS: Outcome = Outcome::Pass { certified: false };
+    const FAIL: Outcome = Outcome::Fail { critical: false };
+    const SILENT: Outcome = Outcome::Inconclusive { doubt: Doubt::NoData };
+
+    #[test]
+    fn weights_decide_between_pass_middle_and_fail() {
+        let score = Score::default();
+        for (failing, expected) in
+            [(5.0, PASS), (6.0, Outcome::Inconclusive { doubt: Doubt::TooLittle }), (26.0, FAIL)]
+        {
+            assert_eq!(score.of([(PASS, 100.0 - failing), (FAIL, failing)]).outcome, expected, "{failing}");
+        }
+        assert_eq!(
+            score.of([(PASS, 1.0), (Outcome::Fail { critical: true }, 0.0)]).outcome,
+            Outcome::Fail { critical: true }
+        );
+    }
+
+    #[test]
+    fn silence_is_no_perfect_score() {
+        assert_eq!(Score::default().of([(SILENT, 1.0)]).outcome, SILENT);
+        assert_eq!(Score::default().of([(SILENT, 9.0), (FAIL, 1.0)]).outcome, FAIL);
+    }
+
+    #[test]
+    fn a_pass_below_the_margin_is_refused() {
+        assert!(Score::new(0.5, 0.75).is_err());
+        assert!(Score::new(95.0, 75.0).is_err());
+    }
+}

@@ -1,0 +1,325 @@
+//! The laws of the sequential judge that hold for every single look. What
+//! holds for many releases together is tested by Monte Carlo, in `tests/judge`.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::analysis::verdict::Estimate;
+
+fn judge(settings: Settings) -> Sequential {
+    Sequential::try_from(settings).unwrap()
+}
+
+fn counts(canary: (u64, u64), primary: (u64, u64)) -> Measurement {
+    let of = |(bad, total)| Counts::of_bad(bad, total);
+    Measurement::Counts(Arms { canary: of(canary), primary: of(primary) })
+}
+
+/// The verdicts after each look.
+fn looking(judge: &Sequential, looks: impl IntoIterator<Item = Measurement>) -> Vec<Verdict> {
+    let mut evidence = Evidence::default();
+    looks.into_iter().map(|seen| judge.look(&mut evidence, &seen)).collect()
+}
+
+fn last(looks: impl IntoIterator<Item = Measurement>) -> Verdict {
+    looking(&judge(Settings::default()), looks).pop().unwrap()
+}
+
+fn doubt(verdict: &Verdict) -> Option<Doubt> {
+    match verdict.outcome {
+        Outcome::Inconclusive { doubt } => Some(doubt),
+        Outcome::Pass { .. } | Outcome::Fail { .. } => None,
+    }
+}
+
+const PASS: Outcome = Outcome::Pass { certified: false };
+const FAIL: Outcome = Outcome::Fail { critical: false };
+
+#[test]
+fn a_failure_names_its_numbers() {
+    let verdict = last([counts((31, 1000), (90, 19_000))]);
+    assert_eq!(verdict.outcome, FAIL);
+    assert_eq!(verdict.samples, Arms { canary: 1000, primary: 19_000 });
+    assert_eq!(
+        verdict.sentence,
+        "canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000): \
+         at least 1.5 times worse, chance of a false alarm < 1 %"
+    );
+    let Estimate { value, low, high } = verdict.estimate.unwrap();
+    assert!(low.unwrap() > 1.0 && low.unwrap() < value && value < 10.0, "{verdict:?}");
+    assert!(high.is_none_or(|high| high > value));
+}
+
+#[test]
+fn a_pass_says_that_nothing_speaks_against_it() {
+    let verdict = last(vec![counts((5, 1000), (95, 19_000)); 5]);
+    assert_eq!(verdict.outcome, PASS);
+    assert_eq!(
+        verdict.sentence,
+        "canary 0.5 % errors (25 of 5,000) vs primary 0.5 % (475 of 95,000): nothing shows it to be 1.5 times worse"
+    );
+}
+
+#[test]
+fn absence_is_a_doubt_and_leaves_the_evidence_alone() {
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    judge.look(&mut evidence, &counts((2, 100), (1, 1900)));
+    let before = evidence.clone();
+    for (seen, expected) in [
+        (Measurement::NoData, Doubt::NoData),
+        (Measurement::Unavailable { why: "connection refused".into() }, Doubt::Unavailable),
+        (Measurement::Scalar(0.0), Doubt::Unfit),
+        (counts((0, 0), (0, 0)), Doubt::NoData),
+        (counts((0, 0), (50, 1000)), Doubt::NoData),
+    ] {
+        assert_eq!(doubt(&judge.look(&mut evidence, &seen)), Some(expected));
+        assert_eq!(evidence, before);
+    }
+}
+
+#[test]
+fn too_few_requests_wait_for_more_and_then_count_together() {
+    let verdicts = looking(&judge(Settings::default()), vec![counts((0, 8), (0, 152)); 6]);
+    let passes: Vec<bool> = verdicts.iter().map(|verdict| verdict.outcome == PASS).collect();
+    assert_eq!(passes, [false, false, true, false, false, true]);
+    assert_eq!(doubt(&verdicts[0]), Some(Doubt::TooLittle));
+    assert!(verdicts[0].sentence.ends_with("too few new requests to the canary, 8 of the 20 needed"));
+}
+
+#[test]
+fn a_canary_is_not_compared_with_a_primary_that_no_one_asked() {
+    let verdict = last([counts((3, 1000), (0, 4))]);
+    assert_eq!(doubt(&verdict), Some(Doubt::TooLittle));
+    assert!(verdict.sentence.ends_with("too few requests to the primary, 4 of the 20 needed"));
+}
+
+#[test]
+fn a_new_step_needs_traffic_of_its_own() {
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    judge.look(&mut evidence, &counts((0, 15), (0, 285)));
+    evidence.begin_step();
+    assert_eq!(doubt(&judge.look(&mut evidence, &counts((0, 15), (0, 285)))), Some(Doubt::TooLittle));
+    assert_eq!(judge.look(&mut evidence, &counts((0, 5), (0, 95))).outcome, PASS);
+}
+
+#[test]
+fn a_canary_that_turns_bad_late_has_no_credit_to_spend() {
+    let healthy = vec![counts((1, 250), (24, 4750)); 500];
+    let bad = vec![counts((8, 250), (24, 4750)); 10];
+    let verdicts = looking(&judge(Settings::default()), healthy.into_iter().chain(bad));
+    assert_eq!(verdicts[499].outcome, Outcome::Pass { certified: true });
+    let failed = verdicts.iter().position(|verdict| verdict.outcome == FAIL).unwrap();
+    assert!(failed < 500 + 6, "only at look {failed}");
+    let sentence = &verdicts[failed].sentence;
+    assert!(sentence.starts_with("canary 3.2 % errors (16 of 500) vs"), "{sentence}");
+}
+
+#[test]
+fn a_failure_stays_one() {
+    let looks =
+        std::iter::once(counts((60, 1000), (90, 19_000))).chain(vec![counts((0, 1000), (0, 19_000)); 5]);
+    assert!(looking(&judge(Settings::default()), looks).iter().all(|verdict| verdict.outcome == FAIL));
+}
+
+#[test]
+fn with_an_idle_primary_its_record_is_what_counts() {
+    let shared = vec![counts((25, 5000), (25, 5000)); 6];
+    let alone = |bad| shared.iter().cloned().chain(vec![counts((bad, 10_000), (0, 0)); 3]);
+    let verdict = last(alone(50));
+    assert_eq!(verdict.outcome, PASS);
+    assert!(verdict.sentence.contains("the primary is idle and stands by its earlier requests"));
+    assert_eq!(last(alone(300)).outcome, FAIL);
+}
+
+#[test]
+fn a_certificate_is_given_for_the_margin_and_withdrawn_at_a_new_step() {
+    let judge = judge(Settings { margin: 3.0, ..Settings::default() });
+    let mut evidence = Evidence::default();
+    let look = counts((2, 500), (45, 9500));
+    let certified_at =
+        (0..200).find(|_| judge.outcome(&mut evidence, &look) == Outcome::Pass { certified: true });
+    assert!(certified_at.is_some_and(|look| look > 2), "{certified_at:?}");
+    evidence.begin_step();
+    assert_eq!(judge.outcome(&mut evidence, &look), PASS);
+}
+
+#[test]
+fn what_is_known_of_bursts_outlives_a_release_and_nothing_else_does() {
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    for i in 0..200 {
+        judge.outcome(&mut evidence, &counts((0, 250), (14 * (i % 2), 4750)));
+    }
+    let mut next = evidence.next_release();
+    assert_eq!((next.p_value(), next.seen()), (1.0, Arms::default()));
+    let clump = counts((7, 250), (14, 4750));
+    assert_eq!(judge.outcome(&mut next, &clump), PASS);
+    let verdict = judge.look(&mut next, &clump);
+    assert!(verdict.sentence.contains("they come in bursts"), "{}", verdict.sentence);
+}
+
+fn histogram(counts: [u64; 5]) -> Histogram {
+    let bounds = [0.05, 0.1, 0.25, 0.5, f64::INFINITY];
+    Histogram::cumulative(bounds.into_iter().zip(counts)).unwrap()
+}
+
+#[test]
+fn latency_is_judged_at_every_bound_and_names_the_one_that_stands_out() {
+    let primary = histogram([5000, 9000, 9450, 9495, 9500]);
+    let slow = Measurement::Histogram(Arms {
+        canary: histogram([262, 473, 480, 490, 500]),
+        primary: primary.clone(),
+    });
+    let verdict = last(vec![slow; 3]);
+    assert_eq!(verdict.outcome, FAIL);
+    let sentence = &verdict.sentence;
+    assert!(
+        sentence.starts_with("canary 2 % slower than 500 ms (30 of 1,500) vs primary 0.05 % (15 of 28,500)"),
+        "{sentence}"
+    );
+    let alike = Measurement::Histogram(Arms { canary: histogram([263, 474, 497, 499, 500]), primary });
+    assert_eq!(last(vec![alike; 3]).outcome, PASS);
+}
+
+#[test]
+fn histograms_without_a_common_bound_cannot_be_compared() {
+    let one = |bound| Histogram::cumulative([(bound, 9), (f64::INFINITY, 10)]).unwrap();
+    let verdict = last([Measurement::Histogram(Arms { canary: one(0.1), primary: one(0.2) })]);
+    assert_eq!(doubt(&verdict), Some(Doubt::Unfit));
+}
+
+#[test]
+fn bounds_that_tell_nothing_take_no_room() {
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    let bounds = (1..=20u32).map(|i| {
+        (
+            f64::from(i),
+            if i < 8 {
+                0
+            } else if i < 10 {
+                400
+            } else {
+                500
+            },
+        )
+    });
+    let histogram = Histogram::cumulative(bounds.chain([(f64::INFINITY, 500)])).unwrap();
+    judge
+        .look(&mut evidence, &Measurement::Histogram(Arms { canary: histogram.clone(), primary: histogram }));
+    assert_eq!(evidence.streams().len(), 2);
+}
+
+#[test]
+fn beyond_the_grid_there_is_a_lower_bound_and_no_upper_one() {
+    let Estimate { value, low, high } =
+        last([counts((27_925, 28_103), (570_806, 895_617))]).estimate.unwrap();
+    assert!(value > 40.0 && low.is_some_and(|low| low < value) && high.is_none());
+}
+
+#[test]
+fn evidence_fits_into_a_status() {
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    for i in 0..10_000 {
+        judge.outcome(&mut evidence, &counts((i % 5, 5_000), (45, 95_000)));
+    }
+    let bytes = serde_json::to_string(&evidence).unwrap().len();
+    assert!(bytes < 1200, "{bytes} bytes");
+}
+
+#[test]
+fn evidence_of_another_layout_or_margin_is_not_misread() {
+    let mut json = serde_json::to_value(Evidence::default()).unwrap();
+    json["version"] = 2.into();
+    let error = serde_json::from_value::<Evidence>(json).unwrap_err();
+    assert_eq!(error.to_string(), "evidence of version 2, this judge reads version 1");
+
+    let mut evidence = Evidence::default();
+    let look = counts((3, 100), (1, 1900));
+    judge(Settings::default()).look(&mut evidence, &look);
+    let mut fresh = Evidence::default();
+    let wider = judge(Settings { margin: 2.0, ..Settings::default() });
+    assert_eq!(wider.look(&mut evidence, &look), wider.look(&mut fresh, &look));
+}
+
+#[test]
+fn settings_that_promise_nothing_are_refused() {
+    let refused = |settings| Sequential::try_from(settings).unwrap_err();
+    let default = Settings::default();
+    assert_eq!(refused(Settings { false_rollback: 1.0, ..default }), SettingsError::FalseRollback(1.0));
+    assert_eq!(refused(Settings { false_promotion: 0.0, ..default }), SettingsError::FalsePromotion(0.0));
+    assert_eq!(refused(Settings { margin: 0.9, ..default }), SettingsError::Margin(0.9));
+    assert!(Sequential::try_from(Settings { margin: f64::NAN, ..default }).is_err());
+}
+
+fn any_look() -> impl Strategy<Value = Measurement> {
+    let arm = |most: u64| (0..=most).prop_flat_map(|total| (0..=total, Just(total)));
+    prop_oneof![
+        8 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
+        1 => Just(Measurement::NoData),
+        1 => Just(Measurement::Unavailable { why: "timeout".into() }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_restart_after_every_look_changes_nothing(
+        looks in prop::collection::vec((any_look(), any::<bool>()), 1..30), margin in 1.0..4.0f64,
+    ) {
+        let judge = judge(Settings { margin, ..Settings::default() });
+        let (mut through, mut resumed) = (Evidence::default(), Evidence::default());
+        for (seen, new_step) in looks {
+            if new_step {
+                through.begin_step();
+                resumed.begin_step();
+            }
+            let verdict = judge.look(&mut through, &seen);
+            prop_assert_eq!(&verdict, &judge.look(&mut resumed, &seen));
+            let json = serde_json::to_string(&resumed).unwrap();
+            resumed = serde_json::from_str(&json).unwrap();
+            prop_assert_eq!(&json, &serde_json::to_string(&through).unwrap());
+        }
+    }
+
+    #[test]
+    fn words_follow_the_outcome(looks in prop::collection::vec(any_look(), 1..20)) {
+        let judge = judge(Settings::default());
+        let (mut spoken, mut silent) = (Evidence::default(), Evidence::default());
+        for seen in looks {
+            prop_assert_eq!(judge.look(&mut spoken, &seen).outcome, judge.outcome(&mut silent, &seen));
+            prop_assert_eq!(&spoken, &silent);
+        }
+    }
+
+    #[test]
+    fn one_more_canary_error_never_helps(
+        (bad, total) in (0..60u64).prop_flat_map(|bad| (Just(bad), bad + 1..500)), primary in 0..60u64,
+    ) {
+        let judge = judge(Settings::default());
+        let p_value = |bad| {
+            let mut evidence = Evidence::default();
+            judge.outcome(&mut evidence, &counts((bad, total), (primary, 5000)));
+            evidence.p_value()
+        };
+        prop_assert!(p_value(bad + 1) <= p_value(bad));
+    }
+
+    #[test]
+    fn any_counts_at_all_give_finite_numbers(
+        looks in prop::collection::vec((0..=40_000u64, 0..=40_000u64, 0..=900_000u64, 0..=900_000u64), 1..3),
+    ) {
+        let judge = judge(Settings::default());
+        let mut evidence = Evidence::default();
+        for (a, b, c, d) in looks {
+            let verdict = judge.look(&mut evidence, &counts((a.min(b), a.max(b)), (c.min(d), c.max(d))));
+            if let Some(Estimate { value, low, high }) = verdict.estimate {
+                prop_assert!([Some(value), low, high].into_iter().flatten().all(f64::is_finite));
+                prop_assert!(low.is_none_or(|low| low <= value) && high.is_none_or(|high| value <= high), "{verdict:?}");
+            }
+            prop_assert!((0.0..=1.0).contains(&evidence.p_value()));
+        }
+    }
+}

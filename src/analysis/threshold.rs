@@ -1,0 +1,132 @@
+//! The plain judge: a value within a range. Flagger's meaning of
+//! `thresholdRange`: below `min` or above `max` fails, a bound itself passes,
+//! and a side that is not given does not matter.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::figures::{number, percent, thousands};
+use super::measurement::{Arms, Counts, Measurement};
+use super::verdict::{Estimate, Outcome, Verdict};
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Threshold {
+    min: Option<f64>,
+    max: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Error)]
+pub enum ThresholdError {
+    #[error("thresholdRange: {0} is not a number")]
+    NotANumber(f64),
+    #[error("thresholdRange: min {min} is above max {max}, so no value passes")]
+    Empty { min: f64, max: f64 },
+}
+
+impl Threshold {
+    pub fn new(min: Option<f64>, max: Option<f64>) -> Result<Self, ThresholdError> {
+        if let Some(bound) = [min, max].into_iter().flatten().find(|bound| !bound.is_finite()) {
+            return Err(ThresholdError::NotANumber(bound));
+        }
+        match (min, max) {
+            (Some(min), Some(max)) if min > max => Err(ThresholdError::Empty { min, max }),
+            _ => Ok(Threshold { min, max }),
+        }
+    }
+
+    /// Judges the canary's value, or of counts its success rate in percent.
+    /// A value that is not a number is what providers say for no data.
+    pub fn look(&self, seen: &Measurement) -> Verdict {
+        match seen {
+            Measurement::Scalar(value) if !value.is_nan() => {
+                self.judge(*value, Arms::default(), format!("value {}", number(*value)))
+            }
+            Measurement::Scalar(_) => Verdict::no_data(),
+            Measurement::Counts(arms) => match success(arms.canary) {
+                Some(rate) => self.judge(
+                    rate,
+                    arms.map(Counts::total),
+                    format!(
+                        "success rate {} of {} requests",
+                        percent(rate / 100.0),
+                        thousands(arms.canary.total())
+                    ),
+                ),
+                None => Verdict::no_data(),
+            },
+            Measurement::Histogram(_)
+            | Measurement::Samples(_)
+            | Measurement::NoData
+            | Measurement::Unavailable { .. } => Verdict::unfit("a single value or counts", seen),
+        }
+    }
+
+    fn judge(&self, value: f64, samples: Arms<u64>, what: String) -> Verdict {
+        let (outcome, relation) = match (self.min, self.max) {
+            (Some(min), _) if value < min => (FAIL, format!("below the minimum {}", number(min))),
+            (_, Some(max)) if value > max => (FAIL, format!("above the maximum {}", number(max))),
+            (Some(min), Some(max)) => (PASS, format!("within {} to {}", number(min), number(max))),
+            (Some(min), None) => (PASS, format!("not below {}", number(min))),
+            (None, Some(max)) => (PASS, format!("not above {}", number(max))),
+            (None, None) => (PASS, "and any value passes".into()),
+        };
+        let sentence = format!("{what}, {relation}");
+        Verdict { outcome, estimate: Some(Estimate::exact(value)), samples, sentence }
+    }
+}
+
+const PASS: Outcome = Outcome::Pass { certified: false };
+const FAIL: Outcome = Outcome::Fail { critical: false };
+
+fn success(counts: Counts) -> Option<f64> {
+    counts.rate().map(|bad| 100.0 * (1.0 - bad))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::verdict::Doubt;
+
+    #[track_caller]
+    fn check(min: Option<f64>, max: Option<f64>, value: f64, passes: bool) {
+        let verdict = Threshold::new(min, max).unwrap().look(&Measurement::Scalar(value));
+        assert_eq!(verdict.outcome, if passes { PASS } else { FAIL }, "{}", verdict.sentence);
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_range() {
+        check(Some(99.0), None, 99.0, true);
+        check(Some(99.0), None, 98.999, false);
+        check(None, Some(500.0), 500.0, true);
+        check(None, Some(500.0), 500.001, false);
+        check(Some(0.0), Some(0.0), 0.0, true);
+        check(None, None, f64::INFINITY, true);
+        check(None, Some(1.0), f64::INFINITY, false);
+    }
+
+    #[test]
+    fn not_a_number_is_no_data_and_never_bad() {
+        let threshold = Threshold::new(Some(99.0), None).unwrap();
+        for seen in [Measurement::Scalar(f64::NAN), Measurement::NoData, Measurement::Counts(Arms::default())]
+        {
+            let outcome = threshold.look(&seen).outcome;
+            assert_eq!(outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
+        }
+        let outcome = threshold.look(&Measurement::Unavailable { why: "timeout".into() }).outcome;
+        assert_eq!(outcome, Outcome::Inconclusive { doubt: Doubt::Unavailable });
+    }
+
+    #[test]
+    fn counts_are_judged_by_their_success_rate() {
+        let arms = Arms { canary: Counts::of_bad(31, 1000), primary: Counts::of_bad(0, 19000) };
+        let verdict = Threshold::new(Some(99.0), None).unwrap().look(&Measurement::Counts(arms));
+        assert_eq!(verdict.outcome, FAIL);
+        assert_eq!(verdict.sentence, "success rate 96.9 % of 1,000 requests, below the minimum 99");
+    }
+
+    #[test]
+    fn a_range_that_nothing_can_meet_is_refused() {
+        assert_eq!(Threshold::new(Some(2.0), Some(1.0)), Err(ThresholdError::Empty { min: 2.0, max: 1.0 }));
+        assert!(Threshold::new(Some(f64::NAN), None).is_err());
+    }
+}

@@ -1,0 +1,204 @@
+//! What people may ask for while a release runs, and when. One function
+//! decides; it changes nothing.
+//!
+//! | command  | does                                               | when                          |
+//! |----------|----------------------------------------------------|-------------------------------|
+//! | abort    | rolls the release back                             | before the revision is promoted |
+//! | promote  | skips what is left and promotes                    | the canary is ready, no freeze |
+//! | pause    | holds; judging goes on                             | before the promotion          |
+//! | resume   | ends a pause, or the pause of the present step     | there is one                  |
+//! | retry    | releases the rejected revision again               | it is still the target's      |
+//! | rollback | takes the promoted revision back, at once          | the version before is warm    |
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{observed::Observed, plan::Plan, steps};
+use crate::api::canary::{
+    CanaryStatus, Phase,
+    status::{ReleaseStatus, Revisions},
+};
+
+/// A command of a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Unique: the same command is not obeyed twice.
+    pub id: String,
+    pub verb: Verb,
+    /// The revision the person meant, if they said so.
+    pub revision: Option<String>,
+    pub by: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    Abort,
+    Promote,
+    Pause,
+    Resume,
+    Retry,
+    Rollback,
+}
+
+impl Verb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Abort => "abort",
+            Self::Promote => "promote",
+            Self::Pause => "pause",
+            Self::Resume => "resume",
+            Self::Retry => "retry",
+            Self::Rollback => "rollback",
+        }
+    }
+}
+
+/// Why a command is not obeyed. This list is closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    #[error("this Canary is being deleted")]
+    Deleting,
+    #[error("this Canary is suspended; set spec.suspend to false first")]
+    Suspended,
+    #[error("no release is under way")]
+    NoRelease,
+    #[error("a release is under way; abort it first")]
+    ReleaseUnderWay,
+    #[error("it was meant for revision {meant}, and {actual} is being released")]
+    OtherRevision { meant: String, actual: String },
+    #[error("the revision is already promoted; rollback takes it back while the version before is warm")]
+    AlreadyPromoted,
+    #[error("the revision is being promoted")]
+    Promoting,
+    #[error("the release is already paused")]
+    AlreadyPaused,
+    #[error("the release is not paused")]
+    NotPaused,
+    #[error("nothing may be promoted now{}", until(.0))]
+    WindowClosed(Option<Timestamp>),
+    #[error("the canary is not ready")]
+    CanaryNotReady,
+    #[error("the primary is not ready")]
+    PrimaryNotReady,
+    #[error("no revision was rolled back that the target still has")]
+    NothingToRetry,
+    #[error("the version before is not kept warm")]
+    NothingKept,
+}
+
+fn until(at: &Option<Timestamp>) -> String {
+    at.map(|at| format!(" until {at}")).unwrap_or_default()
+}
+
+/// May this command be obeyed now?
+pub fn admit(
+    plan: &Plan,
+    status: &CanaryStatus,
+    seen: &Observed,
+    command: &Command,
+    now: Timestamp,
+) -> Result<(), Denied> {
+    if seen.deleting {
+        return Err(Denied::Deleting);
+    }
+    if plan.suspend {
+        return Err(Denied::Suspended);
+    }
+    match command.verb {
+        Verb::Abort => under_way(status, command).map(drop),
+        Verb::Promote => {
+            under_way(status, command)?;
+            match status.phase {
+                Phase::Progressing | Phase::WaitingPromotion => {}
+                Phase::Promoting => return Err(Denied::Promoting),
+                _ => return Err(Denied::CanaryNotReady),
+            }
+            let canary = seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
+            if canary.desired == 0 || !canary.are_ready(plan.canary_ready_percent) {
+                return Err(Denied::CanaryNotReady);
+            }
+            if !seen
+                .primary
+                .as_ref()
+                .is_some_and(|primary| primary.pods.are_ready(plan.primary_ready_percent))
+            {
+                return Err(Denied::PrimaryNotReady);
+            }
+            plan.windows.check(now).map_err(|closed| Denied::WindowClosed(closed.until))
+        }
+        Verb::Pause => match under_way(status, command)? {
+            _ if status.phase == Phase::Promoting => Err(Denied::Promoting),
+            release if release.paused => Err(Denied::AlreadyPaused),
+            _ => Ok(()),
+        },
+        Verb::Resume => {
+            let release = under_way(status, command)?;
+            let step = status.step.as_ref().and_then(|step| plan.steps.get(step.index as usize));
+            let pausing =
+                step.is_some_and(|step: &steps::Step| step.pause.is_some()) && !release.state.resumed;
+            if release.paused || pausing { Ok(()) } else { Err(Denied::NotPaused) }
+        }
+        Verb::Retry => {
+            at_rest(status)?;
+            let rejected = revisions(status).and_then(|revisions| revisions.rejected.as_deref());
+            let target = seen.target.as_ref().map(|target| target.revision.as_str());
+            match (status.phase, rejected) {
+                (Phase::Failed, Some(rejected)) if target == Some(rejected) => meant(command, rejected),
+                _ => Err(Denied::NothingToRetry),
+            }
+        }
+        Verb::Rollback => {
+            at_rest(status)?;
+            let kept = seen.previous.as_ref().filter(|previous| {
+                let recorded = revisions(status).and_then(|revisions| revisions.previous.as_ref());
+                recorded == Some(&previous.revision) && previous.pods.ready > 0
+            });
+            match kept {
+                Some(_) if status.phase == Phase::Succeeded => {
+                    let promoted = revisions(status).and_then(|revisions| revisions.primary.as_deref());
+                    meant(command, promoted.unwrap_or_default())
+                }
+                _ => Err(Denied::NothingKept),
+            }
+        }
+    }
+}
+
+/// The release that a command is about, if its outcome is still open.
+fn under_way<'a>(status: &'a CanaryStatus, command: &Command) -> Result<&'a ReleaseStatus, Denied> {
+    let release = match (status.phase, &status.release) {
+        (Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting, Some(release)) => {
+            release
+        }
+        (Phase::Finalising, _) => return Err(Denied::AlreadyPromoted),
+        _ => return Err(Denied::NoRelease),
+    };
+    meant(command, &release.revision).map(|()| release)
+}
+
+fn at_rest(status: &CanaryStatus) -> Result<(), Denied> {
+    match status.phase {
+        Phase::Initialized | Phase::Succeeded | Phase::Failed => Ok(()),
+        Phase::Initializing => Err(Denied::NoRelease),
+        Phase::Terminating | Phase::Terminated => Err(Denied::Deleting),
+        Phase::Waiting
+        | Phase::Progressing
+        | Phase::WaitingPromotion
+        | Phase::Promoting
+        | Phase::Finalising => Err(Denied::ReleaseUnderWay),
+    }
+}
+
+fn meant(command: &Command, actual: &str) -> Result<(), Denied> {
+    match &command.revision {
+        Some(meant) if meant != actual => {
+            Err(Denied::OtherRevision { meant: meant.clone(), actual: actual.to_owned() })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn revisions(status: &CanaryStatus) -> Option<&Revisions> {
+    status.revisions.as_ref()
+}

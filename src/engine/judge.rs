@@ -1,0 +1,195 @@
+//! The terms one metric is judged on, and the judge itself with its memory
+//! taken from, and put back into, the status.
+
+use serde_json::Value;
+
+use crate::{
+    analysis::{
+        measurement::Measurement,
+        sequential::{Evidence, Sequential, Settings, SettingsError},
+        threshold::{Threshold, ThresholdError},
+        verdict::Verdict,
+    },
+    api::{
+        AnalysisTemplateSpec, Object,
+        canary::{Analysis, Metric, metric::BUILT_IN},
+        judge::{Judge as Written, JudgeType, PromoteOn, Silence, ThresholdRange},
+    },
+};
+
+/// How a metric is judged, and what follows from it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    pub judge: Judge,
+    /// The step may end as soon as the evidence certifies the canary.
+    pub ends_on_evidence: bool,
+    /// Failed looks of this metric alone that roll back.
+    pub failure_limit: Option<u32>,
+    /// Inconclusive looks of this metric in a row that roll back.
+    pub inconclusive_limit: Option<u32>,
+    pub on_no_data: Silence,
+    pub on_unavailable: Silence,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Judge {
+    Threshold(Threshold),
+    Sequential(Box<Sequential>),
+}
+
+/// Why a metric cannot be judged.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BadJudge {
+    #[error("nothing says what is good; set thresholdRange, or a judge")]
+    NoJudge,
+    #[error("judge threshold needs thresholdRange; set min, max or both")]
+    NoRange,
+    #[error("{0}; correct the range")]
+    Range(#[from] ThresholdError),
+    #[error("judge.{0}")]
+    Sequential(#[from] SettingsError),
+    #[error("judge mannWhitney is not available; use sequential or threshold")]
+    MannWhitney,
+}
+
+impl Terms {
+    /// The metric itself speaks first, then its template, then the analysis.
+    pub fn new(
+        metric: &Metric,
+        template: Option<&AnalysisTemplateSpec>,
+        analysis: &Analysis,
+    ) -> Result<Self, BadJudge> {
+        let judge = judge(metric, template, analysis)?;
+        let written = written_judge(metric, template, analysis);
+        // What the sequential judge calls a failure was never a single bad
+        // look: waiting for more of them would only serve more errors.
+        let at_once = metric.critical || matches!(judge, Judge::Sequential(_));
+        let failure_limit = metric.failure_limit.or(template.and_then(|t| t.failure_limit));
+        Ok(Self {
+            ends_on_evidence: matches!(judge, Judge::Sequential(_))
+                && written.and_then(|judge| judge.promote_on) == Some(PromoteOn::Evidence),
+            failure_limit: if metric.critical { Some(1) } else { failure_limit.or(at_once.then_some(1)) },
+            inconclusive_limit: metric.inconclusive_limit.or(template.and_then(|t| t.inconclusive_limit)),
+            on_no_data: metric
+                .on_no_data
+                .or(template.and_then(|t| t.on_no_data))
+                .or(analysis.on_no_data)
+                .unwrap_or_default(),
+            on_unavailable: metric
+                .on_unavailable
+                .or(template.and_then(|t| t.on_unavailable))
+                .or(analysis.on_unavailable)
+                .unwrap_or_default(),
+            judge,
+        })
+    }
+}
+
+impl Judge {
+    /// Takes in what was measured, and says what it thinks of everything since
+    /// the release began.
+    pub fn look(&self, memory: &mut Option<Object>, seen: &Measurement) -> Verdict {
+        match self {
+            Self::Threshold(threshold) => threshold.look(seen),
+            Self::Sequential(sequential) => {
+                let mut evidence = recall(memory);
+                let verdict = sequential.look(&mut evidence, seen);
+                *memory = remember(&evidence);
+                verdict
+            }
+        }
+    }
+
+    /// Another step begins: what certifies a canary is counted from here.
+    pub fn begin_step(&self, memory: &mut Option<Object>) {
+        match self {
+            Self::Threshold(_) => {}
+            Self::Sequential(_) if memory.is_none() => {}
+            Self::Sequential(_) => {
+                let mut evidence = recall(memory);
+                evidence.begin_step();
+                *memory = remember(&evidence);
+            }
+        }
+    }
+
+    /// Does it gain from looking before the interval is over?
+    pub fn may_peek(&self) -> bool {
+        matches!(self, Self::Sequential(_))
+    }
+}
+
+/// A memory that cannot be read, such as one of another judge, is none.
+fn recall(memory: &mut Option<Object>) -> Evidence {
+    let Some(Object(map)) = memory.take() else { return Evidence::default() };
+    serde_json::from_value(Value::Object(map)).unwrap_or_default()
+}
+
+fn remember(evidence: &Evidence) -> Option<Object> {
+    match serde_json::to_value(evidence) {
+        Ok(Value::Object(map)) => Some(Object(map)),
+        _ => None,
+    }
+}
+
+fn judge(
+    metric: &Metric,
+    template: Option<&AnalysisTemplateSpec>,
+    analysis: &Analysis,
+) -> Result<Judge, BadJudge> {
+    let range = range(metric, template);
+    let written = written_judge(metric, template, analysis);
+    let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some())
+        || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
+    let type_ = match written {
+        Some(judge) => judge.type_,
+        None if range.is_some() => JudgeType::Threshold,
+        None if counted => JudgeType::Sequential,
+        None => return Err(BadJudge::NoJudge),
+    };
+    match type_ {
+        JudgeType::Threshold => {
+            let ThresholdRange { min, max } = range.ok_or(BadJudge::NoRange)?;
+            Ok(Judge::Threshold(Threshold::new(min, max)?))
+        }
+        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(settings(written))?))),
+        JudgeType::MannWhitney => Err(BadJudge::MannWhitney),
+    }
+}
+
+/// A range on the metric means the threshold judge unless the metric says
+/// otherwise, whatever its template or the analysis prefer.
+fn written_judge<'a>(
+    metric: &'a Metric,
+    template: Option<&'a AnalysisTemplateSpec>,
+    analysis: &'a Analysis,
+) -> Option<&'a Written> {
+    let ranged = metric.threshold_range.is_some() || metric.threshold.is_some();
+    let template_ranged = template.is_some_and(|t| t.threshold_range.is_some());
+    match (&metric.judge, template.and_then(|t| t.judge.as_ref())) {
+        (Some(judge), _) => Some(judge),
+        (None, _) if ranged => None,
+        (None, Some(judge)) => Some(judge),
+        (None, None) if template_ranged => None,
+        (None, None) => analysis.judge.as_ref(),
+    }
+}
+
+fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<ThresholdRange> {
+    let old = metric.threshold.map(|threshold| match metric.name.as_str() {
+        "request-success-rate" => ThresholdRange { min: Some(threshold), max: None },
+        _ => ThresholdRange { min: None, max: Some(threshold) },
+    });
+    metric.threshold_range.or(old).or(template.and_then(|t| t.threshold_range))
+}
+
+fn settings(written: Option<&Written>) -> Settings {
+    let default = Settings::default();
+    let Some(written) = written else { return default };
+    Settings {
+        false_rollback: written.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
+        false_promotion: written.false_promotion.map_or(default.false_promotion, |p| p.fraction()),
+        margin: written.margin.unwrap_or(default.margin),
+        min_requests: written.min_requests.map_or(default.min_requests, u64::from),
+    }
+}

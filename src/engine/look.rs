@@ -1,0 +1,344 @@
+//! One look: hooks are asked, metrics are measured, and what they say becomes
+//! one of a few words.
+//!
+//! A look begins when the step's split is in force and ends, one interval
+//! later, with everything the step judges. Judges that may look at any time do
+//! so in between as well: they can end a bad release early, and on evidence a
+//! good step.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    WakeReason,
+    action::{Action, Look, Moment, Since},
+    observed::{Answer, Reply},
+    pass::{Pass, Standing, after},
+    plan::MetricPlan,
+    report::Cause,
+    steps::Step,
+};
+use crate::{
+    analysis::{
+        measurement::Measurement,
+        verdict::{Doubt, Outcome, Verdict},
+    },
+    api::{
+        canary::{
+            HookType,
+            status::{MetricStatus, Verdict as Word},
+        },
+        judge::Silence,
+    },
+};
+
+/// What a look came to.
+pub(super) enum Looked {
+    /// It is not over, or not all answers are there.
+    NotYet,
+    Passed,
+    /// The evidence is in favour; the step need not go on.
+    Certified,
+    Failed(String),
+    /// One metric alone ends the release.
+    Decided(Cause),
+    /// Neither good nor bad.
+    Doubt(String),
+}
+
+/// How often judges look that may look at any time.
+const GLANCE: Duration = Duration::from_secs(10);
+
+impl Pass<'_> {
+    /// The split is in force: from here on requests count.
+    pub fn begin_look(&mut self) {
+        let now = self.now;
+        if let Some(step) = &mut self.status.step
+            && step.look_started_at.is_none()
+        {
+            step.look_started_at = Some(Time(now));
+            self.status.metrics.iter_mut().for_each(|metric| metric.measured_until = None);
+        }
+    }
+
+    /// The split is not in force any more. What is being measured is not what
+    /// is meant to be.
+    pub fn stop_look(&mut self) {
+        if let Some(step) = &mut self.status.step
+            && step.look_started_at.take().is_some()
+        {
+            step.looks = step.looks.saturating_add(1);
+        }
+    }
+
+    /// Another step: certainty about the canary is gathered anew.
+    pub fn begin_judging(&mut self) {
+        for metric in &mut self.status.metrics {
+            metric.measured_until = None;
+            metric.inconclusives = 0;
+            if let Some(plan) = self.plan.metrics.iter().find(|plan| plan.name == metric.name) {
+                plan.terms.judge.begin_step(&mut metric.analysis_state);
+            }
+        }
+    }
+
+    /// Looks, if it is time.
+    pub fn look(&mut self, at: usize, step: &Step) -> Looked {
+        let Some(began) = self.look_began() else { return Looked::NotYet };
+        if step.looks == 0 && !step.split.reaches_canary() {
+            return Looked::NotYet;
+        }
+        let ends = after(began, step.interval);
+        if ends <= self.now {
+            return self.full_look(at, step);
+        }
+        self.wake_at(ends, WakeReason::Look);
+        self.glance(at, step, began)
+    }
+
+    fn look_began(&self) -> Option<Timestamp> {
+        Some(self.status.step.as_ref()?.look_started_at.as_ref()?.0)
+    }
+
+    fn full_look(&mut self, at: usize, step: &Step) -> Looked {
+        let hooks = self.hooks(at);
+        let look = self.the_look(at, step, true);
+        if !look.metrics.is_empty() && self.results(&look).is_none() {
+            self.act(Action::Measure(look));
+            return Looked::NotYet;
+        }
+        let Some(hooks) = hooks else { return Looked::NotYet };
+        let looked = worse(hooks, self.judge(step, &look));
+        if let Some(step) = &mut self.status.step {
+            step.look_started_at = Some(Time(self.now));
+            step.looks = step.looks.saturating_add(1);
+        }
+        self.wake_at(after(self.now, step.interval), WakeReason::Look);
+        looked
+    }
+
+    /// Asks the hooks of a look. None while one has not answered; no hooks have
+    /// nothing against the canary; one that
+    /// cannot be reached says nothing about the canary.
+    fn hooks(&mut self, at: usize) -> Option<Looked> {
+        let plan = self.plan;
+        let look = self.status.step.as_ref().map_or(0, |step| step.looks);
+        let moment = Moment::Look { step: at as u32, look };
+        let mut all = Some(Looked::Certified);
+        for gate in plan.gates(HookType::Rollout) {
+            let said = match self.ask(&gate.name, Some(HookType::Rollout), moment) {
+                Standing::Pending => {
+                    all = None;
+                    continue;
+                }
+                Standing::Answered(Answer { reply: Reply::Yes { .. }, .. }) => Looked::Passed,
+                Standing::Answered(Answer { reply: Reply::No { why, .. }, .. }) => {
+                    Looked::Failed(format!("the hook {} said no ({why})", gate.name))
+                }
+                Standing::Answered(Answer { reply: Reply::Silence { why }, .. }) => {
+                    Looked::Doubt(format!("the hook {} did not answer ({why})", gate.name))
+                }
+            };
+            all = all.map(|so_far| worse(so_far, said));
+        }
+        all
+    }
+
+    /// Looks before the interval is over, with the judges that may.
+    fn glance(&mut self, at: usize, step: &Step, began: Timestamp) -> Looked {
+        let look = self.the_look(at, step, false);
+        if look.metrics.is_empty() {
+            return Looked::NotYet;
+        }
+        let glanced = |known: &MetricStatus| look.metrics.iter().any(|asked| asked.metric == known.name);
+        let last =
+            self.status.metrics.iter().filter(|known| glanced(known)).filter_map(|known| known.at.as_ref());
+        let due = after(last.map(|at| at.0).max().map_or(began, |last| last.max(began)), GLANCE);
+        if due >= after(began, step.interval) {
+            return Looked::NotYet;
+        }
+        if due > self.now {
+            self.wake_at(due, WakeReason::Look);
+            return Looked::NotYet;
+        }
+        if self.results(&look).is_none() {
+            self.act(Action::Measure(look));
+            return Looked::NotYet;
+        }
+        let looked = self.judge(step, &look);
+        if let Some(step) = &mut self.status.step {
+            step.looks = step.looks.saturating_add(1);
+        }
+        let all =
+            look.metrics.len() == step.metrics.len() && self.plan.gates(HookType::Rollout).next().is_none();
+        match looked {
+            Looked::Decided(_) => looked,
+            Looked::Certified if all => looked,
+            _ => Looked::NotYet,
+        }
+    }
+
+    fn the_look(&self, at: usize, step: &Step, full: bool) -> Look {
+        let began = self.look_began().unwrap_or(self.now);
+        let since = |metric: &MetricPlan| {
+            let known = self.status.metrics.iter().find(|known| known.name == metric.name);
+            known.and_then(|known| known.measured_until.as_ref()).map_or(began, |until| until.0)
+        };
+        let metrics = step.metrics.iter().map(|at| &self.plan.metrics[*at]);
+        Look {
+            release: self.status.releases,
+            step: at as u32,
+            look: self.status.step.as_ref().map_or(0, |step| step.looks),
+            full,
+            metrics: metrics
+                .filter(|metric| full || metric.terms.judge.may_peek())
+                .map(|metric| Since { metric: metric.name.clone(), since: since(metric) })
+                .collect(),
+        }
+    }
+
+    /// What was measured for exactly this look.
+    fn results(&self, look: &Look) -> Option<&std::collections::BTreeMap<String, Measurement>> {
+        self.seen
+            .measured
+            .as_ref()
+            .filter(|measured| measured.look == *look)
+            .map(|measured| &measured.results)
+    }
+
+    fn judge(&mut self, step: &Step, look: &Look) -> Looked {
+        let plan = self.plan;
+        let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
+        let mut all = Looked::Certified;
+        for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
+            if !look.metrics.iter().any(|asked| asked.metric == metric.name) {
+                continue;
+            }
+            let measured =
+                self.seen.measured.as_ref().and_then(|measured| measured.results.get(&metric.name));
+            all = worse(all, self.judge_one(metric, measured.unwrap_or(&missing)));
+        }
+        match all {
+            Looked::Certified if step.metrics.is_empty() => Looked::Passed,
+            all => all,
+        }
+    }
+
+    fn judge_one(&mut self, plan: &MetricPlan, measured: &Measurement) -> Looked {
+        let began = self.look_began();
+        let now = self.now;
+        let terms = &plan.terms;
+        let status = self.metric_status(&plan.name);
+        let verdict = terms.judge.look(&mut status.analysis_state, measured);
+        let passed_in_this_look = status.verdict == Word::Pass
+            && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 >= began);
+        let consumed =
+            !matches!(verdict.outcome, Outcome::Inconclusive { doubt: Doubt::NoData | Doubt::Unavailable });
+        if consumed {
+            status.measured_until = Some(Time(now));
+        }
+        let said = || format!("{}: {}", plan.name, verdict.sentence);
+        let looked = match verdict.outcome {
+            Outcome::Pass { certified } if certified && terms.ends_on_evidence => Looked::Certified,
+            Outcome::Pass { .. } => Looked::Passed,
+            Outcome::Fail { critical: true } => {
+                Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: verdict.sentence.clone() })
+            }
+            Outcome::Fail { critical: false } => Looked::Failed(said()),
+            Outcome::Inconclusive { doubt: Doubt::TooLittle } if passed_in_this_look => {
+                return Looked::Passed;
+            }
+            Outcome::Inconclusive { doubt } => {
+                let silence = match doubt {
+                    Doubt::NoData => terms.on_no_data,
+                    Doubt::Unavailable => terms.on_unavailable,
+                    Doubt::TooLittle | Doubt::Unfit => Silence::Hold,
+                };
+                match silence {
+                    Silence::Hold => Looked::Doubt(said()),
+                    Silence::Fail => Looked::Failed(said()),
+                    Silence::Ignore => Looked::Passed,
+                }
+            }
+        };
+        write_down(status, &verdict, measured, now);
+        match &looked {
+            Looked::Failed(_) => {
+                status.failures = status.failures.saturating_add(1);
+                status.inconclusives = 0;
+            }
+            Looked::Doubt(_) => status.inconclusives = status.inconclusives.saturating_add(1),
+            _ => status.inconclusives = 0,
+        }
+        let too_often = |count: u32, limit: Option<u32>| limit.is_some_and(|limit| count >= limit);
+        let decided = match &looked {
+            Looked::Failed(_) => too_often(status.failures, terms.failure_limit),
+            Looked::Doubt(_) => too_often(status.inconclusives, terms.inconclusive_limit),
+            _ => false,
+        };
+        if decided {
+            return Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: verdict.sentence });
+        }
+        looked
+    }
+
+    fn metric_status(&mut self, name: &str) -> &mut MetricStatus {
+        let metrics = &mut self.status.metrics;
+        let at = metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
+            metrics.push(MetricStatus {
+                name: name.to_owned(),
+                verdict: Word::Inconclusive,
+                reason: String::new(),
+                at: None,
+                canary: None,
+                primary: None,
+                canary_count: None,
+                primary_count: None,
+                evidence: None,
+                failures: 0,
+                inconclusives: 0,
+                measured_until: None,
+                analysis_state: None,
+            });
+            metrics.len() - 1
+        });
+        &mut metrics[at]
+    }
+}
+
+/// The rule by which several answers make one: all must pass for the release
+/// to advance, any failure counts, and a decision overrides everything.
+fn worse(a: Looked, b: Looked) -> Looked {
+    let rank = |looked: &Looked| match looked {
+        Looked::Certified => 0,
+        Looked::Passed => 1,
+        Looked::NotYet => 2,
+        Looked::Doubt(_) => 3,
+        Looked::Failed(_) => 4,
+        Looked::Decided(_) => 5,
+    };
+    if rank(&b) > rank(&a) { b } else { a }
+}
+
+fn write_down(status: &mut MetricStatus, verdict: &Verdict, measured: &Measurement, now: Timestamp) {
+    status.verdict = match verdict.outcome {
+        Outcome::Pass { .. } => Word::Pass,
+        Outcome::Fail { .. } => Word::Fail,
+        Outcome::Inconclusive { .. } => Word::Inconclusive,
+    };
+    status.reason.clone_from(&verdict.sentence);
+    status.at = Some(Time(now));
+    (status.canary, status.primary) = match measured {
+        Measurement::Scalar(value) => (Some(*value), None),
+        Measurement::Counts(arms) => {
+            let success = |bad: Option<f64>| bad.map(|bad| 100.0 * (1.0 - bad));
+            (success(arms.canary.rate()), success(arms.primary.rate()))
+        }
+        _ => (None, None),
+    };
+    let count = |count: u64| (count > 0).then_some(count as f64);
+    status.canary_count = count(verdict.samples.canary);
+    status.primary_count = count(verdict.samples.primary);
+}

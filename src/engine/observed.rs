@@ -1,0 +1,127 @@
+//! What the controller saw. Everything here may be a moment old; nothing here
+//! is remembered: what must be remembered is in the status.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{
+    action::{Look, Question, Split},
+    command::Command,
+};
+use crate::analysis::measurement::Measurement;
+
+/// One observation of the world around a Canary.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Observed {
+    /// `metadata.generation` of the Canary.
+    pub generation: Option<i64>,
+    /// The Canary is being deleted.
+    pub deleting: bool,
+    /// The target, which is the canary; none while it does not exist.
+    pub target: Option<Target>,
+    /// None while it does not exist.
+    pub primary: Option<Primary>,
+    /// The copy kept warm since before the last promotion.
+    pub previous: Option<Previous>,
+    /// The split that is in force everywhere; none while the router cannot
+    /// tell or is still bringing one into force.
+    pub split: Option<Split>,
+    /// Services and routes are as they were before this Canary.
+    pub routing_restored: bool,
+    /// Answers to questions, in any order, old ones among them.
+    pub answers: Vec<Answer>,
+    /// Results of the last look.
+    pub measured: Option<Measured>,
+    /// Commands of people, in the order they came, answered ones among them.
+    pub commands: Vec<Command>,
+    /// Releases of other Canaries under way.
+    pub other_releases: u32,
+    /// How many may be under way at a time.
+    pub release_cap: Option<u32>,
+}
+
+/// The workload that people write to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Target {
+    /// See [`super::revision`]; made in the form of what status records.
+    pub revision: String,
+    /// A digest of each config it reads, to tell what made the revision.
+    pub configs: BTreeMap<String, String>,
+    pub pods: Pods,
+}
+
+/// The workload that serves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Primary {
+    /// The revision that was last copied to it; none if nobody recorded one.
+    pub revision: Option<String>,
+    pub pods: Pods,
+    /// It is kept from shrinking.
+    pub pinned: bool,
+}
+
+/// A copy of what the primary ran.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Previous {
+    pub revision: String,
+    pub pods: Pods,
+}
+
+/// The pods of a workload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pods {
+    /// Asked for.
+    pub desired: u32,
+    /// There, in whatever state.
+    pub existing: u32,
+    /// Running the workload's present template.
+    pub updated: u32,
+    /// Ready to serve, of whatever template.
+    pub ready: u32,
+}
+
+impl Pods {
+    /// All run the present template, and this share of them is ready. Of no
+    /// pods asked for, none is missing.
+    pub fn are_ready(&self, percent: u32) -> bool {
+        let enough = u64::from(self.ready) * 100 >= u64::from(self.desired) * u64::from(percent);
+        self.updated >= self.desired && enough && self.can_serve()
+    }
+
+    /// One of them can answer a request, or would be started to.
+    pub fn can_serve(&self) -> bool {
+        self.ready > 0 || self.desired == 0
+    }
+}
+
+/// An answer to a question.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    pub question: Question,
+    pub reply: Reply,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reply {
+    Yes {
+        by: Option<String>,
+    },
+    No {
+        by: Option<String>,
+        why: String,
+    },
+    /// Nobody answered, which is neither.
+    Silence {
+        why: String,
+    },
+}
+
+/// Results of one look.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    pub look: Look,
+    /// By the metric's name; one that is missing could not be measured.
+    pub results: BTreeMap<String, Measurement>,
+}

@@ -1,0 +1,397 @@
+//! One pass of the engine over one observation, and the few moves that all
+//! phases are made of: act, hold, route, ask, end.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    WakeReason,
+    action::{Action, Moment, Question, Split},
+    observed::{Answer, Observed, Reply, Target},
+    plan::{Gate, Plan},
+    report::{Cause, Reason},
+};
+use crate::api::{
+    Weight,
+    canary::{
+        CanaryStatus, HookType, Phase,
+        status::{GateState, GateStatus, Outcome, PastRelease, ReleaseStatus, Revisions, Trigger},
+    },
+};
+
+pub(super) struct Pass<'a> {
+    pub plan: &'a Plan,
+    pub seen: &'a Observed,
+    pub now: Timestamp,
+    pub status: CanaryStatus,
+    pub actions: Vec<Action>,
+    pub wake: Option<(Timestamp, WakeReason)>,
+    /// Something happened.
+    pub said: Option<Reason>,
+    /// Nothing happened, because.
+    pub held: Option<Reason>,
+}
+
+/// Whether the progress deadline runs while a release holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// The canary or the primary itself keeps the release waiting.
+    Runs,
+    /// Nothing is known about the canary: only a deadline the user wrote runs.
+    RunsIfOwn,
+    /// The release waits for something that is not its fault.
+    Stands,
+    /// Nothing new is known: it goes on running, or standing.
+    AsItIs,
+}
+
+/// How a question stands.
+pub(super) enum Standing<'a> {
+    Pending,
+    Answered(&'a Answer),
+}
+
+/// Releases that history keeps.
+const REMEMBERED: usize = 10;
+
+impl<'a> Pass<'a> {
+    pub fn new(plan: &'a Plan, status: &CanaryStatus, seen: &'a Observed, now: Timestamp) -> Self {
+        Self {
+            plan,
+            seen,
+            now,
+            status: status.clone(),
+            actions: Vec::new(),
+            wake: None,
+            said: None,
+            held: None,
+        }
+    }
+
+    /// Wants something done. What is wanted twice is done once.
+    pub fn act(&mut self, action: Action) {
+        if !self.actions.contains(&action) {
+            self.actions.push(action);
+        }
+    }
+
+    /// Something happened. The first thing that happens in a pass is what it
+    /// is about.
+    pub fn say(&mut self, reason: Reason) {
+        self.said.get_or_insert(reason);
+    }
+
+    /// Nothing happens, because.
+    pub fn rest(&mut self, reason: Reason) {
+        self.held = Some(reason);
+    }
+
+    /// A release holds, because; and gives up once the deadline has run out.
+    pub fn hold(&mut self, reason: Reason, clock: Clock) {
+        let deadline = self.plan.deadline;
+        let now = self.now;
+        let stalled = &mut self.release().state.stalled_since;
+        let runs = match clock {
+            Clock::Runs => true,
+            Clock::RunsIfOwn => deadline.own,
+            Clock::Stands => false,
+            Clock::AsItIs => stalled.is_some(),
+        };
+        if !runs {
+            *stalled = None;
+            return self.rest(reason);
+        }
+        let since = stalled.get_or_insert(Time(now)).0;
+        let until = after(since, deadline.after);
+        if until <= now {
+            let seconds = deadline.after.as_secs();
+            return self.fail(Cause::Deadline { seconds, what: lowercase(&reason.to_string()) });
+        }
+        self.wake_at(until, WakeReason::Deadline);
+        self.rest(reason);
+    }
+
+    pub fn wake_at(&mut self, at: Timestamp, why: WakeReason) {
+        if self.wake.as_ref().is_none_or(|(earliest, _)| at < *earliest) {
+            self.wake = Some((at, why));
+        }
+    }
+
+    pub fn enter(&mut self, phase: Phase) {
+        self.status.phase = phase;
+        self.status.last_transition_time = Some(Time(self.now));
+        self.progress();
+    }
+
+    /// The release got further.
+    pub fn progress(&mut self) {
+        let now = self.now;
+        if let Some(release) = &mut self.status.release {
+            release.last_progress_at = Time(now);
+            release.state.stalled_since = None;
+        }
+    }
+
+    /// The release under way. A status that lost it gets one of no revision,
+    /// which the target's own revision then supersedes.
+    pub fn release(&mut self) -> &mut ReleaseStatus {
+        let now = self.now;
+        self.status.release.get_or_insert_with(|| ReleaseStatus {
+            revision: String::new(),
+            trigger: Trigger::PodTemplate,
+            started_at: Time(now),
+            last_progress_at: Time(now),
+            paused: false,
+            state: Default::default(),
+        })
+    }
+
+    pub fn revisions(&mut self) -> &mut Revisions {
+        self.status.revisions.get_or_insert_default()
+    }
+
+    pub fn promoted_revision(&self) -> Option<&str> {
+        self.status.revisions.as_ref()?.primary.as_deref()
+    }
+
+    /// The primary carries the revision of this release: promotion has begun.
+    pub fn promotion_begun(&mut self) -> bool {
+        let seen = self.seen;
+        let releasing = self.release().revision.as_str();
+        let carries =
+            seen.primary.as_ref().is_some_and(|primary| primary.revision.as_deref() == Some(releasing));
+        carries && self.promoted_revision() != Some(self.release_revision())
+    }
+
+    pub fn release_revision(&self) -> &str {
+        self.status.release.as_ref().map_or("", |release| release.revision.as_str())
+    }
+
+    pub fn canary_is_ready(&self) -> bool {
+        self.seen.target.as_ref().is_some_and(|target| self.is_ready(target))
+    }
+
+    pub fn is_ready(&self, target: &Target) -> bool {
+        target.pods.desired > 0 && target.pods.are_ready(self.plan.canary_ready_percent)
+    }
+
+    /// The canary can answer requests, maybe not with all its pods.
+    pub fn canary_serves(&self) -> bool {
+        self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0)
+    }
+
+    pub fn primary_is_ready(&self) -> bool {
+        self.seen
+            .primary
+            .as_ref()
+            .is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent))
+    }
+
+    pub fn primary_not_ready(&self) -> Reason {
+        let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
+        Reason::PrimaryNotReady { ready: pods.ready, desired: pods.desired }
+    }
+
+    /// Is this split in force? If not, wants it.
+    pub fn route(&mut self, split: Split) -> bool {
+        let in_force = self.seen.split.as_ref() == Some(&split);
+        if !in_force {
+            self.act(Action::Route(split));
+        }
+        in_force
+    }
+
+    /// Puts a question, or finds its latest answer. One that was not a yes is
+    /// asked again after an interval.
+    pub fn ask(&mut self, gate: &str, kind: Option<HookType>, moment: Moment) -> Standing<'a> {
+        let question = Question { release: self.status.releases, gate: gate.to_owned(), kind, moment };
+        let latest =
+            self.seen.answers.iter().filter(|answer| answer.question == question).max_by_key(|a| a.at);
+        let Some(answer) = latest else {
+            self.act(Action::Ask(question));
+            return Standing::Pending;
+        };
+        let settled = matches!(answer.reply, Reply::Yes { .. }) && kind != Some(HookType::Rollback);
+        let again = after(answer.at, self.plan.interval);
+        if !settled && again <= self.now {
+            self.act(Action::Ask(question));
+        } else if !settled {
+            self.wake_at(again, WakeReason::AskAgain);
+        }
+        Standing::Answered(answer)
+    }
+
+    /// Are all gates of this kind open? If not, holds, or gives up on one that
+    /// expired.
+    pub fn gates_open(&mut self, kind: HookType, step: Option<u32>) -> bool {
+        let plan = self.plan;
+        let mut closed = None;
+        for gate in plan.gates(kind) {
+            match self.gate_open(gate, step) {
+                Ok(()) => {}
+                Err(Some(cause)) => {
+                    self.fail(cause);
+                    return false;
+                }
+                Err(None) if closed.is_none() => closed = Some(gate),
+                Err(None) => {}
+            }
+        }
+        let Some(gate) = closed else { return true };
+        let why = self.gate_status(&gate.name, Some(kind), step).message.clone();
+        self.hold(Reason::GateClosed { gate: gate.name.clone(), why }, Clock::Stands);
+        false
+    }
+
+    fn gate_open(&mut self, gate: &Gate, step: Option<u32>) -> Result<(), Option<Cause>> {
+        let now = self.now;
+        if self.gate_status(&gate.name, Some(gate.kind), step).state == GateState::Open {
+            return Ok(());
+        }
+        let standing = self.ask(&gate.name, Some(gate.kind), step.map_or(Moment::Release, Moment::Step));
+        let status = self.gate_status(&gate.name, Some(gate.kind), step);
+        match standing {
+            Standing::Answered(Answer { reply: Reply::Yes { by }, at, .. }) => {
+                *status = GateStatus {
+                    state: GateState::Open,
+                    since: Some(Time(*at)),
+                    by: by.clone(),
+                    ..status.clone()
+                };
+                status.message.clear();
+                self.progress();
+                return Ok(());
+            }
+            Standing::Answered(Answer { reply: Reply::No { why, .. } | Reply::Silence { why }, .. }) => {
+                status.message.clone_from(why);
+            }
+            Standing::Pending => {}
+        }
+        let expires =
+            gate.expires.map(|expires| after(status.since.as_ref().map_or(now, |since| since.0), expires));
+        status.expires_at = expires.map(Time);
+        self.expired(expires, &gate.name, Some(gate.kind), step).map_or(Err(None), |cause| Err(Some(cause)))
+    }
+
+    /// Marks a gate that nobody opened in time.
+    pub fn expired(
+        &mut self,
+        expires: Option<Timestamp>,
+        gate: &str,
+        kind: Option<HookType>,
+        step: Option<u32>,
+    ) -> Option<Cause> {
+        let at = expires?;
+        if at > self.now {
+            self.wake_at(at, WakeReason::GateExpires);
+            return None;
+        }
+        self.gate_status(gate, kind, step).state = GateState::Expired;
+        Some(Cause::GateExpired { gate: gate.to_owned() })
+    }
+
+    /// What is recorded of a gate, from the moment it was first met.
+    pub fn gate_status(&mut self, name: &str, kind: Option<HookType>, step: Option<u32>) -> &mut GateStatus {
+        let gates = &mut self.status.gates;
+        let found =
+            gates.iter().position(|gate| gate.name == name && gate.type_ == kind && gate.step == step);
+        let at = found.unwrap_or_else(|| {
+            gates.push(GateStatus {
+                name: name.to_owned(),
+                type_: kind,
+                step,
+                state: GateState::Waiting,
+                since: Some(Time(self.now)),
+                expires_at: None,
+                by: None,
+                message: String::new(),
+            });
+            gates.len() - 1
+        });
+        &mut gates[at]
+    }
+
+    /// Does a rollback gate want the release to end?
+    pub fn rollback_gate(&mut self) -> Option<Cause> {
+        let plan = self.plan;
+        plan.gates(HookType::Rollback).find_map(|gate| {
+            match self.ask(&gate.name, Some(HookType::Rollback), Moment::Release) {
+                Standing::Answered(Answer { reply: Reply::Yes { .. }, .. }) => {
+                    Some(Cause::RollbackGate { gate: gate.name.clone() })
+                }
+                _ => None,
+            }
+        })
+    }
+
+    /// The release ends badly. What follows, follows from the phase: traffic
+    /// goes home and the canary is emptied.
+    pub fn fail(&mut self, cause: Cause) {
+        let outcome = match cause {
+            Cause::Aborted { .. } => Outcome::Aborted,
+            _ => Outcome::RolledBack,
+        };
+        let revision = self.release().revision.clone();
+        // From the moment promotion was decided the primary may have changed,
+        // whether or not that was seen yet.
+        self.release().state.restoring = self.status.phase == Phase::Promoting;
+        self.release().paused = false;
+        self.revisions().rejected = Some(revision.clone());
+        self.end(outcome, cause.to_string());
+        self.say(Reason::RolledBack { revision, cause });
+        self.enter(Phase::Failed);
+    }
+
+    /// Writes the release into history.
+    pub fn end(&mut self, outcome: Outcome, reason: String) {
+        let now = Time(self.now);
+        let release = self.release();
+        let past = PastRelease {
+            revision: release.revision.clone(),
+            outcome,
+            reason,
+            started_at: release.started_at.clone(),
+            finished_at: now,
+            highest_weight: release.state.highest_weight,
+        };
+        self.status.history.insert(0, past);
+        self.status.history.truncate(REMEMBERED);
+        self.status.step = None;
+        self.status.iterations = 0;
+        self.status.previous_session_affinity_cookie = self.status.session_affinity_cookie.take();
+    }
+
+    /// The split that is wanted while the canary may have traffic: the recorded
+    /// share, with the matches and the mirror of the step under way.
+    pub fn step_split(&self) -> Split {
+        let withdrawn = self.status.release.as_ref().is_some_and(|release| release.state.withdrawn);
+        let step = self.status.step.as_ref().and_then(|step| self.plan.steps.get(step.index as usize));
+        match step {
+            _ if withdrawn => Split::home(),
+            Some(step) => Split { canary: self.status.canary_weight, ..step.split.clone() },
+            None => Split::weight(self.status.canary_weight),
+        }
+    }
+
+    /// Records the canary's share.
+    pub fn set_weight(&mut self, weight: Weight) {
+        self.status.canary_weight = weight;
+        let highest = &mut self.release().state.highest_weight;
+        *highest = weight.max(*highest);
+    }
+}
+
+/// Saturating: a deadline beyond all time is beyond all time.
+pub(super) fn after(at: Timestamp, length: Duration) -> Timestamp {
+    let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
+    at.checked_add(length).unwrap_or(Timestamp::MAX)
+}
+
+/// A sentence, to go on in the middle of another.
+fn lowercase(sentence: &str) -> String {
+    let trimmed = sentence.trim_end_matches('.');
+    let mut chars = trimmed.chars();
+    chars.next().map_or(String::new(), |first| first.to_lowercase().chain(chars).collect())
+}

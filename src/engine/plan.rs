@@ -1,0 +1,325 @@
+//! The plan: a Canary that was understood. Everything after it reads the plan
+//! and never the raw spec; what cannot be carried out is refused here, with the
+//! field at fault and what to write instead.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{
+    action::Split,
+    judge::{BadJudge, Terms},
+    steps::{self, Step, Strategy},
+    windows::{BadWindow, Effect, Window, Windows},
+};
+use crate::api::{
+    AnalysisTemplateSpec, Canary, Weight,
+    canary::{CanarySpec, HookType, Metric, TargetKind, WindowKind},
+    reference::TemplateRef,
+};
+
+/// How one Canary releases.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub strategy: Strategy,
+    pub steps: Vec<Step>,
+    /// Tells these steps from others; see [`steps::fingerprint`].
+    pub fingerprint: String,
+    /// How long a look lasts and how often a closed gate is asked again.
+    pub interval: Duration,
+    /// Failed checks that roll back.
+    pub threshold: u32,
+    pub deadline: Deadline,
+    pub primary_ready_percent: u32,
+    pub canary_ready_percent: u32,
+    /// How much traffic goes home at a time; all of it at once by default.
+    pub return_by: Weight,
+    pub gates: Vec<Gate>,
+    pub metrics: Vec<MetricPlan>,
+    pub windows: Windows,
+    pub keep_warm: Duration,
+    /// Users are kept on the version that answered them first.
+    pub affinity: bool,
+    /// The target has replicas of its own.
+    pub scales: bool,
+    pub skip_analysis: bool,
+    pub suspend: bool,
+    pub revert_on_deletion: bool,
+}
+
+/// How long a release may make no progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline {
+    pub after: Duration,
+    /// The user wrote it. Only then does it also run while nothing is known
+    /// about the canary: a silent metric is no evidence.
+    pub own: bool,
+}
+
+/// A webhook, as far as the engine cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gate {
+    pub name: String,
+    pub kind: HookType,
+    /// How long it may stay closed.
+    pub expires: Option<Duration>,
+}
+
+/// A metric and the terms it is judged on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricPlan {
+    pub name: String,
+    pub terms: Terms,
+}
+
+/// What a router must be able to do for a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    pub weights: bool,
+    pub finer_than_a_percent: bool,
+    pub matches: bool,
+    pub mirror: bool,
+    pub affinity: bool,
+}
+
+/// Why a Canary cannot be carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "spec.analysis does not say how to release; write one of iterations, stepWeight, stepWeights and steps"
+    )]
+    NoSteps,
+    #[error("spec.analysis says in several ways how to release ({}); keep one of them", .0.join(", "))]
+    SeveralWays(Vec<&'static str>),
+    #[error("spec.analysis.stepWeight is 0, so the canary would never get traffic; write one such as 10")]
+    StepWeightZero,
+    #[error(
+        "spec.analysis.stepWeight of {step} makes more than a thousand steps; write a larger one, or list stepWeights"
+    )]
+    TooManySteps { step: Weight },
+    #[error("spec.analysis.{field}[{at}] does not rise; write each weight above the one before it")]
+    WeightsFall { field: &'static str, at: usize },
+    #[error("spec.analysis.maxWeight of {max} is below {field}; raise maxWeight or lower {field}")]
+    MaxWeightTooLow { field: &'static str, max: Weight },
+    #[error(
+        "spec.analysis.steps[{at}] does nothing; give it one of weight, match, mirror, replicas, pause, approval and analysis"
+    )]
+    EmptyStep { at: usize },
+    #[error("spec.analysis.steps[{at}].replicas must have exactly one of count and percent; keep one")]
+    StepReplicas { at: usize },
+    #[error(
+        "spec.analysis.steps[{at}].analysis.metrics names {metric:?}, which spec.analysis.metrics does not list; add it there"
+    )]
+    StepMetricUnknown { at: usize, metric: String },
+    #[error("spec.analysis.{field} is shorter than a second; write at least 1s")]
+    IntervalTooShort { field: String },
+    #[error("spec.analysis.{field} of {percent} is no share of pods; write 0 to 100")]
+    ReadyThreshold { field: &'static str, percent: u32 },
+    #[error(
+        "spec.analysis.{list} has two entries named {name:?}; rename one, since answers are told apart by name"
+    )]
+    SameName { list: &'static str, name: String },
+    #[error(
+        "spec.analysis.metrics[{at}] ({name}) measures nothing; set templateRef, or use a built-in name (request-success-rate, request-duration)"
+    )]
+    MeasuresNothing { at: usize, name: String },
+    #[error(
+        "spec.analysis.metrics[{at}].templateRef names {template:?}, which does not exist; create it or name another"
+    )]
+    TemplateMissing { at: usize, template: String },
+    #[error("spec.analysis.metrics[{at}] ({name}): {why}")]
+    Judge { at: usize, name: String, why: BadJudge },
+    #[error(
+        "spec.analysis.webhooks[{at}].expireAfter is for gates; use it with confirm-rollout, confirm-traffic-increase or confirm-promotion"
+    )]
+    ExpireAfter { at: usize },
+    #[error("spec.analysis.sessionAffinity.cookieName is empty; write the name of a cookie")]
+    CookieName,
+    #[error("spec.releaseWindows[{at}]: {why}")]
+    Window { at: usize, why: BadWindow },
+}
+
+impl TryFrom<&Canary> for Plan {
+    type Error = Refusal;
+
+    /// For a Canary whose metrics need no templates.
+    fn try_from(canary: &Canary) -> Result<Self, Refusal> {
+        Self::new(&canary.spec, |_| None)
+    }
+}
+
+impl Plan {
+    /// Reads a spec, with the templates that its metrics refer to.
+    pub fn new<'t>(
+        spec: &CanarySpec,
+        template: impl Fn(&TemplateRef) -> Option<&'t AnalysisTemplateSpec>,
+    ) -> Result<Self, Refusal> {
+        let analysis = &spec.analysis;
+        let interval = analysis.interval.map_or(Duration::from_secs(60), Into::into);
+        if interval < Duration::from_secs(1) {
+            return Err(Refusal::IntervalTooShort { field: "interval".to_owned() });
+        }
+        let names: Vec<_> = analysis.metrics.iter().map(|metric| metric.name.as_str()).collect();
+        distinct("metrics", &names, |name| *name)?;
+        let (strategy, steps) = steps::steps(analysis, spec.provider, interval, &names)?;
+        if analysis.session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty()) {
+            return Err(Refusal::CookieName);
+        }
+        Ok(Self {
+            fingerprint: steps::fingerprint(strategy, &steps),
+            strategy,
+            steps,
+            interval,
+            threshold: analysis.threshold.unwrap_or(1).max(1),
+            deadline: deadline(spec),
+            primary_ready_percent: percent("primaryReadyThreshold", analysis.primary_ready_threshold)?,
+            canary_ready_percent: percent("canaryReadyThreshold", analysis.canary_ready_threshold)?,
+            return_by: analysis.step_weight_promotion.filter(|by| *by > Weight::ZERO).unwrap_or(Weight::FULL),
+            gates: gates(spec)?,
+            metrics: metrics(spec, template)?,
+            windows: windows(spec)?,
+            keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
+            affinity: analysis.session_affinity.is_some(),
+            scales: spec.target_ref.kind != TargetKind::Service,
+            skip_analysis: spec.skip_analysis,
+            suspend: spec.suspend,
+            revert_on_deletion: spec.revert_on_deletion,
+        })
+    }
+
+    /// What is left of a plan once its Canary is deleted. A spec that was
+    /// refused can still be put away.
+    pub fn for_deletion(spec: &CanarySpec) -> Self {
+        Self {
+            strategy: Strategy::Canary,
+            steps: Vec::new(),
+            fingerprint: String::new(),
+            interval: Duration::from_secs(60),
+            threshold: 1,
+            deadline: deadline(spec),
+            primary_ready_percent: 100,
+            canary_ready_percent: 100,
+            return_by: Weight::FULL,
+            gates: Vec::new(),
+            metrics: Vec::new(),
+            windows: Windows::default(),
+            keep_warm: Duration::ZERO,
+            affinity: false,
+            scales: spec.target_ref.kind != TargetKind::Service,
+            skip_analysis: false,
+            suspend: false,
+            revert_on_deletion: spec.revert_on_deletion,
+        }
+    }
+
+    /// What the router must be able to do, to be refused before anything is
+    /// touched if it cannot.
+    pub fn needs(&self) -> Needs {
+        let any = |test: fn(&Split) -> bool| self.steps.iter().any(|step| test(&step.split));
+        let fine = |weight: Weight| !weight.hundredths().is_multiple_of(100);
+        Needs {
+            weights: any(|split| split.canary > Weight::ZERO)
+                || fine(self.return_by)
+                || self.return_by < Weight::FULL,
+            finer_than_a_percent: self.steps.iter().any(|step| fine(step.split.canary))
+                || fine(self.return_by),
+            matches: any(|split| !split.matches.is_empty()),
+            mirror: any(|split| split.mirror > Weight::ZERO),
+            affinity: self.affinity,
+        }
+    }
+
+    /// The gates of one kind, in the order they were written.
+    pub fn gates(&self, kind: HookType) -> impl Iterator<Item = &Gate> {
+        self.gates.iter().filter(move |gate| gate.kind == kind)
+    }
+}
+
+fn seconds(seconds: u32) -> Duration {
+    Duration::from_secs(seconds.into())
+}
+
+fn deadline(spec: &CanarySpec) -> Deadline {
+    let own = spec.progress_deadline_seconds;
+    Deadline { after: seconds(own.unwrap_or(600)), own: own.is_some() }
+}
+
+fn percent(field: &'static str, percent: Option<u32>) -> Result<u32, Refusal> {
+    match percent.unwrap_or(100) {
+        percent @ 0..=100 => Ok(percent),
+        percent => Err(Refusal::ReadyThreshold { field, percent }),
+    }
+}
+
+fn distinct<T, K: Ord + ToString>(
+    list: &'static str,
+    items: &[T],
+    key: impl Fn(&T) -> K,
+) -> Result<(), Refusal> {
+    let mut seen = BTreeSet::new();
+    match items.iter().map(key).find(|name| !seen.insert(name.to_string())) {
+        Some(name) => Err(Refusal::SameName { list, name: name.to_string() }),
+        None => Ok(()),
+    }
+}
+
+fn gates(spec: &CanarySpec) -> Result<Vec<Gate>, Refusal> {
+    use HookType::{ConfirmPromotion, ConfirmRollout, ConfirmTrafficIncrease};
+    let hooks = &spec.analysis.webhooks;
+    let kind = |at: usize| hooks[at].type_.unwrap_or_default();
+    for (at, hook) in hooks.iter().enumerate() {
+        if hook.expire_after.is_some()
+            && !matches!(kind(at), ConfirmRollout | ConfirmTrafficIncrease | ConfirmPromotion)
+        {
+            return Err(Refusal::ExpireAfter { at });
+        }
+        if (0..at).any(|other| kind(other) == kind(at) && hooks[other].name == hook.name) {
+            return Err(Refusal::SameName { list: "webhooks", name: hook.name.clone() });
+        }
+    }
+    let gate = |(at, hook): (usize, &crate::api::canary::Webhook)| Gate {
+        name: hook.name.clone(),
+        kind: kind(at),
+        expires: hook.expire_after.map(Into::into),
+    };
+    Ok(hooks.iter().enumerate().map(gate).collect())
+}
+
+fn metrics<'t>(
+    spec: &CanarySpec,
+    template: impl Fn(&TemplateRef) -> Option<&'t AnalysisTemplateSpec>,
+) -> Result<Vec<MetricPlan>, Refusal> {
+    let plan = |(at, metric): (usize, &Metric)| {
+        let name = metric.name.clone();
+        let template = match &metric.template_ref {
+            Some(reference) => Some(
+                template(reference)
+                    .ok_or_else(|| Refusal::TemplateMissing { at, template: reference.name.clone() })?,
+            ),
+            None if metric.query.is_some()
+                || crate::api::canary::metric::BUILT_IN.contains(&name.as_str()) =>
+            {
+                None
+            }
+            None => return Err(Refusal::MeasuresNothing { at, name }),
+        };
+        let terms = Terms::new(metric, template, &spec.analysis).map_err(|why| Refusal::Judge {
+            at,
+            name: name.clone(),
+            why,
+        })?;
+        Ok(MetricPlan { name, terms })
+    };
+    spec.analysis.metrics.iter().enumerate().map(plan).collect()
+}
+
+fn windows(spec: &CanarySpec) -> Result<Windows, Refusal> {
+    let window = |(at, window): (usize, &crate::api::canary::ReleaseWindow)| {
+        let effect = match window.kind.unwrap_or_default() {
+            WindowKind::Allow => Effect::Allow,
+            WindowKind::Freeze => Effect::Freeze,
+        };
+        let zone = window.time_zone.as_deref().unwrap_or("UTC");
+        Window::parse(effect, &window.cron, zone, window.duration.into())
+            .map_err(|why| Refusal::Window { at, why })
+    };
+    Ok(Windows::new(spec.release_windows.iter().enumerate().map(window).collect::<Result<_, _>>()?))
+}

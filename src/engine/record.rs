@@ -1,0 +1,139 @@
+//! What a pass leaves behind: the status that people and programs read, with
+//! conditions as kstatus, Argo CD, Flux and Flagger's users know them.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{
+    Decision, WakeReason,
+    pass::{Pass, after},
+    report::{Reason, Report},
+};
+use crate::api::{
+    canary::{CanaryStatus, Phase, status::Deadline},
+    condition::{Condition, ConditionStatus, PROMOTED, READY, RECONCILING, STALLED},
+};
+
+impl Pass<'_> {
+    pub fn record(mut self) -> Decision {
+        let reason = self.said.take().or(self.held.take()).unwrap_or(Reason::Initialized);
+        let mut report = Report::from(reason);
+        report.news = self.status.message.as_deref() != Some(&report.sentence);
+        if self.status.release.is_some() {
+            // Whatever was lost on the way, an event or an answer, is found.
+            self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
+        }
+        let deadline = self
+            .wake
+            .as_ref()
+            .and_then(|(at, why)| Some(Deadline { at: Time(*at), reason: why.sentence()?.to_owned() }));
+        let status = &mut self.status;
+        status.next_deadline = deadline;
+        if let Some(revisions) = &status.revisions {
+            status.last_applied_spec.clone_from(&revisions.seen);
+            status.last_promoted_spec.clone_from(&revisions.primary);
+        }
+        write_conditions(status, &report, self.seen.generation, self.now);
+        Decision { status: self.status, actions: self.actions, wake: self.wake, report }
+    }
+}
+
+/// Says a report on a status: message, generation and conditions.
+pub(super) fn write_conditions(
+    status: &mut CanaryStatus,
+    report: &Report,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    status.observed_generation = generation.or(status.observed_generation);
+    if report.news {
+        status.message = Some(report.sentence.clone());
+    }
+    let refused = matches!(report.reason, Reason::Refused { .. });
+    let (ready, reconciling, stalled) = match status.phase {
+        _ if refused => (false, false, true),
+        Phase::Initialized | Phase::Succeeded => (true, false, false),
+        Phase::Failed => (false, false, true),
+        _ => (false, true, false),
+    };
+    let promoted = match status.phase {
+        Phase::Initialized | Phase::Succeeded => ConditionStatus::True,
+        Phase::Failed => ConditionStatus::False,
+        _ => ConditionStatus::Unknown,
+    };
+    let truth = |holds: bool| if holds { ConditionStatus::True } else { ConditionStatus::False };
+    let code = report.reason.code();
+    let phase = phase_name(status.phase);
+    let mut writer = Writer { status, report, generation, now };
+    writer.set(READY, truth(ready), code);
+    writer.set_if(RECONCILING, reconciling, code);
+    writer.set_if(STALLED, stalled, code);
+    writer.set(PROMOTED, promoted, phase);
+}
+
+struct Writer<'a> {
+    status: &'a mut CanaryStatus,
+    report: &'a Report,
+    generation: Option<i64>,
+    now: Timestamp,
+}
+
+impl Writer<'_> {
+    /// A condition that is only there while it holds.
+    fn set_if(&mut self, type_: &str, holds: bool, reason: &str) {
+        if holds {
+            self.set(type_, ConditionStatus::True, reason);
+        } else {
+            self.status.conditions.retain(|condition| condition.type_ != type_);
+        }
+    }
+
+    fn set(&mut self, type_: &str, status: ConditionStatus, reason: &str) {
+        let conditions = &mut self.status.conditions;
+        let at = conditions.iter().position(|condition| condition.type_ == type_).unwrap_or_else(|| {
+            conditions.push(Condition {
+                type_: type_.to_owned(),
+                status,
+                reason: String::new(),
+                message: String::new(),
+                observed_generation: None,
+                last_transition_time: Some(Time(self.now)),
+                last_update_time: None,
+            });
+            conditions.len() - 1
+        });
+        let condition = &mut conditions[at];
+        let same = condition.status == status
+            && condition.reason == reason
+            && condition.message == self.report.sentence
+            && condition.observed_generation == self.generation;
+        if same {
+            return;
+        }
+        if condition.status != status {
+            condition.status = status;
+            condition.last_transition_time = Some(Time(self.now));
+        }
+        reason.clone_into(&mut condition.reason);
+        condition.message.clone_from(&self.report.sentence);
+        condition.observed_generation = self.generation;
+        condition.last_update_time = Some(Time(self.now));
+    }
+}
+
+/// The phase as Flagger's condition names it.
+fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Initializing => "Initializing",
+        Phase::Initialized => "Initialized",
+        Phase::Waiting => "Waiting",
+        Phase::Progressing => "Progressing",
+        Phase::WaitingPromotion => "WaitingPromotion",
+        Phase::Promoting => "Promoting",
+        Phase::Finalising => "Finalising",
+        Phase::Succeeded => "Succeeded",
+        Phase::Failed => "Failed",
+        Phase::Terminating => "Terminating",
+        Phase::Terminated => "Terminated",
+    }
+}

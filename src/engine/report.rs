@@ -1,0 +1,325 @@
+//! Why: one reason for each decision, with its data, and one sentence made
+//! from it. Events, conditions, logs, notifications and the dashboard all say
+//! this sentence and nothing else.
+//!
+//! Sentences name no current time, so that holding still says the same thing
+//! again and need not be told twice.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::api::{Weight, canary::Severity};
+
+/// What a decision came to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    pub reason: Reason,
+    /// The reason in words.
+    pub sentence: String,
+    pub severity: Severity,
+    /// Not said before: worth an event and, by its severity, a notification.
+    pub news: bool,
+}
+
+/// Why a release moved, holds, or ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all_fields = "camelCase")]
+pub enum Reason {
+    // Before the first release, and between releases.
+    TargetMissing,
+    PrimaryMissing,
+    CreatingPrimary,
+    PrimaryStarting { ready: u32, desired: u32 },
+    Initialized,
+    Suspended,
+    Promoted { revision: String },
+    Reverted { revision: String },
+    RestoringPrimary { revision: String },
+    AskingAfterRelease { hook: String },
+
+    // A new revision waits.
+    NewRevision { revision: String, cause: NewBecause },
+    Superseded { by: String },
+    PrimaryNotReady { ready: u32, desired: u32 },
+    WindowClosed { frozen: bool, until: Option<Timestamp> },
+    TooManyReleases { others: u32, cap: u32 },
+    ClearingCanary,
+    GateClosed { gate: String, why: String },
+
+    // A release moves.
+    StartingCanary { replicas: u32 },
+    CanaryNotReady { ready: u32, desired: u32 },
+    CanaryDown,
+    RouteNotInForce { weight: Weight },
+    RoutingUnknown,
+    Advanced { step: u32, of: u32, name: String, weight: Weight },
+    StepsChanged { step: u32, of: u32, weight: Weight },
+    Judging { step: u32, of: u32, name: String, passed: u32, needed: u32 },
+    CheckFailed { failed: u32, threshold: u32, why: String },
+    Inconclusive { why: String },
+    Paused,
+    PauseStep { name: String, until: Option<Timestamp> },
+    AwaitingApproval { name: String, message: Option<String> },
+
+    // A release ends well.
+    Switching,
+    Promoting { revision: String },
+    PrimaryRolling { ready: u32, desired: u32 },
+    TrafficReturning { weight: Weight },
+
+    // A release ends badly.
+    RolledBack { revision: String, cause: Cause },
+    StaysRolledBack { revision: String, why: String },
+    TrafficHeld,
+
+    // Commands.
+    CommandRefused { verb: String, why: String },
+
+    // The Canary itself.
+    Refused { why: String },
+    Reverting,
+    Terminated,
+}
+
+/// What made a revision new.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum NewBecause {
+    Template,
+    Configs(Vec<String>),
+    Retry,
+}
+
+/// What ended a release before its promotion.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all_fields = "camelCase")]
+pub enum Cause {
+    /// So many checks failed; the last one said why.
+    Checks {
+        failed: u32,
+        why: String,
+    },
+    /// One metric alone was enough.
+    Metric {
+        metric: String,
+        why: String,
+    },
+    /// No progress in time.
+    Deadline {
+        seconds: u64,
+        what: String,
+    },
+    GateExpired {
+        gate: String,
+    },
+    /// Somebody was asked for approval and said no.
+    ApprovalRefused {
+        gate: String,
+        why: String,
+    },
+    RollbackGate {
+        gate: String,
+    },
+    Aborted {
+        by: Option<String>,
+    },
+    /// The promoted version was taken back.
+    TakenBack {
+        by: Option<String>,
+    },
+}
+
+impl Reason {
+    /// One word for programs: the reason of conditions and events.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::TargetMissing => "TargetMissing",
+            Self::PrimaryMissing => "PrimaryMissing",
+            Self::CreatingPrimary => "CreatingPrimary",
+            Self::PrimaryStarting { .. } => "PrimaryStarting",
+            Self::Initialized => "Initialized",
+            Self::Suspended => "Suspended",
+            Self::Promoted { .. } => "Promoted",
+            Self::Reverted { .. } => "Reverted",
+            Self::RestoringPrimary { .. } => "RestoringPrimary",
+            Self::AskingAfterRelease { .. } => "AskingAfterRelease",
+            Self::NewRevision { .. } => "NewRevision",
+            Self::Superseded { .. } => "Superseded",
+            Self::PrimaryNotReady { .. } => "PrimaryNotReady",
+            Self::WindowClosed { .. } => "WindowClosed",
+            Self::TooManyReleases { .. } => "TooManyReleases",
+            Self::ClearingCanary => "ClearingCanary",
+            Self::GateClosed { .. } => "GateClosed",
+            Self::StartingCanary { .. } => "StartingCanary",
+            Self::CanaryNotReady { .. } => "CanaryNotReady",
+            Self::CanaryDown => "CanaryDown",
+            Self::RouteNotInForce { .. } => "RouteNotInForce",
+            Self::RoutingUnknown => "RoutingUnknown",
+            Self::Advanced { .. } => "Advanced",
+            Self::StepsChanged { .. } => "StepsChanged",
+            Self::Judging { .. } => "Judging",
+            Self::CheckFailed { .. } => "CheckFailed",
+            Self::Inconclusive { .. } => "Inconclusive",
+            Self::Paused => "Paused",
+            Self::PauseStep { .. } => "PauseStep",
+            Self::AwaitingApproval { .. } => "AwaitingApproval",
+            Self::Switching => "Switching",
+            Self::Promoting { .. } => "Promoting",
+            Self::PrimaryRolling { .. } => "PrimaryRolling",
+            Self::TrafficReturning { .. } => "TrafficReturning",
+            Self::RolledBack { .. } | Self::StaysRolledBack { .. } => "RolledBack",
+            Self::TrafficHeld => "TrafficHeld",
+            Self::CommandRefused { .. } => "CommandRefused",
+            Self::Refused { .. } => "Refused",
+            Self::Reverting => "Reverting",
+            Self::Terminated => "Terminated",
+        }
+    }
+
+    /// Rollbacks are errors, trouble on the way is a warning.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::RolledBack { .. }
+            | Self::StaysRolledBack { .. }
+            | Self::TrafficHeld
+            | Self::RestoringPrimary { .. } => Severity::Error,
+            Self::TargetMissing
+            | Self::PrimaryMissing
+            | Self::CanaryDown
+            | Self::CheckFailed { .. }
+            | Self::Inconclusive { .. }
+            | Self::RoutingUnknown
+            | Self::CommandRefused { .. }
+            | Self::Refused { .. } => Severity::Warn,
+            _ => Severity::Info,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TargetMissing => f.write_str("Waiting for the target: it does not exist."),
+            Self::PrimaryMissing => f.write_str(
+                "The primary is gone and the target has moved on: set the target back to the promoted revision to make it anew.",
+            ),
+            Self::CreatingPrimary => f.write_str("Making the primary from the target."),
+            Self::PrimaryStarting { ready, desired } => {
+                write!(f, "Waiting for the new primary: {ready} of {desired} pods ready.")
+            }
+            Self::Initialized => f.write_str("The primary serves all traffic; waiting for a new revision."),
+            Self::Suspended => f.write_str("Suspended: nothing moves until spec.suspend is false again."),
+            Self::Promoted { revision } => write!(f, "Revision {revision} is promoted and serves all traffic."),
+            Self::Reverted { revision } => {
+                write!(f, "The target is back at revision {revision}, which the primary runs: nothing to release.")
+            }
+            Self::RestoringPrimary { revision } => {
+                write!(f, "Giving the primary back its revision {revision}; traffic comes home once it is ready.")
+            }
+            Self::AskingAfterRelease { hook } => write!(f, "The release is over; calling the hook {hook}."),
+            Self::NewRevision { revision, cause } => match cause {
+                NewBecause::Template => write!(f, "New revision {revision}: the pod template changed."),
+                NewBecause::Configs(names) => write!(f, "New revision {revision}: {} changed.", names.join(", ")),
+                NewBecause::Retry => write!(f, "Revision {revision} gets another try."),
+            },
+            Self::Superseded { by } => write!(f, "Revision {by} arrived and takes the place of this release."),
+            Self::PrimaryNotReady { ready, desired } => {
+                write!(f, "Holding: the primary is not ready ({ready} of {desired} pods).")
+            }
+            Self::WindowClosed { frozen, until } => {
+                f.write_str(if *frozen {
+                    "Holding: a release freeze is on"
+                } else {
+                    "Holding: no release window is open"
+                })?;
+                match until {
+                    Some(until) => write!(f, " until {until}."),
+                    None => f.write_str("."),
+                }
+            }
+            Self::TooManyReleases { others, cap } => {
+                write!(f, "Waiting for a turn: {others} other releases are under way, {cap} may be.")
+            }
+            Self::ClearingCanary => f.write_str("Waiting for the pods of the superseded revision to end."),
+            Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
+            Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
+            Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),
+            Self::CanaryNotReady { ready, desired } => {
+                write!(f, "Waiting for the canary: {ready} of {desired} pods ready.")
+            }
+            Self::CanaryDown => f.write_str("The canary has no ready pod: its traffic goes to the primary meanwhile."),
+            Self::RouteNotInForce { weight } => write!(f, "Waiting for the split of {weight} % to be in force."),
+            Self::RoutingUnknown => f.write_str("Holding: the router cannot tell which split is in force."),
+            Self::Advanced { step, of, name, weight } => {
+                write!(f, "Step {} of {of}, {name}: the canary has {weight} % of the traffic.", step + 1)
+            }
+            Self::StepsChanged { step, of, weight } => write!(
+                f,
+                "The steps were edited: going on from step {} of {of}, {weight} % of the traffic.",
+                step + 1
+            ),
+            Self::Judging { step, of, name, passed, needed } => {
+                write!(f, "Step {} of {of}, {name}: {passed} of {needed} looks passed.", step + 1)
+            }
+            Self::CheckFailed { failed, threshold, why } => {
+                write!(f, "Check failed, {failed} of {threshold} that roll back: {why}.")
+            }
+            Self::Inconclusive { why } => write!(f, "Holding, neither good nor bad: {why}."),
+            Self::Paused => f.write_str("Paused by hand; judging goes on, and resume continues."),
+            Self::PauseStep { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until}."),
+            Self::PauseStep { name, until: None } => write!(f, "Step {name}: pausing until somebody resumes."),
+            Self::AwaitingApproval { name, message: Some(message) } => {
+                write!(f, "Step {name}: waiting for approval: {message}")
+            }
+            Self::AwaitingApproval { name, message: None } => write!(f, "Step {name}: waiting for approval."),
+            Self::Switching => f.write_str("Switching all traffic to the canary while the primary is updated."),
+            Self::Promoting { revision } => write!(f, "Promoting revision {revision}: copying it to the primary."),
+            Self::PrimaryRolling { ready, desired } => {
+                write!(f, "Waiting for the primary to run the promoted revision: {ready} of {desired} pods ready.")
+            }
+            Self::TrafficReturning { weight } => {
+                write!(f, "Traffic goes home to the primary: {weight} % is still at the canary.")
+            }
+            Self::RolledBack { revision, cause } => write!(f, "Revision {revision} is rolled back: {cause}."),
+            Self::StaysRolledBack { revision, why } => write!(f, "Revision {revision} is rolled back: {why}."),
+            Self::TrafficHeld => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
+            Self::CommandRefused { verb, why } => write!(f, "Refused to {verb}: {why}."),
+            Self::Refused { why } => write!(f, "The Canary cannot be carried out: {why}."),
+            Self::Reverting => f.write_str("Putting back what was there before this Canary."),
+            Self::Terminated => f.write_str("Everything is put back."),
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Checks { failed: 1, why } => write!(f, "a check failed ({why})"),
+            Self::Checks { failed, why } => write!(f, "{failed} checks failed, the last because {why}"),
+            Self::Metric { metric, why } => write!(f, "{metric} failed ({why})"),
+            Self::Deadline { seconds, what } => write!(f, "no progress for {seconds} seconds; {what}"),
+            Self::GateExpired { gate } => write!(f, "the gate {gate} expired before it opened"),
+            Self::ApprovalRefused { gate, why } if why.is_empty() => {
+                write!(f, "approval of {gate} was refused")
+            }
+            Self::ApprovalRefused { gate, why } => write!(f, "approval of {gate} was refused ({why})"),
+            Self::RollbackGate { gate } => write!(f, "the rollback gate {gate} asked for it"),
+            Self::Aborted { by } => by_whom(f, "aborted", by),
+            Self::TakenBack { by } => by_whom(f, "taken back to the version before", by),
+        }
+    }
+}
+
+fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::Result {
+    match by {
+        Some(by) => write!(f, "{what} by {by}"),
+        None => f.write_str(what),
+    }
+}
+
+impl From<Reason> for Report {
+    fn from(reason: Reason) -> Self {
+        Self { sentence: reason.to_string(), severity: reason.severity(), news: true, reason }
+    }
+}

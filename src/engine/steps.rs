@@ -1,0 +1,319 @@
+//! The steps of a release, whichever of the four ways they were written in.
+
+use std::{sync::Arc, time::Duration};
+
+use sha2::{Digest, Sha256};
+
+use super::{action::Split, plan::Refusal};
+use crate::api::{
+    Weight,
+    canary::{Analysis, HttpMatch, Provider, step::Approval, step::StepReplicas},
+};
+
+/// One step: what it sets, and what must hold before the next.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    pub name: String,
+    pub split: Split,
+    /// None: as the target or its autoscaler has it.
+    pub replicas: Option<Replicas>,
+    /// How many looks must pass. A step that only pauses, asks or scales needs
+    /// none; a look that fails counts all the same.
+    pub looks: u32,
+    /// How long one look lasts.
+    pub interval: Duration,
+    /// Which metrics are judged, by their place in the plan.
+    pub metrics: Vec<usize>,
+    pub pause: Option<Pause>,
+    pub approval: Option<Asking>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replicas {
+    Count(u32),
+    /// Of the primary's, rounded up.
+    Percent(u32),
+}
+
+impl Replicas {
+    /// At least one, whatever the primary has.
+    pub fn of(self, primary: u32) -> u32 {
+        match self {
+            Self::Count(count) => count.max(1),
+            Self::Percent(percent) => {
+                let share = u64::from(primary) * u64::from(percent);
+                u32::try_from(share.div_ceil(100)).unwrap_or(u32::MAX).max(1)
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    For(Duration),
+    UntilResumed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    pub message: Option<String>,
+    pub expires: Option<Duration>,
+}
+
+impl From<&Approval> for Asking {
+    fn from(approval: &Approval) -> Self {
+        Self { message: approval.message.clone(), expires: approval.expire_after.map(Into::into) }
+    }
+}
+
+/// How traffic moves, as the three classic strategies name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    Canary,
+    /// Chosen requests go to the canary.
+    AB,
+    /// None do, until all do.
+    BlueGreen,
+}
+
+/// Flagger's choice for a router that cannot divide traffic.
+const UNDIVIDED_ITERATIONS: u32 = 10;
+/// More steps than this help nobody and do not fit into anybody's patience.
+const MOST_STEPS: usize = 1000;
+
+/// Brings the four ways of writing steps into one.
+pub fn steps(
+    analysis: &Analysis,
+    provider: Option<Provider>,
+    interval: Duration,
+    metrics: &[&str],
+) -> Result<(Strategy, Vec<Step>), Refusal> {
+    let ways = [
+        ("iterations", analysis.iterations.is_some()),
+        ("stepWeight", analysis.step_weight.is_some()),
+        ("stepWeights", !analysis.step_weights.is_empty()),
+        ("steps", !analysis.steps.is_empty()),
+    ];
+    let written: Vec<_> = ways.iter().filter(|(_, written)| *written).map(|(name, _)| *name).collect();
+    let [way] = written[..] else {
+        return Err(if written.is_empty() { Refusal::NoSteps } else { Refusal::SeveralWays(written) });
+    };
+    let builder = Builder {
+        analysis,
+        interval,
+        all: (0..metrics.len()).collect(),
+        matches: analysis.match_[..].into(),
+    };
+    let undivided = provider == Some(Provider::Kubernetes) && way != "steps";
+    match way {
+        "steps" => Ok((Strategy::Canary, builder.spelled_out(metrics)?)),
+        _ if undivided => {
+            let looks = analysis.iterations.unwrap_or(UNDIVIDED_ITERATIONS);
+            Ok((Strategy::BlueGreen, builder.looks_only(looks, &Arc::default())))
+        }
+        "iterations" => {
+            let strategy = if analysis.match_.is_empty() { Strategy::BlueGreen } else { Strategy::AB };
+            Ok((strategy, builder.looks_only(analysis.iterations.unwrap_or(1), &builder.matches)))
+        }
+        "stepWeight" => Ok((Strategy::Canary, builder.weights(builder.equal_weights()?))),
+        _ => Ok((Strategy::Canary, builder.weights(builder.listed_weights()?))),
+    }
+}
+
+/// Tells one list of steps from another, so that an edit in the middle of a
+/// release is noticed. What does not move traffic is left out: a renamed step,
+/// another interval or another metric simply apply from now on.
+pub fn fingerprint(strategy: Strategy, steps: &[Step]) -> String {
+    let mut digest = Sha256::new();
+    digest.update(format!("{strategy:?}"));
+    for Step { name: _, split, replicas, looks, interval: _, metrics: _, pause, approval } in steps {
+        digest.update(format!("{split:?} {replicas:?} {looks} {pause:?} {}", approval.is_some()));
+    }
+    digest.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+struct Builder<'a> {
+    analysis: &'a Analysis,
+    interval: Duration,
+    all: Vec<usize>,
+    matches: Arc<[HttpMatch]>,
+}
+
+impl Builder<'_> {
+    fn max_weight(&self) -> Weight {
+        self.analysis.max_weight.filter(|max| *max > Weight::ZERO).unwrap_or(Weight::FULL)
+    }
+
+    /// `stepWeight`, twice it, three times it, up to the limit and never past.
+    fn equal_weights(&self) -> Result<Vec<Weight>, Refusal> {
+        let step = self.analysis.step_weight.unwrap_or_default();
+        let max = self.max_weight();
+        if step == Weight::ZERO {
+            return Err(Refusal::StepWeightZero);
+        }
+        if step > max {
+            return Err(Refusal::MaxWeightTooLow { field: "stepWeight", max });
+        }
+        let count = usize::from(max.hundredths()).div_ceil(usize::from(step.hundredths()));
+        if count > MOST_STEPS {
+            return Err(Refusal::TooManySteps { step });
+        }
+        let mut weights = vec![step];
+        while let Some(last) = weights.last().filter(|last| **last < max) {
+            weights.push(last.plus(step).min(max));
+        }
+        Ok(weights)
+    }
+
+    fn listed_weights(&self) -> Result<Vec<Weight>, Refusal> {
+        let listed = &self.analysis.step_weights;
+        rising(listed.iter().copied().enumerate(), "stepWeights")?;
+        let max = self.max_weight();
+        if listed.first().is_some_and(|first| *first > max) {
+            return Err(Refusal::MaxWeightTooLow { field: "stepWeights[0]", max });
+        }
+        let mut weights: Vec<_> = listed.iter().map(|weight| (*weight).min(max)).collect();
+        weights.dedup();
+        Ok(weights)
+    }
+
+    fn weights(&self, weights: Vec<Weight>) -> Vec<Step> {
+        let step = |weight| Step {
+            name: format!("{weight} %"),
+            split: Split { matches: self.matches.clone(), ..Split::weight(weight) },
+            ..self.plain()
+        };
+        self.mirror().into_iter().chain(weights.into_iter().map(step)).collect()
+    }
+
+    fn looks_only(&self, looks: u32, matches: &Arc<[HttpMatch]>) -> Vec<Step> {
+        let step = Step {
+            name: if matches.is_empty() { "no live traffic" } else { "matched requests" }.to_owned(),
+            split: Split { matches: matches.clone(), ..Split::home() },
+            looks: looks.max(1),
+            ..self.plain()
+        };
+        self.mirror().into_iter().chain([step]).collect()
+    }
+
+    /// `mirror: true` puts one look at copied traffic before everything else.
+    fn mirror(&self) -> Option<Step> {
+        let share = self.analysis.mirror_weight.filter(|share| *share > Weight::ZERO).unwrap_or(Weight::FULL);
+        self.analysis.mirror.then(|| Step {
+            name: format!("mirror {share} %"),
+            split: Split { mirror: share, ..Split::home() },
+            ..self.plain()
+        })
+    }
+
+    fn plain(&self) -> Step {
+        Step {
+            name: String::new(),
+            split: Split::home(),
+            replicas: None,
+            looks: 1,
+            interval: self.interval,
+            metrics: self.all.clone(),
+            pause: None,
+            approval: None,
+        }
+    }
+
+    fn spelled_out(&self, metrics: &[&str]) -> Result<Vec<Step>, Refusal> {
+        let max = self.max_weight();
+        let written = &self.analysis.steps;
+        rising(written.iter().enumerate().filter_map(|(at, step)| Some((at, step.weight?))), "steps")?;
+        if written.iter().find_map(|step| step.weight).is_some_and(|first| first > max) {
+            return Err(Refusal::MaxWeightTooLow { field: "the first weight in steps", max });
+        }
+        let (mut weight, mut matches, mut replicas) = (Weight::ZERO, self.matches.clone(), None);
+        let mut steps = Vec::with_capacity(written.len() + 1);
+        steps.extend(self.mirror());
+        for (at, step) in written.iter().enumerate() {
+            let moves = step.weight.is_some() || !step.match_.is_empty() || step.mirror.is_some();
+            let judges = step.analysis.is_some() || step.iterations.is_some() || step.interval.is_some();
+            if !moves && !judges && step.replicas.is_none() && step.pause.is_none() && step.approval.is_none()
+            {
+                return Err(Refusal::EmptyStep { at });
+            }
+            weight = step.weight.map_or(weight, |weight| weight.min(max));
+            if !step.match_.is_empty() {
+                matches = step.match_[..].into();
+            }
+            if let Some(asked) = step.replicas {
+                replicas = Some(replicas_of(at, asked)?);
+            }
+            let interval = step.interval.map_or(self.interval, Into::into);
+            if interval < Duration::from_secs(1) {
+                return Err(Refusal::IntervalTooShort { field: format!("steps[{at}].interval") });
+            }
+            let judged = match &step.analysis {
+                None => self.all.clone(),
+                Some(analysis) if analysis.skip => Vec::new(),
+                Some(analysis) if analysis.metrics.is_empty() => self.all.clone(),
+                Some(analysis) => places(at, &analysis.metrics, metrics)?,
+            };
+            let mirror = step.mirror.unwrap_or_default();
+            steps.push(Step {
+                name: step.name.clone().unwrap_or_else(|| what_it_does(step, weight)),
+                split: Split { matches: matches.clone(), mirror, ..Split::weight(weight) },
+                replicas,
+                looks: if moves || judges { step.iterations.unwrap_or(1).max(1) } else { 0 },
+                interval,
+                metrics: judged,
+                pause: step
+                    .pause
+                    .map(|pause| pause.duration.map_or(Pause::UntilResumed, |d| Pause::For(d.into()))),
+                approval: step.approval.as_ref().map(Asking::from),
+            });
+        }
+        Ok(steps)
+    }
+}
+
+fn rising(weights: impl Iterator<Item = (usize, Weight)>, field: &'static str) -> Result<(), Refusal> {
+    let mut last = None;
+    for (at, weight) in weights {
+        if last.is_some_and(|last| weight <= last) {
+            return Err(Refusal::WeightsFall { field, at });
+        }
+        last = Some(weight);
+    }
+    Ok(())
+}
+
+fn replicas_of(at: usize, asked: StepReplicas) -> Result<Replicas, Refusal> {
+    match (asked.count, asked.percent) {
+        (Some(count), None) => Ok(Replicas::Count(count)),
+        (None, Some(percent)) => Ok(Replicas::Percent(percent)),
+        _ => Err(Refusal::StepReplicas { at }),
+    }
+}
+
+fn places(at: usize, names: &[String], metrics: &[&str]) -> Result<Vec<usize>, Refusal> {
+    let place = |name: &String| {
+        metrics
+            .iter()
+            .position(|metric| metric == name)
+            .ok_or_else(|| Refusal::StepMetricUnknown { at, metric: name.clone() })
+    };
+    names.iter().map(place).collect()
+}
+
+fn what_it_does(step: &crate::api::canary::Step, weight: Weight) -> String {
+    if step.weight.is_some() {
+        format!("{weight} %")
+    } else if let Some(share) = step.mirror {
+        format!("mirror {share} %")
+    } else if !step.match_.is_empty() {
+        "matched requests".to_owned()
+    } else if step.approval.is_some() {
+        "approval".to_owned()
+    } else if step.pause.is_some() {
+        "pause".to_owned()
+    } else if step.replicas.is_some() {
+        "scale".to_owned()
+    } else {
+        "analysis".to_owned()
+    }
+}

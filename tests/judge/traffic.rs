@@ -1,0 +1,100 @@
+//! Releases to judge: requests of both arms, look by look.
+
+use std::num::NonZero;
+use std::thread;
+
+use serin::analysis::measurement::{Arms, Counts, Measurement};
+
+use crate::random::{Poisson, Random};
+
+/// Seconds between two looks.
+pub const SCRAPE: u64 = 10;
+
+/// A stretch of a release during which nothing changes.
+#[derive(Clone, Copy)]
+pub struct Stretch {
+    pub looks: u32,
+    /// Requests a second, both arms together.
+    pub rps: f64,
+    /// The canary's share of them.
+    pub weight: f64,
+    pub errors: Arms<f64>,
+    /// Failures that come together.
+    pub clump: u64,
+}
+
+impl Stretch {
+    /// Five percent of the traffic to a canary as healthy as the primary, for half an hour.
+    pub fn healthy(rps: f64, errors: f64) -> Self {
+        Stretch { looks: 180, rps, weight: 0.05, errors: Arms { canary: errors, primary: errors }, clump: 1 }
+    }
+
+    pub fn canary_errors(mut self, rate: f64) -> Self {
+        self.errors.canary = rate;
+        self
+    }
+}
+
+pub struct Release {
+    name: &'static str,
+    stretches: Vec<(u32, Arms<Arm>)>,
+}
+
+struct Arm {
+    good: Poisson,
+    clumps: Poisson,
+    clump: u64,
+}
+
+impl Arm {
+    fn draw(&self, random: &mut Random) -> Counts {
+        let bad = self.clump * self.clumps.draw(random);
+        Counts::of_bad(bad, bad + self.good.draw(random))
+    }
+}
+
+impl Release {
+    pub fn new(name: &'static str, stretches: &[Stretch]) -> Self {
+        let arm = |requests: f64, errors: f64, clump: u64| Arm {
+            good: Poisson::new(requests * (1.0 - errors)),
+            clumps: Poisson::new(requests * errors / clump as f64),
+            clump,
+        };
+        let stretches = stretches.iter().map(|s| {
+            let requests = s.rps * SCRAPE as f64;
+            let canary = arm(requests * s.weight, s.errors.canary, s.clump);
+            let primary = arm(requests * (1.0 - s.weight), s.errors.primary, s.clump);
+            (s.looks, Arms { canary, primary })
+        });
+        Release { name, stretches: stretches.collect() }
+    }
+
+    /// What one run of this release measures, look by look.
+    pub fn looks(&self, run: u64) -> impl Iterator<Item = Arms<Counts>> {
+        let mut random = Random::seeded(self.name, run);
+        let arms = self.stretches.iter().flat_map(|(looks, arms)| (0..*looks).map(move |_| arms));
+        arms.map(move |arms| Arms {
+            canary: arms.canary.draw(&mut random),
+            primary: arms.primary.draw(&mut random),
+        })
+    }
+}
+
+pub fn measured(look: Arms<Counts>) -> Measurement {
+    Measurement::Counts(look)
+}
+
+/// The results of many runs, in order, on all cores.
+pub fn runs<T: Send>(count: u64, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    let part = count.div_ceil(threads);
+    thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|i| {
+                let run = &run;
+                scope.spawn(move || (i * part..((i + 1) * part).min(count)).map(run).collect::<Vec<T>>())
+            })
+            .collect();
+        parts.into_iter().flat_map(|part| part.join().expect("a run must not panic")).collect()
+    })
+}
