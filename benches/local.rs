@@ -35,7 +35,10 @@ fn main() {
     let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
     runtime.block_on(async {
         println!("{OBJECTS} ConfigMaps of 1 KiB, {WRITERS} writers, {WATCHERS} watchers\n");
-        println!("{:<34}{:>12}{:>12}{:>14}{:>14}", "", "creates/s", "updates/s", "fan-out p50", "fan-out p99");
+        println!(
+            "{:<34}{:>12}{:>12}{:>14}{:>14}",
+            "", "creates/s", "updates/s", "fan-out p50", "fan-out p99"
+        );
 
         let local = Local::new(Options::default());
         let in_process = measure("local, in process", &local.client()).await;
@@ -58,7 +61,10 @@ fn main() {
 }
 
 async fn measure(name: &str, client: &Client) -> Figures {
-    let creates = writes_per_second(client, |i| (http::Method::POST, "/api/v1/namespaces/default/configmaps".into(), config_map(i, 0))).await;
+    let creates = writes_per_second(client, |i| {
+        (http::Method::POST, "/api/v1/namespaces/default/configmaps".into(), config_map(i, 0))
+    })
+    .await;
     let updates = writes_per_second(client, |i| {
         let path = format!("/api/v1/namespaces/default/configmaps/object-{i}");
         (http::Method::PUT, path, config_map(i, 1))
@@ -89,7 +95,7 @@ async fn writes_per_second(client: &Client, request: impl Fn(usize) -> (http::Me
     stream::iter(0..OBJECTS)
         .map(|index| {
             let (method, path, body) = request(index);
-            send(client, method, &path, &body)
+            async move { send(client, method, &path, &body).await }
         })
         .buffer_unordered(WRITERS)
         .for_each(|()| async {})
@@ -110,7 +116,9 @@ async fn send(client: &Client, method: http::Method, path: &str, body: &Value) {
 /// Each change's way to each watcher: from just before the write is sent to
 /// the moment the watcher has the line.
 async fn fan_out(client: &Client) -> Vec<Duration> {
-    let list = Request::get("/api/v1/namespaces/default/configmaps?limit=1").body(Vec::new()).expect("a valid request");
+    let list = Request::get("/api/v1/namespaces/default/configmaps?limit=1")
+        .body(Vec::new())
+        .expect("a valid request");
     let list: Value = client.request(list).await.expect("a list");
     let version = list["metadata"]["resourceVersion"].as_str().expect("a list has a version").to_owned();
 
@@ -121,7 +129,8 @@ async fn fan_out(client: &Client) -> Vec<Duration> {
         let body = client.send(request).await.expect("a watch").into_body();
         let seen = seen.clone();
         tokio::spawn(async move {
-            let mut lines = body.into_data_stream().map_ok(|chunk| chunk.iter().filter(|byte| **byte == b'\n').count());
+            let mut lines =
+                body.into_data_stream().map_ok(|chunk| chunk.iter().filter(|byte| **byte == b'\n').count());
             while let Ok(Some(ended)) = lines.try_next().await {
                 for _ in 0..ended {
                     let _ = seen.send(Instant::now());
@@ -133,10 +142,18 @@ async fn fan_out(client: &Client) -> Vec<Duration> {
     for turn in 0..CHANGES {
         tokio::time::sleep(PAUSE).await;
         let written = Instant::now();
-        send(client, http::Method::PUT, "/api/v1/namespaces/default/configmaps/object-5000", &config_map(5000, turn + 2)).await;
+        send(
+            client,
+            http::Method::PUT,
+            "/api/v1/namespaces/default/configmaps/object-5000",
+            &config_map(5000, turn + 2),
+        )
+        .await;
         for _ in 0..WATCHERS {
             let arrival = tokio::time::timeout(PATIENCE, arrivals.recv()).await;
-            delays.push(arrival.expect("every watcher is told").expect("watchers are alive").duration_since(written));
+            delays.push(
+                arrival.expect("every watcher is told").expect("watchers are alive").duration_since(written),
+            );
         }
     }
     delays

@@ -32,9 +32,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let serving = local.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),
-        None => (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true),
+        None => {
+            (std::env::temp_dir().join(format!("serin-local-{}.kubeconfig", serving.address.port())), true)
+        }
     };
     serving.write_kubeconfig(&path)?;
+    let _cluster = local.start_cluster(true);
     println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());
     println!("export KUBECONFIG={}", path.display());
     tokio::select! {

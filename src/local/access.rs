@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::request::Verb;
+use super::schema::FieldError;
 
 pub const MASTERS: &str = "system:masters";
 
@@ -106,8 +107,25 @@ impl Access {
     }
 
     /// Answers a TokenReview, SubjectAccessReview or SelfSubjectAccessReview.
-    pub fn review(&self, kind: &str, mut review: Value, who: &Identity) -> Value {
+    pub fn review(&self, resource: &Resource, mut review: Value, who: &Identity) -> Result<Value, Refusal> {
+        let kind = resource.kind.as_str();
         let spec = &review["spec"];
+        let is_empty = |field: &str| spec[field].as_str().unwrap_or_default().is_empty();
+        let invalid = |error| Err(Refusal::invalid(resource, "", &[error]));
+        if kind == "TokenReview" && is_empty("token") {
+            return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+        }
+        if kind != "TokenReview"
+            && !spec["resourceAttributes"].is_object()
+            && !spec["nonResourceAttributes"].is_object()
+        {
+            let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            return invalid(FieldError::invalid("spec.resourceAttributes", &Value::Null, detail));
+        }
+        if kind == "SubjectAccessReview" && is_empty("user") && !spec["groups"].is_array() {
+            let detail = "at least one of user or group must be specified";
+            return invalid(FieldError::invalid("spec.user", &json!(""), detail));
+        }
         let status = if kind == "TokenReview" {
             match spec["token"].as_str().and_then(|token| self.identify(token)) {
                 Some(known) => json!({
@@ -119,7 +137,12 @@ impl Access {
         } else {
             let subject = Identity {
                 user: spec["user"].as_str().unwrap_or_default().to_owned(),
-                groups: spec["groups"].as_array().into_iter().flatten().filter_map(|g| Some(g.as_str()?.to_owned())).collect(),
+                groups: spec["groups"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|g| Some(g.as_str()?.to_owned()))
+                    .collect(),
             };
             let subject = if kind == "SelfSubjectAccessReview" { who } else { &subject };
             let attributes = &spec["resourceAttributes"];
@@ -138,6 +161,6 @@ impl Access {
             json!({ "allowed": self.allows(subject, &wish) })
         };
         review["status"] = status;
-        review
+        Ok(review)
     }
 }

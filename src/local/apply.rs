@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::clock;
-use super::fields::{Fields, Step, item_step};
+use super::fields::{Fields, Step, children, item_step};
 use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::schema::{ListKind, Schema};
@@ -42,6 +42,7 @@ pub fn apply(
     if let Some(metadata) = config["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
+    check_config(resource, &config)?;
     let mut managed = Managed::of(live);
     let wanted = writable(Fields::of(&config, schema), resource, manager);
     let before = managed.take(manager).map(|entry| entry.fields).unwrap_or_default();
@@ -149,7 +150,11 @@ impl Managed {
         match entries.as_slice() {
             [] => Stated::Nothing,
             [one] if one.as_object().is_some_and(Map::is_empty) => Stated::Reset,
-            all => all.iter().map(Entry::read).collect::<Option<_>>().map_or(Stated::Nothing, |e| Stated::Entries(Managed(e))),
+            all => all
+                .iter()
+                .map(Entry::read)
+                .collect::<Option<_>>()
+                .map_or(Stated::Nothing, |e| Stated::Entries(Managed(e))),
         }
     }
 
@@ -166,7 +171,9 @@ impl Managed {
         self.0.retain(|entry| !entry.fields.is_empty());
         // Appliers first, then by age and name: a stable order for people.
         self.0.sort_by(|a, b| {
-            let rank = |e: &Entry| (e.manager.operation == Operation::Update, e.time.clone(), e.manager.name.clone());
+            let rank = |e: &Entry| {
+                (e.manager.operation == Operation::Update, e.time.clone(), e.manager.name.clone())
+            };
             rank(a).cmp(&rank(b))
         });
         let entries: Vec<Value> = self.0.iter().map(|entry| entry.write(live)).collect();
@@ -228,9 +235,6 @@ impl Entry {
         }
         if self.manager.operation == Operation::Update {
             text += &format!(" using {}", self.api_version);
-            if let Some(time) = &self.time {
-                text += &format!(" at {time}");
-            }
         }
         text
     }
@@ -261,6 +265,40 @@ fn writable(mut fields: Fields, resource: &Resource, manager: &Manager) -> Field
     }
     fields.tidy();
     fields
+}
+
+/// An applied object must fit its schema exactly, or its fields cannot be
+/// owned: nothing unknown, no item twice.
+fn check_config(resource: &Resource, config: &Value) -> Result<(), Refusal> {
+    let wrong = match resource.schema.prune(&mut config.clone()).first() {
+        Some(unknown) => Some(format!(".{unknown}: field not declared in schema")),
+        None => duplicate(config, Some(&resource.schema), ""),
+    };
+    let Some(wrong) = wrong else { return Ok(()) };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &config["metadata"];
+    Err(Refusal::failed(format!(
+        "failed to create typed patch object ({}/{}; {}, Kind={}): {wrong}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        resource.api_version(),
+        resource.kind
+    )))
+}
+
+fn duplicate(value: &Value, schema: Option<&Schema>, path: &str) -> Option<String> {
+    let mut seen: Vec<Step> = Vec::new();
+    for (step, child, below) in children(value, schema)? {
+        let here = format!("{path}{step}");
+        if seen.contains(&step) {
+            return Some(format!("{path}: duplicate entries for key {step}"));
+        }
+        if let Some(found) = duplicate(child, below, &here) {
+            return Some(found);
+        }
+        seen.push(step);
+    }
+    None
 }
 
 /// `config` laid over `live`: maps field by field, keyed lists item by item.

@@ -20,7 +20,7 @@ const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Serves the built-in kinds; custom ones follow as they are defined.
 pub fn serve_definitions(server: &Server) {
-    server.set_kinds(Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
+    server.change_kinds(|_| Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
 }
 
 /// What a write to this resource means for the kinds that are served.
@@ -28,7 +28,9 @@ pub fn after_write(server: &Server, resource: &Resource, stored: &Arc<Object>) {
     if resource.collection() == COLLECTION {
         match server.store.get(COLLECTION, &stored.key) {
             None => withdraw(server, &stored.value),
-            Some(current) if current.value["metadata"]["deletionTimestamp"].is_string() => clean_up(server, &current),
+            Some(current) if current.value["metadata"]["deletionTimestamp"].is_string() => {
+                clean_up(server, &current)
+            }
             Some(current) => accept(server, &current),
         }
     } else if resource.origin == Origin::Custom
@@ -54,7 +56,8 @@ pub fn validate(definition: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let spec = &definition["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (name, plural, group) = (text(&definition["metadata"]["name"]), text(&spec["names"]["plural"]), text(&spec["group"]));
+    let (name, plural, group) =
+        (text(&definition["metadata"]["name"]), text(&spec["names"]["plural"]), text(&spec["group"]));
     if name != format!("{plural}.{group}") {
         let detail = "must be spec.names.plural+\".\"+spec.group";
         errors.push(FieldError::invalid("metadata.name", &json!(name), detail));
@@ -83,7 +86,8 @@ pub fn validate(definition: &Value) -> Vec<FieldError> {
 
 /// Serves the definition's kinds and says so in its status.
 fn accept(server: &Server, definition: &Arc<Object>) {
-    let already_served = definition.value["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
+    let already_served =
+        definition.value["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
     let generation = &definition.value["metadata"]["generation"];
     if already_served && definition.value["status"]["observedGeneration"] == *generation {
         return;
@@ -97,7 +101,8 @@ fn accept(server: &Server, definition: &Arc<Object>) {
             "lastTransitionTime": now, "observedGeneration": generation,
         })
     };
-    let storage = spec["versions"].as_array().into_iter().flatten().find(|version| version["storage"] == true);
+    let storage =
+        spec["versions"].as_array().into_iter().flatten().find(|version| version["storage"] == true);
     value["status"] = json!({
         "acceptedNames": spec["names"],
         "conditions": [
@@ -107,9 +112,8 @@ fn accept(server: &Server, definition: &Arc<Object>) {
         "observedGeneration": generation,
         "storedVersions": storage.map(|version| vec![version["name"].clone()]).unwrap_or_default(),
     });
-    let others = without(server, &value);
     let served = resources(&value).into_iter().map(Arc::new);
-    server.set_kinds(Kinds::new(others.into_iter().chain(served).collect()));
+    server.change_kinds(|kinds| Kinds::new(without(kinds, &value).chain(served).collect()));
     // Somebody may have written again already; their write comes here too.
     let _ = server.store.put(COLLECTION, &definition.key, Expect::Version(definition.version), value);
 }
@@ -136,24 +140,26 @@ fn clean_up(server: &Server, definition: &Arc<Object>) {
     let mut value = current.value.clone();
     if let Some(finalizers) = value["metadata"]["finalizers"].as_array_mut() {
         finalizers.retain(|finalizer| finalizer != CLEANUP);
-        if finalizers.is_empty() && server.store.remove(COLLECTION, &current.key, current.version, value.clone()).is_ok() {
+        if finalizers.is_empty()
+            && server.store.remove(COLLECTION, &current.key, current.version, value.clone()).is_ok()
+        {
             withdraw(server, &value);
         }
     }
 }
 
 fn withdraw(server: &Server, definition: &Value) {
-    server.set_kinds(Kinds::new(without(server, definition)));
+    server.change_kinds(|kinds| Kinds::new(without(kinds, definition).collect()));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let spec = &definition["spec"];
     server.store.close(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
 }
 
 /// All that is served besides this definition's kinds.
-fn without(server: &Server, definition: &Value) -> Vec<Arc<Resource>> {
+fn without(kinds: &Kinds, definition: &Value) -> impl Iterator<Item = Arc<Resource>> {
     let spec = &definition["spec"];
     let is_of_it = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
-    server.kinds().all().iter().filter(|r| !is_of_it(r)).cloned().collect()
+    kinds.all().iter().filter(move |r| !is_of_it(r)).cloned()
 }
 
 /// The resources that a definition serves, one a version.
@@ -162,7 +168,8 @@ fn resources(definition: &Value) -> Vec<Resource> {
     let names = &spec["names"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let texts = |value: &Value| value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
-    let served = spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true);
+    let served =
+        spec["versions"].as_array().into_iter().flatten().filter(|version| version["served"] == true);
     served
         .filter_map(|version| {
             let open_api = version["schema"]["openAPIV3Schema"].clone();

@@ -8,7 +8,7 @@ use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::request::Params;
 use super::selector::Selector;
-use super::server::{Server, success};
+use super::server::{Call, Server, success};
 use super::store::{Expect, Key, Object};
 use super::write::{TRIES, is_finished, parse_json};
 use super::{clock, crd, read};
@@ -32,7 +32,8 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
-    pub fn of(params: &Params, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+    pub fn of(call: &Call, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+        let params = &call.params;
         let body = if body.is_empty() { json!({}) } else { parse_json(body)? };
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let policy = match params.propagation_policy.as_str() {
@@ -46,7 +47,7 @@ impl DeleteOptions {
             "Orphan" => Propagation::Orphan,
             other => {
                 return Err(Refusal::delete_options(&format!(
-                    "propagationPolicy: Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+                    "propagationPolicy: Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
                 )));
             }
         };
@@ -55,24 +56,31 @@ impl DeleteOptions {
             propagation,
             uid: text(&body["preconditions"]["uid"]),
             version: text(&body["preconditions"]["resourceVersion"]),
-            dry_run: params.is_dry_run()? || body["dryRun"].as_array().is_some_and(|all| !all.is_empty()),
+            dry_run: params.is_dry_run(call.verb)?
+                || body["dryRun"].as_array().is_some_and(|all| !all.is_empty()),
         })
     }
 }
 
 /// Deletes an object, or marks it if something must happen first. The answer
 /// is the marked object, or a `Status` once it is gone.
-pub fn delete(server: &Server, resource: &Resource, key: &Key, options: &DeleteOptions) -> Result<Value, Refusal> {
+pub fn delete(
+    server: &Server,
+    resource: &Resource,
+    key: &Key,
+    options: &DeleteOptions,
+) -> Result<Value, Refusal> {
     let collection = resource.collection();
     for _ in 0..TRIES {
-        let live = server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        let live =
+            server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
         check_preconditions(resource, &live, options)?;
         let mut object = live.value.clone();
         mark_deleted(server, resource, &mut object, options);
-        if options.dry_run {
-            return Ok(object);
-        }
         let finished = is_finished(resource, &object);
+        if options.dry_run {
+            return Ok(if finished { success(resource, &object) } else { object });
+        }
         if !finished && object == live.value {
             return Ok(object);
         }
@@ -84,7 +92,11 @@ pub fn delete(server: &Server, resource: &Resource, key: &Key, options: &DeleteO
         if let Ok(stored) = committed {
             crd::after_write(server, resource, &stored);
             let answers_with_object = !finished || resource.kind == "Pod" || resource.kind == "Namespace";
-            return Ok(if answers_with_object { stored.value.clone() } else { success(resource, &stored.value) });
+            return Ok(if answers_with_object {
+                stored.value.clone()
+            } else {
+                success(resource, &stored.value)
+            });
         }
     }
     Err(Refusal::modified(resource, &key.name))
@@ -133,7 +145,18 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".into(), json!(generation + 1));
         }
-    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64()) {
+    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64())
+    {
+        // Only ever sooner: moved by as much as the grace period shrinks.
+        let shrunk =
+            metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or_default().saturating_sub(grace);
+        let ends =
+            metadata["deletionTimestamp"].as_str().and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        if let Some(ends) =
+            ends.and_then(|ends| ends.checked_sub(std::time::Duration::from_secs(shrunk)).ok())
+        {
+            metadata.insert("deletionTimestamp".into(), json!(clock::seconds(ends.max(server.clock.now()))));
+        }
         metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
     }
     let waits_for_dependents = match options.propagation {
@@ -158,7 +181,12 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
 
 fn check_preconditions(resource: &Resource, live: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
     let checks = [
-        (&options.uid, live.value["metadata"]["uid"].as_str().unwrap_or_default().to_owned(), "UID", "deleted and then recreated"),
+        (
+            &options.uid,
+            live.value["metadata"]["uid"].as_str().unwrap_or_default().to_owned(),
+            "UID",
+            "deleted and then recreated",
+        ),
         (&options.version, live.version.to_string(), "ResourceVersion", "modified"),
     ];
     for (stated, held, what, how) in checks {

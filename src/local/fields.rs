@@ -6,7 +6,7 @@
 //! to say; without a schema a list is one value and a map is its fields.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt;
 
 use serde_json::{Map, Value};
 
@@ -48,6 +48,23 @@ impl Fields {
         }
     }
 
+    /// The fields of a value that was not there before: also the free maps
+    /// themselves, such as `labels`, which came with their first entry.
+    fn added(value: &Value, schema: Option<&Schema>) -> Fields {
+        let Some(children) = children(value, schema) else { return Fields::of(value, schema) };
+        let is_list = value.is_array();
+        let mut fields = Fields {
+            own: children.is_empty() || schema.is_some_and(Schema::is_free_map),
+            children: BTreeMap::new(),
+        };
+        for (step, child, schema) in children {
+            let mut below = Fields::added(child, schema);
+            below.own |= is_list;
+            fields.children.insert(step, below);
+        }
+        fields
+    }
+
     /// The fields of `new` that are not in `old`, or differ there.
     pub fn changed(old: &Value, new: &Value, schema: Option<&Schema>) -> Fields {
         if old == new {
@@ -56,17 +73,15 @@ impl Fields {
         let (Some(before), Some(after)) = (children(old, schema), children(new, schema)) else {
             return Fields::of(new, schema);
         };
-        if after.is_empty() {
-            return Fields { own: true, children: BTreeMap::new() };
-        }
         let is_list = new.is_array();
-        let before: BTreeMap<Step, &Value> = before.into_iter().map(|(step, value, _)| (step, value)).collect();
+        let before: BTreeMap<Step, &Value> =
+            before.into_iter().map(|(step, value, _)| (step, value)).collect();
         let mut fields = Fields::default();
         for (step, child, schema) in after {
             let below = match before.get(&step) {
                 Some(old) => Fields::changed(old, child, schema),
                 None => {
-                    let mut added = Fields::of(child, schema);
+                    let mut added = Fields::added(child, schema);
                     added.own |= is_list;
                     added
                 }
@@ -174,7 +189,9 @@ impl Fields {
             }
         }
         match value {
-            Value::Object(map) => map.retain(|name, _| !gone.iter().any(|s| matches!(s, Step::Field(f) if f == name))),
+            Value::Object(map) => {
+                map.retain(|name, _| !gone.iter().any(|s| matches!(s, Step::Field(f) if f == name)))
+            }
             Value::Array(items) => {
                 let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
                 items.retain(|item| item_step(item, &kind, schema).is_none_or(|step| !gone.contains(&&step)));
@@ -186,19 +203,16 @@ impl Fields {
     /// Each path in words: `.spec.containers[name="app"].image`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
-        self.collect_paths(&mut String::new(), &mut paths);
+        self.collect_paths("", &mut paths);
         paths
     }
 
-    fn collect_paths(&self, prefix: &mut String, paths: &mut Vec<String>) {
+    fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
         if self.own {
-            paths.push(prefix.clone());
+            paths.push(prefix.to_owned());
         }
         for (step, below) in &self.children {
-            let length = prefix.len();
-            step.print(prefix);
-            below.collect_paths(prefix, paths);
-            prefix.truncate(length);
+            below.collect_paths(&format!("{prefix}{step}"), paths);
         }
     }
 
@@ -257,19 +271,20 @@ impl Step {
             _ => None,
         }
     }
+}
 
-    fn print(&self, out: &mut String) {
-        // Writing to a String cannot fail.
-        let _ = match self {
-            Step::Field(name) => write!(out, ".{name}"),
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Field(name) => write!(f, ".{name}"),
             Step::Key(keys) => {
                 let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
                 let pairs: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                write!(out, "[{}]", pairs.join(","))
+                write!(f, "[{}]", pairs.join(","))
             }
-            Step::Item(item) => write!(out, "[={item}]"),
-            Step::Index(index) => write!(out, "[{index}]"),
-        };
+            Step::Item(item) => write!(f, "[={item}]"),
+            Step::Index(index) => write!(f, "[{index}]"),
+        }
     }
 }
 
@@ -320,7 +335,9 @@ fn child_mut<'v, 's>(
     schema: Option<&'s Schema>,
 ) -> Option<(&'v mut Value, Option<&'s Schema>)> {
     match (value, step) {
-        (Value::Object(map), Step::Field(name)) => Some((map.get_mut(name)?, schema.and_then(|s| s.field(name)))),
+        (Value::Object(map), Step::Field(name)) => {
+            Some((map.get_mut(name)?, schema.and_then(|s| s.field(name))))
+        }
         (Value::Array(items), _) => {
             let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
             let item = items.iter_mut().find(|item| item_step(item, &kind, schema).as_ref() == Some(step))?;

@@ -80,10 +80,8 @@ pub struct Kinds {
 
 impl Kinds {
     pub fn new(all: Vec<Arc<Resource>>) -> Kinds {
-        let by_path = all
-            .iter()
-            .map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), r.clone()))
-            .collect();
+        let by_path =
+            all.iter().map(|r| ((r.group.clone(), r.version.clone(), r.plural.clone()), r.clone())).collect();
         Kinds { all, by_path }
     }
 

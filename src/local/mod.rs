@@ -18,12 +18,14 @@ mod apply;
 pub mod builtin;
 pub mod chance;
 pub mod clock;
+pub mod controllers;
 mod crd;
 mod delete;
 mod describe;
 pub mod faults;
 mod fields;
 pub mod kinds;
+pub mod node;
 mod patch;
 mod read;
 mod refusal;
@@ -43,10 +45,12 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::Request;
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use access::{Access, Grant, Identity};
 use clock::Clock;
 use faults::{FaultPlan, Faults};
+use node::{Node, NodeOptions};
 use serve::{ServeError, Serving};
 use server::{InProcess, Server, Steady};
 
@@ -66,7 +70,15 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Local {
     server: Arc<Server>,
+    seed: u64,
     admin_token: String,
+}
+
+/// What makes a cluster of the API; it stops when this is dropped.
+pub struct Cluster {
+    pub node: Node,
+    _node: AbortOnDropHandle<()>,
+    _controllers: AbortOnDropHandle<()>,
 }
 
 impl Local {
@@ -77,7 +89,8 @@ impl Local {
         users.push((admin_token.clone(), Identity::admin()));
         let faults = Faults::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
-        let local = Local { server: Arc::new(Server::new(clock, options.seed, faults, access)), admin_token };
+        let server = Arc::new(Server::new(clock, options.seed, faults, access));
+        let local = Local { server, seed: options.seed, admin_token };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.create_namespace(namespace);
         }
@@ -114,6 +127,24 @@ impl Local {
         serve::serve(self.server.clone(), address, self.admin_token.clone()).await
     }
 
+    /// Runs the controllers of a cluster until the result is dropped.
+    pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
+        let options = controllers::Options { clock: self.clock(), nodes: vec![node::NAME.to_owned()] };
+        AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
+    }
+
+    /// Runs the controllers and a node; with `listen`, its pods have sockets.
+    pub fn start_cluster(&self, listen: bool) -> Cluster {
+        let options =
+            NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(node::NAME) };
+        let node = Node::new(self.steady_client(), options);
+        let running = AbortOnDropHandle::new(tokio::spawn({
+            let node = node.clone();
+            async move { node.run().await }
+        }));
+        Cluster { node, _node: running, _controllers: self.start_controllers() }
+    }
+
     fn client_marked(&self, steady: bool) -> kube::Client {
         let server = self.server.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -136,11 +167,14 @@ impl Local {
             subresource: None,
             dry_run: false,
             checking: write::Checking::Strict,
+            patches: false,
         };
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
         let object = json!({ "metadata": { "name": name } });
-        if let Err(refusal) = write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update) {
+        if let Err(refusal) =
+            write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update)
+        {
             tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
         }
     }

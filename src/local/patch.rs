@@ -17,22 +17,34 @@ pub enum Patch {
     Merge(Value),
     /// A merge that knows lists which are maps; for built-in kinds only.
     Strategic(Value),
-    Apply { config: Value, force: bool },
+    Apply {
+        config: Value,
+        force: bool,
+    },
 }
 
 impl Patch {
     pub fn parse(call: &Call, body: &[u8]) -> Result<Patch, Refusal> {
-        let media = call.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let media =
+            call.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
+        let is_apply = media == "application/apply-patch+yaml";
+        if call.params.force && !is_apply {
+            return Err(Refusal::patch_options("force: Forbidden: may not be specified for non-apply patch"));
+        }
         match (media, call.resource.origin) {
             ("application/json-patch+json", _) => serde_json::from_slice(body)
                 .map(Patch::Json)
                 .map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}"))),
-            ("application/merge-patch+json", _) => Ok(Patch::Merge(parse_json(body)?)),
-            ("application/strategic-merge-patch+json", Origin::Builtin) => Ok(Patch::Strategic(parse_json(body)?)),
+            ("application/merge-patch+json", _) => merge_body(body).map(Patch::Merge),
+            ("application/strategic-merge-patch+json", Origin::Builtin) => {
+                merge_body(body).map(Patch::Strategic)
+            }
             ("application/apply-patch+yaml", _) => {
                 if call.params.field_manager.is_empty() {
-                    return Err(Refusal::patch_options("fieldManager: Required value: is required for apply patch"));
+                    return Err(Refusal::patch_options(
+                        "fieldManager: Required value: is required for apply patch",
+                    ));
                 }
                 Ok(Patch::Apply { config: parse_json(body)?, force: call.params.force })
             }
@@ -60,11 +72,14 @@ pub fn perform(
     author: &Author,
 ) -> Result<Written, Refusal> {
     let Patch::Apply { config, force } = patch else {
-        return write::modify(server, resource, key, author, Operation::Update, |live| patched(resource, live, &patch));
+        return write::modify(server, resource, key, author, Operation::Update, |live| {
+            patched(resource, live, &patch)
+        });
     };
     check_config(resource, key, &config)?;
     let manager = author.manager(Operation::Apply);
-    let apply_to = |live: &Value| apply::apply(resource, live, config.clone(), &manager, force, server.clock.now());
+    let apply_to =
+        |live: &Value| apply::apply(resource, live, config.clone(), &manager, force, server.clock.now());
     let exists = server.store.get(&resource.collection(), key).is_some();
     if exists || author.subresource.is_some() {
         return write::modify(server, resource, key, author, Operation::Apply, apply_to);
@@ -89,23 +104,36 @@ pub fn perform(
 pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value, Refusal> {
     let mut object = live.clone();
     match patch {
-        Patch::Json(operations) => {
-            json_patch::patch(&mut object, operations).map_err(|error| Refusal::unprocessable(&error.to_string()))?
-        }
+        Patch::Json(operations) => json_patch::patch(&mut object, operations)
+            .map_err(|error| Refusal::unprocessable(&error.to_string()))?,
         Patch::Merge(patch) => json_patch::merge(&mut object, patch),
         Patch::Strategic(patch) => strategic_merge(&mut object, patch, Some(&resource.schema))?,
         Patch::Apply { .. } => return Err(Refusal::internal("an apply is not a plain patch")),
     }
+    if !object.is_object() {
+        return Err(Refusal::unprocessable("the patch leaves no object"));
+    }
     // A version that the patch did not state is no precondition.
     let states_version = match patch {
         Patch::Merge(patch) | Patch::Strategic(patch) => patch["metadata"].get("resourceVersion").is_some(),
-        Patch::Json(operations) => operations.iter().any(|op| op.path().as_str() == "/metadata/resourceVersion"),
+        Patch::Json(operations) => {
+            operations.iter().any(|op| op.path().as_str() == "/metadata/resourceVersion")
+        }
         Patch::Apply { .. } => false,
     };
     if !states_version && let Some(metadata) = object["metadata"].as_object_mut() {
         metadata.remove("resourceVersion");
     }
     Ok(object)
+}
+
+fn merge_body(body: &[u8]) -> Result<Value, Refusal> {
+    let patch = parse_json(body)?;
+    if patch.is_object() {
+        Ok(patch)
+    } else {
+        Err(Refusal::bad_request("error decoding patch: it is not an object"))
+    }
 }
 
 fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), Refusal> {
@@ -139,7 +167,13 @@ fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) ->
         return Ok(());
     };
     if patch.get("$patch").and_then(Value::as_str) == Some("replace") {
-        *value = Value::Object(patch.iter().filter(|(name, _)| !name.starts_with('$')).map(|(k, v)| (k.clone(), v.clone())).collect());
+        *value = Value::Object(
+            patch
+                .iter()
+                .filter(|(name, _)| !name.starts_with('$'))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect(),
+        );
         return Ok(());
     }
     if !value.is_object() {
@@ -152,7 +186,9 @@ fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) ->
     for (name, wanted) in patch {
         let below = |field: &str| schema.and_then(|schema| schema.field(field));
         if let Some(field) = name.strip_prefix("$deleteFromPrimitiveList/") {
-            if let (Some(items), Some(gone)) = (map.get_mut(field).and_then(Value::as_array_mut), wanted.as_array()) {
+            if let (Some(items), Some(gone)) =
+                (map.get_mut(field).and_then(Value::as_array_mut), wanted.as_array())
+            {
                 items.retain(|item| !gone.contains(item));
             }
         } else if name.starts_with('$') {
@@ -194,7 +230,9 @@ fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Res
         if let Some(key) = key
             && item.get(key).is_none()
         {
-            return Err(Refusal::unprocessable(&format!("map: {item} does not contain declared merge key: {key}")));
+            return Err(Refusal::unprocessable(&format!(
+                "map: {item} does not contain declared merge key: {key}"
+            )));
         }
         let at = items.iter().position(|held| same(held, item));
         match (at, item["$patch"] == "delete") {

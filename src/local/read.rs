@@ -17,8 +17,17 @@ use super::selector::Selector;
 use super::server::Server;
 use super::store::{Key, Object, Snapshot};
 
-pub fn get(server: &Server, resource: &Resource, key: &Key, params: &Params, view: View) -> Result<Response<Body>, Refusal> {
-    let object = server.store.get(&resource.collection(), key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+pub fn get(
+    server: &Server,
+    resource: &Resource,
+    key: &Key,
+    params: &Params,
+    view: View,
+) -> Result<Response<Body>, Refusal> {
+    let object = server
+        .store
+        .get(&resource.collection(), key)
+        .ok_or_else(|| Refusal::not_found(resource, &key.name))?;
     if let Some(wanted) = version(&params.resource_version)? {
         let current = server.store.version();
         if wanted > current {
@@ -29,7 +38,13 @@ pub fn get(server: &Server, resource: &Resource, key: &Key, params: &Params, vie
 }
 
 /// One object as a response, in the form that was asked for.
-pub fn one(server: &Server, resource: &Resource, object: &Value, params: &Params, view: View) -> Response<Body> {
+pub fn one(
+    server: &Server,
+    resource: &Resource,
+    object: &Value,
+    params: &Params,
+    view: View,
+) -> Response<Body> {
     let body = match view {
         View::Plain => in_version(object, resource).to_string(),
         View::Metadata => metadata_only(object, "PartialObjectMetadata").to_string(),
@@ -66,7 +81,9 @@ pub fn list(
     let body = match view {
         View::Table => {
             let objects: Vec<&Value> = page.iter().map(|object| &object.value).collect();
-            table::table(resource, &objects, meta, &params.include_object, server.clock.now()).to_string().into()
+            table::table(resource, &objects, meta, &params.include_object, server.clock.now())
+                .to_string()
+                .into()
         }
         View::Metadata => {
             let items: Vec<Value> =
@@ -88,10 +105,27 @@ fn snapshot(
     params: &Params,
 ) -> Result<(Snapshot, Option<Key>), Refusal> {
     let collection = resource.collection();
+    if params.send_initial_events {
+        return Err(Refusal::list_options(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+        ));
+    }
+    if !params.resource_version_match.is_empty() && params.resource_version.is_empty() {
+        return Err(Refusal::list_options(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
+        ));
+    }
     if !params.resume.is_empty() {
+        if version(&params.resource_version)?.is_some() {
+            return Err(Refusal::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
         let resume = Resume::decode(&params.resume)?;
         let snapshot = server.store.list_at(&collection, namespace, resume.version).map_err(|_| {
-            Refusal::expired("The provided continue parameter is too old to display a consistent list result.")
+            Refusal::expired(
+                "The provided continue parameter is too old to display a consistent list result.",
+            )
         })?;
         return Ok((snapshot, Some(resume.after)));
     }
@@ -103,7 +137,9 @@ fn snapshot(
             Ok((snapshot.map_err(|compacted| Refusal::expired(compacted.to_string()))?, None))
         }
         (_, "" | "NotOlderThan") => Ok((server.store.list(&collection, namespace), None)),
-        (None, "Exact") => Err(Refusal::bad_request("resourceVersionMatch \"Exact\" is forbidden without resourceVersion")),
+        (None, "Exact") => Err(Refusal::list_options(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        )),
         (_, other) => Err(Refusal::bad_request(format!(
             "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
         ))),
@@ -154,7 +190,9 @@ pub fn version(text: &str) -> Result<Option<u64>, Refusal> {
     match text {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
-            Refusal::bad_request(format!("Invalid value: {text:?}: the resource version is not a number"))
+            Refusal::bad_request(format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: it is not a number"
+            ))
         }),
     }
 }
@@ -184,6 +222,10 @@ impl Resume {
             let after = Key::new(token["ns"].as_str()?, token["name"].as_str()?);
             Some(Resume { version: token["rv"].as_u64()?, after })
         };
-        read().ok_or_else(|| Refusal::bad_request("continue key is not valid: it was not made by this server"))
+        read().ok_or_else(|| {
+            Refusal::bad_request(
+                "invalid continue token: continue key is not valid: it was not made by this server",
+            )
+        })
     }
 }

@@ -38,7 +38,15 @@ impl Refusal {
     }
 
     pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
-        let message = format!("{} {name:?} already exists", resource.qualified());
+        Refusal::exists(resource, name, "")
+    }
+
+    pub fn exists_but_is_being_deleted(resource: &Resource, name: &str) -> Refusal {
+        Refusal::exists(resource, name, "object is being deleted: ")
+    }
+
+    fn exists(resource: &Resource, name: &str, how: &str) -> Refusal {
+        let message = format!("{how}{} {name:?} already exists", resource.qualified());
         Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
     }
 
@@ -59,7 +67,8 @@ impl Refusal {
     }
 
     pub fn modified(resource: &Resource, name: &str) -> Refusal {
-        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
         Refusal::conflict(resource, name, why)
     }
 
@@ -75,11 +84,12 @@ impl Refusal {
     }
 
     pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Refusal {
-        let kind = if resource.group.is_empty() {
-            resource.kind.clone()
-        } else {
-            format!("{}.{}", resource.kind, resource.group)
-        };
+        Refusal::invalid_kind(&resource.kind, &resource.group, name, errors)
+    }
+
+    /// The same about something that is not served as a resource of its own.
+    pub fn invalid_kind(kind_name: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
+        let kind = if group.is_empty() { kind_name.to_owned() } else { format!("{kind_name}.{group}") };
         let mut lines: Vec<String> = Vec::new();
         for error in errors {
             let line = error.to_string();
@@ -97,9 +107,9 @@ impl Refusal {
             "Invalid",
             format!("{kind} {name:?} is invalid: {all}"),
         );
-        let mut details = json!({ "name": name, "kind": resource.kind, "causes": causes });
-        if !resource.group.is_empty() {
-            details["group"] = json!(resource.group);
+        let mut details = json!({ "name": name, "kind": kind_name, "causes": causes });
+        if !group.is_empty() {
+            details["group"] = json!(group);
         }
         refusal.details = Some(details);
         refusal
@@ -111,10 +121,15 @@ impl Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
     }
 
-    /// A request outside any resource that the user may not make.
-    pub fn forbidden_path(message: String) -> Refusal {
-        let mut refusal = Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message);
-        refusal.details = Some(json!({}));
+    /// A namespace that is going takes nothing new.
+    pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> Refusal {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut refusal = Refusal::forbidden(resource, name, &why);
+        if let Some(details) = &mut refusal.details {
+            let message = format!("namespace {namespace} is being terminated");
+            details["causes"] = json!([{ "reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace" }]);
+        }
         refusal
     }
 
@@ -135,7 +150,8 @@ impl Refusal {
         Refusal::options("DeleteOptions", why)
     }
 
-    fn options(kind: &str, why: &str) -> Refusal {
+    /// Query parameters that are wrong or do not go together.
+    pub fn options(kind: &str, why: &str) -> Refusal {
         let message = format!("{kind}.meta.k8s.io \"\" is invalid: {why}");
         let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         refusal.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
@@ -150,9 +166,21 @@ impl Refusal {
         refusal
     }
 
-    /// A path that leads nowhere is answered in plain text.
-    pub fn no_such_path() -> Refusal {
+    /// A path of no API at all is answered in plain text.
+    pub fn no_such_page() -> Refusal {
         Refusal::new(StatusCode::NOT_FOUND, "", "404 page not found")
+    }
+
+    pub fn no_such_resource() -> Refusal {
+        let message = "the server could not find the requested resource";
+        let mut refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFound", message);
+        refusal.details = Some(json!({}));
+        refusal
+    }
+
+    pub fn not_acceptable() -> Refusal {
+        let message = "only the following media types are accepted: application/json";
+        Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
     pub fn unauthorized() -> Refusal {
@@ -218,6 +246,11 @@ impl Refusal {
         refusal
     }
 
+    /// What the API server itself reports as a failure of its own.
+    pub fn failed(message: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    }
+
     pub fn unavailable(why: &str) -> Refusal {
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why)
     }
@@ -240,7 +273,7 @@ impl Refusal {
     }
 
     pub fn into_response(self) -> Response<Body> {
-        if self.reason.is_empty() {
+        if self.code == StatusCode::NOT_FOUND && self.reason.is_empty() {
             let mut response = Response::new(Body::from(format!("{}\n", self.message)));
             *response.status_mut() = self.code;
             return response;

@@ -36,7 +36,9 @@ impl<'a> Path<'a> {
         };
         match rest {
             [plural] => Path::Resource { group, version, namespace, plural, name: None, subresource: None },
-            [plural, name] => Path::Resource { group, version, namespace, plural, name: Some(name), subresource: None },
+            [plural, name] => {
+                Path::Resource { group, version, namespace, plural, name: Some(name), subresource: None }
+            }
             [plural, name, subresource] => Path::Resource {
                 group,
                 version,
@@ -91,6 +93,18 @@ impl Verb {
         }
     }
 
+    /// The kind that its query parameters make up.
+    pub fn options(self) -> &'static str {
+        match self {
+            Verb::Get => "GetOptions",
+            Verb::List | Verb::Watch => "ListOptions",
+            Verb::Create => "CreateOptions",
+            Verb::Update => "UpdateOptions",
+            Verb::Patch => "PatchOptions",
+            Verb::Delete | Verb::DeleteCollection => "DeleteOptions",
+        }
+    }
+
     pub fn writes(self) -> bool {
         !matches!(self, Verb::Get | Verb::List | Verb::Watch)
     }
@@ -134,13 +148,14 @@ impl Params {
             .map_err(|error| Refusal::bad_request(error.body_text()))
     }
 
-    pub fn is_dry_run(&self) -> Result<bool, Refusal> {
+    pub fn is_dry_run(&self, verb: Verb) -> Result<bool, Refusal> {
         match self.dry_run.as_str() {
             "" => Ok(false),
             "All" => Ok(true),
-            other => Err(Refusal::bad_request(format!(
-                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-            ))),
+            other => {
+                let why = format!("dryRun: Unsupported value: [{other:?}]: supported values: \"All\"");
+                Err(Refusal::options(verb.options(), &why))
+            }
         }
     }
 }
@@ -170,17 +185,23 @@ pub enum View {
 
 impl View {
     /// The first form in an Accept header that this server has.
-    pub fn accepted(accept: &str) -> View {
+    pub fn accepted(accept: &str) -> Option<View> {
+        if accept.is_empty() {
+            return Some(View::Plain);
+        }
         for form in accept.split(',') {
             let mut parameters = form.split(';').map(str::trim).skip(1);
             match parameters.find_map(|parameter| parameter.strip_prefix("as=")) {
-                Some("Table") => return View::Table,
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => return View::Metadata,
-                _ if form.trim().starts_with("application/json") || form.trim() == "*/*" => return View::Plain,
+                Some("Table") => return Some(View::Table),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") => return Some(View::Metadata),
                 _ => {}
             }
+            let media = form.split(';').next().unwrap_or_default().trim();
+            if matches!(media, "application/json" | "application/*" | "*/*") {
+                return Some(View::Plain);
+            }
         }
-        View::Plain
+        None
     }
 }
 
@@ -201,7 +222,10 @@ mod tests {
     #[test]
     fn every_shape_of_path_is_told_apart() {
         assert_eq!(Path::parse("/api/v1/pods"), resource("", None, "pods", None, None));
-        assert_eq!(Path::parse("/api/v1/namespaces/a/pods/b"), resource("", Some("a"), "pods", Some("b"), None));
+        assert_eq!(
+            Path::parse("/api/v1/namespaces/a/pods/b"),
+            resource("", Some("a"), "pods", Some("b"), None)
+        );
         assert_eq!(Path::parse("/api/v1/namespaces"), resource("", None, "namespaces", None, None));
         assert_eq!(Path::parse("/api/v1/namespaces/a"), resource("", None, "namespaces", Some("a"), None));
         assert_eq!(
@@ -218,8 +242,14 @@ mod tests {
 
     #[test]
     fn the_first_acceptable_form_wins() {
-        assert_eq!(View::accepted("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"), View::Table);
-        assert_eq!(View::accepted("application/vnd.kubernetes.protobuf,application/json"), View::Plain);
-        assert_eq!(View::accepted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"), View::Metadata);
+        assert_eq!(
+            View::accepted("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
+            Some(View::Table)
+        );
+        assert_eq!(View::accepted("application/vnd.kubernetes.protobuf,application/json"), Some(View::Plain));
+        assert_eq!(
+            View::accepted("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Some(View::Metadata)
+        );
     }
 }

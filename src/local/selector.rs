@@ -49,7 +49,8 @@ impl Selector {
     }
 
     pub fn matches(&self, object: &Value) -> bool {
-        let label = |key: &str| object.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
+        let label =
+            |key: &str| object.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
         self.labels.iter().all(|requirement| requirement.holds(label(&requirement.key)))
             && self.fields.iter().all(|requirement| requirement.holds(object))
     }
@@ -112,7 +113,9 @@ fn parse_requirement(text: &str) -> Result<Requirement, String> {
     let requirement = |key: &str, test: Test| {
         let key = key.trim();
         let well_formed = !key.is_empty()
-            && key.chars().all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | '/'));
+            && key
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | '/'));
         if well_formed {
             Ok(Requirement { key: key.to_owned(), test })
         } else {
@@ -125,14 +128,20 @@ fn parse_requirement(text: &str) -> Result<Requirement, String> {
         Ok(inner.split(',').map(|value| value.trim().to_owned()).collect())
     };
     let number = |rest: &str| {
-        rest.trim().parse::<i64>().map_err(|_| format!("{rest:?}: for 'Gt', 'Lt' operators, the value must be an integer"))
+        rest.trim()
+            .parse::<i64>()
+            .map_err(|_| format!("{rest:?}: for 'Gt', 'Lt' operators, the value must be an integer"))
     };
     if let Some(key) = text.strip_prefix('!') {
         return requirement(key, Test::Absent);
     }
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = text.split_once(operator) {
-            let values = vec![value.trim().to_owned()];
+            let value = value.trim();
+            if let Some(symbol) = value.chars().next().filter(|letter| "=!<>(),".contains(*letter)) {
+                return Err(format!("found '{symbol}', expected: identifier"));
+            }
+            let values = vec![value.to_owned()];
             return requirement(key, if equal { Test::In(values) } else { Test::NotIn(values) });
         }
     }
@@ -164,7 +173,15 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
             )));
         };
         if !selectable(resource, path) {
-            return Err(Refusal::bad_request(format!("field label not supported: {path}")));
+            return Err(Refusal::bad_request(
+                if extra_fields(resource).is_empty() && resource.origin == Origin::Builtin {
+                    format!(
+                        "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                    )
+                } else {
+                    format!("field label not supported: {path}")
+                },
+            ));
         }
         requirements.push(FieldRequirement { path: path.to_owned(), equal, value: value.to_owned() });
     }
@@ -172,7 +189,12 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
 }
 
 fn selectable(resource: &Resource, path: &str) -> bool {
-    let extra: &[&str] = match (resource.origin, resource.kind.as_str()) {
+    path == "metadata.name" || path == "metadata.namespace" || extra_fields(resource).contains(&path)
+}
+
+/// What a kind can be selected by besides its name.
+fn extra_fields(resource: &Resource) -> &'static [&'static str] {
+    match (resource.origin, resource.kind.as_str()) {
         (Origin::Custom, _) => &[],
         (_, "Pod") => &[
             "spec.nodeName",
@@ -203,8 +225,7 @@ fn selectable(resource: &Resource, path: &str) -> bool {
         (_, "ReplicaSet") => &["status.replicas"],
         (_, "Service") => &["spec.clusterIP", "spec.type"],
         _ => &[],
-    };
-    path == "metadata.name" || path == "metadata.namespace" || extra.contains(&path)
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use base64::engine::general_purpose::STANDARD;
 use http::Request;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
+};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -67,13 +70,15 @@ impl Serving {
         use std::os::unix::fs::OpenOptionsExt;
         let failed = |source| ServeError::Kubeconfig { path: path.display().to_string(), source };
         let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).map_err(failed)?;
+        let mut file =
+            options.write(true).create(true).truncate(true).mode(0o600).open(path).map_err(failed)?;
         file.write_all(self.kubeconfig().as_bytes()).map_err(failed)
     }
 }
 
 pub async fn serve(server: Arc<Server>, address: SocketAddr, token: String) -> Result<Serving, ServeError> {
-    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
+    let listener =
+        TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
     let (ca, tls) = certificates(address)?;
     let acceptor = TlsAcceptor::from(Arc::new(tls));
@@ -102,7 +107,9 @@ async fn converse(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream)
         let server = server.clone();
         async move { Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::new)).await) }
     });
-    if let Err(error) = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await {
+    if let Err(error) =
+        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await
+    {
         tracing::debug!(%error, "a connection ended early");
     }
 }

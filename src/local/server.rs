@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::body::Body;
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode, header};
 use parking_lot::RwLock;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ use super::chance::Chance;
 use super::clock::Clock;
 use super::describe;
 use super::faults::{Faults, RequestFault};
-use super::kinds::{Kinds, Resource};
+use super::kinds::{Kinds, Origin, Resource};
 use super::refusal::Refusal;
 use super::request::{Params, Path, Verb, View};
 use super::store::{Key, Store};
@@ -73,12 +73,14 @@ impl Server {
         self.kinds.read().clone()
     }
 
-    /// Serves exactly these from now on.
-    pub fn set_kinds(&self, kinds: Kinds) {
+    /// Serves from now on what `change` makes of what is served now.
+    pub fn change_kinds(&self, change: impl FnOnce(&Kinds) -> Kinds) {
+        let mut held = self.kinds.write();
+        let kinds = change(&held);
         for resource in kinds.all() {
             self.store.open(&resource.collection());
         }
-        *self.kinds.write() = Arc::new(kinds);
+        *held = Arc::new(kinds);
     }
 
     /// An address for a Service, never given twice.
@@ -106,7 +108,9 @@ impl Server {
         };
         match fault {
             Some(RequestFault::TooManyRequests) => return Refusal::too_many_requests(1).into_response(),
-            Some(RequestFault::ErrorBefore) => return Refusal::unavailable("injected before the work").into_response(),
+            Some(RequestFault::ErrorBefore) => {
+                return Refusal::unavailable("injected before the work").into_response();
+            }
             Some(RequestFault::Conflict) => return Refusal::injected_conflict().into_response(),
             Some(RequestFault::ErrorAfter) | None => {}
         }
@@ -130,25 +134,32 @@ impl Server {
         } else {
             self.access.authenticate(&head.headers)?
         };
-        let accept = head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let accept =
+            head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (group, version, plural, namespace, name, subresource) = match path {
             Path::Meta(segments) => {
-                return describe::answer(&self.kinds(), &segments, accept).ok_or_else(Refusal::no_such_path);
+                return describe::answer(&self.kinds(), &segments, accept).ok_or_else(Refusal::no_such_page);
             }
             Path::Resource { group, version, namespace, plural, name, subresource } => {
                 (group, version, plural, namespace, name, subresource)
             }
         };
-        let resource = self.kinds().find(group, version, plural).cloned().ok_or_else(Refusal::no_such_path)?;
+        let kinds = self.kinds();
+        let Some(resource) = kinds.find(group, version, plural).cloned() else {
+            let is_group_served = kinds.all().iter().any(|r| r.group == group && r.version == version);
+            return Err(if is_group_served { Refusal::no_such_resource() } else { Refusal::no_such_page() });
+        };
         let verb = Verb::of(&head.method, name.is_some(), &params)?;
-        if resource.namespaced && namespace.is_none() && (name.is_some() || verb == Verb::Create) && !resource.is_review() {
-            return Err(Refusal::no_such_path());
+        let needs_namespace = resource.namespaced && (name.is_some() || verb == Verb::Create);
+        if needs_namespace && namespace.is_none() || !resource.namespaced && namespace.is_some() {
+            return Err(Refusal::no_such_resource());
         }
+        let view = View::accepted(accept).ok_or_else(Refusal::not_acceptable)?;
         let name_text = name.unwrap_or_default();
         self.access.check(&who, verb, &resource, subresource, namespace.unwrap_or_default(), name_text)?;
         let call = Call {
             verb,
-            view: View::accepted(accept),
+            view,
             namespace: namespace.map(str::to_owned),
             name: name.map(str::to_owned),
             subresource: subresource.map(str::to_owned),
@@ -158,10 +169,10 @@ impl Server {
             who,
         };
         let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| Refusal::too_large())?;
-        self.perform(call, &head.method, &body)
+        self.perform(call, &body)
     }
 
-    fn perform(self: &Arc<Self>, mut call: Call, method: &Method, body: &[u8]) -> Result<Response<Body>, Refusal> {
+    fn perform(self: &Arc<Self>, mut call: Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
         if call.subresource.is_some() {
             return subresource::perform(self, &call, body);
         }
@@ -169,9 +180,11 @@ impl Server {
         let namespace = call.namespace.as_deref();
         match (call.verb, call.name.as_deref()) {
             (Verb::Create, _) if resource.is_review() => {
-                let review = write::parse_json(body)?;
-                let answered = self.access.review(&resource.kind, review, &call.who);
-                Ok(read::json_response(StatusCode::CREATED, read::in_version(&answered, &resource).to_string()))
+                let answered = self.access.review(&resource, call.object(body)?, &call.who)?;
+                Ok(read::json_response(
+                    StatusCode::CREATED,
+                    read::in_version(&answered, &resource).to_string(),
+                ))
             }
             (_, _) if resource.is_review() => Err(Refusal::method_not_allowed()),
             (Verb::Get, Some(_)) => read::get(self, &resource, &call.key(), &call.params, call.view),
@@ -182,14 +195,15 @@ impl Server {
                 }
                 watch::watch(self, &resource, call.namespace.as_deref(), &call.params, call.view)
             }
-            (Verb::Create, _) if method == Method::POST => {
-                let object = write::parse_json(body)?;
-                let written = write::create(self, &resource, namespace, object, &call.author()?, apply::Operation::Update)?;
+            (Verb::Create, None) => {
+                let (object, author) = (call.object(body)?, call.author()?);
+                let written =
+                    write::create(self, &resource, namespace, object, &author, apply::Operation::Update)?;
                 Ok(self.written(&call, written))
             }
             (Verb::Update, Some(_)) => {
-                let object = write::parse_json(body)?;
-                let written = write::update(self, &resource, &call.key(), object, &call.author()?)?;
+                let written =
+                    write::update(self, &resource, &call.key(), call.object(body)?, &call.author()?)?;
                 Ok(self.written(&call, written))
             }
             (Verb::Patch, Some(_)) => {
@@ -198,12 +212,12 @@ impl Server {
                 Ok(self.written(&call, written))
             }
             (Verb::Delete, Some(_)) => {
-                let options = delete::DeleteOptions::of(&call.params, body)?;
+                let options = delete::DeleteOptions::of(&call, body)?;
                 let gone = delete::delete(self, &resource, &call.key(), &options)?;
                 Ok(read::json_response(StatusCode::OK, gone.to_string()))
             }
-            (Verb::DeleteCollection, _) => {
-                let options = delete::DeleteOptions::of(&call.params, body)?;
+            (Verb::DeleteCollection, _) if resource.kind != "Namespace" => {
+                let options = delete::DeleteOptions::of(&call, body)?;
                 let gone = delete::delete_collection(self, &resource, namespace, &call.params, &options)?;
                 Ok(read::json_response(StatusCode::OK, gone.to_string()))
             }
@@ -232,9 +246,31 @@ impl Call {
         Key::new(self.namespace.as_deref().unwrap_or_default(), self.name.as_deref().unwrap_or_default())
     }
 
+    /// The object in the body, as JSON or YAML.
+    pub fn object(&self, body: &[u8]) -> Result<Value, Refusal> {
+        let media =
+            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match media.split(';').next().unwrap_or_default().trim() {
+            "" | "application/json" | "application/yaml" => {}
+            _ => return Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
+        }
+        let unrecognized = |why: String| {
+            Refusal::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): {why}",
+                self.resource.kind
+            ))
+        };
+        let object = write::parse_json(body).map_err(|refusal| unrecognized(refusal.message))?;
+        if self.resource.origin == Origin::Custom && !object["kind"].is_string() {
+            return Err(unrecognized(format!("Object 'Kind' is missing in '{object}'")));
+        }
+        Ok(object)
+    }
+
     /// Who writes, as ownership and validation see it.
     pub fn author(&self) -> Result<Author, Refusal> {
-        let agent = self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
+        let agent =
+            self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
         let name = match self.params.field_manager.as_str() {
             "" => agent.split('/').next().unwrap_or_default().to_owned(),
             stated => stated.to_owned(),
@@ -242,8 +278,9 @@ impl Call {
         Ok(Author {
             name,
             subresource: self.subresource.clone(),
-            dry_run: self.params.is_dry_run()?,
-            checking: Checking::parse(&self.params.field_validation)?,
+            dry_run: self.params.is_dry_run(self.verb)?,
+            checking: Checking::parse(&self.params.field_validation, self.verb)?,
+            patches: self.verb == Verb::Patch,
         })
     }
 }

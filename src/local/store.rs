@@ -127,6 +127,8 @@ pub struct Store(RwLock<Inner>);
 struct Inner {
     version: u64,
     collections: HashMap<String, Collection>,
+    /// What watches of a closed collection have yet to tell.
+    closed: HashMap<String, VecDeque<Arc<Event>>>,
 }
 
 /// Objects as of one version.
@@ -137,7 +139,11 @@ pub struct Snapshot {
 
 impl Store {
     pub fn new() -> Store {
-        Store(RwLock::new(Inner { version: FIRST_VERSION, collections: HashMap::new() }))
+        Store(RwLock::new(Inner {
+            version: FIRST_VERSION,
+            collections: HashMap::new(),
+            closed: HashMap::new(),
+        }))
     }
 
     pub fn version(&self) -> u64 {
@@ -149,7 +155,10 @@ impl Store {
     pub fn open(&self, collection: &str) {
         let mut inner = self.0.write();
         let forgotten = inner.version;
-        inner.collections.entry(collection.to_owned()).or_insert_with(|| Collection { forgotten, ..Collection::default() });
+        inner
+            .collections
+            .entry(collection.to_owned())
+            .or_insert_with(|| Collection { forgotten, ..Collection::default() });
     }
 
     pub fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
@@ -157,7 +166,13 @@ impl Store {
     }
 
     /// Stores `value` as the next version and tells the watchers.
-    pub fn put(&self, collection: &str, key: &Key, expect: Expect, value: Value) -> Result<Arc<Object>, Stale> {
+    pub fn put(
+        &self,
+        collection: &str,
+        key: &Key,
+        expect: Expect,
+        value: Value,
+    ) -> Result<Arc<Object>, Stale> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
         let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
@@ -171,7 +186,13 @@ impl Store {
     }
 
     /// Removes an object; its last state, `value`, is what watchers see.
-    pub fn remove(&self, collection: &str, key: &Key, expect: u64, value: Value) -> Result<Arc<Object>, Stale> {
+    pub fn remove(
+        &self,
+        collection: &str,
+        key: &Key,
+        expect: u64,
+        value: Value,
+    ) -> Result<Arc<Object>, Stale> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
         let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
@@ -194,7 +215,12 @@ impl Store {
     }
 
     /// The same as of an earlier version.
-    pub fn list_at(&self, collection: &str, namespace: Option<&str>, version: u64) -> Result<Snapshot, Compacted> {
+    pub fn list_at(
+        &self,
+        collection: &str,
+        namespace: Option<&str>,
+        version: u64,
+    ) -> Result<Snapshot, Compacted> {
         let inner = self.0.read();
         let Some(held) = inner.collections.get(collection) else {
             return Ok(Snapshot { version, objects: Vec::new() });
@@ -221,7 +247,10 @@ impl Store {
     /// The events after `version`.
     pub fn events_since(&self, collection: &str, version: u64) -> Result<Vec<Arc<Event>>, Compacted> {
         let inner = self.0.read();
-        let Some(held) = inner.collections.get(collection) else { return Ok(Vec::new()) };
+        let Some(held) = inner.collections.get(collection) else {
+            let last = inner.closed.get(collection).into_iter().flatten();
+            return Ok(last.filter(|event| event.object.version > version).cloned().collect());
+        };
         held.remembers(version)?;
         let from = held.events.partition_point(|event| event.object.version <= version);
         Ok(held.events.range(from..).cloned().collect())
@@ -256,7 +285,10 @@ impl Store {
 
     /// Drops a collection with its history and ends its watches.
     pub fn close(&self, collection: &str) {
-        self.0.write().collections.remove(collection);
+        let mut inner = self.0.write();
+        if let Some(held) = inner.collections.remove(collection) {
+            inner.closed.insert(collection.to_owned(), held.events);
+        }
     }
 }
 
@@ -312,7 +344,8 @@ mod tests {
         let first = store.put("c", &a, Expect::Absent, json!({"metadata": {}, "x": 1})).unwrap();
         let then = store.version();
         store.put("c", &b, Expect::Absent, json!({"metadata": {}})).unwrap();
-        let second = store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
+        let second =
+            store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
         store.remove("c", &a, second.version, second.value.clone()).unwrap();
 
         assert_eq!(names(&store.list("c", Some("n"))), ["b"]);

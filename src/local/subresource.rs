@@ -12,13 +12,14 @@ use super::patch::{self, Patch};
 use super::read;
 use super::refusal::Refusal;
 use super::request::Verb;
+use super::schema::FieldError;
 use super::server::{Call, Server, success};
 use super::write::{self, parse_json};
 
 pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
     let resource = &call.resource;
     match (call.subresource.as_deref().unwrap_or_default(), call.verb) {
-        ("status", _) if !resource.has_status => Err(Refusal::no_such_path()),
+        ("status", _) if !resource.has_status => Err(Refusal::no_such_resource()),
         ("status", Verb::Get) => read::get(server, resource, &call.key(), &call.params, call.view),
         ("status", Verb::Update) => {
             let written = write::update(server, resource, &call.key(), parse_json(body)?, &call.author()?)?;
@@ -31,26 +32,37 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
         }
         ("scale", verb) => match &resource.scale {
             Some(paths) => scale(server, call, paths, verb, body),
-            None => Err(Refusal::no_such_path()),
+            None => Err(Refusal::no_such_resource()),
         },
         ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &parse_json(body)?),
         ("eviction", Verb::Create) if resource.kind == "Pod" => {
             let eviction = parse_json(body)?;
-            let options = DeleteOptions::of(&call.params, eviction["deleteOptions"].to_string().as_bytes())?;
+            let options = DeleteOptions::of(call, eviction["deleteOptions"].to_string().as_bytes())?;
             let gone = delete::delete(server, resource, &call.key(), &options)?;
             Ok(read::json_response(StatusCode::CREATED, success(resource, &gone).to_string()))
         }
-        ("finalize", Verb::Update) if resource.kind == "Namespace" => finalize(server, call, &parse_json(body)?),
+        ("finalize", Verb::Update) if resource.kind == "Namespace" => {
+            finalize(server, call, &parse_json(body)?)
+        }
         ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
-        _ => Err(Refusal::no_such_path()),
+        _ => Err(Refusal::no_such_resource()),
     }
 }
 
 /// `autoscaling/v1` Scale: the replica count of anything that has one.
-fn scale(server: &Server, call: &Call, paths: &ScalePaths, verb: Verb, body: &[u8]) -> Result<Response<Body>, Refusal> {
+fn scale(
+    server: &Server,
+    call: &Call,
+    paths: &ScalePaths,
+    verb: Verb,
+    body: &[u8],
+) -> Result<Response<Body>, Refusal> {
     let resource = &call.resource;
     let key = call.key();
-    let live = server.store.get(&resource.collection(), &key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+    let live = server
+        .store
+        .get(&resource.collection(), &key)
+        .ok_or_else(|| Refusal::not_found(resource, &key.name))?;
     let shown = |object: &Value| scale_of(resource, object, paths);
     let asked = match verb {
         Verb::Get => return Ok(read::json_response(StatusCode::OK, shown(&live.value).to_string())),
@@ -66,10 +78,9 @@ fn scale(server: &Server, call: &Call, paths: &ScalePaths, verb: Verb, body: &[u
     };
     let replicas = asked["spec"]["replicas"].as_i64().unwrap_or_default();
     if replicas < 0 {
-        return Err(Refusal::bad_request(format!(
-            "Scale.autoscaling {:?} is invalid: spec.replicas: Invalid value: {replicas}: must be greater than or equal to 0",
-            key.name
-        )));
+        let error =
+            FieldError::invalid("spec.replicas", &json!(replicas), "must be greater than or equal to 0");
+        return Err(Refusal::invalid_kind("Scale", "autoscaling", &key.name, &[error]));
     }
     let stated = asked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let written = write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {
@@ -115,7 +126,8 @@ fn selector_text(selector: &Value) -> String {
         labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str().unwrap_or_default();
-        let values: Vec<&str> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let values: Vec<&str> =
+            expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         parts.push(match expression["operator"].as_str().unwrap_or_default() {
             "In" => format!("{key} in ({})", values.join(",")),
             "NotIn" => format!("{key} notin ({})", values.join(",")),
@@ -138,17 +150,19 @@ fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>,
         pod["spec"]["nodeName"] = json!(node);
         Ok(pod)
     })?;
-    let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    let status =
+        json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(read::json_response(StatusCode::CREATED, status.to_string()))
 }
 
 fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<Body>, Refusal> {
     let kept = namespace["spec"]["finalizers"].clone();
-    let written = write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
-        let mut object = live.clone();
-        object["spec"]["finalizers"] = kept.clone();
-        Ok(object)
-    })?;
+    let written =
+        write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
+            let mut object = live.clone();
+            object["spec"]["finalizers"] = kept.clone();
+            Ok(object)
+        })?;
     Ok(server.written(call, written))
 }
 

@@ -45,6 +45,11 @@ pub fn watch(
             "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
         ));
     }
+    if !params.resource_version_match.is_empty() && !params.send_initial_events {
+        return Err(Refusal::list_options(
+            "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
     let collection = resource.collection();
     let woken = server.store.subscribe(&collection).ok_or_else(|| Refusal::not_found(resource, ""))?;
     let now = Instant::now();
@@ -61,8 +66,9 @@ pub fn watch(
         ready: VecDeque::new(),
         woken,
         deadline,
-        bookmark: params.allow_watch_bookmarks.then_some(now + BOOKMARK_EVERY),
+        bookmark: params.allow_watch_bookmarks.then(|| next_bookmark(now, deadline)),
         ended: false,
+        told_columns: false,
     };
     let asked = read::version(&params.resource_version)?;
     match asked {
@@ -71,13 +77,21 @@ pub fn watch(
             // A version that is gone already is said at once, in the stream.
             watcher.advance();
         }
-        _ => watcher.show_present(params.send_initial_events),
+        _ => watcher.show_present(params.send_initial_events && params.allow_watch_bookmarks),
     }
     let frames = stream::unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
         Some((Ok::<Bytes, Infallible>(frame), watcher))
     });
     Ok(read::json_response(StatusCode::OK, Body::from_stream(frames)))
+}
+
+/// In a while, or shortly before the end, or never again.
+fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+    match deadline.checked_sub(LAST_BOOKMARK_BEFORE_END) {
+        Some(last) if now < last => last.min(now + BOOKMARK_EVERY),
+        _ => deadline,
+    }
 }
 
 struct Watcher {
@@ -96,6 +110,8 @@ struct Watcher {
     /// When the next bookmark is due; `None` if the client wants none.
     bookmark: Option<Instant>,
     ended: bool,
+    /// A table's columns are told once.
+    told_columns: bool,
 }
 
 impl Watcher {
@@ -113,7 +129,10 @@ impl Watcher {
                 woken = self.woken.changed() => match woken {
                     Ok(()) => self.wake().await,
                     // The collection is gone with its definition.
-                    Err(_) => self.ended = true,
+                    Err(_) => {
+                        self.ended = true;
+                        self.advance();
+                    }
                 },
                 () = sleep_until(self.deadline) => self.ended = true,
                 () = sleep_until(next_bookmark) => self.send_bookmark(),
@@ -155,7 +174,7 @@ impl Watcher {
 
     /// The event as this watch sees it: an object that leaves the selection is
     /// deleted from it, one that enters is added.
-    fn seen(&self, event: &Event) -> Option<Bytes> {
+    fn seen(&mut self, event: &Event) -> Option<Bytes> {
         if self.namespace.as_deref().is_some_and(|wanted| *event.object.key.namespace != *wanted) {
             return None;
         }
@@ -183,9 +202,11 @@ impl Watcher {
     fn show_present(&mut self, announce_end: bool) {
         let snapshot = self.server.store.list(&self.collection, self.namespace.as_deref());
         self.position = snapshot.version;
-        for object in snapshot.objects.iter().filter(|object| self.selector.matches(&object.value)) {
-            let frame = self.present(object);
-            self.ready.push_back(frame);
+        for object in &snapshot.objects {
+            if self.selector.matches(&object.value) {
+                let frame = self.present(object);
+                self.ready.push_back(frame);
+            }
         }
         if announce_end {
             let end = self.bookmark_frame(json!({ "k8s.io/initial-events-end": "true" }));
@@ -193,20 +214,25 @@ impl Watcher {
         }
     }
 
-    fn present(&self, object: &Object) -> Bytes {
+    fn present(&mut self, object: &Object) -> Bytes {
         match self.view {
             View::Plain => frame(Change::Added, &read::json_in_version(object, &self.resource)),
             View::Table | View::Metadata => self.frame(Change::Added, &object.value),
         }
     }
 
-    fn frame(&self, change: Change, object: &Value) -> Bytes {
+    fn frame(&mut self, change: Change, object: &Value) -> Bytes {
         let shown = match self.view {
             View::Plain => read::in_version(object, &self.resource),
             View::Metadata => read::metadata_only(object, "PartialObjectMetadata"),
             View::Table => {
                 let meta = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
-                table::table(&self.resource, &[object], meta, &self.include_object, self.server.clock.now())
+                let now = self.server.clock.now();
+                let mut table = table::table(&self.resource, &[object], meta, &self.include_object, now);
+                if std::mem::replace(&mut self.told_columns, true) {
+                    table["columnDefinitions"] = Value::Null;
+                }
+                table
             }
         };
         frame(change, shown.to_string().as_bytes())
@@ -218,8 +244,7 @@ impl Watcher {
         self.position = self.position.max(self.server.store.version_seen_by(&self.collection, self.position));
         let frame = self.bookmark_frame(Value::Null);
         self.ready.push_back(frame);
-        let last = self.deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(now);
-        self.bookmark = Some(if now < last { last.min(now + BOOKMARK_EVERY) } else { self.deadline });
+        self.bookmark = Some(next_bookmark(now, self.deadline));
     }
 
     fn bookmark_frame(&self, annotations: Value) -> Bytes {

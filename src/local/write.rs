@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::apply::{self, Manager, Operation};
 use super::kinds::{Origin, Resource};
 use super::refusal::Refusal;
+use super::request::Verb;
 use super::schema::{FieldError, Reason};
 use super::server::Server;
 use super::store::{Expect, Key, Object};
@@ -25,6 +26,7 @@ pub struct Author {
     pub subresource: Option<String>,
     pub dry_run: bool,
     pub checking: Checking,
+    pub patches: bool,
 }
 
 impl Author {
@@ -42,14 +44,17 @@ pub enum Checking {
 }
 
 impl Checking {
-    pub fn parse(text: &str) -> Result<Checking, Refusal> {
+    pub fn parse(text: &str, verb: Verb) -> Result<Checking, Refusal> {
         match text {
             "Ignore" => Ok(Checking::Ignore),
             "" | "Warn" => Ok(Checking::Warn),
             "Strict" => Ok(Checking::Strict),
-            other => Err(Refusal::bad_request(format!(
-                "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
-            ))),
+            other => {
+                let why = format!(
+                    "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+                );
+                Err(Refusal::options(verb.options(), &why))
+            }
         }
     }
 }
@@ -71,12 +76,17 @@ pub fn create(
     check_type(resource, &mut object)?;
     let key = settle_name(server, resource, namespace, &mut object)?;
     let metadata = metadata_mut(&mut object)?;
-    if metadata.remove("resourceVersion").is_some_and(|version| !version.as_str().unwrap_or_default().is_empty()) {
-        return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
+    if metadata
+        .remove("resourceVersion")
+        .is_some_and(|version| !version.as_str().unwrap_or_default().is_empty())
+    {
+        return Err(Refusal::failed("resourceVersion should not be set on objects to be created"));
     }
     check_namespace(server, resource, &key)?;
-    if server.store.get(&resource.collection(), &key).is_some() {
-        return Err(Refusal::already_exists(resource, &key.name));
+    if let Some(held) = server.store.get(&resource.collection(), &key) {
+        let is_going = held.value["metadata"]["deletionTimestamp"].is_string();
+        let refuse = if is_going { Refusal::exists_but_is_being_deleted } else { Refusal::already_exists };
+        return Err(refuse(resource, &key.name));
     }
     let managed = metadata.remove("managedFields");
     for server_owned in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
@@ -120,19 +130,11 @@ pub fn update(
     author: &Author,
 ) -> Result<Written, Refusal> {
     check_type(resource, &mut object)?;
-    let stated = metadata_mut(&mut object)?;
-    let name = stated.entry("name").or_insert_with(|| json!(*key.name));
-    if name.as_str() != Some(&*key.name) {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({}) does not match the name on the URL ({})",
-            name.as_str().unwrap_or_default(),
-            key.name
-        )));
-    }
-    check_stated_namespace(&object, &key.namespace)?;
+    metadata_mut(&mut object)?;
     if resource.origin == Origin::Custom && stated_version(&object).is_none() {
-        let error = FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(Refusal::invalid(resource, &key.name, &[error]));
+        let error =
+            FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+        return Err(Refusal::invalid_kind(&resource.plural, &resource.group, &key.name, &[error]));
     }
     modify(server, resource, key, author, Operation::Update, |_| Ok(object.clone()))
 }
@@ -149,7 +151,8 @@ pub fn modify(
 ) -> Result<Written, Refusal> {
     for _ in 0..TRIES {
         let collection = resource.collection();
-        let live = server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        let live =
+            server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
         let mut object = change(&live.value)?;
         if let Some(version) = stated_version(&object)
             && version != live.version.to_string()
@@ -184,7 +187,15 @@ fn settle_update(
     operation: Operation,
 ) -> Result<Vec<String>, Refusal> {
     let old = &live.value;
+    check_stated_namespace(object, &live.key.namespace)?;
     let metadata = metadata_mut(object)?;
+    if let Some(stated) = metadata.get("name").and_then(Value::as_str).filter(|name| **name != *live.key.name)
+    {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({stated}) does not match the name on the URL ({})",
+            live.key.name
+        )));
+    }
     if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
         && Some(uid) != old["metadata"]["uid"].as_str()
     {
@@ -212,16 +223,24 @@ fn settle_update(
     refuse_new_finalizers(resource, old, object)?;
     match author.subresource.as_deref() {
         Some("status") => {
-            let (status, managed) = (object.get("status").cloned(), object["metadata"].get("managedFields").cloned());
-            *object = old.clone();
-            set_or_remove(object, "status", status);
-            set_or_remove(&mut object["metadata"], "managedFields", managed);
+            let written = std::mem::replace(object, old.clone());
+            set_or_remove(object, "status", written.get("status").cloned());
+            // A built-in kind's controller may annotate with the same write.
+            let along: &[&str] = match resource.origin {
+                Origin::Builtin => &["managedFields", "annotations"],
+                Origin::Custom => &["managedFields"],
+            };
+            for field in along {
+                set_or_remove(&mut object["metadata"], field, written["metadata"].get(*field).cloned());
+            }
         }
         _ if resource.has_status => set_or_remove(object, "status", old.get("status").cloned()),
         _ => {}
     }
     let warnings = admit(server, resource, object, Some(old), author)?;
-    if resource.counts_generations() && author.subresource.as_deref() != Some("status") && spec_changed(resource, old, object)
+    if resource.counts_generations()
+        && author.subresource.as_deref() != Some("status")
+        && spec_changed(resource, old, object)
     {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         object["metadata"]["generation"] = json!(generation + 1);
@@ -241,6 +260,18 @@ fn admit(
     old: Option<&Value>,
     author: &Author,
 ) -> Result<Vec<String>, Refusal> {
+    if resource.origin == Origin::Builtin {
+        drop_nulls(object);
+    }
+    for emptied in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let metadata = metadata_mut(object)?;
+        let is_empty = |value: &Value| {
+            value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+        };
+        if metadata.get(emptied).is_some_and(is_empty) {
+            metadata.remove(emptied);
+        }
+    }
     let unknown = resource.schema.prune(object);
     let mut warnings = Vec::new();
     if !unknown.is_empty() {
@@ -249,13 +280,16 @@ fn admit(
             Checking::Ignore => {}
             Checking::Warn => warnings = fields,
             Checking::Strict => {
-                let what = format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: ",
+                let wrong = format!("strict decoding error: {}", fields.join(", "));
+                if author.patches {
+                    let error = FieldError::invalid_whole("patch", &wrong);
+                    return Err(Refusal::invalid_kind("", "", "", &[error]));
+                }
+                return Err(Refusal::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {wrong}",
                     kind = resource.kind,
                     version = resource.version
-                );
-                let what = if old.is_some() && resource.origin == Origin::Builtin { "" } else { &what };
-                return Err(Refusal::bad_request(format!("{what}strict decoding error: {}", fields.join(", "))));
+                )));
             }
         }
     }
@@ -309,18 +343,23 @@ fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
     let Some(map) = object.as_object_mut() else {
         return Err(Refusal::bad_request("the body of the request is not an object"));
     };
-    let stated = |map: &Map<String, Value>, field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let stated = |map: &Map<String, Value>, field: &str| {
+        map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+    };
     let (version, kind) = (stated(map, "apiVersion"), stated(map, "kind"));
-    if !version.is_empty() && version != resource.api_version() {
+    let is_other_version = !version.is_empty() && version != resource.api_version();
+    let is_other_kind = !kind.is_empty() && kind != resource.kind;
+    if is_other_version && resource.origin == Origin::Custom {
         return Err(Refusal::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({})",
             resource.api_version()
         )));
     }
-    if !kind.is_empty() && kind != resource.kind {
+    if is_other_kind || is_other_version {
         return Err(Refusal::bad_request(format!(
-            "{kind} in version {:?} cannot be handled as a {}: no kind {kind:?} is registered for version {:?}",
-            resource.version,
+            "{kind} in version {:?} cannot be handled as a {}: this path takes {} of {}",
+            version.rsplit('/').next().unwrap_or_default(),
+            resource.kind,
             resource.kind,
             resource.api_version()
         )));
@@ -332,7 +371,12 @@ fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
 
 /// The key of a new object: its namespace from the path, its name stated or
 /// generated.
-fn settle_name(server: &Server, resource: &Resource, namespace: Option<&str>, object: &mut Value) -> Result<Key, Refusal> {
+fn settle_name(
+    server: &Server,
+    resource: &Resource,
+    namespace: Option<&str>,
+    object: &mut Value,
+) -> Result<Key, Refusal> {
     let namespace = namespace.unwrap_or_default();
     check_stated_namespace(object, namespace)?;
     let metadata = metadata_mut(object)?;
@@ -374,8 +418,7 @@ fn check_namespace(server: &Server, resource: &Resource, key: &Key) -> Result<()
         .get(&namespaces.collection(), &Key::new("", &key.namespace))
         .ok_or_else(|| Refusal::not_found(namespaces, &key.namespace))?;
     if namespace.value["metadata"]["deletionTimestamp"].is_string() {
-        let why = format!("unable to create new content in namespace {} because it is being terminated", key.namespace);
-        return Err(Refusal::forbidden(resource, &key.name, &why));
+        return Err(Refusal::namespace_terminating(resource, &key.name, &key.namespace));
     }
     Ok(())
 }
@@ -412,12 +455,27 @@ fn spec_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
         }
         map
     };
-    desired(old) != desired(new)
+    // A Deployment's annotations reach its ReplicaSets.
+    let annotations = |object: &Value| object["metadata"]["annotations"].clone();
+    desired(old) != desired(new) || (resource.kind == "Deployment" && annotations(old) != annotations(new))
+}
+
+/// Built-in kinds take a null for a field that was left out.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, child| !child.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
 }
 
 fn give_address(server: &Server, service: &mut Value, old: Option<&Value>) {
     let spec = &mut service["spec"];
-    if spec["type"] == "ExternalName" || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty()) {
+    if spec["type"] == "ExternalName" || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty())
+    {
         return;
     }
     let address = match old.and_then(|old| old["spec"]["clusterIP"].as_str()) {
@@ -441,7 +499,9 @@ fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
 }
 
 fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, Refusal> {
-    let map = object.as_object_mut().ok_or_else(|| Refusal::bad_request("the body of the request is not an object"))?;
+    let map = object
+        .as_object_mut()
+        .ok_or_else(|| Refusal::bad_request("the body of the request is not an object"))?;
     map.entry("metadata")
         .or_insert_with(|| json!({}))
         .as_object_mut()

@@ -8,34 +8,39 @@
 mod support;
 
 mod apply;
+mod auth;
 mod crds;
 mod deletes;
+mod discovery;
+mod dryrun;
+mod errors;
+mod garbage;
 mod lists;
 mod objects;
 mod patches;
 mod session;
+mod subresources;
+mod tables;
 mod watches;
+mod workloads;
 
 /// Makes two tests of each law named.
 macro_rules! laws {
     ($($area:ident: $($law:ident)*;)*) => {
-        mod real {
-            $(mod $area { $(
-                #[tokio::test]
-                async fn $law() {
-                    let session = crate::session::Session::new(crate::support::real().await, stringify!($area)).await;
-                    crate::$area::$law(session).await
-                }
-            )* })*
-        }
-        mod local {
-            $(mod $area { $(
-                #[tokio::test]
-                async fn $law() {
-                    let session = crate::session::Session::new(crate::support::local().await, stringify!($area)).await;
-                    crate::$area::$law(session).await
-                }
-            )* })*
+        laws!(@on real $($area: $($law)*;)*);
+        laws!(@on local $($area: $($law)*;)*);
+    };
+    (@on $cluster:ident $($area:ident: $($law:ident)*;)*) => {
+        mod $cluster {
+            $(mod $area {
+                use crate::{$area as laws, session::Session, support};
+                $(
+                    #[tokio::test]
+                    async fn $law() {
+                        laws::$law(Session::new(support::$cluster().await, stringify!($area)).await).await
+                    }
+                )*
+            })*
         }
     };
 }
@@ -163,4 +168,111 @@ laws! {
         status_has_owners_of_its_own
         a_duplicate_key_is_refused
         an_unknown_field_cannot_be_applied;
+    subresources:
+        status_cannot_be_written_with_the_object
+        the_object_cannot_be_written_with_its_status
+        an_update_of_status_checks_the_version
+        a_kind_without_status_has_no_status_path
+        scale_shows_the_replicas
+        scale_changes_the_replicas
+        a_negative_scale_is_refused
+        scale_with_an_old_version_is_a_conflict
+        a_custom_kind_scales_by_its_paths
+        a_custom_status_is_kept_apart;
+    crds:
+        a_definition_is_established_and_names_accepted
+        a_definition_is_named_after_its_plural_and_group
+        a_definition_needs_a_structural_schema
+        a_rule_that_does_not_compile_is_refused
+        unknown_fields_are_pruned
+        unknown_fields_are_told_of
+        defaults_are_filled_in
+        each_violation_has_its_words
+        a_missing_spec_is_told_of
+        rules_refuse_with_their_message
+        rules_see_the_old_value
+        an_update_of_a_custom_object_names_its_version
+        a_custom_object_has_no_strategic_patch
+        a_custom_object_names_its_kind
+        apply_knows_the_lists_of_a_custom_object
+        only_served_versions_are_served
+        a_cluster_scoped_kind_has_no_namespace
+        deleting_a_definition_deletes_its_objects
+        a_changed_definition_governs_from_then_on;
+    tables:
+        a_table_has_columns_and_rows
+        a_table_of_one_object_has_one_row
+        a_table_includes_as_much_as_asked_for
+        a_table_comes_in_pages
+        a_watched_table_names_its_columns_once
+        pods_show_readiness_status_and_restarts
+        workloads_show_their_counts
+        services_show_their_ports
+        every_built_in_kind_has_its_columns
+        a_custom_kind_shows_its_printer_columns
+        a_custom_kind_without_columns_shows_its_age
+        metadata_may_come_alone;
+    discovery:
+        the_server_is_well
+        the_version_is_told
+        the_core_group_is_listed
+        every_kind_we_use_is_served
+        groups_are_listed
+        groups_are_listed_in_one_go
+        a_custom_kind_is_discovered
+        schemas_are_published
+        the_schema_of_a_custom_kind_is_published
+        an_unknown_path_is_not_found;
+    dryrun:
+        a_dry_creation_leaves_nothing
+        a_dry_creation_is_checked
+        a_dry_change_changes_nothing
+        a_dry_deletion_deletes_nothing
+        nobody_watches_a_dry_run
+        an_unknown_dry_run_is_refused;
+    errors:
+        a_body_that_is_not_json_is_refused
+        a_body_of_an_unknown_format_is_refused
+        a_body_may_be_yaml
+        an_answer_in_an_unknown_format_is_refused
+        a_method_without_meaning_is_refused
+        an_unknown_field_of_a_built_in_kind_is_told_of
+        an_unknown_field_in_a_patch_is_told_of
+        an_unknown_field_validation_is_refused
+        a_value_of_the_wrong_type_is_refused
+        a_workload_must_select_its_own_pods
+        several_faults_are_listed
+        a_pod_needs_a_container_with_an_image
+        an_unfit_key_is_refused;
+    auth:
+        without_a_token_nothing_is_served
+        a_token_is_reviewed
+        access_is_reviewed;
+    garbage:
+        the_owned_go_with_their_owner
+        in_the_foreground_the_owner_goes_last
+        orphans_stay_without_their_owner
+        one_living_owner_is_enough
+        an_owner_that_never_was_takes_its_child_along
+        an_owner_is_known_by_its_uid
+        an_object_has_at_most_one_controller
+        a_custom_owner_counts_too;
+    workloads:
+        a_deployment_makes_a_replica_set_and_its_pods
+        a_deployment_reports_its_pods
+        a_new_template_rolls_over_step_by_step
+        an_old_template_takes_its_old_replica_set
+        a_change_of_scale_is_no_new_revision
+        scaling_to_zero_ends_all_pods
+        a_lost_pod_is_replaced
+        a_failed_pod_is_replaced
+        recreate_ends_the_old_before_the_new
+        a_paused_deployment_waits
+        a_deployment_that_does_not_get_on_says_so
+        a_pod_counts_only_after_its_ready_seconds
+        deleting_a_deployment_reaches_its_pods
+        a_replica_set_adopts_what_it_selects
+        a_service_lists_its_pods_with_their_readiness
+        a_daemon_set_has_a_pod_on_every_node
+        controllers_tell_what_they_did;
 }

@@ -16,12 +16,12 @@ use crate::support::{Cluster, User};
 
 /// How long anything asynchronous may take before a law is broken. A machine
 /// that also compiles is slow; a correct server needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const APPS: &str = "/apis/apps/v1/namespaces/{ns}";
 
 pub struct Session {
-    cluster: &'static Cluster,
+    pub cluster: &'static Cluster,
     client: Client,
     /// Fresh, and used by one law only.
     pub ns: String,
@@ -46,9 +46,9 @@ impl Session {
         Session { cluster: self.cluster, client: self.cluster.client_of(user).await, ns: self.ns.clone() }
     }
 
-    /// The client behind the session, for laws about the client's view.
-    pub fn client(&self) -> Client {
-        self.client.clone()
+    /// The bearer token this session is known by.
+    pub fn token(&self) -> String {
+        self.cluster.token()
     }
 
     /// `{ns}` in a path is the session's namespace; a path without a leading

@@ -1,29 +1,30 @@
-//! The in-process API, on a thread of its own: it outlives the test that
-//! started it, and with it that test's runtime.
+//! `serin::local` with its controllers, on a thread of its own: it outlives the
+//! test that started it, and with it that test's runtime.
 
-use serin::local::access::Identity;
-use serin::local::{Local, Options};
+use serin::local::{Local, Options, controllers};
 
-use super::{Cluster, PLAIN_TOKEN, fresh_folder};
+use super::{Cluster, Folder, NODE};
 
 pub async fn start() -> Result<Cluster, String> {
+    super::install_crypto();
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
-            let plain = Identity { user: "plain".into(), groups: vec!["system:authenticated".into()] };
-            let local = Local::new(Options { users: vec![(PLAIN_TOKEN.into(), plain)], ..Options::default() });
-            let folder = fresh_folder("local");
+            let local = Local::new(Options::default());
+            let options = controllers::Options { clock: local.clock(), nodes: vec![NODE.to_owned()] };
+            tokio::spawn(controllers::run(local.steady_client(), options));
             match local.serve(([127, 0, 0, 1], 0).into()).await {
                 Err(error) => _ = tell.send(Err(error.to_string())),
                 Ok(serving) => {
-                    let written = serving.write_kubeconfig(&folder.join("kubeconfig"));
-                    let _ = tell.send(written.map(|()| folder).map_err(|error| error.to_string()));
+                    let _ = tell.send(Ok(serving.kubeconfig()));
                     std::future::pending::<()>().await;
                 }
             }
         });
     });
-    let folder = told.await.map_err(|_| "the local server's thread ended".to_owned())??;
-    Ok(Cluster { folder, children: Vec::new() })
+    let kubeconfig = told.await.map_err(|_| "the local server's thread ended".to_owned())??;
+    let folder = Folder::new("local");
+    folder.write("kubeconfig", &kubeconfig);
+    Ok(Cluster { children: Vec::new(), folder })
 }

@@ -11,7 +11,7 @@ mod child;
 mod local;
 mod real;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use k8s_openapi::api::core::v1::Namespace;
@@ -20,7 +20,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
-pub use child::Child;
+pub use child::{Child, Folder};
+
+/// The one node that either cluster knows of. Nothing runs on it: a test that
+/// wants its pods to start is their kubelet, or brings one.
+pub const NODE: &str = "node-1";
 
 /// The real kube-apiserver with etcd below and the controller-manager beside it.
 pub async fn real() -> &'static Cluster {
@@ -29,37 +33,32 @@ pub async fn real() -> &'static Cluster {
     REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The API in this process, served on loopback like the real one.
+/// `serin::local` with its controllers, in this process and served on loopback.
 pub async fn local() -> &'static Cluster {
     static LOCAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
     LOCAL.get_or_init(local::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A client by the text of a kubeconfig.
+/// A client for whatever the text of a kubeconfig names.
 pub async fn client(kubeconfig: &str) -> Client {
-    install_crypto();
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-    Client::try_from(config.expect("a complete kubeconfig")).expect("a client")
+    Client::try_from(config(kubeconfig).await).expect("a client of the kubeconfig")
 }
 
 /// An API server somewhere on loopback, and how to reach it.
 pub struct Cluster {
-    folder: PathBuf,
-    /// Dropping one ends its process.
+    /// Dropping one ends its process. Before the folder: they work in it.
     children: Vec<Child>,
+    folder: Folder,
 }
-
-/// The token of [`User::Plain`].
-pub const PLAIN_TOKEN: &str = "plain-token";
 
 /// Who a client claims to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// In `system:masters`: may do everything.
     Admin,
-    /// Known, and allowed nothing in particular.
-    Plain,
+    /// Sends a token nobody issued.
+    Stranger,
     /// Sends no credentials.
     Nobody,
 }
@@ -95,15 +94,19 @@ impl Cluster {
         name
     }
 
+    /// The administrator's.
+    pub fn token(&self) -> String {
+        let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
+        let kubeconfig: serde_json::Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
+        kubeconfig["users"][0]["user"]["token"].as_str().expect("an administrator with a token").to_owned()
+    }
+
     async fn config(&self, user: User) -> Config {
-        install_crypto();
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).expect("the cluster's kubeconfig");
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .expect("the cluster's kubeconfig is complete");
+        let mut config =
+            config(Kubeconfig::read_from(self.kubeconfig()).expect("the cluster's kubeconfig")).await;
         match user {
             User::Admin => {}
-            User::Plain => config.auth_info.token = Some(PLAIN_TOKEN.to_owned().into()),
+            User::Stranger => config.auth_info.token = Some("made-up".to_owned().into()),
             User::Nobody => config.auth_info.token = None,
         }
         config
@@ -169,27 +172,20 @@ fn cache() -> PathBuf {
     })
 }
 
+async fn config(kubeconfig: Kubeconfig) -> Config {
+    install_crypto();
+    let options = KubeConfigOptions::default();
+    Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a complete kubeconfig")
+}
+
 /// rustls wants to be told which cryptography to use before its first
 /// connection; that somebody else said so first is fine.
 fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// A new folder of our own among the temporary files.
-fn fresh_folder(name: &str) -> PathBuf {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("serin-{name}-{}-{count}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    folder
-}
-
 /// A loopback port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
     listener.local_addr().expect("a bound listener has an address").port()
-}
-
-fn write(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }

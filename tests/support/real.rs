@@ -3,12 +3,16 @@
 //! No scheduler and no kubelet: pods name their node, and whoever wants them
 //! to run brings a node that speaks the API.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::Client;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-use super::{Child, Cluster, PLAIN_TOKEN, Part, User, free_port, fresh_folder, program, write};
+use serde_json::json;
+
+use super::{Child, Cluster, Folder, NODE, Part, User, free_port, program};
 
 const ADMIN_TOKEN: &str = "admin-token";
 
@@ -23,14 +27,14 @@ pub async fn start() -> Result<Cluster, String> {
     let apiserver = program(Part::Kubernetes, "kube-apiserver")?;
     let controllers = program(Part::Kubernetes, "kube-controller-manager")?;
 
-    let folder = fresh_folder("cluster");
+    let folder = Folder::new("cluster");
     let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
     write_credentials(&folder, port);
 
     let (etcd_url, peer_url) =
         (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
     let etcd = Child::start(
-        &folder,
+        folder.path(),
         &etcd,
         [
             "--unsafe-no-fsync".to_owned(),
@@ -43,7 +47,7 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
     let apiserver = Child::start(
-        &folder,
+        folder.path(),
         &apiserver,
         [
             &format!("--etcd-servers={etcd_url}"),
@@ -54,6 +58,7 @@ pub async fn start() -> Result<Cluster, String> {
             "--tls-cert-file=server.crt",
             "--tls-private-key-file=server.key",
             "--token-auth-file=tokens.csv",
+            "--anonymous-auth=false",
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=accounts.pub",
             "--service-account-signing-key-file=accounts.key",
@@ -63,12 +68,12 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
 
-    let mut cluster = Cluster { folder, children: vec![etcd, apiserver] };
+    let mut cluster = Cluster { children: vec![etcd, apiserver], folder };
     await_ready(&mut cluster).await?;
 
     // It gives up after ten seconds without an API server, so it comes second.
     let controllers = Child::start(
-        &cluster.folder,
+        cluster.folder.path(),
         &controllers,
         [
             "--kubeconfig=kubeconfig",
@@ -82,10 +87,23 @@ pub async fn start() -> Result<Cluster, String> {
         ],
     );
     cluster.children.push(controllers);
+    register_node(cluster.client_of(User::Admin).await).await?;
     Ok(cluster)
 }
 
-fn write_credentials(folder: &Path, port: u16) {
+async fn register_node(client: Client) -> Result<(), String> {
+    let labels = [("kubernetes.io/hostname".to_owned(), NODE.to_owned())].into();
+    let metadata = ObjectMeta { name: Some(NODE.to_owned()), labels: Some(labels), ..Default::default() };
+    let node = Node { metadata, ..Default::default() };
+    let nodes = Api::<Node>::all(client);
+    let failed = |error| format!("register {NODE}: {error}");
+    nodes.create(&PostParams::default(), &node).await.map_err(failed)?;
+    // Admission taints every new node; a DaemonSet would keep off it.
+    let untainted = json!({"spec": {"taints": null}});
+    nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(untainted)).await.map(drop).map_err(failed)
+}
+
+fn write_credentials(folder: &Folder, port: u16) {
     let key = || KeyPair::generate().expect("a key pair");
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -98,18 +116,15 @@ fn write_credentials(folder: &Path, port: u16) {
         .and_then(|params| params.signed_by(&server_key, &Issuer::new(authority, authority_key)))
         .expect("a server certificate");
 
-    write(&folder.join("ca.crt"), &authority_cert.pem());
-    write(&folder.join("server.crt"), &server_cert.pem());
-    write(&folder.join("server.key"), &server_key.serialize_pem());
+    folder.write("ca.crt", &authority_cert.pem());
+    folder.write("server.crt", &server_cert.pem());
+    folder.write("server.key", &server_key.serialize_pem());
     let accounts = key();
-    write(&folder.join("accounts.key"), &accounts.serialize_pem());
-    write(&folder.join("accounts.pub"), &accounts.public_key_pem());
-    write(
-        &folder.join("tokens.csv"),
-        &format!("{ADMIN_TOKEN},admin,1,system:masters\n{PLAIN_TOKEN},plain,2,\n"),
-    );
+    folder.write("accounts.key", &accounts.serialize_pem());
+    folder.write("accounts.pub", &accounts.public_key_pem());
+    folder.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
     let authority = folder.join("ca.crt");
-    let kubeconfig = serde_json::json!({
+    let kubeconfig = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "testbed", "cluster": {
@@ -119,7 +134,7 @@ fn write_credentials(folder: &Path, port: u16) {
         "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": "admin"}}],
         "current-context": "testbed",
     });
-    write(&folder.join("kubeconfig"), &kubeconfig.to_string());
+    folder.write("kubeconfig", &kubeconfig.to_string());
 }
 
 /// Waits until every post-start hook has run: before that, requests succeed
@@ -147,7 +162,7 @@ async fn await_ready(cluster: &mut Cluster) -> Result<(), String> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(client);
+    let namespaces = Api::<Namespace>::all(client);
     while namespaces.get_opt("default").await.ok().flatten().is_none() {
         if began.elapsed() > PATIENCE {
             return Err(format!("the test cluster has no default namespace after {PATIENCE:?}"));

@@ -6,13 +6,14 @@ mod defaults;
 mod pod_columns;
 mod pod_defaults;
 mod quantity;
+mod validate;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::kinds::{Column, Origin, Resource, ScalePaths};
-use super::schema::{Schema, kubernetes};
+use super::schema::{FieldError, Schema, kubernetes};
 
 /// Every built-in resource.
 pub fn all() -> Vec<Resource> {
@@ -26,6 +27,17 @@ pub fn default(kind: &Resource, object: &mut Value) {
     if kind.origin == Origin::Builtin {
         defaults::apply(&kind.kind, object);
     }
+}
+
+/// The hand-written validation of the real server, in its words. Custom kinds
+/// have only their metadata checked; their schema says the rest.
+pub fn validate(kind: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    validate::object(kind, object, old)
+}
+
+/// Names, labels, annotations, owners and finalizers, for every kind.
+pub fn validate_metadata(kind: &Resource, object: &Value) -> Vec<FieldError> {
+    validate::metadata(kind, object)
 }
 
 struct Row {
@@ -150,7 +162,3 @@ mod tests {
         }
     }
 }
-
-use super::schema::FieldError;
-pub fn validate(_k: &Resource, _o: &Value, _old: Option<&Value>) -> Vec<FieldError> { Vec::new() }
-pub fn validate_metadata(_k: &Resource, _o: &Value) -> Vec<FieldError> { Vec::new() }

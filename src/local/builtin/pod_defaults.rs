@@ -163,7 +163,7 @@ fn is_latest(image: &str) -> bool {
     match (name.contains('@'), name.rsplit_once(':')) {
         (true, _) => false,
         (false, Some((_, tag))) => tag == "latest",
-        (false, None) => true,
+        (false, None) => !name.is_empty(),
     }
 }
 

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 
 /// Two or three significant figures: `95s`, `3m20s`, `5h12m`, `4d3h`, `2y40d`.
-pub fn human_duration(duration: SignedDuration) -> String {
+pub(super) fn human_duration(duration: SignedDuration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     let two = |whole: i64, unit: &str, part: i64, part_unit: &str| match part {

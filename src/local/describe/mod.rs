@@ -1,13 +1,73 @@
 //! How the server describes itself and its objects to people and to kubectl:
 //! discovery, OpenAPI v3, and tables. Documents are made from the list of
-//! resources alone; serving them is somebody else's job.
+//! resources alone. There is no OpenAPI v2: kubectl asks for it only after v3
+//! had no answer, and takes no for an answer.
 
 mod age;
+mod discovery;
+mod json_path;
+mod openapi;
+pub mod table;
 
-pub use age::human_duration;
+use axum::body::Body;
+use http::{Response, header};
+use serde_json::{Value, json};
+
+use super::kinds::Kinds;
 pub(crate) use age::since;
 
-use super::kinds::Kinds; use axum::body::Body; use http::Response;
-pub fn answer(_k: &Kinds, _s: &[&str], _accept: &str) -> Option<Response<Body>> { None }
-pub mod table { use crate::local::kinds::Resource; use serde_json::Value;
-pub fn table(_r: &Resource, _o: &[&Value], _m: Value, _i: &str, _n: jiff::Timestamp) -> Value { Value::Null } }
+/// Answers a request outside any resource; `None` if there is no such path.
+pub fn answer(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response<Body>> {
+    let all = kinds.all();
+    let aggregated = accept.contains("g=apidiscovery.k8s.io") && accept.contains("v=v2");
+    let document = match segments {
+        ["api"] if aggregated => return Some(aggregate(&discovery::aggregated(all, true))),
+        ["apis"] if aggregated => return Some(aggregate(&discovery::aggregated(all, false))),
+        ["api"] => discovery::core_versions(),
+        ["apis"] => discovery::groups(all),
+        ["apis", group] => discovery::group(all, group)?,
+        ["api", version] => discovery::resources(all, "", version)?,
+        ["apis", group, version] => discovery::resources(all, group, version)?,
+        ["openapi", "v3"] => openapi::index(all),
+        ["openapi", "v3", "api", version] => openapi::document(all, "", version)?,
+        ["openapi", "v3", "apis", group, version] => openapi::document(all, group, version)?,
+        ["version"] => version(),
+        ["healthz" | "livez" | "readyz", ..] => {
+            return Some(respond("text/plain; charset=utf-8", "ok".to_owned()));
+        }
+        [] => json!({"paths": [
+            "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}),
+        _ => return None,
+    };
+    Some(respond("application/json", document.to_string()))
+}
+
+fn aggregate(document: &Value) -> Response<Body> {
+    respond("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", document.to_string())
+}
+
+fn respond(media: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media));
+    response
+}
+
+/// The Kubernetes version whose behaviour is followed, so that kubectl does
+/// not warn of skew.
+fn version() -> Value {
+    json!({
+        "major": "1",
+        "minor": "36",
+        "gitVersion": concat!("v1.36.1+serin-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        }),
+    })
+}

@@ -20,6 +20,7 @@ pub enum Reason {
     Required,
     Invalid,
     NotSupported,
+    NotFound,
     Forbidden,
     Duplicate,
     TooLong,
@@ -34,6 +35,7 @@ impl Reason {
             Reason::Required => "FieldValueRequired",
             Reason::Invalid => "FieldValueInvalid",
             Reason::NotSupported => "FieldValueNotSupported",
+            Reason::NotFound => "FieldValueNotFound",
             Reason::Forbidden => "FieldValueForbidden",
             Reason::Duplicate => "FieldValueDuplicate",
             Reason::TooLong => "FieldValueTooLong",
@@ -50,7 +52,7 @@ impl Reason {
             | Reason::TooLong
             | Reason::TooMany
             | Reason::TypeInvalid => true,
-            Reason::Invalid | Reason::Forbidden | Reason::Duplicate => false,
+            Reason::Invalid | Reason::NotFound | Reason::Forbidden | Reason::Duplicate => false,
         }
     }
 }
@@ -127,7 +129,9 @@ impl FieldError {
         FieldError::plain("<nil>", Reason::Invalid, &format!("Invalid value: {value}"), detail)
     }
 
-    fn plain(field: impl Into<String>, reason: Reason, what: &str, detail: &str) -> FieldError {
+    /// For values that the API server prints in a way of its own: `what` is
+    /// all that comes before the detail.
+    pub(crate) fn plain(field: impl Into<String>, reason: Reason, what: &str, detail: &str) -> FieldError {
         let message = if detail.is_empty() { what.to_owned() } else { format!("{what}: {detail}") };
         FieldError { field: field.into(), reason, message }
     }
@@ -147,7 +151,7 @@ fn go_value(value: &Value) -> String {
 
 /// A float as Go's `%v` prints it.
 pub(super) fn go_float(value: f64) -> String {
-    if value != 0.0 && !(1e-4..1e21).contains(&value.abs()) {
+    if value != 0.0 && !(1e-4..1e6).contains(&value.abs()) {
         let text = format!("{value:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
@@ -193,6 +197,8 @@ mod tests {
             (json!(1.5), "1.5"),
             (json!(5.0), "5"),
             (json!(1e21), "1e+21"),
+            (json!(100000.0), "100000"),
+            (json!(1234567.0), "1.234567e+06"),
             (json!(1.5e-7), "1.5e-07"),
             (json!("a\"b\n"), "\"a\\\"b\\n\""),
             (json!({"b": [1, null], "a": true}), r#"{"a":true,"b":[1,null]}"#),

@@ -128,9 +128,16 @@ fn generate() -> BTreeMap<String, Value> {
                 [] => field.insert("x-kubernetes-list-type".to_owned(), "set".into()),
                 keys => {
                     field.insert("x-kubernetes-list-type".to_owned(), "map".into());
-                    field.insert("x-kubernetes-list-map-keys".to_owned(), json!(keys))
+                    field.insert("x-kubernetes-list-map-keys".to_owned(), json!(keys));
+                    field.insert("x-kubernetes-patch-merge-key".to_owned(), json!(keys[0]))
                 }
             };
+            field.insert("x-kubernetes-patch-strategy".to_owned(), "merge".into());
+        }
+    }
+    for (component, field, strategy) in STRATEGIES {
+        if let Some(field) = property(&mut components, component, field) {
+            field.insert("x-kubernetes-patch-strategy".to_owned(), (*strategy).into());
         }
     }
     for name in ATOMIC_TYPES {
@@ -146,11 +153,6 @@ fn generate() -> BTreeMap<String, Value> {
     for (component, field, default) in DEFAULTS {
         if let Some(field) = property(&mut components, component, field) {
             field.insert("default".to_owned(), (*default).into());
-        }
-    }
-    for name in RETAIN_KEYS {
-        if let Some(component) = components.get_mut(*name).and_then(Value::as_object_mut) {
-            component.insert("x-kubernetes-patch-strategy".to_owned(), "retainKeys".into());
         }
     }
     components
@@ -262,11 +264,14 @@ const DEFAULTS: &[(&str, &str, &str)] = &[
     ("io.k8s.api.core.v1.ServicePort", "protocol", "TCP"),
 ];
 
-/// Unions: a strategic merge drops the members it does not name.
-const RETAIN_KEYS: &[&str] = &[
-    "io.k8s.api.apps.v1.DeploymentStrategy",
-    "io.k8s.api.core.v1.PodResourceClaim",
-    "io.k8s.api.core.v1.Volume",
+/// How kubectl is to write strategic merge patches where it is not plain
+/// merging: unions drop the members that a patch does not name.
+const STRATEGIES: &[(&str, &str, &str)] = &[
+    ("io.k8s.api.apps.v1.DeploymentSpec", "strategy", "retainKeys"),
+    ("io.k8s.api.core.v1.PodSpec", "resourceClaims", "merge,retainKeys"),
+    ("io.k8s.api.core.v1.PodSpec", "volumes", "merge,retainKeys"),
+    ("io.k8s.api.core.v1.PodStatus", "resourceClaimStatuses", "merge,retainKeys"),
+    ("io.k8s.api.policy.v1.PodDisruptionBudgetSpec", "selector", "replace"),
 ];
 
 #[cfg(test)]
@@ -288,10 +293,10 @@ mod tests {
         for (component, field) in ATOMIC_MAPS {
             assert!(has(component, field), "{component}.{field}");
         }
-        for (component, field, _) in DEFAULTS {
+        for (component, field, _) in DEFAULTS.iter().chain(STRATEGIES) {
             assert!(has(component, field), "{component}.{field}");
         }
-        for component in ATOMIC_TYPES.iter().chain(RETAIN_KEYS) {
+        for component in ATOMIC_TYPES {
             assert!(components().contains_key(*component), "{component}");
         }
     }
@@ -312,7 +317,5 @@ mod tests {
         assert_eq!(at("spec.template.spec.tolerations").list_kind(), ListKind::Atomic);
         assert_eq!(at("metadata.finalizers").list_kind(), ListKind::Set);
         assert!(at("spec.selector").is_atomic_map());
-        assert!(at("spec.strategy").retains_keys());
-        assert!(at("spec.template.spec.volumes.[]").retains_keys());
     }
 }

@@ -7,6 +7,7 @@
 //! slow (regular expressions, CEL) is compiled while parsing.
 
 mod cel;
+mod cel_types;
 mod defaults;
 mod error;
 mod format;
@@ -15,6 +16,7 @@ mod lists;
 mod parse;
 mod path;
 mod prune;
+mod structural;
 #[cfg(test)]
 mod tests;
 mod validate;
@@ -39,7 +41,6 @@ pub struct Schema {
     entries: Entries,
     items: Option<Arc<Schema>>,
     list: List,
-    retain_keys: bool,
     atomic_map: bool,
     default: Option<Value>,
     format: Option<format::Format>,
@@ -186,6 +187,11 @@ impl Schema {
         }
     }
 
+    /// A map with keys of the user's choosing, such as labels.
+    pub fn is_free_map(&self) -> bool {
+        matches!(self.entries, Entries::Of(_) | Entries::Any)
+    }
+
     /// `x-kubernetes-map-type: atomic`: owned and replaced as a whole.
     pub fn is_atomic_map(&self) -> bool {
         self.atomic_map
@@ -204,12 +210,6 @@ impl Schema {
             List::Map(keys) => keys.first().map(String::as_str),
             List::Atomic | List::Set => None,
         }
-    }
-
-    /// For strategic merge: fields the patch does not name go, as in a
-    /// Deployment's `strategy` or a volume.
-    pub fn retains_keys(&self) -> bool {
-        self.retain_keys
     }
 
     /// Whether anything may stand below this node without being named.

@@ -1,0 +1,22 @@
+# Every command a contributor needs. `make test` is what CI runs.
+
+.PHONY: help test lint testbed bench-local crds
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+test: testbed lint ## Set up the real servers, then run every check and every test
+	cargo test --locked
+
+lint: ## Formatting and clippy, warnings denied
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- --deny warnings
+
+testbed: ## Bring the real servers that the tests run against (cached by version)
+	testbed/setup
+
+bench-local: testbed ## The in-process API beside the real kube-apiserver
+	cargo bench --locked --bench local
+
+crds: ## Write crds/ anew from src/api
+	cargo run --locked --quiet -- crds --dir crds

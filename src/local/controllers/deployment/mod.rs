@@ -1,0 +1,169 @@
+//! Rolls a Deployment's pods from one template to the next, a ReplicaSet for each.
+//!
+//! `plan` decides, from the Deployment and its ReplicaSets, what to write:
+//! `rollout` moves the replicas, `revision` knows the sets, `progress` words
+//! the status. This file reads and writes.
+
+mod plan;
+mod progress;
+mod revision;
+mod rollout;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::core::{Selector, SelectorExt};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Api, ResourceExt};
+
+use super::claim::children_of;
+use super::pods;
+use super::template;
+use super::work::{
+    self, Attempt, Context, Error, cached, concerned, controller_of, is_conflict, is_controlled_by,
+    owner_or_selecting, selector_of, unless_gone, watch,
+};
+use plan::{Plan, Seen, plan};
+pub use rollout::{Rounding, part_of};
+
+pub async fn run(context: Arc<Context>) {
+    let client = context.client.clone();
+    let controller = work::controller(Api::<Deployment>::all(client.clone()));
+    let (sets, changes) = cached(Api::<ReplicaSet>::all(client.clone()));
+    let deployments = controller.store();
+    let by_set = concerned(changes, deployments.clone(), |set: &ReplicaSet, deployments| {
+        owner_or_selecting(set, deployments, |deployment: &Deployment, _| {
+            deployment
+                .spec
+                .as_ref()
+                .and_then(|spec| selector_of(&spec.selector).ok())
+                .is_some_and(|selector| selector.matches(set.labels()))
+        })
+    });
+    let known_sets = sets.clone();
+    let by_pod = concerned(watch(Api::<Pod>::all(client)), deployments, move |pod: &Pod, deployments| {
+        waiting_for_the_end_of(pod, deployments, &known_sets)
+    });
+    let controller = controller.reconcile_on(by_set).reconcile_on(by_pod);
+    work::run(controller, context, move |deployment, context| reconcile(deployment, context, sets.clone()))
+        .await;
+}
+
+/// Only a Deployment that recreates its pods cares about single ones: it
+/// starts the new when the last of the old is gone.
+fn waiting_for_the_end_of(
+    pod: &Pod,
+    deployments: &Store<Deployment>,
+    sets: &Store<ReplicaSet>,
+) -> Option<ObjectRef<Deployment>> {
+    let namespace = pod.namespace();
+    let set =
+        ObjectRef::<ReplicaSet>::from_owner_ref(namespace.as_deref(), controller_of(&pod.metadata)?, ())?;
+    let set = sets.get(&set)?;
+    let deployment = ObjectRef::from_owner_ref(namespace.as_deref(), controller_of(&set.metadata)?, ())?;
+    deployments.get(&deployment).filter(|deployment| rollout::recreates(deployment)).map(|_| deployment)
+}
+
+async fn reconcile(
+    deployment: Arc<Deployment>,
+    context: Arc<Context>,
+    cache: Store<ReplicaSet>,
+) -> Result<Action, Error> {
+    let Some(spec) = &deployment.spec else {
+        return Ok(Action::await_change());
+    };
+    let selector = selector_of(&spec.selector)?;
+    let sets = children_of(&context.client, &*deployment, &selector, &cache).await?;
+    let old_pods_run =
+        rollout::recreates(&deployment) && old_pods_run(&context, &deployment, &sets, &selector).await?;
+
+    let mut plan =
+        plan(Seen { deployment: &deployment, sets: &sets, old_pods_run, now: context.options.clock.now() });
+    carry_out(&context, &deployment, &mut plan).await?;
+    Ok(plan.wake.map_or_else(Action::await_change, Action::requeue))
+}
+
+/// Whether pods of an earlier revision still run, even while being deleted.
+async fn old_pods_run(
+    context: &Context,
+    deployment: &Deployment,
+    sets: &[ReplicaSet],
+    selector: &Selector,
+) -> Result<bool, Error> {
+    let current = revision::current(deployment, sets).and_then(|set| set.uid());
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &deployment.namespace().unwrap_or_default());
+    let pods =
+        api.list(&ListParams::default().labels_from(selector)).await.trying_to("list a deployment's pods")?;
+    Ok(pods.iter().any(|pod| {
+        let owner = controller_of(&pod.metadata).map(|owner| owner.uid.as_str());
+        let old = sets.iter().any(|set| set.uid().as_deref() == owner && set.uid() != current);
+        old && !pods::is_finished(pod)
+    }))
+}
+
+async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) -> Result<(), Error> {
+    let namespace = deployment.namespace().unwrap_or_default();
+    let sets: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &namespace);
+    let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &namespace);
+    let params = PostParams::default();
+
+    if let Some(set) = &plan.create {
+        match sets.create(&params, set).await {
+            Err(error) if is_conflict(&error) => {
+                let found = sets.get_opt(&set.name_any()).await;
+                match found.trying_to("look at the replica set of the same name")? {
+                    Some(found) if is_ours(&found, deployment, set) => {}
+                    Some(_) => {
+                        // Another template has the same hash: take the next one.
+                        let collisions = plan.status.collision_count.get_or_insert(0);
+                        *collisions = collisions.saturating_add(1);
+                    }
+                    None => return Err(error).trying_to("create a replica set"),
+                }
+            }
+            Err(error) if matches!(&error, kube::Error::Api(status) if status.code < 500 && status.code != 429) =>
+            {
+                let why = error.to_string();
+                progress::could_not_create(&mut plan.status, &set.name_any(), &why, context.now());
+                record(&deployments, deployment, plan).await?;
+                return Err(error).trying_to("create a replica set");
+            }
+            created => {
+                created.trying_to("create a replica set")?;
+            }
+        }
+    }
+    for set in &plan.update {
+        unless_gone(sets.replace(&set.name_any(), &params, set).await).trying_to("update a replica set")?;
+    }
+    for set in &plan.delete {
+        let this_one = Preconditions { uid: set.uid(), resource_version: set.resource_version() };
+        let deleted = sets.delete(&set.name_any(), &DeleteParams::background().preconditions(this_one)).await;
+        unless_gone(deleted).trying_to("delete an old replica set")?;
+    }
+    record(&deployments, deployment, plan).await
+}
+
+fn is_ours(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> bool {
+    let template =
+        |set: &ReplicaSet| set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
+    is_controlled_by(&found.metadata, deployment.uid().as_deref())
+        && template::same_but_for_hash(&template(found), &template(wanted))
+}
+
+async fn record(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> Result<(), Error> {
+    let mut recorded = deployment.clone();
+    recorded.status = Some(plan.status.clone());
+    if let Some(revision) = &plan.revision {
+        // Together with the status: there an annotation makes no new generation.
+        recorded.annotations_mut().insert(revision::REVISION.to_owned(), revision.clone());
+    }
+    if recorded != *deployment {
+        let written = api.replace_status(&recorded.name_any(), &PostParams::default(), &recorded).await;
+        unless_gone(written).trying_to("record a deployment's status")?;
+    }
+    Ok(())
+}

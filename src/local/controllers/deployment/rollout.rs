@@ -1,0 +1,333 @@
+//! Moves replicas from old ReplicaSets to the current one, never more pods
+//! than `maxSurge` allows, never fewer available ones than `maxUnavailable` does.
+
+use std::cmp::Reverse;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+use super::revision::{self, DESIRED_REPLICAS, MAX_REPLICAS};
+
+/// The pods a rolling update may have beyond and may miss from the wanted number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slack {
+    pub surge: i32,
+    pub unavailable: i32,
+}
+
+pub fn wanted(deployment: &Deployment) -> i32 {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+pub fn recreates(deployment: &Deployment) -> bool {
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
+}
+
+pub fn slack(deployment: &Deployment) -> Slack {
+    let replicas = wanted(deployment);
+    if recreates(deployment) {
+        return Slack { surge: 0, unavailable: 0 };
+    }
+    let rolling = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref()?.rolling_update.clone());
+    let rolling = rolling.unwrap_or_default();
+    let quarter = IntOrString::String("25%".to_owned());
+    let surge = part_of(rolling.max_surge.as_ref().unwrap_or(&quarter), replicas, Rounding::Up);
+    let unavailable = part_of(rolling.max_unavailable.as_ref().unwrap_or(&quarter), replicas, Rounding::Down);
+    // With neither, nothing could ever move.
+    let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
+    Slack { surge, unavailable: unavailable.min(replicas) }
+}
+
+#[derive(Clone, Copy)]
+pub enum Rounding {
+    Up,
+    Down,
+}
+
+/// A number, or a percentage of `whole`. What cannot be read counts as nothing.
+pub fn part_of(part: &IntOrString, whole: i32, rounding: Rounding) -> i32 {
+    match part {
+        IntOrString::Int(number) => (*number).max(0),
+        IntOrString::String(text) => {
+            let percent: i64 =
+                text.strip_suffix('%').and_then(|number| number.trim().parse().ok()).unwrap_or(0);
+            let hundredths = percent.max(0) * i64::from(whole.max(0));
+            let part = match rounding {
+                Rounding::Up => (hundredths + 99) / 100,
+                Rounding::Down => hundredths / 100,
+            };
+            i32::try_from(part).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+pub fn size(set: &ReplicaSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+/// At most its size: the status of a set that was just shrunk still counts the
+/// pods it is about to lose.
+pub fn available(set: &ReplicaSet) -> i32 {
+    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0).min(size(set))
+}
+
+fn total(sets: &[ReplicaSet], of: fn(&ReplicaSet) -> i32) -> i32 {
+    sets.iter().map(of).sum()
+}
+
+/// Resizes a set and notes for what Deployment size it was made.
+pub fn resize(set: &mut ReplicaSet, deployment: &Deployment, size: i32) {
+    set.spec.get_or_insert_default().replicas = Some(size);
+    let desired = wanted(deployment);
+    let most = desired.saturating_add(slack(deployment).surge);
+    let annotations = set.annotations_mut();
+    annotations.insert(DESIRED_REPLICAS.to_owned(), desired.to_string());
+    annotations.insert(MAX_REPLICAS.to_owned(), most.to_string());
+}
+
+fn noted(set: &ReplicaSet, annotation: &str) -> Option<i32> {
+    set.annotations().get(annotation)?.parse().ok()
+}
+
+/// Somebody changed `replicas` since the sets were last sized.
+pub fn is_being_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
+    sets.iter()
+        .filter(|set| size(set) > 0)
+        .any(|set| noted(set, DESIRED_REPLICAS).is_some_and(|desired| desired != wanted(deployment)))
+}
+
+/// How large the current set may be now, given all the others.
+pub fn next_size(deployment: &Deployment, current: i32, all: i32) -> i32 {
+    if recreates(deployment) {
+        return wanted(deployment);
+    }
+    let room = (wanted(deployment) + slack(deployment).surge - all).max(0);
+    current + room.min(wanted(deployment) - current)
+}
+
+/// Grows or shrinks the current set. True if it did.
+pub fn move_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
+    let (now, all) = (size(&sets[current]), total(sets, size));
+    let next = if now >= wanted(deployment) { wanted(deployment) } else { next_size(deployment, now, all) };
+    if next != now {
+        resize(&mut sets[current], deployment, next);
+    }
+    next != now
+}
+
+/// Shrinks old sets as far as availability allows: first what is not healthy
+/// anyway, then the rest, oldest first.
+pub fn shrink_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
+    let least = wanted(deployment) - slack(deployment).unavailable;
+    let not_up_yet = size(&sets[current]) - available(&sets[current]);
+    let mut spare = total(sets, size) - least - not_up_yet;
+    let before = total(sets, size);
+    let order = oldest_first(sets, current);
+    for &old in &order {
+        let unhealthy = size(&sets[old]) - available(&sets[old]);
+        let fewer = unhealthy.min(spare).max(0);
+        if fewer > 0 {
+            let left = size(&sets[old]) - fewer;
+            resize(&mut sets[old], deployment, left);
+            spare -= fewer;
+        }
+    }
+    if spare > 0 {
+        let mut dispensable = total(sets, available) - least;
+        for &old in &order {
+            let fewer = size(&sets[old]).min(dispensable).max(0);
+            if fewer > 0 {
+                let left = size(&sets[old]) - fewer;
+                resize(&mut sets[old], deployment, left);
+                dispensable -= fewer;
+            }
+        }
+    }
+    total(sets, size) != before
+}
+
+fn oldest_first(sets: &[ReplicaSet], current: usize) -> Vec<usize> {
+    let mut order: Vec<_> = (0..sets.len()).filter(|set| *set != current && size(&sets[*set]) > 0).collect();
+    order.sort_by_cached_key(|set| revision::age(&sets[*set]));
+    order
+}
+
+pub fn empty_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<usize>) -> bool {
+    let mut emptied = false;
+    for (index, set) in sets.iter_mut().enumerate() {
+        if Some(index) != current && size(set) > 0 {
+            resize(set, deployment, 0);
+            emptied = true;
+        }
+    }
+    emptied
+}
+
+/// Spreads a changed `replicas` over the sets in proportion to their sizes, so
+/// that scaling in the middle of a rollout keeps its balance.
+pub fn scale(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<usize>) {
+    let active: Vec<_> = (0..sets.len()).filter(|set| size(&sets[*set]) > 0).collect();
+    let only = match active.as_slice() {
+        [] => current.or_else(|| (0..sets.len()).max_by_key(|set| revision::age(&sets[*set]))),
+        [one] => Some(*one),
+        _ => None,
+    };
+    if let Some(only) = only {
+        resize(&mut sets[only], deployment, wanted(deployment));
+        return;
+    }
+    if current.is_some_and(|current| is_complete(deployment, &sets[current])) {
+        empty_old(deployment, sets, current);
+        return;
+    }
+    if !recreates(deployment) {
+        scale_in_proportion(deployment, sets, active);
+    }
+}
+
+fn is_complete(deployment: &Deployment, set: &ReplicaSet) -> bool {
+    let wanted = Some(wanted(deployment));
+    noted(set, DESIRED_REPLICAS) == wanted && Some(size(set)) == wanted && Some(available(set)) == wanted
+}
+
+fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut active: Vec<usize>) {
+    let most = if wanted(deployment) > 0 { wanted(deployment) + slack(deployment).surge } else { 0 };
+    let to_add = most - total(sets, size);
+    if to_add > 0 {
+        active.sort_by_cached_key(|set| (Reverse(size(&sets[*set])), Reverse(revision::age(&sets[*set]))));
+    } else {
+        active.sort_by_cached_key(|set| (Reverse(size(&sets[*set])), revision::age(&sets[*set])));
+    }
+    let mut added = 0;
+    let mut sizes = Vec::with_capacity(active.len());
+    for &set in &active {
+        let share = share(deployment, &sets[set], most);
+        let allowed = to_add - added;
+        let share = if to_add > 0 { share.clamp(0, allowed) } else { share.clamp(allowed.min(0), 0) };
+        added += share;
+        sizes.push(size(&sets[set]) + share);
+    }
+    // Rounding leaves a rest; the largest takes it.
+    if let Some(first) = sizes.first_mut() {
+        *first = (*first + to_add - added).max(0);
+    }
+    for (set, size) in active.into_iter().zip(sizes) {
+        resize(&mut sets[set], deployment, size);
+    }
+}
+
+fn share(deployment: &Deployment, set: &ReplicaSet, most: i32) -> i32 {
+    if wanted(deployment) == 0 {
+        return -size(set);
+    }
+    let deployment_had = || deployment.status.as_ref().and_then(|status| status.replicas);
+    let most_before = noted(set, MAX_REPLICAS).or_else(deployment_had).filter(|most| *most > 0).unwrap_or(1);
+    let scaled = f64::from(size(set)) * f64::from(most) / f64::from(most_before);
+    scaled.round() as i32 - size(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn deployment(replicas: i32, surge: serde_json::Value, unavailable: serde_json::Value) -> Deployment {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {
+            "replicas": replicas, "selector": {}, "template": {},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}},
+        }}))
+        .unwrap()
+    }
+
+    /// `(size, available)`, oldest first.
+    fn sets(sizes: &[(i32, i32)]) -> Vec<ReplicaSet> {
+        let set = |(index, (size, available)): (usize, &(i32, i32))| {
+            serde_json::from_value(json!({
+                "metadata": {"name": format!("web-{index}"), "creationTimestamp": format!("2026-01-01T00:00:0{index}Z")},
+                "spec": {"replicas": size, "selector": {}},
+                "status": {"replicas": size, "availableReplicas": available},
+            }))
+            .unwrap()
+        };
+        sizes.iter().enumerate().map(set).collect()
+    }
+
+    fn sizes(sets: &[ReplicaSet]) -> Vec<i32> {
+        sets.iter().map(size).collect()
+    }
+
+    #[test]
+    fn surge_rounds_up_and_unavailable_rounds_down() {
+        assert_eq!(slack(&deployment(10, json!("25%"), json!("25%"))), Slack { surge: 3, unavailable: 2 });
+        assert_eq!(slack(&deployment(1, json!("25%"), json!("25%"))), Slack { surge: 1, unavailable: 0 });
+        assert_eq!(slack(&deployment(3, json!(2), json!(1))), Slack { surge: 2, unavailable: 1 });
+    }
+
+    #[test]
+    fn without_any_slack_one_pod_may_be_missing() {
+        assert_eq!(slack(&deployment(3, json!(0), json!("0%"))), Slack { surge: 0, unavailable: 1 });
+        assert_eq!(slack(&deployment(0, json!(0), json!(0))), Slack { surge: 0, unavailable: 0 });
+    }
+
+    #[test]
+    fn the_current_set_grows_only_into_the_surge() {
+        let deployment = deployment(4, json!(1), json!(0));
+        let mut sets = sets(&[(4, 4), (0, 0)]);
+        assert!(move_current(&deployment, &mut sets, 1));
+        assert_eq!(sizes(&sets), [4, 1]);
+        assert!(!move_current(&deployment, &mut sets, 1));
+    }
+
+    #[test]
+    fn old_pods_stay_until_new_ones_are_available() {
+        let deployment = deployment(4, json!(1), json!(0));
+        let mut waiting = sets(&[(4, 4), (1, 0)]);
+        assert!(!shrink_old(&deployment, &mut waiting, 1));
+        let mut up = sets(&[(4, 4), (1, 1)]);
+        assert!(shrink_old(&deployment, &mut up, 1));
+        assert_eq!(sizes(&up), [3, 1]);
+    }
+
+    #[test]
+    fn unhealthy_old_pods_go_even_if_the_new_are_not_up() {
+        let deployment = deployment(4, json!(1), json!(0));
+        let mut sets = sets(&[(4, 2), (1, 0)]);
+        assert!(!shrink_old(&deployment, &mut sets, 1));
+        let mut with_slack = self::sets(&[(4, 2), (1, 0)]);
+        let deployment = self::deployment(4, json!(1), json!(2));
+        assert!(shrink_old(&deployment, &mut with_slack, 1));
+        assert_eq!(sizes(&with_slack), [2, 1]);
+    }
+
+    #[test]
+    fn scaling_in_the_middle_of_a_rollout_keeps_the_proportions() {
+        let before = deployment(10, json!(3), json!(2));
+        let mut sets = sets(&[(8, 8), (5, 3)]);
+        for set in &mut sets {
+            let size = size(set);
+            resize(set, &before, size);
+        }
+        let after = deployment(15, json!(3), json!(2));
+        assert!(is_being_scaled(&after, &sets));
+        scale(&after, &mut sets, Some(1));
+        assert_eq!(sizes(&sets), [11, 7]);
+        assert!(!is_being_scaled(&after, &sets));
+    }
+
+    #[test]
+    fn scaling_to_zero_empties_every_set() {
+        let mut sets = sets(&[(8, 8), (5, 3)]);
+        scale(&deployment(0, json!(3), json!(2)), &mut sets, Some(1));
+        assert_eq!(sizes(&sets), [0, 0]);
+    }
+
+    #[test]
+    fn a_single_active_set_takes_all() {
+        let mut sets = sets(&[(0, 0), (5, 5)]);
+        scale(&deployment(2, json!(1), json!(0)), &mut sets, Some(1));
+        assert_eq!(sizes(&sets), [0, 2]);
+    }
+}

@@ -1,0 +1,335 @@
+//! Deletes what nobody owns any more: in the background after its owner, in
+//! the foreground before it, or not at all if the owner says `orphan`.
+//!
+//! Watches the metadata of every kind there is, custom ones as they come and
+//! go. Nothing is deleted on hearsay: an owner that no watch has shown is asked
+//! for by name and uid first.
+
+mod graph;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::channel::mpsc;
+use futures::stream::{AbortHandle, BoxStream, FuturesUnordered, SelectAll, abortable};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::runtime::reflector::Store;
+use kube::runtime::scheduler::{ScheduleRequest, scheduler};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::kinds::{self, Kind, Meta};
+use super::work::{Attempt, Context, Error, backoff, cached, unless_gone, watch};
+use graph::{FOREGROUND, Graph, Item, ORPHAN, Propagation, Uid, Verdict};
+
+pub async fn run(context: Arc<Context>) {
+    let (definitions, changes) = cached(Api::<CustomResourceDefinition>::all(context.client.clone()));
+    let mut changes = std::pin::pin!(changes);
+    let (queue, due) = mpsc::unbounded();
+    let mut due = std::pin::pin!(scheduler(due));
+    let mut collector = Collector {
+        client: context.client.clone(),
+        graph: Graph::default(),
+        watched: BTreeMap::new(),
+        custom: BTreeSet::new(),
+        unlisted: HashSet::new(),
+        events: SelectAll::new(),
+        held: BTreeSet::new(),
+        busy: HashSet::new(),
+        attempts: HashMap::new(),
+        queue,
+    };
+    for kind in kinds::discover(&context.client).await {
+        collector.unlisted.insert(kind.key());
+        collector.watch(kind);
+    }
+    let mut jobs = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            // In this order, so that simulations replay.
+            biased;
+            Some(event) = changes.next() => {
+                if !matches!(event, Event::Init | Event::InitApply(_)) {
+                    collector.follow(&definitions);
+                }
+            }
+            Some((kind, event)) = collector.events.next() => collector.note(&kind, event),
+            Some(uid) = due.next() => {
+                if !collector.busy.contains(&uid) {
+                    jobs.extend(collector.take(uid, &HashSet::new(), &HashSet::new()).map(Job::carry_out));
+                }
+            }
+            Some(done) = jobs.next() => jobs.extend(collector.finish(done).map(Job::carry_out)),
+            else => return,
+        }
+    }
+}
+
+struct Collector {
+    client: Client,
+    graph: Graph,
+    watched: BTreeMap<String, (Kind, AbortHandle)>,
+    /// Those of the watched that custom resource definitions brought.
+    custom: BTreeSet<String>,
+    /// Kinds that were there from the start and are not listed yet. Until all
+    /// are, nobody knows who has dependents, and nothing is done.
+    unlisted: HashSet<String>,
+    events: SelectAll<BoxStream<'static, (String, Event<Meta>)>>,
+    held: BTreeSet<Uid>,
+    busy: HashSet<Uid>,
+    attempts: HashMap<Uid, u32>,
+    queue: mpsc::UnboundedSender<ScheduleRequest<Uid>>,
+}
+
+impl Collector {
+    fn watch(&mut self, kind: Kind) {
+        let key = kind.key();
+        let of = key.clone();
+        let events = watch(kind.everywhere(&self.client)).map(move |event| (of.clone(), event));
+        let (events, stop) = abortable(events);
+        self.events.push(events.boxed());
+        self.watched.insert(key, (kind, stop));
+    }
+
+    /// Keeps the watches in step with the custom kinds that the server serves.
+    fn follow(&mut self, definitions: &Store<CustomResourceDefinition>) {
+        let served: BTreeMap<String, Kind> = definitions
+            .state()
+            .iter()
+            .filter_map(|definition| kinds::defined_by(definition))
+            .map(|kind| (kind.key(), kind))
+            .collect();
+        for gone in self.custom.iter().filter(|key| !served.contains_key(*key)).cloned().collect::<Vec<_>>() {
+            self.custom.remove(&gone);
+            self.unlisted.remove(&gone);
+            if let Some((_, stop)) = self.watched.remove(&gone) {
+                stop.abort();
+            }
+            let concerned = self.graph.remove_kind(&gone);
+            self.look_at(concerned);
+        }
+        for (key, kind) in served {
+            if !self.watched.contains_key(&key) {
+                self.watch(kind);
+            }
+            self.custom.insert(key);
+        }
+    }
+
+    fn note(&mut self, kind: &str, event: Event<Meta>) {
+        // What an aborted watch still had to say.
+        if !self.watched.contains_key(kind) {
+            return;
+        }
+        let concerned = match event {
+            Event::Init => {
+                self.graph.begin_listing(kind);
+                Vec::new()
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                Item::new(kind, object.metadata).map(|item| self.graph.apply(item)).unwrap_or_default()
+            }
+            Event::Delete(object) => object.uid().map(|uid| self.graph.remove(&uid)).unwrap_or_default(),
+            Event::InitDone => {
+                self.unlisted.remove(kind);
+                self.graph.end_listing(kind)
+            }
+        };
+        self.look_at(concerned);
+        if self.unlisted.is_empty() {
+            let held = std::mem::take(&mut self.held);
+            self.look_at(held);
+        }
+    }
+
+    fn look_at(&mut self, uids: impl IntoIterator<Item = Uid>) {
+        for uid in uids {
+            if !self.unlisted.is_empty() || self.busy.contains(&uid) {
+                self.held.insert(uid);
+                continue;
+            }
+            if self.graph.verdict(&uid, &HashSet::new(), &HashSet::new()) != Verdict::Leave {
+                self.schedule(uid, Instant::now());
+            }
+        }
+    }
+
+    fn schedule(&self, message: Uid, run_at: Instant) {
+        // Fails only when the other end, in the same function, is gone.
+        let _ = self.queue.unbounded_send(ScheduleRequest { message, run_at });
+    }
+
+    /// What to do about an object whose turn it is, given what the server
+    /// answered about its owners.
+    fn take(&mut self, uid: Uid, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> Option<Job> {
+        let Some(item) = self.graph.get(&uid).cloned() else {
+            self.attempts.remove(&uid);
+            return None;
+        };
+        let task = match self.graph.verdict(&uid, present, absent) {
+            Verdict::Leave => return None,
+            Verdict::WaitFor(dependents) => {
+                let unless_they_wait_too = |uid: &Uid| {
+                    !matches!(self.graph.verdict(uid, present, absent), Verdict::Leave | Verdict::WaitFor(_))
+                };
+                for dependent in dependents.into_iter().filter(unless_they_wait_too) {
+                    self.schedule(dependent, Instant::now());
+                }
+                return None;
+            }
+            // Of an owner whose kind nobody serves, nobody can say that it is gone.
+            Verdict::Ask(owners) => Task::Ask(
+                owners
+                    .into_iter()
+                    .map(|owner| Some((self.kind_of(&owner)?, owner)))
+                    .collect::<Option<_>>()?,
+            ),
+            Verdict::Delete(propagation) => Task::Delete(propagation),
+            Verdict::KeepOwners(owners) => Task::KeepOwners(owners),
+            Verdict::Orphan(items) => {
+                let kind = |item: Item| Some((self.watched.get(&item.kind)?.0.clone(), item));
+                Task::Orphan(items.into_iter().filter_map(kind).collect())
+            }
+            Verdict::Finish => Task::Finish,
+        };
+        let kind = self.watched.get(&item.kind)?.0.clone();
+        self.busy.insert(uid);
+        Some(Job { client: self.client.clone(), kind, item, task })
+    }
+
+    fn kind_of(&self, owner: &OwnerReference) -> Option<Kind> {
+        let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let mut kinds = self.watched.values().map(|(kind, _)| kind);
+        kinds.find(|kind| kind.resource.group == group && kind.resource.kind == owner.kind).cloned()
+    }
+
+    fn finish(&mut self, (uid, outcome): (Uid, Result<Outcome, Error>)) -> Option<Job> {
+        self.busy.remove(&uid);
+        match outcome {
+            Ok(outcome) => {
+                self.attempts.remove(&uid);
+                if let Outcome::Answered { present, absent } = outcome
+                    && let Some(job) = self.take(uid.clone(), &present, &absent)
+                {
+                    return Some(job);
+                }
+                if self.held.remove(&uid) {
+                    self.look_at([uid]);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%error, "garbage collection will try again");
+                let attempt = self.attempts.entry(uid.clone()).or_insert(0);
+                *attempt = attempt.saturating_add(1);
+                let at = Instant::now() + backoff(*attempt);
+                self.held.remove(&uid);
+                self.schedule(uid, at);
+            }
+        }
+        None
+    }
+}
+
+/// Something to ask or write about one object; needs no graph.
+struct Job {
+    client: Client,
+    kind: Kind,
+    item: Item,
+    task: Task,
+}
+
+enum Task {
+    Ask(Vec<(Kind, OwnerReference)>),
+    Delete(Propagation),
+    KeepOwners(Vec<OwnerReference>),
+    Orphan(Vec<(Kind, Item)>),
+    Finish,
+}
+
+enum Outcome {
+    Answered { present: HashSet<Uid>, absent: HashSet<Uid> },
+    Done,
+}
+
+impl Job {
+    async fn carry_out(self) -> (Uid, Result<Outcome, Error>) {
+        (self.item.uid.clone(), self.attempt().await)
+    }
+
+    async fn attempt(&self) -> Result<Outcome, Error> {
+        let api = self.kind.within(&self.client, self.item.namespace.as_deref());
+        match &self.task {
+            Task::Ask(owners) => return self.ask(owners).await,
+            Task::Delete(propagation) => {
+                let params = match propagation {
+                    Propagation::Background => DeleteParams::background(),
+                    Propagation::Foreground => DeleteParams::foreground(),
+                    Propagation::Orphan => DeleteParams::orphan(),
+                };
+                let this_one = Preconditions {
+                    uid: Some(self.item.uid.clone()),
+                    resource_version: self.item.version.clone(),
+                };
+                let deleted = api.delete(&self.item.name, &params.preconditions(this_one)).await;
+                unless_gone(deleted).trying_to("delete what nobody owns")?;
+            }
+            Task::KeepOwners(owners) => set_owners(&api, &self.item, owners).await?,
+            Task::Orphan(dependents) => {
+                for (kind, dependent) in dependents {
+                    let others: Vec<_> =
+                        dependent.owners.iter().filter(|owner| owner.uid != self.item.uid).cloned().collect();
+                    set_owners(
+                        &kind.within(&self.client, dependent.namespace.as_deref()),
+                        dependent,
+                        &others,
+                    )
+                    .await?;
+                }
+                self.drop_finalizer(&api, ORPHAN).await?;
+            }
+            Task::Finish => self.drop_finalizer(&api, FOREGROUND).await?,
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn ask(&self, owners: &[(Kind, OwnerReference)]) -> Result<Outcome, Error> {
+        let (mut present, mut absent) = (HashSet::new(), HashSet::new());
+        for (kind, owner) in owners {
+            let api = kind.within(&self.client, self.item.namespace.as_deref());
+            let found = api.get_opt(&owner.name).await.trying_to("see whether an owner exists")?;
+            let exists = found.is_some_and(|found| found.uid().as_deref() == Some(owner.uid.as_str()));
+            // A namespaced object cannot own one that is in no namespace: its
+            // own namespace is unknown, so nothing is known about it.
+            let unknowable = kind.namespaced && self.item.namespace.is_none();
+            let answer = if exists || unknowable { &mut present } else { &mut absent };
+            answer.insert(owner.uid.clone());
+        }
+        Ok(Outcome::Answered { present, absent })
+    }
+
+    async fn drop_finalizer(&self, api: &Api<Meta>, finalizer: &str) -> Result<(), Error> {
+        let rest: Vec<_> = self.item.finalizers.iter().filter(|held| *held != finalizer).collect();
+        let patch =
+            json!({"metadata": {"resourceVersion": self.item.version, "finalizers": unless_empty(&rest)}});
+        let dropped = api.patch(&self.item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        unless_gone(dropped).trying_to("let an object go")?;
+        Ok(())
+    }
+}
+
+async fn set_owners(api: &Api<Meta>, item: &Item, owners: &[OwnerReference]) -> Result<(), Error> {
+    let patch = json!({"metadata": {"uid": item.uid, "resourceVersion": item.version, "ownerReferences": unless_empty(owners)}});
+    let set = api.patch(&item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    unless_gone(set).trying_to("correct an object's owners")?;
+    Ok(())
+}
+
+/// The API leaves out empty lists.
+fn unless_empty<T>(list: &[T]) -> Option<&[T]> {
+    (!list.is_empty()).then_some(list)
+}

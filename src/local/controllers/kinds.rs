@@ -1,0 +1,79 @@
+//! Which kinds a server holds that can be listed, watched and deleted.
+
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::DynamicObject;
+use kube::core::{GroupVersionKind, PartialObjectMeta};
+use kube::discovery::{ApiResource, Discovery, Scope, verbs};
+use kube::{Api, Client};
+
+use super::work::backoff;
+
+/// An object of any kind, of which only the metadata matters.
+pub type Meta = PartialObjectMeta<DynamicObject>;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub resource: ApiResource,
+    pub namespaced: bool,
+}
+
+impl Kind {
+    /// What stays the same when the kind is served in another version.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.resource.plural, self.resource.group)
+    }
+
+    pub fn everywhere(&self, client: &Client) -> Api<Meta> {
+        Api::all_with(client.clone(), &self.resource)
+    }
+
+    pub fn within(&self, client: &Client, namespace: Option<&str>) -> Api<Meta> {
+        match namespace.filter(|_| self.namespaced) {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &self.resource),
+            None => self.everywhere(client),
+        }
+    }
+}
+
+/// Asks the server, as often as it takes.
+pub async fn discover(client: &Client) -> Vec<Kind> {
+    let mut attempt = 0;
+    loop {
+        match Discovery::new(client.clone()).run().await {
+            Ok(found) => return kinds_in(&found),
+            Err(error) => {
+                tracing::debug!(%error, "could not ask which kinds there are; trying again");
+                attempt += 1;
+                tokio::time::sleep(backoff(attempt).max(Duration::from_millis(100))).await;
+            }
+        }
+    }
+}
+
+fn kinds_in(found: &Discovery) -> Vec<Kind> {
+    let all = found.groups_alphabetical().into_iter().flat_map(|group| group.recommended_resources());
+    let kept = all.filter(|(resource, can)| {
+        let verbs = [verbs::LIST, verbs::WATCH, verbs::DELETE];
+        resource.kind != "Event" && verbs.into_iter().all(|verb| can.supports_operation(verb))
+    });
+    kept.map(|(resource, can)| Kind { resource, namespaced: can.scope == Scope::Namespaced }).collect()
+}
+
+/// The kind a definition brings, once the server serves it.
+pub fn defined_by(definition: &CustomResourceDefinition) -> Option<Kind> {
+    let conditions = definition.status.as_ref()?.conditions.as_deref().unwrap_or_default();
+    let established =
+        conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True");
+    if !established || definition.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let spec = &definition.spec;
+    let version = spec.versions.iter().find(|version| version.served)?;
+    let gvk = GroupVersionKind::gvk(&spec.group, &version.name, &spec.names.kind);
+    Some(Kind {
+        resource: ApiResource::from_gvk_with_plural(&gvk, &spec.names.plural),
+        namespaced: spec.scope == "Namespaced",
+    })
+}

@@ -1,0 +1,44 @@
+//! The controllers that make a cluster of an API server: they turn Deployments
+//! into ReplicaSets into pods, Services into EndpointSlices, and clear away
+//! what nobody owns any more.
+//!
+//! They speak only the Kubernetes API, so they run on this crate's server and
+//! on a real one alike. Each file's rules are pure functions from the objects
+//! seen to the writes wanted; `work` says how they are driven.
+
+mod claim;
+mod daemon_set;
+mod deployment;
+mod endpoint_slice;
+mod garbage;
+mod kinds;
+mod namespace;
+mod pods;
+mod replica_set;
+mod template;
+pub(super) mod work;
+
+use kube::Client;
+
+use super::clock::Clock;
+use work::Context;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub clock: Clock,
+    /// The nodes that a DaemonSet runs on.
+    pub nodes: Vec<String>,
+}
+
+/// Runs all of them until dropped.
+pub async fn run(client: Client, options: Options) {
+    let context = Context::new(client, options);
+    futures::join!(
+        deployment::run(context.clone()),
+        replica_set::run(context.clone()),
+        daemon_set::run(context.clone()),
+        endpoint_slice::run(context.clone()),
+        namespace::run(context.clone()),
+        garbage::run(context),
+    );
+}

@@ -1,0 +1,81 @@
+//! Empties a namespace that is being deleted, then lets it go.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::runtime::controller::Action;
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt};
+
+use super::kinds::{self, Kind, Meta};
+use super::work::{self, Attempt, Context, Error, unless_gone, watch};
+
+const FINALIZER: &str = "kubernetes";
+
+pub async fn run(context: Arc<Context>) {
+    let controller = work::controller(Api::<Namespace>::all(context.client.clone()));
+    work::run(controller, context, reconcile).await;
+}
+
+/// Takes as long as the last object does; other namespaces do not wait for it.
+async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Result<Action, Error> {
+    let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default();
+    if namespace.metadata.deletion_timestamp.is_none() || !finalizers.iter().any(|name| name == FINALIZER) {
+        return Ok(Action::await_change());
+    }
+    let name = namespace.name_any();
+    let kinds = kinds::discover(&context.client).await;
+    let emptying =
+        kinds.iter().filter(|kind| kind.namespaced).map(|kind| empty(&context.client, kind, &name));
+    try_join_all(emptying).await?;
+
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    let Some(mut namespace) = api.get_opt(&name).await.trying_to("read an emptied namespace")? else {
+        return Ok(Action::await_change());
+    };
+    if let Some(finalizers) = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut()) {
+        finalizers.retain(|name| name != FINALIZER);
+    }
+    let let_go = api.replace_subresource("finalize", &name, &PostParams::default(), &namespace).await;
+    unless_gone(let_go).trying_to("let an emptied namespace go")?;
+    Ok(Action::await_change())
+}
+
+/// Deletes every object of the kind and waits for the last one to be gone.
+async fn empty(client: &Client, kind: &Kind, namespace: &str) -> Result<(), Error> {
+    let api = kind.within(client, Some(namespace));
+    let mut left = HashSet::new();
+    let mut changes = std::pin::pin!(watch(api.clone()));
+    while let Some(event) = changes.next().await {
+        match event {
+            Event::Init => left.clear(),
+            Event::InitApply(object) | Event::Apply(object) => {
+                left.insert(object.uid());
+                delete(&api, &object).await?;
+            }
+            Event::Delete(object) => {
+                left.remove(&object.uid());
+                if left.is_empty() {
+                    return Ok(());
+                }
+            }
+            Event::InitDone if left.is_empty() => return Ok(()),
+            Event::InitDone => {}
+        }
+    }
+    Ok(())
+}
+
+async fn delete(api: &Api<Meta>, object: &Meta) -> Result<(), Error> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let this_one = Preconditions { uid: object.uid(), resource_version: None };
+    let params = DeleteParams::background().preconditions(this_one);
+    unless_gone(api.delete(&object.name_any(), &params).await).trying_to("delete what a namespace holds")?;
+    Ok(())
+}

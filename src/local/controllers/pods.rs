@@ -1,0 +1,117 @@
+//! What the controllers want to know about a pod.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, ResourceExt};
+
+use super::work::{Attempt, Error, unless_gone};
+
+/// It counts towards its owner's replicas: neither finished nor on its way out.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_finished(pod) && pod.metadata.deletion_timestamp.is_none()
+}
+
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Nobody has asked for its deletion yet.
+pub fn is_staying(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none()
+}
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    ready_condition(pod).is_some_and(|ready| ready.status == "True")
+}
+
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    ready_condition(pod)
+        .filter(|ready| ready.status == "True")
+        .and_then(|ready| ready.last_transition_time.as_ref())
+        .map(|time| time.0)
+}
+
+/// Ready for `min_ready_seconds` without a break.
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    is_ready(pod)
+        && (min_ready_seconds <= 0 || available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO))
+}
+
+/// How long until a ready pod has been ready for long enough.
+pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
+    let long_enough =
+        ready_since(pod)?.saturating_add(SignedDuration::from_secs(min_ready_seconds.into())).ok()?;
+    Some(Duration::try_from(long_enough.duration_since(now)).unwrap_or(Duration::ZERO))
+}
+
+fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
+    pod.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
+}
+
+/// A pod of this template. The server completes the name.
+pub fn from_template(template: &PodTemplateSpec, name_prefix: &str, owner: OwnerReference) -> Pod {
+    let meta = template.metadata.clone().unwrap_or_default();
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{name_prefix}-")),
+            labels: meta.labels,
+            annotations: meta.annotations,
+            finalizers: meta.finalizers,
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// A pod to delete: this one, not another that took its name.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Doomed {
+    pub name: String,
+    uid: Option<String>,
+}
+
+impl Doomed {
+    pub fn of(pod: &Pod) -> Doomed {
+        Doomed { name: pod.name_any(), uid: pod.uid() }
+    }
+}
+
+/// One, then two, then four at a time: a refusal costs few requests.
+pub async fn create(api: &Api<Pod>, mut pods: &[Pod]) -> Result<(), Error> {
+    let params = PostParams::default();
+    let mut batch = 1;
+    while !pods.is_empty() {
+        let (now, later) = pods.split_at(batch.min(pods.len()));
+        for created in join_all(now.iter().map(|pod| api.create(&params, pod))).await {
+            created.trying_to(CREATE)?;
+        }
+        pods = later;
+        batch *= 2;
+    }
+    Ok(())
+}
+
+pub async fn delete(api: &Api<Pod>, pods: &[Doomed]) -> Result<(), Error> {
+    let deletions = pods.iter().map(async |pod| {
+        let this_one = Preconditions { uid: pod.uid.clone(), resource_version: None };
+        unless_gone(api.delete(&pod.name, &DeleteParams::default().preconditions(this_one)).await)
+    });
+    for deleted in join_all(deletions).await {
+        deleted.trying_to(DELETE)?;
+    }
+    Ok(())
+}
+
+pub const CREATE: &str = "create a pod";
+pub const DELETE: &str = "delete a pod";

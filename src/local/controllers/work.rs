@@ -1,0 +1,242 @@
+//! How every controller here runs: its watches, what wakes it, what it does
+//! when a request fails.
+//!
+//! A controller reads what it is about to change from the server, not from a
+//! cache: nothing is created twice because a watch is late. Caches only decide
+//! *when* to look. So an idle cluster costs its open watches and no request.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
+use kube::core::Selector;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::controller::{self, Action, Controller};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+
+use super::Options;
+
+/// What every controller is handed.
+pub struct Context {
+    pub client: Client,
+    pub options: Options,
+    attempts: Mutex<HashMap<String, u32>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("could not {attempt}: {source}")]
+    Api { attempt: &'static str, source: kube::Error },
+    #[error("its selector cannot be read: {0}")]
+    Selector(#[from] kube::core::ParseExpressionError),
+}
+
+impl Context {
+    pub fn new(client: Client, options: Options) -> Arc<Context> {
+        Arc::new(Context { client, options, attempts: Mutex::default() })
+    }
+
+    pub fn now(&self) -> Time {
+        Time(self.options.clock.now())
+    }
+
+    fn retry_delay(&self, object: String) -> Duration {
+        let mut attempts = self.attempts.lock();
+        let attempt = attempts.entry(object).or_insert(0);
+        *attempt = attempt.saturating_add(1);
+        backoff(*attempt)
+    }
+
+    fn settled(&self, object: &str) {
+        self.attempts.lock().remove(object);
+    }
+}
+
+/// Says what a request was for, should it fail.
+pub trait Attempt<T> {
+    fn trying_to(self, attempt: &'static str) -> Result<T, Error>;
+}
+
+impl<T> Attempt<T> for kube::Result<T> {
+    fn trying_to(self, attempt: &'static str) -> Result<T, Error> {
+        self.map_err(|source| Error::Api { attempt, source })
+    }
+}
+
+/// Treats "it is not there" as an answer; deletes meet it when somebody was faster.
+pub fn unless_gone<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
+}
+
+/// 10 ms, doubling, at most 10 s. Without jitter, so that simulations replay.
+pub fn backoff(attempt: u32) -> Duration {
+    Duration::from_millis(10u64.saturating_mul(1 << attempt.saturating_sub(1).min(10)))
+        .min(Duration::from_secs(10))
+}
+
+#[derive(Default)]
+struct WatchBackoff(u32);
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0 = self.0.saturating_add(1);
+        Some(backoff(self.0))
+    }
+}
+
+impl Backoff for WatchBackoff {
+    fn reset(&mut self) {
+        self.0 = 0;
+    }
+}
+
+/// A watch that outlives every fault: errors are logged, waited out and not passed on.
+pub fn watch<K>(api: Api<K>) -> impl Stream<Item = Event<K>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let url = api.resource_url().to_owned();
+    watcher(api, watcher::Config::default()).backoff(WatchBackoff::default()).filter_map(move |event| {
+        let event =
+            event.inspect_err(|error| tracing::debug!(url, %error, "a watch broke; it starts again")).ok();
+        std::future::ready(event)
+    })
+}
+
+/// A watch that also keeps what it saw.
+pub fn cached<K>(api: Api<K>) -> (Store<K>, impl Stream<Item = Event<K>> + Send)
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let (reader, mut writer) = reflector::store();
+    (reader, watch(api).inspect(move |event| writer.apply_watcher_event(event)))
+}
+
+/// A controller woken by every change of its own objects, its own writes of
+/// their status included: that is how a write based on a late cache is found out.
+pub fn controller<K>(api: Api<K>) -> Controller<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    let (reader, changes) = cached(api);
+    Controller::for_stream(changes.map(Ok).applied_objects(), reader)
+}
+
+/// Which objects a change of some other object concerns.
+///
+/// A watch that has to start over does not say what was deleted meanwhile:
+/// then it concerns all of them.
+pub fn concerned<K, C, I>(
+    changes: impl Stream<Item = Event<C>> + Send + 'static,
+    objects: Store<K>,
+    whom: impl Fn(&C, &Store<K>) -> I + Send + 'static,
+) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+    C: Send + 'static,
+    I: IntoIterator<Item = ObjectRef<K>>,
+{
+    changes.flat_map(move |event| {
+        let woken: Vec<_> = match event {
+            Event::Apply(changed) | Event::Delete(changed) => whom(&changed, &objects).into_iter().collect(),
+            Event::InitDone => objects.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
+            Event::Init | Event::InitApply(_) => Vec::new(),
+        };
+        stream::iter(woken)
+    })
+}
+
+/// Whom a change of a child concerns: the controller it names, or, if it names
+/// none, whoever selects it and might adopt it.
+pub fn owner_or_selecting<K, C>(
+    child: &C,
+    objects: &Store<K>,
+    selects: impl Fn(&K, &ObjectMeta) -> bool,
+) -> Vec<ObjectRef<K>>
+where
+    K: Resource<DynamicType = ()> + Clone,
+    C: Resource,
+{
+    let meta = child.meta();
+    match controller_of(meta) {
+        Some(owner) => ObjectRef::from_owner_ref(meta.namespace.as_deref(), owner, ()).into_iter().collect(),
+        None => objects
+            .state_filter(|object| object.meta().namespace == meta.namespace && selects(object, meta))
+            .iter()
+            .map(|object| ObjectRef::from_obj(&**object))
+            .collect(),
+    }
+}
+
+/// Runs until dropped. A failed object is tried again, later each time; the
+/// others do not wait for it.
+pub async fn run<K, Work>(
+    controller: Controller<K>,
+    context: Arc<Context>,
+    reconcile: impl Fn(Arc<K>, Arc<Context>) -> Work,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    Work: Future<Output = Result<Action, Error>> + Send + 'static,
+{
+    let kind = K::kind(&());
+    let settled = context.clone();
+    controller
+        .run(
+            reconcile,
+            |object, _, context| {
+                Action::requeue(context.retry_delay(ObjectRef::from_obj(&*object).to_string()))
+            },
+            context,
+        )
+        .for_each(move |outcome| {
+            match outcome {
+                Ok((object, _)) => settled.settled(&object.to_string()),
+                Err(controller::Error::ObjectNotFound(object)) => settled.settled(&object.to_string()),
+                Err(error) => tracing::debug!(%kind, %error, "will try again"),
+            }
+            std::future::ready(())
+        })
+        .await;
+}
+
+pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+pub fn is_controlled_by(meta: &ObjectMeta, uid: Option<&str>) -> bool {
+    controller_of(meta).is_some_and(|owner| Some(owner.uid.as_str()) == uid)
+}
+
+/// The reference that makes `owner` the one in charge of an object.
+pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: owner.meta().name.clone().unwrap_or_default(),
+        uid: owner.meta().uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// An empty selector selects nothing here: the workload kinds refuse it.
+pub fn selector_of(selector: &LabelSelector) -> Result<Selector, Error> {
+    Ok(Selector::try_from(selector.clone())?)
+}

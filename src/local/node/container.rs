@@ -1,0 +1,292 @@
+//! Runs one container: configures it, serves, probes, crashes, restarts.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use futures::future::{join_all, pending};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{Client, ResourceExt};
+use parking_lot::RwLock;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::address::twin;
+use super::app::App;
+use super::behaviour::Behaviour;
+use super::config::{Sources, Unconfigured};
+use super::probe::Prober;
+use crate::local::clock::Clock;
+
+/// What listens where, for callers in this process.
+pub type Directory = Arc<RwLock<HashMap<SocketAddr, Router>>>;
+
+/// As the kubelet waits between two starts of a container that crashes.
+const FIRST_RESTART_DELAY: Duration = Duration::from_secs(10);
+const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(300);
+const RECONFIGURE_EVERY: Duration = Duration::from_secs(2);
+
+/// What a container is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub state: State,
+    pub last: Option<Exit>,
+    pub restarts: i32,
+    pub ready: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    Waiting { reason: &'static str, message: Option<String> },
+    Running { since: Time },
+    Exited(Exit),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exit {
+    pub code: i32,
+    pub message: Option<String>,
+    pub started: Time,
+    pub finished: Time,
+}
+
+impl Report {
+    pub fn creating() -> Report {
+        Report {
+            state: State::Waiting { reason: "ContainerCreating", message: None },
+            last: None,
+            restarts: 0,
+            ready: false,
+        }
+    }
+}
+
+/// What a container needs to run.
+pub struct Launch {
+    pub client: Client,
+    pub pod: Arc<Pod>,
+    pub container: Container,
+    /// Where in the reports its own is.
+    pub index: usize,
+    pub ip: Ipv4Addr,
+    pub ports: Vec<u16>,
+    pub seed: u64,
+    pub clock: Clock,
+    pub listen: bool,
+    pub directory: Directory,
+    pub reports: watch::Sender<Vec<Report>>,
+    /// Cancelled when the pod has to stop serving.
+    pub stop: CancellationToken,
+    /// Requests that are still being answered.
+    pub connections: TaskTracker,
+}
+
+impl Launch {
+    /// Runs until dropped, or for good if the pod is not to be restarted.
+    pub async fn run(self) {
+        let mut crashes = 0;
+        loop {
+            let started = self.stamp();
+            let exit = match self.configure().await {
+                Ok(behaviour) => self.live(behaviour, started.clone()).await,
+                Err(Unusable(message)) => {
+                    self.report(|report| {
+                        report.state = State::Waiting {
+                            reason: "CreateContainerConfigError",
+                            message: Some(message.clone()),
+                        };
+                    });
+                    sleep(RECONFIGURE_EVERY).await;
+                    continue;
+                }
+            };
+            let exit = Exit { code: 1, message: exit.err(), started, finished: self.stamp() };
+            let policy = self.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+            if policy == Some("Never") {
+                self.report(|report| (report.state, report.ready) = (State::Exited(exit.clone()), false));
+                return;
+            }
+            let delay = FIRST_RESTART_DELAY.saturating_mul(1 << crashes.min(5)).min(LONGEST_RESTART_DELAY);
+            crashes += 1;
+            let name = &self.container.name;
+            let message = format!("back-off {}s restarting failed container={name}", delay.as_secs());
+            self.report(|report| {
+                report.state = State::Waiting { reason: "CrashLoopBackOff", message: Some(message.clone()) };
+                report.last = Some(exit.clone());
+                report.ready = false;
+            });
+            sleep(delay).await;
+            self.report_quietly(|report| report.restarts += 1);
+        }
+    }
+
+    async fn configure(&self) -> Result<Behaviour, Unusable> {
+        let sources = Sources::new(self.client.clone(), self.pod.namespace().unwrap_or_default());
+        while let Err(missing) = sources.volumes(&self.pod).await {
+            self.report(|report| {
+                let message = Some(missing.to_string());
+                report.state = State::Waiting { reason: "ContainerCreating", message };
+            });
+            sleep(RECONFIGURE_EVERY).await;
+        }
+        let environment = sources.environment(&self.pod, &self.container, &self.ip.to_string()).await?;
+        let image = self.container.image.as_deref().unwrap_or_default();
+        Behaviour::of(image, &environment).map_err(|refused| Unusable(refused.to_string()))
+    }
+
+    /// One life, from start to crash. Says why it ended, if it can.
+    async fn live(&self, behaviour: Behaviour, started: Time) -> Result<(), String> {
+        let (delay, crashes, never_ready) =
+            (behaviour.start_delay, behaviour.crash_loop, behaviour.never_ready);
+        if crashes && delay.is_zero() {
+            return Ok(());
+        }
+        let (namespace, pod) = (self.pod.namespace().unwrap_or_default(), self.pod.name_any());
+        let app = App::new(behaviour, &namespace, &pod, self.seed).router();
+        let up = watch::Sender::new(false);
+        self.report(|report| report.state = State::Running { since: started.clone() });
+
+        let serving = async {
+            if !delay.is_zero() {
+                sleep(delay).await;
+            }
+            if crashes {
+                return Ok(());
+            }
+            let registered = self.register(&app);
+            let listeners = self.listen().await?;
+            up.send_replace(true);
+            let served = listeners.into_iter().map(|listener| {
+                let stopped = self.stop.clone().cancelled_owned();
+                let server = axum::serve(listener, app.clone()).with_graceful_shutdown(stopped);
+                self.connections.track_future(server.into_future())
+            });
+            let refusing = async {
+                self.stop.cancelled().await;
+                drop(registered);
+            };
+            futures::join!(join_all(served), refusing);
+            pending().await
+        };
+        let listening = || up.borrow().then(|| app.clone());
+        let readiness = async {
+            if never_ready {
+                pending::<()>().await;
+            }
+            let mut up = up.subscribe();
+            match self.container.readiness_probe.as_ref().map(Prober::new) {
+                // The sender lives as long as this future.
+                None => drop(up.wait_for(|up| *up).await),
+                Some(prober) => {
+                    prober.initial_delay().await;
+                    loop {
+                        prober.until(true, listening).await;
+                        self.report(|report| report.ready = true);
+                        prober.pause().await;
+                        prober.until(false, listening).await;
+                        self.report(|report| report.ready = false);
+                        prober.pause().await;
+                    }
+                }
+            }
+            self.report(|report| report.ready = true);
+            pending().await
+        };
+        let liveness = async {
+            let Some(prober) = self.container.liveness_probe.as_ref().map(Prober::new) else {
+                return pending().await;
+            };
+            prober.initial_delay().await;
+            prober.until(false, listening).await;
+            Err(format!("Container {} failed liveness probe, will be restarted", self.container.name))
+        };
+        let probing = async {
+            if let Some(startup) = self.container.startup_probe.as_ref().map(Prober::new) {
+                startup.initial_delay().await;
+                startup.until(true, listening).await;
+            }
+            tokio::select! {
+                ended = readiness => ended,
+                ended = liveness => ended,
+            }
+        };
+        tokio::select! {
+            ended = serving => ended,
+            ended = probing => ended,
+        }
+    }
+
+    /// Callers in this process find the app as long as the result lives.
+    fn register(&self, app: &Router) -> Registered {
+        let addresses: Vec<_> = self.ports.iter().map(|port| self.address(*port)).collect();
+        let mut directory = self.directory.write();
+        directory.extend(addresses.iter().map(|address| (*address, app.clone())));
+        Registered { directory: self.directory.clone(), addresses }
+    }
+
+    async fn listen(&self) -> Result<Vec<TcpListener>, String> {
+        let mut listeners = Vec::new();
+        for port in self.ports.iter().filter(|_| self.listen) {
+            let address = SocketAddrV4::new(twin(self.ip), *port);
+            let listener = TcpListener::bind(address).await;
+            listeners.push(listener.map_err(|error| format!("cannot listen on {address}: {error}"))?);
+        }
+        Ok(listeners)
+    }
+
+    fn address(&self, port: u16) -> SocketAddr {
+        SocketAddrV4::new(self.ip, port).into()
+    }
+
+    fn stamp(&self) -> Time {
+        super::stamp(&self.clock)
+    }
+
+    fn report(&self, change: impl FnOnce(&mut Report)) {
+        self.reports.send_if_modified(|reports| {
+            let Some(report) = reports.get_mut(self.index) else { return false };
+            let before = report.clone();
+            change(report);
+            *report != before
+        });
+    }
+
+    /// Told together with the next report.
+    fn report_quietly(&self, change: impl FnOnce(&mut Report)) {
+        self.reports.send_if_modified(|reports| {
+            if let Some(report) = reports.get_mut(self.index) {
+                change(report);
+            }
+            false
+        });
+    }
+}
+
+/// The container cannot be started as configured.
+struct Unusable(String);
+
+impl From<Unconfigured> for Unusable {
+    fn from(why: Unconfigured) -> Unusable {
+        Unusable(why.to_string())
+    }
+}
+
+struct Registered {
+    directory: Directory,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut directory = self.directory.write();
+        for address in &self.addresses {
+            directory.remove(address);
+        }
+    }
+}

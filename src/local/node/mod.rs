@@ -1,0 +1,262 @@
+//! A node: runs each pod bound to it as a small HTTP server in this process.
+//!
+//! It speaks only the Kubernetes API, so it is the kubelet of this crate's
+//! server and of a real one alike. Where there is no scheduler it also binds
+//! the pods that nobody has bound. What a container does comes from its image's
+//! tag and its environment ([`behaviour`]); its address is one of its own on
+//! loopback ([`address`]), so that pods listen on the ports they declare, and
+//! EndpointSlices, proxies and scrapers are as real as they get.
+//!
+//! With `listen` off no socket is opened, and pods are reached by
+//! [`Node::call`] only: sockets and paused time do not go together.
+
+pub mod address;
+mod app;
+pub mod behaviour;
+mod config;
+mod container;
+pub mod placement;
+mod pod;
+mod probe;
+mod status;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use http::{Request, Response};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Binding, Node as NodeObject, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Status, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::watcher::Event;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tower::ServiceExt;
+
+use super::clock::Clock;
+use super::controllers::work::{backoff, is_conflict, unless_gone, watch as watch_all};
+use address::{Addresses, Network};
+use container::Directory;
+
+/// What the node of a cluster with one node is called.
+pub const NAME: &str = "local";
+
+const HOST_IP: &str = "127.0.0.1";
+
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    pub name: String,
+    pub clock: Clock,
+    /// Whether pods listen on real sockets.
+    pub listen: bool,
+    pub network: Network,
+    /// Whether to bind pods that are bound to no node.
+    pub bind: bool,
+    /// Errors and latencies of pods are drawn from it.
+    pub seed: u64,
+}
+
+impl NodeOptions {
+    pub fn named(name: &str) -> NodeOptions {
+        NodeOptions {
+            name: name.to_owned(),
+            clock: Clock::system(),
+            listen: true,
+            network: Network::Loopback,
+            bind: true,
+            seed: 0,
+        }
+    }
+}
+
+/// Clones are the same node.
+#[derive(Clone)]
+pub struct Node(Arc<Shared>);
+
+struct Shared {
+    client: Client,
+    options: NodeOptions,
+    addresses: Addresses,
+    directory: Directory,
+}
+
+/// Nothing listens there.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection refused: no pod listens on {0}")]
+pub struct Refused(pub SocketAddr);
+
+impl Node {
+    pub fn new(client: Client, options: NodeOptions) -> Node {
+        let addresses = Addresses::new(fnv(options.seed, &options.name), options.network, options.listen);
+        Node(Arc::new(Shared { client, options, addresses, directory: Directory::default() }))
+    }
+
+    /// Sends a request to a pod of this node, without a socket.
+    pub async fn call(&self, to: SocketAddr, request: Request<Body>) -> Result<Response<Body>, Refused> {
+        let app = self.0.directory.read().get(&to).cloned().ok_or(Refused(to))?;
+        match app.oneshot(request).await {
+            Ok(response) => Ok(response),
+            Err(never) => match never {},
+        }
+    }
+
+    /// Runs its pods until dropped.
+    pub async fn run(&self) {
+        futures::join!(self.register(), self.keep());
+    }
+
+    async fn keep(&self) {
+        let mut changes = std::pin::pin!(watch_all(Api::<Pod>::all(self.0.client.clone())));
+        let mut pods: HashMap<String, watch::Sender<Arc<Pod>>> = HashMap::new();
+        let mut listed: Option<HashSet<String>> = None;
+        let mut workers = JoinSet::new();
+        let mut binding: HashSet<String> = HashSet::new();
+        let mut bindings = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
+                Some(event) = changes.next() => match event {
+                    Event::Init => listed = Some(HashSet::new()),
+                    Event::InitDone => {
+                        if let Some(listed) = listed.take() {
+                            pods.retain(|uid, _| listed.contains(uid));
+                        }
+                    }
+                    Event::Delete(pod) => {
+                        pods.remove(&pod.uid().unwrap_or_default());
+                    }
+                    Event::InitApply(pod) | Event::Apply(pod) => {
+                        let uid = pod.uid().unwrap_or_default();
+                        if let Some(listed) = listed.as_mut() {
+                            listed.insert(uid.clone());
+                        }
+                        match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|node| !node.is_empty()) {
+                            Some(node) if node == self.0.options.name => {
+                                let pod = Arc::new(pod);
+                                match pods.get(&uid) {
+                                    Some(worker) => drop(worker.send_replace(pod)),
+                                    None => {
+                                        let (worker, news) = watch::channel(pod);
+                                        pods.insert(uid, worker);
+                                        workers.spawn(pod::look_after(self.0.clone(), news));
+                                    }
+                                }
+                            }
+                            None if self.wants(&pod) && binding.insert(uid) => bindings.push(self.bind(pod)),
+                            Some(_) | None => {}
+                        }
+                    }
+                },
+                Some(uid) = bindings.next() => { binding.remove(&uid); }
+                Some(_) = workers.join_next() => {}
+                else => return,
+            }
+        }
+    }
+
+    fn wants(&self, pod: &Pod) -> bool {
+        let Some(spec) = pod.spec.as_ref().filter(|_| self.0.options.bind) else { return false };
+        pod.metadata.deletion_timestamp.is_none()
+            && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
+            && placement::fits(spec, &self.0.options.name)
+    }
+
+    async fn bind(&self, pod: Pod) -> String {
+        let api: Api<Pod> = Api::namespaced(self.0.client.clone(), &pod.namespace().unwrap_or_default());
+        let name = pod.name_any();
+        let binding = Binding {
+            metadata: ObjectMeta { name: Some(name.clone()), uid: pod.uid(), ..ObjectMeta::default() },
+            target: ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("Node".to_owned()),
+                name: Some(self.0.options.name.clone()),
+                ..ObjectReference::default()
+            },
+        };
+        let mut attempt = 0;
+        loop {
+            let bound: kube::Result<Status> =
+                api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
+            match unless_gone(bound) {
+                Ok(_) => break,
+                // Another node was faster.
+                Err(error) if is_conflict(&error) => break,
+                Err(error) => {
+                    tracing::debug!(%error, pod = name, "could not bind a pod; trying again");
+                    attempt += 1;
+                    sleep(backoff(attempt)).await;
+                }
+            }
+        }
+        pod.uid().unwrap_or_default()
+    }
+
+    /// Presents itself where the API knows nodes: DaemonSets ask for them.
+    async fn register(&self) {
+        let mut attempt = 0;
+        while let Err(error) = self.present().await {
+            tracing::debug!(%error, "could not register the node; trying again");
+            attempt += 1;
+            sleep(backoff(attempt)).await;
+        }
+    }
+
+    async fn present(&self) -> kube::Result<()> {
+        let api: Api<NodeObject> = Api::all(self.0.client.clone());
+        let name = &self.0.options.name;
+        let object = NodeObject {
+            metadata: ObjectMeta {
+                name: Some(name.clone()),
+                labels: Some(placement::labels_of(name)),
+                ..ObjectMeta::default()
+            },
+            ..NodeObject::default()
+        };
+        match api.create(&PostParams::default(), &object).await {
+            Err(error) if is_conflict(&error) => {}
+            created => match unless_gone(created)? {
+                Some(_) => {}
+                None => return Ok(()),
+            },
+        }
+        // New nodes are tainted until a controller finds them ready; here is none.
+        let spotless = Patch::Merge(json!({"spec": {"taints": null}}));
+        api.patch(name, &PatchParams::default(), &spotless).await?;
+        let now = stamp(&self.0.options.clock);
+        let status = Patch::Merge(json!({"status": {
+            "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
+            "capacity": {"pods": "10000", "cpu": "64", "memory": "64Gi"},
+            "allocatable": {"pods": "10000", "cpu": "64", "memory": "64Gi"},
+            "nodeInfo": {
+                "operatingSystem": "linux", "architecture": "amd64", "kubeletVersion": concat!("serin/", env!("CARGO_PKG_VERSION")),
+                "bootID": "", "containerRuntimeVersion": "serin://0", "kernelVersion": "", "kubeProxyVersion": "",
+                "machineID": "", "osImage": "", "systemUUID": "",
+            },
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "runs pods in one process",
+                "lastHeartbeatTime": now, "lastTransitionTime": now,
+            }],
+        }}));
+        api.patch_status(name, &PatchParams::default(), &status).await?;
+        Ok(())
+    }
+}
+
+/// Now, in whole seconds, as the API stores it.
+fn stamp(clock: &Clock) -> Time {
+    Time(Timestamp::from_second(clock.now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+/// FNV-1a: spreads names over numbers, the same in every run.
+fn fnv(seed: u64, text: &str) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325 ^ seed;
+    text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
