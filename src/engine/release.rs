@@ -99,7 +99,7 @@ impl Pass<'_> {
             // Decided, done, but not recorded before a crash.
             return self.enter(Phase::Promoting);
         }
-        let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
+        let Some(target) = &self.seen.target else { return self.lose_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
@@ -127,6 +127,20 @@ impl Pass<'_> {
         }
     }
 
+    /// The target was deleted: whatever went to it goes to the primary.
+    pub fn lose_target(&mut self) {
+        self.withdraw();
+        self.route(Split::home());
+        self.hold(Reason::TargetMissing, Clock::Stands);
+    }
+
+    /// Takes the canary's traffic away until it is ready again.
+    pub fn withdraw(&mut self) {
+        self.release().state.withdrawn = true;
+        self.status.canary_weight = Weight::ZERO;
+        self.stop_look();
+    }
+
     /// Scales the canary as the step wants it and waits until it can serve. A
     /// canary that has traffic and no ready pod loses its traffic.
     fn canary_is_up(&mut self, target: &Target) -> bool {
@@ -136,9 +150,7 @@ impl Pass<'_> {
             self.act(Action::ScaleCanary { replicas: wanted });
         }
         if pods.ready == 0 && self.step_split().reaches_canary() {
-            self.release().state.withdrawn = true;
-            self.status.canary_weight = Weight::ZERO;
-            self.stop_look();
+            self.withdraw();
         }
         if self.release().state.withdrawn && !self.canary_is_ready() {
             self.route(Split::home());
@@ -466,8 +478,13 @@ impl Pass<'_> {
             look_started_at: None,
             looks: 0,
         });
-        self.release().state.resumed = false;
-        self.release().state.scale_for = None;
+        let state = &mut self.release().state;
+        (state.resumed, state.scale_for) = (false, None);
+        // Gates on the way up are behind it; a release of a hundred steps must
+        // not drag them all along.
+        self.status.gates.retain(|gate| {
+            gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
+        });
         self.begin_judging();
         self.progress();
     }

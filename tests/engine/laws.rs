@@ -74,6 +74,7 @@ enum Event {
     Approve(bool),
     Router(bool),
     Drift(u8),
+    Target(bool),
     Cap(Option<u32>),
     Edit(usize),
     Tick(u32),
@@ -130,6 +131,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Router),
         1 => (0..=100u8).prop_map(Event::Drift),
+        1 => any::<bool>().prop_map(Event::Target),
         1 => prop::option::of(0..2u32).prop_map(Event::Cap),
         1 => (0..PLANS.len()).prop_map(Event::Edit),
         4 => (1..90u32).prop_map(Event::Tick),
@@ -203,6 +205,7 @@ impl History {
             Event::Drift(percent) => {
                 world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
             }
+            Event::Target(exists) => world.target_exists = *exists,
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
             Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
@@ -321,6 +324,7 @@ impl History {
             world.plan = PLANS[0].clone();
         }
         world.health = Health::Good;
+        world.target_exists = true;
         world.canary_starts = true;
         world.primary_starts = true;
         world.router_obeys = true;
