@@ -23,7 +23,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 impl Pass<'_> {
     /// A revision waits for its turn. Nothing of it runs yet.
     pub fn wait(&mut self) {
-        let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
+        let Some(target) = &self.seen.target else {
+            self.bring_home();
+            return self.hold(Reason::TargetMissing, Clock::Stands);
+        };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
@@ -149,19 +152,22 @@ impl Pass<'_> {
         if self.plan.scales && wanted != pods.desired {
             self.act(Action::ScaleCanary { replicas: wanted });
         }
-        if pods.ready == 0 && self.step_split().reaches_canary() {
-            self.withdraw();
-        }
-        if self.release().state.withdrawn && !self.canary_is_ready() {
+        if pods.ready == 0 {
+            if self.step_split().reaches_canary() {
+                self.withdraw();
+            }
             self.route(Split::home());
-            self.hold(Reason::CanaryDown, Clock::Runs(Stall::Canary));
-            return false;
         }
-        let started = self.status.step.is_some() && !self.release().state.withdrawn;
+        let withdrawn = self.release().state.withdrawn;
+        let started = self.status.step.is_some() && !withdrawn;
         if self.canary_is_ready() || (started && self.canary_serves()) {
             return true;
         }
         let reason = match pods.desired {
+            _ if withdrawn => {
+                self.route(Split::home());
+                Reason::CanaryDown
+            }
             0 => Reason::StartingCanary { replicas: wanted },
             desired => Reason::CanaryNotReady { ready: pods.ready, desired },
         };
