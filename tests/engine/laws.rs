@@ -15,11 +15,14 @@ use proptest::prelude::*;
 use serin::{
     api::{
         Weight,
-        canary::{CanaryStatus, Phase},
+        canary::{
+            CanaryStatus, HookType, Phase,
+            status::{GateState, GateStatus},
+        },
     },
     engine::{
         Action, Decision, Observed, Plan, Reason,
-        action::{Split, Stable},
+        action::{Moment, Split, Stable},
         command::{Command, Verb},
         decide,
         observed::{Pods, Reply},
@@ -397,7 +400,7 @@ struct Laws<'a> {
 
 impl Laws<'_> {
     fn broken(&self, window_open: bool) -> Vec<&'static str> {
-        let laws: [(&'static str, bool); 13] = [
+        let laws: [(&'static str, bool); 15] = [
             ("1: what is promoted was analysed", self.promotes_what_was_analysed()),
             ("2: a canary gets traffic only while it can serve", self.routes_to_a_serving_canary()),
             ("2: shares rise along the plan, after the present one was judged", self.rises_along_the_plan()),
@@ -406,7 +409,9 @@ impl Laws<'_> {
             ("3: without a release nothing goes to the canary", self.stays_home()),
             ("3: a lost canary loses its traffic at once", self.goes_home_at_once()),
             ("4: traffic comes home to a ready primary", self.comes_home_to_a_ready_primary()),
+            ("4: a promotion is done once the primary is ready with it", self.records_what_is_ready()),
             ("5: only evidence rolls back", self.rolls_back_on_evidence()),
+            ("a gate is opened by the answer to its own question", self.hears_the_right_answers()),
             ("8: nothing moves in a freeze", window_open || !self.moves()),
             ("8: nothing moves while suspended", !self.plan.suspend || self.decision.actions.is_empty()),
             ("a paused release does not move", !self.was_paused() || !self.moves()),
@@ -476,13 +481,16 @@ impl Laws<'_> {
         let running = matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion);
         let dead = self.seen.target.as_ref().is_none_or(|target| target.pods.ready == 0);
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        !(running && dead && reaches) || self.plan.suspend || self.routed().any(|split| !split.reaches_canary())
+        !(running && dead && reaches)
+            || self.plan.suspend
+            || self.routed().any(|split| !split.reaches_canary())
     }
 
     /// After a promotion that failed, a canary that serves goes on serving.
     fn spares_a_broken_primary(&self) -> bool {
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
-        let ready = self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
+        let ready =
+            self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
         let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.clone());
         let right = self.seen.primary.as_ref().is_some_and(|primary| primary.revision == promoted);
@@ -566,6 +574,16 @@ impl Laws<'_> {
         })
     }
 
+    fn records_what_is_ready(&self) -> bool {
+        let promoted =
+            |status: &CanaryStatus| status.revisions.as_ref().and_then(|revisions| revisions.primary.clone());
+        let (before, after) = (promoted(self.before), promoted(self.after()));
+        let taken_back = self.after().last_command != self.before.last_command;
+        let Some(primary) = &self.seen.primary else { return before == after };
+        let ready = primary.pods.are_ready(self.plan.primary_ready_percent) && primary.revision == after;
+        before == after || taken_back || ready
+    }
+
     fn rolls_back_on_evidence(&self) -> bool {
         let report = &self.decision.report;
         let mut said = report.before.iter().chain([report]).map(|report| &report.reason);
@@ -584,7 +602,9 @@ impl Laws<'_> {
                     || !primary.are_ready(self.plan.primary_ready_percent);
                 let asked = self.before.canary_weight;
                 let wanted = match &self.before.step {
-                    Some(step) => Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() },
+                    Some(step) => {
+                        Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() }
+                    }
                     None => Split::home(),
                 };
                 let astray = self.seen.split.as_ref() != Some(&wanted);
@@ -599,6 +619,23 @@ impl Laws<'_> {
         }
     }
 
+    fn hears_the_right_answers(&self) -> bool {
+        let after = self.after();
+        let opened =
+            |gate: &&GateStatus| gate.state == GateState::Open && gate.type_ != Some(HookType::PostRollout);
+        after.gates.iter().filter(opened).all(|gate| {
+            let known = after.releases == self.before.releases && self.before.gates.contains(gate);
+            let answered = self.seen.answers.iter().any(|answer| {
+                let question = &answer.question;
+                matches!(answer.reply, Reply::Yes { .. })
+                    && (question.release, question.kind, &question.gate)
+                        == (after.releases, gate.type_, &gate.name)
+                    && question.moment == gate.step.map_or(Moment::Release, Moment::Step)
+            });
+            known || answered
+        })
+    }
+
     fn empties_without_traffic(&self) -> bool {
         let empties = self.decision.actions.contains(&Action::ScaleCanary { replicas: 0 });
         !empties || self.seen.split.as_ref().is_some_and(|split| !split.reaches_canary())
@@ -607,7 +644,8 @@ impl Laws<'_> {
 
 /// As many as `PROPTEST_CASES` says, else this many.
 fn cases(count: u32) -> ProptestConfig {
-    let mut config = ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() };
+    let mut config =
+        ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = count;
     }

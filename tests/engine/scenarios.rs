@@ -529,6 +529,19 @@ fn a_crash_anywhere_changes_nothing_about_the_end() {
 }
 
 #[test]
+fn a_promotion_that_was_done_but_not_recorded_goes_on() {
+    let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {ERRORS}, {gate}")));
+    world.run_until(|world| world.status.phase == Phase::WaitingPromotion);
+    // The controller copies the revision, and dies.
+    world.primary.as_mut().unwrap().revision = Some("v1-b".to_owned());
+    world.answers.clear();
+    world.closed.insert("ship".to_owned());
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+#[test]
 fn nothing_is_wanted_of_an_idle_world() {
     let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.run();
