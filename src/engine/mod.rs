@@ -53,6 +53,7 @@
 
 pub mod action;
 pub mod command;
+mod gate;
 pub mod judge;
 mod look;
 pub mod observed;
@@ -64,6 +65,7 @@ mod release;
 pub mod report;
 mod rest;
 pub mod revision;
+mod step;
 pub mod steps;
 pub mod windows;
 
