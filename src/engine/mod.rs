@@ -36,7 +36,7 @@
 //! because every action follows from what is recorded and what is seen, never
 //! from what was done.
 //!
-//! What holds, by construction and by the tests in `tests/engine_laws.rs`:
+//! What holds, by construction and by the tests in `tests/engine`:
 //!
 //! 1. The revision promoted is exactly the revision analysed.
 //! 2. A canary has traffic only while it can serve, and gets more only while
