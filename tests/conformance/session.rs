@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const APPS: &str = "/apis/apps/v1/namespaces/{ns}";
 
 pub struct Session {
-    cluster: &'static Cluster,
+    pub cluster: &'static Cluster,
     client: Client,
     /// Fresh, and used by one law only.
     pub ns: String,
@@ -49,11 +49,6 @@ impl Session {
     /// The bearer token this session is known by.
     pub fn token(&self) -> String {
         self.cluster.token()
-    }
-
-    /// For programs that are told where the cluster is.
-    pub fn kubeconfig(&self) -> std::path::PathBuf {
-        self.cluster.kubeconfig()
     }
 
     /// `{ns}` in a path is the session's namespace; a path without a leading

@@ -228,7 +228,7 @@ pub async fn kubectl_follows_a_rollout(t: Session) {
 async fn kubectl(t: &Session, arguments: &[&str]) -> String {
     let kubectl = program(Part::Kubernetes, "kubectl").unwrap_or_else(|missing| panic!("{missing}"));
     let mut command = Command::new(kubectl);
-    command.arg("--kubeconfig").arg(t.kubeconfig()).args(["--namespace", &t.ns]).args(arguments);
+    command.arg("--kubeconfig").arg(t.cluster.kubeconfig()).args(["--namespace", &t.ns]).args(arguments);
     let output =
         tokio::task::spawn_blocking(move || command.output()).await.expect("a thread").expect("kubectl runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -1,1 +1,238 @@
-//! Whole clusters in simulation.
+//! Whole clusters in simulation: paused time, no sockets, and every request of
+//! the controllers and the node may go wrong. A failing seed is named; this runs
+//! it again: `STORM=<seed> cargo test --test workloads storms::`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use serin::local::faults::FaultPlan;
+use serin::local::node::{self, Node, NodeOptions};
+use serin::local::{Local, Options, controllers};
+use tokio::time::sleep;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Longer than any back-off.
+const A_WHILE: Duration = Duration::from_secs(120);
+
+#[tokio::test(start_paused = true)]
+async fn workloads_survive_any_weather() {
+    let seeds = match std::env::var("STORM") {
+        Ok(seed) => vec![seed.parse().expect("STORM is a number")],
+        Err(_) => (0..8).collect(),
+    };
+    for seed in seeds {
+        let outcome = std::panic::AssertUnwindSafe(survive(seed)).catch_unwind().await;
+        assert!(outcome.is_ok(), "the storm of seed {seed} did damage; STORM={seed} runs it again");
+    }
+}
+
+async fn survive(seed: u64) {
+    let weather = FaultPlan {
+        conflict: 0.05,
+        too_many_requests: 0.03,
+        error_before: 0.05,
+        error_after: 0.05,
+        slow: 0.2,
+        latency: Duration::from_millis(300),
+        watch_dropped: 0.02,
+        watch_late: 0.1,
+        watch_forgotten: 0.01,
+    };
+    let cluster = Simulated::start(seed, weather, |client| client);
+    cluster
+        .create::<Service>(json!({
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+        }))
+        .await;
+    cluster.create::<Deployment>(deployment(4)).await;
+    sleep(A_WHILE).await;
+    cluster.expect_pods(4, "app:v1").await;
+
+    cluster
+        .change(json!({"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:v2"}]}}}}))
+        .await;
+    sleep(A_WHILE).await;
+    cluster.expect_pods(4, "app:v2").await;
+
+    cluster.change(json!({"spec": {"replicas": 1}})).await;
+    sleep(A_WHILE).await;
+    cluster.expect_pods(1, "app:v2").await;
+
+    cluster.api::<Deployment>().delete("web", &DeleteParams::foreground()).await.expect("a deletion");
+    sleep(A_WHILE).await;
+    assert!(
+        cluster.api::<Deployment>().get_opt("web").await.expect("an answer").is_none(),
+        "the deployment is left"
+    );
+    assert!(cluster.list::<ReplicaSet>().await.is_empty(), "a replica set is left");
+    assert!(cluster.list::<Pod>().await.is_empty(), "a pod is left");
+
+    let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
+    namespaces.delete("shop", &DeleteParams::default()).await.expect("a deletion");
+    sleep(A_WHILE).await;
+    assert!(namespaces.get_opt("shop").await.expect("an answer").is_none(), "the namespace is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_cluster_is_silent() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = requests.clone();
+    let cluster = Simulated::start(1, FaultPlan::default(), move |client| {
+        let counted = counted.clone();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            counted.fetch_add(usize::from(!watches), Ordering::Relaxed);
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        Client::new(service, "default")
+    });
+    cluster.create::<Deployment>(deployment(3)).await;
+    sleep(A_WHILE).await;
+    cluster.expect_pods(3, "app:v1").await;
+    let before = requests.load(Ordering::Relaxed);
+    assert!(before > 0, "the controllers and the node do ask");
+    sleep(Duration::from_secs(24 * 3600)).await;
+    assert_eq!(requests.load(Ordering::Relaxed) - before, 0, "requests in a day without change");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_answer_without_sockets() {
+    let cluster = Simulated::start(1, FaultPlan::default(), |client| client);
+    cluster.create::<Deployment>(deployment(1)).await;
+    sleep(A_WHILE).await;
+    let pod = cluster.list::<Pod>().await.remove(0);
+    let ip = pod.status.and_then(|status| status.pod_ip).expect("an address");
+    let to = |port| format!("{ip}:{port}").parse().expect("an address");
+    let request = || http::Request::get("/").body(axum::body::Body::empty()).expect("a request");
+    assert_eq!(cluster.node.call(to(8080), request()).await.expect("an answer").status(), 200);
+    assert!(cluster.node.call(to(81), request()).await.is_err());
+    cluster.change(json!({"spec": {"replicas": 0}})).await;
+    sleep(A_WHILE).await;
+    assert!(cluster.node.call(to(8080), request()).await.is_err());
+}
+
+/// A server, its controllers and a node; it ends when dropped.
+struct Simulated {
+    node: Node,
+    /// Spared by faults.
+    client: Client,
+    _tasks: [AbortOnDropHandle<()>; 2],
+}
+
+impl Simulated {
+    fn start(seed: u64, faults: FaultPlan, through: impl Fn(Client) -> Client) -> Simulated {
+        let local = Local::new(Options { seed, faults, ..Options::default() });
+        let options =
+            NodeOptions { clock: local.clock(), listen: false, seed, ..NodeOptions::named(node::NAME) };
+        let node = Node::new(through(local.client()), options);
+        let options = controllers::Options { clock: local.clock(), nodes: vec![node::NAME.to_owned()] };
+        let controllers = tokio::spawn(controllers::run(through(local.client()), options));
+        let runs = node.clone();
+        let running = tokio::spawn(async move { runs.run().await });
+        let _tasks = [controllers, running].map(AbortOnDropHandle::new);
+        Simulated { node, client: local.steady_client(), _tasks }
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "shop")
+    }
+
+    async fn create<K>(&self, object: serde_json::Value)
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::Serialize
+            + DeserializeOwned,
+    {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        if namespaces.get_opt("shop").await.expect("an answer").is_none() {
+            let shop = serde_json::from_value(json!({"metadata": {"name": "shop"}})).expect("a namespace");
+            namespaces.create(&PostParams::default(), &shop).await.expect("a creation");
+        }
+        let object = serde_json::from_value(object).expect("an object");
+        self.api::<K>().create(&PostParams::default(), &object).await.expect("a creation");
+    }
+
+    async fn change(&self, patch: serde_json::Value) {
+        let patched =
+            self.api::<Deployment>().patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await;
+        patched.expect("a change");
+    }
+
+    async fn list<K>(&self) -> Vec<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        self.api::<K>().list(&ListParams::default()).await.expect("a list").items
+    }
+
+    /// So many pods, ready, of this image; all told of, and no others.
+    async fn expect_pods(&self, count: usize, image: &str) {
+        let pods = self.list::<Pod>().await;
+        let images: Vec<_> = pods
+            .iter()
+            .flat_map(|pod| pod.spec.iter().flat_map(|spec| &spec.containers))
+            .map(|container| container.image.as_deref())
+            .collect();
+        assert_eq!(images, vec![Some(image); count]);
+        let ready = |pod: &Pod| {
+            pod.status
+                .iter()
+                .flat_map(|status| status.conditions.iter().flatten())
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        assert!(pods.iter().all(ready), "a pod is not ready");
+        let deployment = self.api::<Deployment>().get("web").await.expect("the deployment");
+        let status = deployment.status.expect("a status");
+        let wanted = Some(i32::try_from(count).expect("a small number"));
+        assert_eq!(
+            (status.replicas, status.updated_replicas, status.available_replicas),
+            (wanted, wanted, wanted)
+        );
+        assert_eq!(status.observed_generation, deployment.metadata.generation);
+        for slice in self.list::<EndpointSlice>().await {
+            let mut told: Vec<_> = slice
+                .endpoints
+                .iter()
+                .map(|endpoint| endpoint.target_ref.as_ref().and_then(|to| to.name.clone()))
+                .collect();
+            told.sort();
+            assert_eq!(told, pods.iter().map(|pod| Some(pod.name_any())).collect::<Vec<_>>());
+            assert!(
+                slice
+                    .endpoints
+                    .iter()
+                    .all(|endpoint| endpoint.conditions.as_ref().and_then(|now| now.ready) == Some(true))
+            );
+        }
+    }
+}
+
+fn deployment(replicas: i32) -> serde_json::Value {
+    json!({"metadata": {"name": "web"}, "spec": {
+        "replicas": replicas,
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "app", "image": "app:v1"}]},
+        },
+    }})
+}

@@ -124,12 +124,11 @@ fn plan(set: &DaemonSet, pods: &[Pod], nodes: &[String], now: Timestamp) -> Plan
         match new.first() {
             Some(new) if available(new) || !available(old) => plan.delete.push(Doomed::of(old)),
             Some(_) => {}
-            None if slack.surge > 0 => {
-                if !available(old) || may_add > 0 {
-                    may_add -= 1;
-                    plan.create.push(pod_for(set, node, &hash));
-                }
+            None if slack.surge > 0 && (may_add > 0 || !available(old)) => {
+                may_add -= 1;
+                plan.create.push(pod_for(set, node, &hash));
             }
+            None if slack.surge > 0 => {}
             None if !available(old) => plan.delete.push(Doomed::of(old)),
             None if may_stop > 0 => {
                 may_stop -= 1;

@@ -88,7 +88,7 @@ mod tests {
         let (one, other) =
             (Addresses::new(seed, Network::Loopback, true), Addresses::new(seed, Network::Loopback, true));
         let held: Vec<Address> =
-            (0..300).map(|_| [&one, &other]).flatten().map(|from| from.take().unwrap()).collect();
+            (0..300).flat_map(|_| [&one, &other]).map(|from| from.take().unwrap()).collect();
         let mut ips: Vec<_> = held.iter().map(|address| address.ip).collect();
         ips.sort();
         ips.dedup();

@@ -121,6 +121,8 @@ impl Node {
         let mut bindings = FuturesUnordered::new();
         loop {
             tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
                 Some(event) = changes.next() => match event {
                     Event::Init => listed = Some(HashSet::new()),
                     Event::InitDone => {

@@ -1,7 +1,7 @@
 //! Who owns whom, and what follows from it. Pure: watches fill it, and it says
 //! what to do about one object.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -77,7 +77,7 @@ pub enum Propagation {
 
 #[derive(Default)]
 pub struct Graph {
-    items: HashMap<Uid, Item>,
+    items: BTreeMap<Uid, Item>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
     /// Kinds whose watch lists anew, and what it has listed.
     listing: HashMap<String, HashSet<Uid>>,

@@ -7,7 +7,7 @@
 
 mod graph;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -35,11 +35,11 @@ pub async fn run(context: Arc<Context>) {
     let mut collector = Collector {
         client: context.client.clone(),
         graph: Graph::default(),
-        watched: HashMap::new(),
-        custom: HashSet::new(),
+        watched: BTreeMap::new(),
+        custom: BTreeSet::new(),
         unlisted: HashSet::new(),
         events: SelectAll::new(),
-        held: HashSet::new(),
+        held: BTreeSet::new(),
         busy: HashSet::new(),
         attempts: HashMap::new(),
         queue,
@@ -51,6 +51,8 @@ pub async fn run(context: Arc<Context>) {
     let mut jobs = FuturesUnordered::new();
     loop {
         tokio::select! {
+            // In this order, so that simulations replay.
+            biased;
             Some(event) = changes.next() => {
                 if !matches!(event, Event::Init | Event::InitApply(_)) {
                     collector.follow(&definitions);
@@ -71,14 +73,14 @@ pub async fn run(context: Arc<Context>) {
 struct Collector {
     client: Client,
     graph: Graph,
-    watched: HashMap<String, (Kind, AbortHandle)>,
+    watched: BTreeMap<String, (Kind, AbortHandle)>,
     /// Those of the watched that custom resource definitions brought.
-    custom: HashSet<String>,
+    custom: BTreeSet<String>,
     /// Kinds that were there from the start and are not listed yet. Until all
     /// are, nobody knows who has dependents, and nothing is done.
     unlisted: HashSet<String>,
     events: SelectAll<BoxStream<'static, (String, Event<Meta>)>>,
-    held: HashSet<Uid>,
+    held: BTreeSet<Uid>,
     busy: HashSet<Uid>,
     attempts: HashMap<Uid, u32>,
     queue: mpsc::UnboundedSender<ScheduleRequest<Uid>>,
@@ -96,7 +98,7 @@ impl Collector {
 
     /// Keeps the watches in step with the custom kinds that the server serves.
     fn follow(&mut self, definitions: &Store<CustomResourceDefinition>) {
-        let served: HashMap<String, Kind> = definitions
+        let served: BTreeMap<String, Kind> = definitions
             .state()
             .iter()
             .filter_map(|definition| kinds::defined_by(definition))
@@ -151,14 +153,8 @@ impl Collector {
                 self.held.insert(uid);
                 continue;
             }
-            match self.graph.verdict(&uid, &HashSet::new(), &HashSet::new()) {
-                Verdict::Leave => {}
-                Verdict::WaitFor(dependents) => {
-                    for dependent in dependents {
-                        self.schedule(dependent, Instant::now());
-                    }
-                }
-                _ => self.schedule(uid, Instant::now()),
+            if self.graph.verdict(&uid, &HashSet::new(), &HashSet::new()) != Verdict::Leave {
+                self.schedule(uid, Instant::now());
             }
         }
     }
@@ -176,7 +172,16 @@ impl Collector {
             return None;
         };
         let task = match self.graph.verdict(&uid, present, absent) {
-            Verdict::Leave | Verdict::WaitFor(_) => return None,
+            Verdict::Leave => return None,
+            Verdict::WaitFor(dependents) => {
+                let unless_they_wait_too = |uid: &Uid| {
+                    !matches!(self.graph.verdict(uid, present, absent), Verdict::Leave | Verdict::WaitFor(_))
+                };
+                for dependent in dependents.into_iter().filter(unless_they_wait_too) {
+                    self.schedule(dependent, Instant::now());
+                }
+                return None;
+            }
             // Of an owner whose kind nobody serves, nobody can say that it is gone.
             Verdict::Ask(owners) => Task::Ask(
                 owners
