@@ -7,7 +7,7 @@ use super::Cluster;
 
 /// Gives the cluster a node, on a thread of its own: it outlives the runtime of
 /// the test that asked for it. It takes every pod that names no node.
-pub fn run_node(cluster: &'static Cluster, network: Network) {
+pub fn run(cluster: &'static Cluster, network: Network) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
