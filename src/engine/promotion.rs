@@ -29,8 +29,10 @@ impl Pass<'_> {
         if !self.canary_is_ready() {
             let pods = target.pods;
             self.withdraw_if_down();
-            return self
-                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Canary));
+            return self.hold(
+                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
+                Clock::Runs(Stall::Canary),
+            );
         }
         if !self.may_move() {
             return;
@@ -59,8 +61,10 @@ impl Pass<'_> {
         if !self.primary_is_ready() {
             self.withdraw_if_down();
             let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-            return self
-                .hold(Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Primary));
+            return self.hold(
+                Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired },
+                Clock::Runs(Stall::Primary),
+            );
         }
         let revision = self.release().revision.clone();
         let revisions = self.revisions();

@@ -403,8 +403,10 @@ impl Pass<'_> {
     fn advance(&mut self, next: usize) {
         if !self.canary_is_ready() {
             let pods = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
-            return self
-                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Canary));
+            return self.hold(
+                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
+                Clock::Runs(Stall::Canary),
+            );
         }
         if !self.may_move() {
             return;

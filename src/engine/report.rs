@@ -325,6 +325,12 @@ fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::
 
 impl From<Reason> for Report {
     fn from(reason: Reason) -> Self {
-        Self { sentence: reason.to_string(), severity: reason.severity(), news: true, before: Vec::new(), reason }
+        Self {
+            sentence: reason.to_string(),
+            severity: reason.severity(),
+            news: true,
+            before: Vec::new(),
+            reason,
+        }
     }
 }

@@ -201,7 +201,9 @@ impl History {
             Event::Alarm(false) => world.alarmed.clear(),
             Event::Approve(yes) => drop(world.approvals.insert("40 %".to_owned(), *yes)),
             Event::Router(obeys) => world.router_obeys = *obeys,
-            Event::Drift(percent) => world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap()),
+            Event::Drift(percent) => {
+                world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
+            }
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
             Event::Edit(plan) => world.plan = self.plans[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
@@ -224,10 +226,7 @@ impl History {
         let decision = decide(&self.world.plan, &before, &seen, self.world.now);
         self.trail.push(format!(
             "    {:?} -> {:?} {} | {}",
-            before.phase,
-            decision.status.phase,
-            decision.status.canary_weight,
-            decision.report.sentence
+            before.phase, decision.status.phase, decision.status.canary_weight, decision.report.sentence
         ));
         self.check(&before, &seen, &decision);
         for (at, action) in decision.actions.iter().enumerate() {
@@ -348,7 +347,11 @@ impl History {
                 None => break,
             }
             let stuck = world.status.release.as_ref().is_some_and(|release| release.paused)
-                || world.status.message.as_deref().is_some_and(|message| message.contains("until somebody resumes"));
+                || world
+                    .status
+                    .message
+                    .as_deref()
+                    .is_some_and(|message| message.contains("until somebody resumes"));
             if stuck {
                 world.command(Verb::Resume);
             }
@@ -468,7 +471,8 @@ impl Laws<'_> {
         let (before, after) = (self.before, self.after());
         let same_release = before.releases == after.releases;
         let index = |status: &CanaryStatus| status.step.as_ref().map(|step| step.index);
-        let same_plan = before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
+        let same_plan =
+            before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
         if let (true, true, Some(from), Some(to)) = (same_release, same_plan, index(before), index(after))
             && (to > from + 1 || (to == from + 1 && !self.judged(after.releases, from)))
         {
@@ -489,14 +493,18 @@ impl Laws<'_> {
     }
 
     fn stays_home(&self) -> bool {
-        let running =
-            matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising);
+        let running = matches!(
+            self.after().phase,
+            Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising
+        );
         running || self.routed().all(|split| !split.reaches_canary())
     }
 
     fn goes_home_at_once(&self) -> bool {
-        let resting =
-            matches!(self.after().phase, Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting);
+        let resting = matches!(
+            self.after().phase,
+            Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting
+        );
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
         let primary = self.seen.primary.as_ref();
         let serves = primary.is_some_and(|primary| primary.pods.can_serve());
@@ -518,7 +526,8 @@ impl Laws<'_> {
         let had = self.seen.split.as_ref().map_or(Weight::ZERO, |split| split.canary);
         let primary = self.seen.primary.as_ref();
         let begun = primary.is_some_and(|primary| {
-            primary.revision.as_deref() == self.before.release.as_ref().map(|release| release.revision.as_str())
+            primary.revision.as_deref()
+                == self.before.release.as_ref().map(|release| release.revision.as_str())
         });
         let ready = primary.is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent));
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
@@ -534,7 +543,8 @@ impl Laws<'_> {
     fn rolls_back_on_evidence(&self) -> bool {
         let report = &self.decision.report;
         let mut said = report.before.iter().chain([report]).map(|report| &report.reason);
-        let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. })) else {
+        let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. }))
+        else {
             return true;
         };
         let accused = self.model.accused.contains(&self.before.releases);

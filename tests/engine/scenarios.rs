@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use serin::{
-    api::canary::Phase,
-    engine::command::Verb,
-};
+use serin::{api::canary::Phase, engine::command::Verb};
 
 use crate::world::{Health, World, canary, canary_with};
 
@@ -24,7 +21,8 @@ fn first_the_primary_is_made() {
 
 #[test]
 fn a_good_revision_is_promoted_step_by_step() {
-    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeight: 30, maxWeight: 70, {ERRORS}")));
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, stepWeight: 30, maxWeight: 70, {ERRORS}")));
     world.run();
     insta::assert_snapshot!(story(&world));
 }

@@ -148,7 +148,8 @@ impl World {
         self.target.revision = revision.to_owned();
         if self.target.pods.desired > 0 {
             let desired = self.target.pods.desired;
-            self.target.pods = if self.canary_starts { pods(desired) } else { Pods { ready: 0, ..pods(desired) } };
+            self.target.pods =
+                if self.canary_starts { pods(desired) } else { Pods { ready: 0, ..pods(desired) } };
         }
     }
 
@@ -314,7 +315,8 @@ impl World {
     }
 
     fn write_primary(&mut self, revision: &str, desired: u32) {
-        let already = self.primary.as_ref().is_some_and(|primary| primary.revision.as_deref() == Some(revision));
+        let already =
+            self.primary.as_ref().is_some_and(|primary| primary.revision.as_deref() == Some(revision));
         if already {
             return;
         }
@@ -385,7 +387,8 @@ pub fn told(action: &Action) -> String {
         Action::UnpinPrimary => "unpin primary".to_owned(),
         Action::Route(Split { canary, matches, mirror, stable }) => {
             let matched = if matches.is_empty() { "" } else { ", matched requests" };
-            let mirrored = if *mirror > Weight::ZERO { format!(", mirror {mirror} %") } else { String::new() };
+            let mirrored =
+                if *mirror > Weight::ZERO { format!(", mirror {mirror} %") } else { String::new() };
             let previous = if *stable == Stable::Previous { ", rest to the version before" } else { "" };
             format!("route {canary} %{matched}{mirrored}{previous}")
         }
