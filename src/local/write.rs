@@ -14,7 +14,7 @@ use super::apply::{self, Manager, Operation};
 use super::kinds::{Origin, Resource};
 use super::refusal::Refusal;
 use super::request::Verb;
-use super::schema::{FieldError, Reason};
+use super::schema::FieldError;
 use super::server::Server;
 use super::store::{Expect, Key};
 use super::{builtin, crd, events, read};
@@ -305,19 +305,14 @@ fn admit(
     let errors = match resource.origin {
         Origin::Custom => {
             resource.schema.apply_defaults(object);
-            let mut errors = builtin::validate_metadata(resource, object);
-            if errors.is_empty() {
-                errors = resource.schema.validate(object, old);
-            }
+            let mut errors = builtin::validate(resource, object, old);
+            errors.extend(resource.schema.validate(object, old));
             errors
         }
         Origin::Builtin => {
-            let mistyped = resource.schema.validate(object, old);
-            if let Some(error) = mistyped.iter().find(|error| error.reason == Reason::TypeInvalid) {
+            if let Some(mismatch) = builtin::undecodable(resource, object) {
                 return Err(Refusal::bad_request(format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: {}: {}",
-                    error.field,
-                    error.message,
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {mismatch}",
                     kind = resource.kind,
                     version = resource.version
                 )));
@@ -326,11 +321,7 @@ fn admit(
             if resource.kind == "Service" {
                 give_address(server, object, old);
             }
-            let mut errors = builtin::validate(resource, object, old);
-            if resource.kind == "CustomResourceDefinition" {
-                errors.extend(crd::validate(object));
-            }
-            errors
+            builtin::validate(resource, object, old)
         }
     };
     if errors.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, &name, &errors)) }

@@ -53,11 +53,6 @@ pub fn validate(kind: &Resource, object: &Value, old: Option<&Value>) -> Vec<Fie
     validate::object(kind, object, old)
 }
 
-/// Names, labels, annotations, owners and finalizers, for every kind.
-pub fn validate_metadata(kind: &Resource, object: &Value) -> Vec<FieldError> {
-    validate::metadata(kind, object)
-}
-
 struct Row {
     group: &'static str,
     version: &'static str,
