@@ -60,6 +60,7 @@ impl Pass<'_> {
         {
             step.look_started_at = Some(Time(now));
             self.status.metrics.iter_mut().for_each(|metric| metric.measured_until = None);
+            self.progress();
         }
     }
 

@@ -168,6 +168,8 @@ impl Pass<'_> {
             if before == (self.status.phase, self.status.releases) {
                 break;
             }
+            // What the phase just left wanted done is not wanted any more.
+            self.actions.clear();
         }
     }
 

@@ -28,8 +28,8 @@ pub(super) struct Pass<'a> {
     pub status: CanaryStatus,
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
-    /// Something happened.
-    pub said: Option<Reason>,
+    /// What happened, in order.
+    pub said: Vec<Reason>,
     /// Nothing happened, because.
     pub held: Option<Reason>,
 }
@@ -37,14 +37,33 @@ pub(super) struct Pass<'a> {
 /// Whether the progress deadline runs while a release holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
-    /// The canary or the primary itself keeps the release waiting.
-    Runs,
-    /// Nothing is known about the canary: only a deadline the user wrote runs.
-    RunsIfOwn,
+    /// The release itself keeps everybody waiting, by this.
+    Runs(Stall),
     /// The release waits for something that is not its fault.
     Stands,
-    /// Nothing new is known: it goes on running, or standing.
-    AsItIs,
+}
+
+/// What a release waits for that should have come by itself. Each has the whole
+/// deadline.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stall {
+    Canary,
+    Primary,
+    Route,
+    /// Nothing is known about the canary, which is not its fault: only a
+    /// deadline that the user wrote runs.
+    Evidence,
+}
+
+impl Stall {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Canary => "canary",
+            Self::Primary => "primary",
+            Self::Route => "route",
+            Self::Evidence => "evidence",
+        }
+    }
 }
 
 /// How a question stands.
@@ -65,7 +84,7 @@ impl<'a> Pass<'a> {
             status: status.clone(),
             actions: Vec::new(),
             wake: None,
-            said: None,
+            said: Vec::new(),
             held: None,
         }
     }
@@ -77,10 +96,9 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Something happened. The first thing that happens in a pass is what it
-    /// is about.
+    /// Something happened.
     pub fn say(&mut self, reason: Reason) {
-        self.said.get_or_insert(reason);
+        self.said.push(reason);
     }
 
     /// Nothing happens, because.
@@ -90,21 +108,21 @@ impl<'a> Pass<'a> {
 
     /// A release holds, because; and gives up once the deadline has run out.
     pub fn hold(&mut self, reason: Reason, clock: Clock) {
-        let deadline = self.plan.deadline;
-        let now = self.now;
-        let stalled = &mut self.release().state.stalled_since;
-        let runs = match clock {
-            Clock::Runs => true,
-            Clock::RunsIfOwn => deadline.own,
-            Clock::Stands => false,
-            Clock::AsItIs => stalled.is_some(),
+        let (now, deadline) = (self.now, self.plan.deadline);
+        let state = &mut self.release().state;
+        let stall = match clock {
+            Clock::Runs(stall) if stall != Stall::Evidence || deadline.own => stall,
+            Clock::Runs(_) | Clock::Stands => {
+                state.stalled_since = None;
+                state.stalled_on.clear();
+                return self.rest(reason);
+            }
         };
-        if !runs {
-            *stalled = None;
-            return self.rest(reason);
+        if state.stalled_on != stall.name() {
+            state.stalled_since = None;
+            stall.name().clone_into(&mut state.stalled_on);
         }
-        let since = stalled.get_or_insert(Time(now)).0;
-        let until = after(since, deadline.after);
+        let until = after(state.stalled_since.get_or_insert(Time(now)).0, deadline.after);
         if until <= now {
             let seconds = deadline.after.as_secs();
             return self.fail(Cause::Deadline { seconds, what: lowercase(&reason.to_string()) });
@@ -131,6 +149,7 @@ impl<'a> Pass<'a> {
         if let Some(release) = &mut self.status.release {
             release.last_progress_at = Time(now);
             release.state.stalled_since = None;
+            release.state.stalled_on.clear();
         }
     }
 
@@ -203,8 +222,8 @@ impl<'a> Pass<'a> {
         in_force
     }
 
-    /// Puts a question, or finds its latest answer. One that was not a yes is
-    /// asked again after an interval.
+    /// Puts a question, or finds its latest answer. Gates are asked until they
+    /// say yes, rollback gates for ever, hooks once.
     pub fn ask(&mut self, gate: &str, kind: Option<HookType>, moment: Moment) -> Standing<'a> {
         let question = Question { release: self.status.releases, gate: gate.to_owned(), kind, moment };
         let latest =
@@ -213,7 +232,11 @@ impl<'a> Pass<'a> {
             self.act(Action::Ask(question));
             return Standing::Pending;
         };
-        let settled = matches!(answer.reply, Reply::Yes { .. }) && kind != Some(HookType::Rollback);
+        let settled = match (kind, moment) {
+            (Some(HookType::PostRollout), _) | (_, Moment::Look { .. }) => true,
+            (Some(HookType::Rollback), _) => false,
+            _ => matches!(answer.reply, Reply::Yes { .. }),
+        };
         let again = after(answer.at, self.plan.interval);
         if !settled && again <= self.now {
             self.act(Action::Ask(question));

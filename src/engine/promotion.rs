@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, Split},
-    pass::{Clock, Pass, after},
+    pass::{Clock, Pass, Stall, after},
     report::Reason,
     steps::Strategy,
 };
@@ -30,7 +30,7 @@ impl Pass<'_> {
             let pods = target.pods;
             self.withdraw_if_down();
             return self
-                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs);
+                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Canary));
         }
         if !self.may_move() {
             return;
@@ -39,7 +39,7 @@ impl Pass<'_> {
             // The switch: the primary is overwritten behind nobody's back.
             self.set_weight(Weight::FULL);
             if !self.route(Split::weight(Weight::FULL)) {
-                return self.hold(Reason::Switching, Clock::Runs);
+                return self.hold(Reason::Switching, Clock::Runs(Stall::Route));
             }
         }
         let revision = self.release().revision.clone();
@@ -50,7 +50,7 @@ impl Pass<'_> {
             }
         }
         self.act(Action::Promote { revision: revision.clone() });
-        self.hold(Reason::Promoting { revision }, Clock::Runs);
+        self.hold(Reason::Promoting { revision }, Clock::Runs(Stall::Primary));
     }
 
     /// Traffic stays where it is until the primary is ready with the promoted
@@ -60,7 +60,7 @@ impl Pass<'_> {
             self.withdraw_if_down();
             let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
             return self
-                .hold(Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired }, Clock::Runs);
+                .hold(Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Primary));
         }
         let revision = self.release().revision.clone();
         let revisions = self.revisions();

@@ -16,10 +16,11 @@ use crate::api::{
 
 impl Pass<'_> {
     pub fn record(mut self) -> Decision {
-        let reason = self.said.take().or(self.held.take()).unwrap_or(Reason::Initialized);
+        let reason = self.said.pop().or(self.held.take()).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
+        report.before = self.said.drain(..).map(Report::from).collect();
         report.news = self.status.message.as_deref() != Some(&report.sentence);
-        if self.status.release.is_some() {
+        if self.status.release.is_some() || !self.actions.is_empty() {
             // Whatever was lost on the way, an event or an answer, is found.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
         }

@@ -6,7 +6,7 @@ use super::{
     action::{Action, Moment, Split},
     look::Looked,
     observed::{Answer, Reply, Target},
-    pass::{Clock, Pass, Standing, after},
+    pass::{Clock, Pass, Stall, Standing, after},
     plan::Gate,
     report::{Cause, Reason},
     steps::{Asking, Pause, Replicas, Step},
@@ -62,12 +62,16 @@ impl Pass<'_> {
         let by = target.revision.clone();
         let waited = self.status.phase == Phase::Waiting;
         let clear_first = !waited || self.release().state.clear_first;
+        let paused = self.release().paused;
         self.end(Outcome::Superseded, format!("revision {by} took its place"));
         if self.promoted_revision() == Some(by.as_str()) {
             self.reverted(target);
         } else {
             self.say(Reason::Superseded { by });
             self.start(target, clear_first);
+            // Somebody stopped the releases of this target: a push does not
+            // outvote them.
+            self.release().paused = paused;
         }
     }
 
@@ -138,7 +142,7 @@ impl Pass<'_> {
         }
         if self.release().state.withdrawn && !self.canary_is_ready() {
             self.route(Split::home());
-            self.hold(Reason::CanaryDown, Clock::Runs);
+            self.hold(Reason::CanaryDown, Clock::Runs(Stall::Canary));
             return false;
         }
         let started = self.status.step.is_some() && !self.release().state.withdrawn;
@@ -149,7 +153,7 @@ impl Pass<'_> {
             0 => Reason::StartingCanary { replicas: wanted },
             desired => Reason::CanaryNotReady { ready: pods.ready, desired },
         };
-        self.hold(reason, Clock::Runs);
+        self.hold(reason, Clock::Runs(Stall::Canary));
         false
     }
 
@@ -170,7 +174,7 @@ impl Pass<'_> {
     /// The canary is ready and has no traffic yet: hooks may test it.
     fn before_first_step(&mut self) {
         if !self.route(Split::home()) {
-            return self.hold(Reason::RouteNotInForce { weight: Weight::ZERO }, Clock::Runs);
+            return self.hold(Reason::RouteNotInForce { weight: Weight::ZERO }, Clock::Runs(Stall::Route));
         }
         let plan = self.plan;
         let mut passed = true;
@@ -275,7 +279,7 @@ impl Pass<'_> {
             self.stop_look();
             let weight = self.status.canary_weight;
             return match self.seen.split {
-                Some(_) => self.hold(Reason::RouteNotInForce { weight }, Clock::Runs),
+                Some(_) => self.hold(Reason::RouteNotInForce { weight }, Clock::Runs(Stall::Route)),
                 None => self.hold(Reason::RoutingUnknown, Clock::Stands),
             };
         }
@@ -295,8 +299,8 @@ impl Pass<'_> {
         }
         if self.status.iterations < step.looks {
             return match doubt {
-                Some(why) => self.hold(Reason::Inconclusive { why }, Clock::RunsIfOwn),
-                None => self.hold(self.judging(at, step), Clock::AsItIs),
+                Some(why) => self.hold(Reason::Inconclusive { why }, Clock::Runs(Stall::Evidence)),
+                None => self.hold(self.judging(at, step), Clock::Stands),
             };
         }
         if let Some(pause) = step.pause
@@ -400,7 +404,7 @@ impl Pass<'_> {
         if !self.canary_is_ready() {
             let pods = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
             return self
-                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs);
+                .hold(Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired }, Clock::Runs(Stall::Canary));
         }
         if !self.may_move() {
             return;

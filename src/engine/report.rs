@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::api::{Weight, canary::Severity};
 
-/// What a decision came to.
+/// What a decision came to: the last thing that happened, or why nothing did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub reason: Reason,
@@ -21,6 +21,8 @@ pub struct Report {
     pub severity: Severity,
     /// Not said before: worth an event and, by its severity, a notification.
     pub news: bool,
+    /// What else happened in the same decision, before; rarely anything.
+    pub before: Vec<Report>,
 }
 
 /// Why a release moved, holds, or ended.
@@ -32,6 +34,7 @@ pub enum Reason {
     PrimaryMissing,
     CreatingPrimary,
     PrimaryStarting { ready: u32, desired: u32 },
+    EmptyingTarget,
     Initialized,
     Suspended,
     Promoted { revision: String },
@@ -138,6 +141,7 @@ impl Reason {
             Self::PrimaryMissing => "PrimaryMissing",
             Self::CreatingPrimary => "CreatingPrimary",
             Self::PrimaryStarting { .. } => "PrimaryStarting",
+            Self::EmptyingTarget => "EmptyingTarget",
             Self::Initialized => "Initialized",
             Self::Suspended => "Suspended",
             Self::Promoted { .. } => "Promoted",
@@ -208,6 +212,7 @@ impl fmt::Display for Reason {
             Self::PrimaryStarting { ready, desired } => {
                 write!(f, "Waiting for the new primary: {ready} of {desired} pods ready.")
             }
+            Self::EmptyingTarget => f.write_str("The primary serves all traffic; scaling the target, now the canary, to zero."),
             Self::Initialized => f.write_str("The primary serves all traffic; waiting for a new revision."),
             Self::Suspended => f.write_str("Suspended: nothing moves until spec.suspend is false again."),
             Self::Promoted { revision } => write!(f, "Revision {revision} is promoted and serves all traffic."),
@@ -320,6 +325,6 @@ fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::
 
 impl From<Reason> for Report {
     fn from(reason: Reason) -> Self {
-        Self { sentence: reason.to_string(), severity: reason.severity(), news: true, reason }
+        Self { sentence: reason.to_string(), severity: reason.severity(), news: true, before: Vec::new(), reason }
     }
 }

@@ -33,7 +33,9 @@ impl Pass<'_> {
         if !self.route(Split::home()) {
             return self.rest(Reason::RouteNotInForce { weight: Weight::ZERO });
         }
-        self.empty_canary();
+        if !self.empty_canary() {
+            return self.rest(Reason::EmptyingTarget);
+        }
         // A target that changed meanwhile differs from what the primary runs,
         // and is released like any other revision.
         let running = primary.revision.clone();
@@ -255,23 +257,20 @@ impl Pass<'_> {
     /// waited for.
     fn told_after_release(&mut self) -> bool {
         let plan = self.plan;
+        let kind = Some(HookType::PostRollout);
+        let mut told = true;
         for gate in plan.gates(HookType::PostRollout) {
-            let kind = Some(HookType::PostRollout);
             if self.gate_status(&gate.name, kind, None).state == GateState::Open {
                 continue;
             }
-            let question_open = matches!(self.ask(&gate.name, kind, Moment::Release), Standing::Pending);
-            if question_open {
-                self.rest(Reason::AskingAfterRelease { hook: gate.name.clone() });
-            } else {
+            if let Standing::Answered(_) = self.ask(&gate.name, kind, Moment::Release) {
                 self.gate_status(&gate.name, kind, None).state = GateState::Open;
+            } else {
+                self.rest(Reason::AskingAfterRelease { hook: gate.name.clone() });
+                told = false;
             }
         }
-        !self
-            .status
-            .gates
-            .iter()
-            .any(|gate| gate.type_ == Some(HookType::PostRollout) && gate.state != GateState::Open)
+        told
     }
 
     /// The Canary is being deleted. With `revertOnDeletion` the target serves

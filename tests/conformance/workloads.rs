@@ -70,11 +70,19 @@ pub async fn a_new_template_rolls_over_step_by_step(t: Session) {
     let began = Instant::now();
     loop {
         let deployment = t.get(D).await.ok();
-        let pods = pods(&t).await;
-        let alive = pods.iter().filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-        let ready = alive.clone().filter(|pod| condition(pod, "Ready") == "True").count();
-        assert!(alive.count() <= 5, "a quarter more at most");
-        assert!(ready >= 3, "a quarter fewer at most");
+        let sets = t.get(&format!("{APPS}/replicasets")).await.ok();
+        let wanted: u64 = sets["items"]
+            .as_array()
+            .expect("items")
+            .iter()
+            .filter_map(|set| set["spec"]["replicas"].as_u64())
+            .sum();
+        assert!(wanted <= 5, "a quarter more at most: {wanted}");
+        let is_ready = |pod: &&Value| {
+            pod["metadata"]["deletionTimestamp"].is_null() && condition(pod, "Ready") == "True"
+        };
+        let ready = pods(&t).await.iter().filter(is_ready).count();
+        assert!(ready >= 3, "a quarter fewer at most: {ready}");
         if is_complete(&deployment) {
             break;
         }

@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::thread;
 
-use serin::analysis::measurement::{Arms, Counts, Measurement};
+use serin::analysis::measurement::{Arms, Counts};
 
 use crate::random::{Poisson, Random};
 
@@ -24,21 +24,29 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// Five percent of the traffic to a canary as healthy as the primary, for half an hour.
+    /// Ten minutes with five percent of the traffic on a canary as healthy as the primary.
     pub fn healthy(rps: f64, errors: f64) -> Self {
-        Stretch { looks: 180, rps, weight: 0.05, errors: Arms { canary: errors, primary: errors }, clump: 1 }
+        Stretch { looks: 60, rps, weight: 0.05, errors: Arms { canary: errors, primary: errors }, clump: 1 }
     }
 
-    pub fn canary_errors(mut self, rate: f64) -> Self {
-        self.errors.canary = rate;
-        self
+    pub fn canary_errors(self, canary: f64) -> Self {
+        Stretch { errors: Arms { canary, ..self.errors }, ..self }
+    }
+
+    pub fn weight(self, weight: f64) -> Self {
+        Stretch { weight, ..self }
+    }
+
+    pub fn looks(self, looks: u32) -> Self {
+        Stretch { looks, ..self }
+    }
+
+    pub fn clumps_of(self, clump: u64) -> Self {
+        Stretch { clump, ..self }
     }
 }
 
-pub struct Release {
-    name: &'static str,
-    stretches: Vec<(u32, Arms<Arm>)>,
-}
+pub struct Release(Vec<(u32, Arms<Arm>)>);
 
 struct Arm {
     good: Poisson,
@@ -47,6 +55,11 @@ struct Arm {
 }
 
 impl Arm {
+    fn new(requests: f64, errors: f64, clump: u64) -> Self {
+        let clumps = Poisson::new(requests * errors / clump as f64);
+        Arm { good: Poisson::new(requests * (1.0 - errors)), clumps, clump }
+    }
+
     fn draw(&self, random: &mut Random) -> Counts {
         let bad = self.clump * self.clumps.draw(random);
         Counts::of_bad(bad, bad + self.good.draw(random))
@@ -54,25 +67,20 @@ impl Arm {
 }
 
 impl Release {
-    pub fn new(name: &'static str, stretches: &[Stretch]) -> Self {
-        let arm = |requests: f64, errors: f64, clump: u64| Arm {
-            good: Poisson::new(requests * (1.0 - errors)),
-            clumps: Poisson::new(requests * errors / clump as f64),
-            clump,
-        };
+    pub fn new(stretches: &[Stretch]) -> Self {
         let stretches = stretches.iter().map(|s| {
             let requests = s.rps * SCRAPE as f64;
-            let canary = arm(requests * s.weight, s.errors.canary, s.clump);
-            let primary = arm(requests * (1.0 - s.weight), s.errors.primary, s.clump);
+            let canary = Arm::new(requests * s.weight, s.errors.canary, s.clump);
+            let primary = Arm::new(requests * (1.0 - s.weight), s.errors.primary, s.clump);
             (s.looks, Arms { canary, primary })
         });
-        Release { name, stretches: stretches.collect() }
+        Release(stretches.collect())
     }
 
     /// What one run of this release measures, look by look.
     pub fn looks(&self, run: u64) -> impl Iterator<Item = Arms<Counts>> {
-        let mut random = Random::seeded(self.name, run);
-        let arms = self.stretches.iter().flat_map(|(looks, arms)| (0..*looks).map(move |_| arms));
+        let mut random = Random::seeded(run);
+        let arms = self.0.iter().flat_map(|(looks, arms)| (0..*looks).map(move |_| arms));
         arms.map(move |arms| Arms {
             canary: arms.canary.draw(&mut random),
             primary: arms.primary.draw(&mut random),
@@ -80,19 +88,16 @@ impl Release {
     }
 }
 
-pub fn measured(look: Arms<Counts>) -> Measurement {
-    Measurement::Counts(look)
-}
-
 /// The results of many runs, in order, on all cores.
-pub fn runs<T: Send>(count: u64, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+pub fn runs<T: Send>(count: usize, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let part = count.div_ceil(threads);
     thread::scope(|scope| {
         let parts: Vec<_> = (0..threads)
             .map(|i| {
                 let run = &run;
-                scope.spawn(move || (i * part..((i + 1) * part).min(count)).map(run).collect::<Vec<T>>())
+                let mine = i * part..count.min((i + 1) * part);
+                scope.spawn(move || mine.map(|i| run(i as u64)).collect::<Vec<T>>())
             })
             .collect();
         parts.into_iter().flat_map(|part| part.join().expect("a run must not panic")).collect()

@@ -244,6 +244,10 @@ pub struct ReleaseState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled_since: Option<Time>,
 
+    /// What it waits for meanwhile: canary, primary, route or evidence.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub stalled_on: String,
+
     /// The pods of the superseded revision must go before this one starts.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub clear_first: bool,

@@ -14,6 +14,7 @@ use kube::core::cel::cel::objects::{Key, Map, OptionalValue};
 use kube::core::cel::cel::{Context, ExecutionError, Program, Value as Cel};
 use serde_json::Value;
 
+use super::cel_types::{self, Wanted};
 use super::path::Path;
 use super::validate::counterpart;
 use super::{Entries, FieldError, Kind, Reason, Schema};
@@ -31,19 +32,22 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    pub(super) fn parse(json: &Value, node: &Value, path: &str) -> Result<Rule, Vec<FieldError>> {
-        let text = |name: &str| json.get(name).and_then(Value::as_str).map(str::trim);
+    /// Compiles a rule of the node `schema`, which stands at `path`.
+    pub(super) fn parse(
+        json: &Value,
+        schema: &Schema,
+        is_resource: bool,
+        path: &str,
+    ) -> Result<Rule, Vec<FieldError>> {
+        let text = |name: &str| {
+            json.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty())
+        };
         let at = |name: &str| format!("{path}.{name}");
-        let source = text("rule").unwrap_or_default();
-        if source.is_empty() {
+        let Some(source) = text("rule") else {
             return Err(vec![FieldError::required(at("rule"), "rule is not specified")]);
-        }
+        };
         let mut errors = Vec::new();
         match text("message") {
-            Some("") => {
-                let detail = "must be non-empty if specified";
-                errors.push(FieldError::invalid(at("message"), &json["message"], detail));
-            }
             Some(message) if message.contains('\n') => {
                 let detail = "must not contain line breaks";
                 errors.push(FieldError::invalid(at("message"), &message.into(), detail));
@@ -54,16 +58,25 @@ impl Rule {
             }
             _ => {}
         }
-        let mut compile = |name: &str, source: &str| match Program::compile(source) {
-            Ok(program) => Some(program),
-            Err(error) => {
-                let detail = format!("compilation failed: {error}");
-                errors.push(FieldError::invalid(at(name), &source.into(), &detail));
-                None
-            }
+        let mut compile = |name: &str, source: &str, wanted: Wanted| {
+            let failed = match wanted {
+                Wanted::Condition => "compilation failed",
+                Wanted::Message => "messageExpression compilation failed",
+            };
+            let program = Program::compile(source).map_err(|error| format!("{failed}: {error}"));
+            let checked = program.and_then(|program| {
+                cel_types::check(&program, source, schema, is_resource, wanted).map(|()| program)
+            });
+            checked
+                .map_err(|detail| {
+                    let shown = format!("Invalid value: {}", shown_in_go(json));
+                    errors.push(FieldError::plain(at(name), Reason::Invalid, &shown, &detail));
+                })
+                .ok()
         };
-        let program = compile("rule", source);
-        let message_program = text("messageExpression").and_then(|text| compile("messageExpression", text));
+        let program = compile("rule", source, Wanted::Condition);
+        let message_program =
+            text("messageExpression").and_then(|text| compile("messageExpression", text, Wanted::Message));
         let reason = match text("reason") {
             None | Some("FieldValueInvalid") => None,
             Some("FieldValueForbidden") => Some(Reason::Forbidden),
@@ -71,29 +84,44 @@ impl Rule {
             Some("FieldValueDuplicate") => Some(Reason::Duplicate),
             Some(other) => {
                 let supported =
-                    ["FieldValueRequired", "FieldValueForbidden", "FieldValueInvalid", "FieldValueDuplicate"];
+                    ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
                 errors.push(FieldError::not_supported(at("reason"), &other.into(), &supported));
                 None
             }
         };
         let field_path = text("fieldPath");
         if let Some(wanted) = field_path
-            && !leads_somewhere(node, wanted)
+            && !leads_somewhere(schema, wanted)
         {
-            let detail = "fieldPath must be a valid path: does not refer to a valid field";
-            errors.push(FieldError::invalid(at("fieldPath"), &wanted.into(), detail));
+            errors.push(FieldError::invalid(at("fieldPath"), &wanted.into(), "must be a valid path"));
+        }
+        let uses_old_self =
+            program.as_ref().is_some_and(|program| program.references().has_variable("oldSelf"));
+        let old_self_is_optional = json.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or_default();
+        if old_self_is_optional && !uses_old_self && program.is_some() {
+            let detail = "may not be set if oldSelf is not used in rule";
+            errors.push(FieldError::invalid(at("optionalOldSelf"), &true.into(), detail));
         }
         let Some(program) = program.filter(|_| errors.is_empty()) else { return Err(errors) };
         Ok(Rule {
             source: source.to_owned(),
-            uses_old_self: program.references().has_variable("oldSelf"),
-            old_self_is_optional: json.get("optionalOldSelf").and_then(Value::as_bool).unwrap_or_default(),
+            uses_old_self,
+            old_self_is_optional,
             program,
             message: text("message").map(str::to_owned),
             message_program,
             reason,
             field_path: field_path.map(|path| path.trim_start_matches('.').to_owned()),
         })
+    }
+
+    /// Whether it compares with the value before.
+    pub(super) fn is_transition(&self) -> bool {
+        self.uses_old_self
+    }
+
+    pub(super) fn source(&self) -> &str {
+        &self.source
     }
 
     fn check(&self, node: &Node<'_>, context: &Context<'_>) -> Option<FieldError> {
@@ -112,7 +140,8 @@ impl Rule {
             Ok(_) => self.explain(context),
             Err(error) => {
                 let detail = self.failed(&error);
-                let kind = node.schema.kind.map(Kind::name).unwrap_or_default();
+                let kind = node.schema.kind.filter(|kind| *kind != Kind::IntOrString);
+                let kind = kind.map(Kind::name).unwrap_or_default();
                 return Some(FieldError::invalid(or_nil(path), &kind.into(), &detail));
             }
         };
@@ -162,6 +191,9 @@ impl Rule {
                  function or macro signature for rule: {rule}"
             ),
             ExecutionError::NoSuchKey(key) => format!("no such key: {key} evaluating rule: {rule}"),
+            ExecutionError::IndexOutOfBounds(Cel::Int(index)) => {
+                format!("index out of bounds: {index} evaluating rule: {rule}")
+            }
             ExecutionError::DivisionByZero(_) => format!("division by zero evaluating rule: {rule}"),
             other => format!("{other} evaluating rule: {rule}"),
         }
@@ -303,7 +335,7 @@ fn go_duration(text: &str) -> Option<chrono::Duration> {
     Some(chrono::Duration::nanoseconds((nanoseconds * sign) as i64))
 }
 
-fn escaped(name: &str) -> String {
+pub(super) fn escaped(name: &str) -> String {
     const RESERVED: [&str; 18] = [
         "true",
         "false",
@@ -337,16 +369,27 @@ fn escaped(name: &str) -> String {
 }
 
 /// Whether a rule's `fieldPath` names a field below the node.
-fn leads_somewhere(node: &Value, path: &str) -> bool {
+fn leads_somewhere(schema: &Schema, path: &str) -> bool {
     let Some(rest) = path.strip_prefix(['.', '[']) else { return false };
-    let mut node = node;
-    let names = rest.split(['.', '[']).map(|name| name.trim_end_matches(']').trim_matches('\''));
-    for name in names {
-        let property = node.get("properties").and_then(|properties| properties.get(name));
-        match property.or_else(|| node.get("additionalProperties").filter(|entry| entry.is_object())) {
-            Some(below) => node = below,
-            None => return false,
-        }
-    }
-    true
+    let mut names = rest.split(['.', '[']).map(|name| name.trim_end_matches(']').trim_matches('\''));
+    names.try_fold(schema, |schema, name| schema.field(name)).is_some()
+}
+
+/// A rule as the API server prints its own struct.
+fn shown_in_go(rule: &Value) -> String {
+    let text = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
+    let quoted = |name: &str| {
+        let json = Value::from(text(name)).to_string();
+        json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    };
+    let or_null = |name: &str| rule.get(name).cloned().unwrap_or_default();
+    format!(
+        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
+        quoted("rule"),
+        quoted("message"),
+        quoted("messageExpression"),
+        or_null("reason"),
+        quoted("fieldPath"),
+        or_null("optionalOldSelf")
+    )
 }

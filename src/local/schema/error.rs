@@ -151,7 +151,7 @@ fn go_value(value: &Value) -> String {
 
 /// A float as Go's `%v` prints it.
 pub(super) fn go_float(value: f64) -> String {
-    if value != 0.0 && !(1e-4..1e21).contains(&value.abs()) {
+    if value != 0.0 && !(1e-4..1e6).contains(&value.abs()) {
         let text = format!("{value:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
@@ -197,6 +197,8 @@ mod tests {
             (json!(1.5), "1.5"),
             (json!(5.0), "5"),
             (json!(1e21), "1e+21"),
+            (json!(100000.0), "100000"),
+            (json!(1234567.0), "1.234567e+06"),
             (json!(1.5e-7), "1.5e-07"),
             (json!("a\"b\n"), "\"a\\\"b\\n\""),
             (json!({"b": [1, null], "a": true}), r#"{"a":true,"b":[1,null]}"#),

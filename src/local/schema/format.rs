@@ -114,14 +114,21 @@ fn is_duration(text: &str) -> bool {
 
 /// An absolute URI or an absolute path.
 fn is_request_uri(text: &str) -> bool {
-    text.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() || text.starts_with('/'))
+    static SCHEME: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new("^[a-zA-Z][-+.a-zA-Z0-9]*:.").expect("a pattern written here compiles"));
+    let legal = !text.chars().any(|c| c.is_whitespace() || c.is_control());
+    legal && (text.starts_with('/') || SCHEME.is_match(text))
 }
 
+/// Labels with dots between; the last of several is a word.
 fn is_hostname(text: &str) -> bool {
     static LABEL: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$").expect("a pattern written here compiles")
     });
-    text.len() <= 255 && text.split('.').all(|label| LABEL.is_match(label))
+    let word = |label: &str| label.len() >= 2 && label.chars().all(char::is_alphabetic);
+    text.len() <= 255
+        && text.split('.').all(|label| LABEL.is_match(label))
+        && text.rsplit_once('.').is_none_or(|(_, last)| word(last))
 }
 
 fn is_cidr(text: &str) -> bool {

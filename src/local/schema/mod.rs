@@ -7,6 +7,7 @@
 //! slow (regular expressions, CEL) is compiled while parsing.
 
 mod cel;
+mod cel_types;
 mod defaults;
 mod error;
 mod format;
@@ -15,6 +16,7 @@ mod lists;
 mod parse;
 mod path;
 mod prune;
+mod structural;
 #[cfg(test)]
 mod tests;
 mod validate;

@@ -93,9 +93,8 @@ fn mistyped(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldErro
     };
     let textual = matches!(found, Kind::String | Kind::Array);
     let fits = |kind: Kind| {
-        let whole = value.as_f64().is_some_and(|number| number.fract() == 0.0);
         kind.includes(found)
-            || (found == Kind::Number && whole && kind.includes(Kind::Integer))
+            || (value.as_f64().is_some_and(is_whole) && kind.includes(Kind::Integer))
             || (found == Kind::Integer && kind.includes(Kind::Number))
     };
     if let Some(format) = &schema.format {
@@ -111,6 +110,11 @@ fn mistyped(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldErro
         Some(kind) if !fits(kind) => Some(type_error(path, kind.name(), found.name())),
         _ => None,
     }
+}
+
+/// Whether a float means an integer: exact, as far as floats are.
+fn is_whole(float: f64) -> bool {
+    float.fract() == 0.0 && float.abs() < 2_f64.powi(53)
 }
 
 fn type_error(path: &Path<'_>, wanted: &str, found: &str) -> FieldError {
@@ -189,19 +193,27 @@ fn check_number(
     let float = number.as_f64().unwrap_or_default();
     let value = || Value::Number(number.clone());
     let integer = number.as_i64();
+    // Integers are compared with the whole part of a limit.
+    let shown = |limit: f64| if integer.is_some() { (limit as i64).to_string() } else { go_float(limit) };
     if let Some(factor) = limits.multiple_of {
+        let whole = factor as i64;
         let fits = match integer {
-            Some(integer) => factor >= 1.0 && integer % (factor as i64) == 0,
-            None if factor < 1.0 => (1.0 / factor * float).fract() == 0.0,
-            None => (float / factor).fract() == 0.0,
+            Some(_) if whole <= 0 => {
+                let at = path.dotted();
+                let detail = format!("factor MultipleOf declared for {at} must be positive: {whole}");
+                outcome.add(FieldError::invalid(named(at), &whole.into(), &detail));
+                true
+            }
+            Some(integer) => integer % whole == 0,
+            None if factor < 1.0 => is_whole(1.0 / factor * float),
+            None => is_whole(float / factor),
         };
         if !fits {
-            outcome.add(invalid(path, &value(), &format!("should be a multiple of {}", go_float(factor))));
+            outcome.add(invalid(path, &value(), &format!("should be a multiple of {}", shown(factor))));
         }
     }
     let mut bounded = |bound: &Option<Bound>, words: &str, side: f64| {
         let Some(Bound { value: bound, exclusive }) = bound else { return };
-        // Integers are compared with the whole part of the bound.
         let bound = if integer.is_some() { bound.trunc() } else { *bound };
         let beyond = (float - bound) * side;
         if beyond < 0.0 || (*exclusive && beyond == 0.0) {
@@ -209,7 +221,7 @@ fn check_number(
             outcome.add(invalid(
                 path,
                 &value(),
-                &format!("should be {words} than{or_equal} {}", go_float(bound)),
+                &format!("should be {words} than{or_equal} {}", shown(bound)),
             ));
         }
     };
@@ -219,14 +231,14 @@ fn check_number(
 
 fn check_range(schema: &Schema, number: &Number, path: &Path<'_>, outcome: &mut Outcome) {
     let format = schema.format.as_ref();
+    let float = number.as_f64().unwrap_or_default();
+    let whole = number.as_i64().or_else(|| is_whole(float).then_some(float as i64));
     let in_range = match (schema.kind, format.map(|format| &format.kind)) {
         (Some(Kind::Integer), Some(FormatKind::Int32)) => {
-            number.as_i64().is_some_and(|integer| i32::try_from(integer).is_ok()) || number.is_f64()
+            whole.is_some_and(|integer| i32::try_from(integer).is_ok())
         }
-        (Some(Kind::Integer), _) => number.as_i64().is_some() || number.is_f64(),
-        (Some(Kind::Number), Some(FormatKind::Float)) => {
-            number.as_f64().is_some_and(|float| float.abs() <= f64::from(f32::MAX))
-        }
+        (Some(Kind::Integer), _) => whole.is_some(),
+        (Some(Kind::Number), Some(FormatKind::Float)) => float.abs() <= f64::from(f32::MAX),
         _ => true,
     };
     if !in_range {

@@ -4,6 +4,7 @@
 //! real one says, word for word; `refusals.fixture.json` holds its answers.
 
 mod config;
+mod definition;
 mod metadata;
 mod names;
 mod network;
@@ -42,6 +43,7 @@ pub(super) fn object(kind: &Resource, object: &Value, old: Option<&Value>) -> Er
         "PodDisruptionBudget" => scaling::disruption_budget(&root, &mut errors),
         "Lease" => config::lease(&root, &mut errors),
         "Event" => config::event(&root, old, &mut errors),
+        "CustomResourceDefinition" => definition::definition(&root, &mut errors),
         _ => {}
     }
     errors
@@ -184,8 +186,8 @@ mod tests {
         refusals: BTreeSet<String>,
     }
 
-    /// Each case was put to kube-apiserver 1.36.1. Its answers are kept whole,
-    /// but for the excerpts of Go structs that it adds to some.
+    /// Each case was put to kube-apiserver 1.36.1. Where its answer holds an
+    /// excerpt of its own structs, three dots stand for it.
     #[test]
     fn objects_are_refused_as_by_the_real_server() {
         let kinds = all();
@@ -211,7 +213,11 @@ mod tests {
             }
             let ours = validate(kind, &given, old.as_ref());
             let ours: BTreeSet<String> = ours.iter().map(ToString::to_string).collect();
-            if ours != refusals {
+            let same = |(ours, theirs): (&String, &String)| match theirs.split_once('…') {
+                Some((beginning, end)) => ours.starts_with(beginning) && ours.ends_with(end),
+                None => ours == theirs,
+            };
+            if ours.len() != refusals.len() || !ours.iter().zip(&refusals).all(same) {
                 wrong.push(format!("{given}\n  wanted {refusals:#?}\n  got {ours:#?}"));
             }
         }

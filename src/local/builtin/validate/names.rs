@@ -14,6 +14,7 @@ macro_rules! pattern {
 }
 
 pattern!(LABEL, "[a-z0-9]([-a-z0-9]*[a-z0-9])?");
+pattern!(DNS1035, "[a-z]([-a-z0-9]*[a-z0-9])?");
 pattern!(SUBDOMAIN, r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*");
 pattern!(WILDCARD, r"\*\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*");
 pattern!(QUALIFIED, "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]");
@@ -25,6 +26,9 @@ const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lo
 const NOT_A_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and \
      must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
      '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const NOT_DNS1035: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an \
+     alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for \
+     validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
 const NOT_A_WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, \
      which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. \
      '*.example.com', regex used for validation is \
@@ -55,6 +59,15 @@ pub(super) fn label(name: &str) -> Vec<String> {
         // All that a subdomain has and a label has not.
         let why = if SUBDOMAIN.is_match(name) { "must not contain dots" } else { NOT_A_LABEL };
         breaches.push(why.to_owned());
+    }
+    breaches
+}
+
+/// A label that begins with a letter: names of resources and versions.
+pub(super) fn dns1035(name: &str) -> Vec<String> {
+    let mut breaches = too_long(name, 63);
+    if !DNS1035.is_match(name) {
+        breaches.push(NOT_DNS1035.to_owned());
     }
     breaches
 }

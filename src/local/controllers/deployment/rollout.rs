@@ -67,8 +67,10 @@ pub fn size(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
+/// At most its size: the status of a set that was just shrunk still counts the
+/// pods it is about to lose.
 pub fn available(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
+    set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0).min(size(set))
 }
 
 fn total(sets: &[ReplicaSet], of: fn(&ReplicaSet) -> i32) -> i32 {

@@ -1,0 +1,9 @@
+//! The release engine, from the outside: a simulated world performs what it
+//! wants done, and laws are checked on the way.
+
+mod defects;
+mod laws;
+mod plans;
+mod revision;
+mod scenarios;
+mod world;

@@ -1,0 +1,404 @@
+//! A world small enough to hold in one hand: a target, a primary, a router,
+//! gates and metrics. It performs actions at once and completely unless told
+//! otherwise; the clock jumps from wake to wake.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serin::{
+    analysis::measurement::{Arms, Counts, Measurement},
+    api::{
+        Canary, Weight,
+        canary::{CanaryStatus, Phase},
+    },
+    engine::{
+        Action, Decision, Observed, Plan,
+        action::{Look, Question, Split, Stable},
+        command::{Command, Verb},
+        decide,
+        observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
+    },
+};
+
+/// How the canary does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    Good,
+    Bad,
+    NoData,
+    Unavailable,
+    /// There is traffic, but next to none.
+    Quiet,
+}
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub plan: Plan,
+    pub status: CanaryStatus,
+    pub now: Timestamp,
+
+    pub target: Target,
+    pub primary: Option<Primary>,
+    pub previous: Option<Previous>,
+    pub split: Split,
+    pub restored: bool,
+    pub deleting: bool,
+    pub finalizer: bool,
+
+    /// Pods of the canary, primary become ready by themselves.
+    pub canary_starts: bool,
+    pub primary_starts: bool,
+    /// What the primary ran, for when it is restored.
+    pub router_obeys: bool,
+    pub health: Health,
+    /// Gates that say no; all others say yes.
+    pub closed: BTreeSet<String>,
+    /// Hooks that do not answer.
+    pub silent: BTreeSet<String>,
+    /// Rollback gates that say yes.
+    pub alarmed: BTreeSet<String>,
+    pub approvals: BTreeMap<String, bool>,
+    pub answers: Vec<Answer>,
+    pub measured: Option<Measured>,
+    pub commands: Vec<Command>,
+    pub other_releases: u32,
+    pub release_cap: Option<u32>,
+
+    /// Everything that was done, for golden stories.
+    pub journal: Vec<String>,
+    /// Revisions written to the primary, in order.
+    pub promotions: Vec<String>,
+    pub wake: Option<Timestamp>,
+}
+
+pub fn canary(analysis: &str) -> Canary {
+    canary_with("", analysis)
+}
+
+/// `spec` and `analysis` are YAML in flow style, without the outer braces.
+pub fn canary_with(spec: &str, analysis: &str) -> Canary {
+    let comma = if spec.is_empty() { "" } else { "," };
+    let text = format!(
+        "{{apiVersion: serin.dev/v1alpha1, kind: Canary, metadata: {{name: web, namespace: default}}, \
+          spec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, service: {{port: 80}}, \
+          analysis: {{{analysis}}}{comma} {spec}}}}}"
+    );
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+pub fn pods(desired: u32) -> Pods {
+    Pods { desired, existing: desired, updated: desired, ready: desired }
+}
+
+impl World {
+    /// A world in which the Canary was just applied.
+    pub fn new(canary: &Canary) -> Self {
+        Self {
+            plan: Plan::try_from(canary).unwrap_or_else(|refusal| panic!("{refusal}")),
+            status: CanaryStatus::default(),
+            now: "2025-06-02T08:00:00Z".parse().unwrap(),
+            target: Target { revision: "v1-a".to_owned(), configs: BTreeMap::new(), pods: pods(3) },
+            primary: None,
+            previous: None,
+            split: Split::home(),
+            restored: false,
+            deleting: false,
+            finalizer: true,
+            canary_starts: true,
+            primary_starts: true,
+            router_obeys: true,
+            health: Health::Good,
+            closed: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            alarmed: BTreeSet::new(),
+            approvals: BTreeMap::new(),
+            answers: Vec::new(),
+            measured: None,
+            commands: Vec::new(),
+            other_releases: 0,
+            release_cap: None,
+            journal: Vec::new(),
+            promotions: Vec::new(),
+            wake: None,
+        }
+    }
+
+    /// A world whose primary runs revision `v1-a`.
+    pub fn initialized(canary: &Canary) -> Self {
+        let mut world = Self::new(canary);
+        world.run();
+        assert_eq!(world.status.phase, Phase::Initialized);
+        world.journal.clear();
+        world.promotions.clear();
+        world
+    }
+
+    /// One that has just been pushed a new revision.
+    pub fn releasing(canary: &Canary) -> Self {
+        let mut world = Self::initialized(canary);
+        world.push("v1-b");
+        world
+    }
+
+    /// People change the pod template. Running pods are replaced by themselves.
+    pub fn push(&mut self, revision: &str) {
+        self.target.revision = revision.to_owned();
+        if self.target.pods.desired > 0 {
+            let desired = self.target.pods.desired;
+            self.target.pods = if self.canary_starts { pods(desired) } else { Pods { ready: 0, ..pods(desired) } };
+        }
+    }
+
+    pub fn command(&mut self, verb: Verb) {
+        let id = format!("c{}", self.commands.len());
+        self.commands.push(Command { id, verb, revision: None, by: Some("ann".to_owned()) });
+    }
+
+    pub fn pass_time(&mut self, length: Duration) {
+        self.now += SignedDuration::try_from(length).unwrap();
+    }
+
+    pub fn observe(&self) -> Observed {
+        Observed {
+            generation: Some(1),
+            deleting: self.deleting,
+            target: Some(self.target.clone()),
+            primary: self.primary.clone(),
+            previous: self.previous.clone(),
+            split: Some(self.split.clone()),
+            routing_restored: self.restored,
+            answers: self.answers.clone(),
+            measured: self.measured.clone(),
+            commands: self.commands.clone(),
+            other_releases: self.other_releases,
+            release_cap: self.release_cap,
+        }
+    }
+
+    /// Decides once, performs everything and records.
+    pub fn step(&mut self) -> Decision {
+        let decision = decide(&self.plan, &self.status, &self.observe(), self.now);
+        for report in &decision.report.before {
+            self.journal.push(format!("{:?}: {}", decision.status.phase, report.sentence));
+        }
+        if decision.report.news {
+            self.journal.push(format!("{:?}: {}", decision.status.phase, decision.report.sentence));
+        }
+        for action in &decision.actions {
+            self.perform(action);
+        }
+        self.record(&decision);
+        decision
+    }
+
+    pub fn record(&mut self, decision: &Decision) {
+        self.status = decision.status.clone();
+        self.wake = decision.wake.map(|(at, _)| at);
+    }
+
+    /// Steps until nothing more happens at this moment.
+    pub fn settle(&mut self) -> Decision {
+        for _ in 0..100 {
+            let before = (self.status.clone(), self.journal.len());
+            let decision = self.step();
+            if before == (self.status.clone(), self.journal.len()) && decision.actions.is_empty() {
+                return decision;
+            }
+            if before.0 == self.status && !decision.actions.is_empty() && !self.router_obeys {
+                return decision;
+            }
+        }
+        panic!("the world does not come to rest:\n{}", self.journal.join("\n"));
+    }
+
+    /// Lets time pass, from wake to wake, for as long as anything happens.
+    pub fn run(&mut self) {
+        self.run_for(Duration::from_secs(7 * 24 * 3600));
+    }
+
+    /// Lets this much time pass, unless everything is at rest before.
+    pub fn run_for(&mut self, length: Duration) {
+        let end = self.now + SignedDuration::try_from(length).unwrap();
+        for _ in 0..20_000 {
+            self.settle();
+            match self.wake {
+                Some(at) if at <= end => self.now = at.max(self.now),
+                _ => break,
+            }
+        }
+        if self.wake.is_some() {
+            self.now = end;
+            self.settle();
+        }
+    }
+
+    /// Runs until the release is in this phase.
+    #[track_caller]
+    pub fn run_to(&mut self, phase: Phase) {
+        self.run_until(|world| world.status.phase == phase);
+    }
+
+    /// Runs until the canary has this share of the traffic.
+    #[track_caller]
+    pub fn run_to_weight(&mut self, percent: f64) {
+        let weight = Weight::from_percent(percent).unwrap();
+        self.run_until(|world| world.split.canary == weight);
+    }
+
+    #[track_caller]
+    pub fn run_until(&mut self, reached: impl Fn(&Self) -> bool) {
+        for _ in 0..20_000 {
+            if reached(self) {
+                return;
+            }
+            let before = self.status.clone();
+            let decision = self.step();
+            if before == self.status && decision.actions.is_empty() {
+                match self.wake {
+                    Some(at) => self.now = at.max(self.now),
+                    None => break,
+                }
+            }
+        }
+        panic!("never reached:\n{}", self.journal.join("\n"));
+    }
+
+    pub fn perform(&mut self, action: &Action) {
+        self.journal.push(format!("    {}", told(action)));
+        match action {
+            Action::CreatePrimary { revision } => {
+                if self.target.revision == *revision {
+                    let desired = self.target.pods.desired.max(1);
+                    self.write_primary(revision, desired);
+                }
+            }
+            Action::ScaleCanary { replicas } => {
+                self.target.pods = match self.canary_starts {
+                    true => pods(*replicas),
+                    false => Pods { ready: 0, ..pods(*replicas) },
+                };
+            }
+            Action::PinPrimary => self.with_primary(|primary| primary.pinned = true),
+            Action::UnpinPrimary => self.with_primary(|primary| primary.pinned = false),
+            Action::Route(split) => {
+                if self.router_obeys {
+                    self.split = split.clone();
+                }
+            }
+            Action::Ask(question) => self.answer(question),
+            Action::Measure(look) => self.measure(look),
+            Action::KeepPrevious { revision } => {
+                let running = self.primary.as_ref().and_then(|primary| primary.revision.clone());
+                if running.as_ref() == Some(revision) {
+                    self.previous = Some(Previous { revision: revision.clone(), pods: pods(3) });
+                }
+            }
+            Action::DropPrevious => self.previous = None,
+            Action::Promote { revision } => {
+                if self.target.revision == *revision {
+                    let desired = self.primary.as_ref().map_or(3, |primary| primary.pods.desired);
+                    self.write_primary(revision, desired);
+                    self.promotions.push(revision.clone());
+                }
+            }
+            Action::RestorePrimary { revision } => {
+                let desired = self.primary.as_ref().map_or(3, |primary| primary.pods.desired);
+                self.write_primary(revision, desired);
+            }
+            Action::RestoreRouting => self.restored = true,
+            Action::RemoveFinalizer => self.finalizer = false,
+        }
+    }
+
+    fn write_primary(&mut self, revision: &str, desired: u32) {
+        let already = self.primary.as_ref().is_some_and(|primary| primary.revision.as_deref() == Some(revision));
+        if already {
+            return;
+        }
+        let pinned = self.primary.as_ref().is_some_and(|primary| primary.pinned);
+        // A rollout that does not come off leaves the old pods serving.
+        let stuck = Pods { desired, existing: desired + 1, updated: 1, ready: desired };
+        self.primary = Some(Primary {
+            revision: Some(revision.to_owned()),
+            pods: if self.primary_starts { pods(desired) } else { stuck },
+            pinned,
+        });
+    }
+
+    fn with_primary(&mut self, change: impl FnOnce(&mut Primary)) {
+        if let Some(primary) = &mut self.primary {
+            change(primary);
+        }
+    }
+
+    pub fn answer(&mut self, question: &Question) {
+        let name = &question.gate;
+        let reply = if question.kind.is_none() {
+            match self.approvals.get(name) {
+                Some(true) => Reply::Yes { by: Some("ann".to_owned()) },
+                Some(false) => Reply::No { by: Some("ann".to_owned()), why: "not today".to_owned() },
+                None => return,
+            }
+        } else if self.silent.contains(name) {
+            Reply::Silence { why: "timed out".to_owned() }
+        } else if question.kind == Some(serin::api::canary::HookType::Rollback) {
+            match self.alarmed.contains(name) {
+                true => Reply::Yes { by: None },
+                false => Reply::No { by: None, why: "all quiet".to_owned() },
+            }
+        } else if self.closed.contains(name) {
+            Reply::No { by: None, why: "closed".to_owned() }
+        } else {
+            Reply::Yes { by: None }
+        };
+        self.answers.push(Answer { question: question.clone(), reply, at: self.now });
+    }
+
+    pub fn measure(&mut self, look: &Look) {
+        let counts = |bad: u64, total: u64| Counts::of_bad(bad, total);
+        let value = |metric: &str| match (self.health, metric) {
+            (Health::NoData, _) => Measurement::NoData,
+            (Health::Unavailable, _) => Measurement::Unavailable { why: "connection refused".to_owned() },
+            (Health::Quiet, "errors") => Measurement::Scalar(0.0),
+            (Health::Good, "errors") => Measurement::Scalar(0.1),
+            (Health::Bad, "errors") => Measurement::Scalar(7.5),
+            (health, _) => Measurement::Counts(match health {
+                Health::Bad => Arms { canary: counts(60, 200), primary: counts(4, 800) },
+                Health::Quiet => Arms { canary: counts(0, 2), primary: counts(0, 2) },
+                _ => Arms { canary: counts(1, 200), primary: counts(4, 800) },
+            }),
+        };
+        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();
+        self.measured = Some(Measured { look: look.clone(), results });
+    }
+}
+
+/// An action in a few words.
+pub fn told(action: &Action) -> String {
+    match action {
+        Action::CreatePrimary { revision } => format!("create primary {revision}"),
+        Action::ScaleCanary { replicas } => format!("scale canary to {replicas}"),
+        Action::PinPrimary => "pin primary".to_owned(),
+        Action::UnpinPrimary => "unpin primary".to_owned(),
+        Action::Route(Split { canary, matches, mirror, stable }) => {
+            let matched = if matches.is_empty() { "" } else { ", matched requests" };
+            let mirrored = if *mirror > Weight::ZERO { format!(", mirror {mirror} %") } else { String::new() };
+            let previous = if *stable == Stable::Previous { ", rest to the version before" } else { "" };
+            format!("route {canary} %{matched}{mirrored}{previous}")
+        }
+        Action::Ask(question) => format!("ask {}", question.gate),
+        Action::Measure(look) => {
+            let names: Vec<_> = look.metrics.iter().map(|asked| asked.metric.as_str()).collect();
+            format!("measure {}", names.join(", "))
+        }
+        Action::KeepPrevious { revision } => format!("keep {revision} warm"),
+        Action::DropPrevious => "let the version before go".to_owned(),
+        Action::Promote { revision } => format!("promote {revision}"),
+        Action::RestorePrimary { revision } => format!("restore primary {revision}"),
+        Action::RestoreRouting => "restore routing".to_owned(),
+        Action::RemoveFinalizer => "remove finalizer".to_owned(),
+    }
+}
