@@ -20,7 +20,7 @@ mod pods;
 mod storms;
 
 use serin::local::node::address::Network;
-use serin::local::node::{self, Node, NodeOptions};
+use serin::local::node::{Node, NodeOptions};
 use tokio::sync::OnceCell;
 
 use support::Cluster;
@@ -37,7 +37,7 @@ async fn with_node(
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
                 runtime.block_on(async {
-                    let options = NodeOptions { network, ..NodeOptions::named(node::NAME) };
+                    let options = NodeOptions { network, ..NodeOptions::named(support::NODE) };
                     Node::new(cluster.client().await, options).run().await;
                 });
             });
