@@ -9,6 +9,7 @@
 
 mod child;
 mod local;
+mod node;
 mod real;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
+pub use node::run_node;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.
