@@ -53,7 +53,7 @@
 
 pub mod action;
 pub mod command;
-mod judge;
+pub mod judge;
 mod look;
 pub mod observed;
 mod pass;

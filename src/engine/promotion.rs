@@ -21,7 +21,7 @@ impl Pass<'_> {
     pub fn promote(&mut self) {
         let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
         if self.promotion_begun() {
-            return self.await_primary();
+            return self.wait_for_primary();
         }
         if self.release().revision != target.revision {
             return self.supersede(target);
@@ -57,7 +57,7 @@ impl Pass<'_> {
 
     /// Traffic stays where it is until the primary is ready with the promoted
     /// revision.
-    fn await_primary(&mut self) {
+    fn wait_for_primary(&mut self) {
         if !self.primary_is_ready() {
             self.withdraw_if_down();
             let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();

@@ -9,7 +9,7 @@ use super::{
     pass::{Clock, Pass, Stall, Standing, after},
     plan::Gate,
     report::{Cause, Reason},
-    steps::{Asking, Pause, Replicas, Step},
+    steps::{Asking, Pause, Step},
 };
 use crate::api::{
     Weight,
@@ -157,14 +157,16 @@ impl Pass<'_> {
         false
     }
 
-    /// What the step asks for; else what there is, or as many as the primary
-    /// has once it must grow.
+    /// What the step asks for, or the next one once the canary is scaled for
+    /// it; else what there is, or as many as the primary has.
     fn wanted_replicas(&self, desired: u32) -> u32 {
         let primary = self.seen.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
-        let at = self.status.step.as_ref().map_or(0, |step| step.index as usize);
+        let present = self.status.step.as_ref().map_or(0, |step| step.index);
+        let next = self.status.release.as_ref().and_then(|release| release.state.scale_for);
+        let at = next.unwrap_or(present) as usize;
         let scaled_by_steps = self.plan.steps.iter().any(|step| step.replicas.is_some());
         match self.plan.steps.get(at).and_then(|step| step.replicas) {
-            Some(replicas @ (Replicas::Count(_) | Replicas::Percent(_))) => replicas.of(primary),
+            Some(replicas) => replicas.of(primary),
             None if desired == 0 => primary,
             None if scaled_by_steps => desired.max(primary),
             None => desired,
@@ -198,7 +200,7 @@ impl Pass<'_> {
         }
         let standing = self.ask(&gate.name, kind, Moment::Release);
         let status = self.gate_status(&gate.name, kind, None);
-        let closed = |why: &str| Reason::GateClosed { gate: gate.name.clone(), why: why.to_owned() };
+        let closed = |why: &str| Reason::HookPending { hook: gate.name.clone(), why: why.to_owned() };
         match standing {
             Standing::Pending => self.hold(closed(""), Clock::Stands),
             Standing::Answered(Answer { reply: Reply::Silence { why }, .. }) => {
@@ -413,6 +415,9 @@ impl Pass<'_> {
         }
         let plan = self.plan;
         if let Some(step) = plan.steps.get(next) {
+            if !self.is_scaled_for(next) {
+                return;
+            }
             let now = self.step_split();
             let rises = step.split.canary > now.canary || step.split.matches != now.matches;
             if rises && !self.gates_open(HookType::ConfirmTrafficIncrease, Some(next as u32)) {
@@ -424,6 +429,7 @@ impl Pass<'_> {
                 of: plan.steps.len() as u32,
                 name: step.name.clone(),
                 weight: self.status.canary_weight,
+                matched: !step.split.matches.is_empty(),
             });
             self.route(self.step_split());
         } else if self.gates_open(HookType::ConfirmPromotion, None) {
@@ -431,6 +437,19 @@ impl Pass<'_> {
         } else if self.status.phase == Phase::Progressing {
             self.enter(Phase::WaitingPromotion);
         }
+    }
+
+    /// Replicas come first: a step begins with the pods it asks for.
+    fn is_scaled_for(&mut self, next: usize) -> bool {
+        self.release().state.scale_for = Some(next as u32);
+        let desired = self.seen.target.as_ref().map_or(0, |target| target.pods.desired);
+        let wanted = self.wanted_replicas(desired);
+        if !self.plan.scales || wanted == desired {
+            return true;
+        }
+        self.act(Action::ScaleCanary { replicas: wanted });
+        self.hold(Reason::StartingCanary { replicas: wanted }, Clock::Runs(Stall::Canary));
+        false
     }
 
     fn take_step(&mut self, at: usize) {
@@ -448,6 +467,7 @@ impl Pass<'_> {
             looks: 0,
         });
         self.release().state.resumed = false;
+        self.release().state.scale_for = None;
         self.begin_judging();
         self.progress();
     }

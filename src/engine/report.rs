@@ -57,7 +57,8 @@ pub enum Reason {
     CanaryDown,
     RouteNotInForce { weight: Weight },
     RoutingUnknown,
-    Advanced { step: u32, of: u32, name: String, weight: Weight },
+    HookPending { hook: String, why: String },
+    Advanced { step: u32, of: u32, name: String, weight: Weight, matched: bool },
     StepsChanged { step: u32, of: u32, weight: Weight },
     Judging { step: u32, of: u32, name: String, passed: u32, needed: u32 },
     CheckFailed { failed: u32, threshold: u32, why: String },
@@ -160,6 +161,7 @@ impl Reason {
             Self::CanaryDown => "CanaryDown",
             Self::RouteNotInForce { .. } => "RouteNotInForce",
             Self::RoutingUnknown => "RoutingUnknown",
+            Self::HookPending { .. } => "HookPending",
             Self::Advanced { .. } => "Advanced",
             Self::StepsChanged { .. } => "StepsChanged",
             Self::Judging { .. } => "Judging",
@@ -256,8 +258,11 @@ impl fmt::Display for Reason {
             Self::CanaryDown => f.write_str("The canary has no ready pod: its traffic goes to the primary meanwhile."),
             Self::RouteNotInForce { weight } => write!(f, "Waiting for the split of {weight} % to be in force."),
             Self::RoutingUnknown => f.write_str("Holding: the router cannot tell which split is in force."),
-            Self::Advanced { step, of, name, weight } => {
-                write!(f, "Step {} of {of}, {name}: the canary has {weight} % of the traffic.", step + 1)
+            Self::HookPending { hook, why } if why.is_empty() => write!(f, "Waiting for the hook {hook} to pass."),
+            Self::HookPending { hook, why } => write!(f, "Waiting for the hook {hook} to pass: {why}."),
+            Self::Advanced { step, of, name, weight, matched } => {
+                let matched = if *matched { " and the matched requests" } else { "" };
+                write!(f, "Step {} of {of}, {name}: the canary has {weight} % of the traffic{matched}.", step + 1)
             }
             Self::StepsChanged { step, of, weight } => write!(
                 f,
@@ -301,7 +306,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Checks { failed: 1, why } => write!(f, "a check failed ({why})"),
-            Self::Checks { failed, why } => write!(f, "{failed} checks failed, the last because {why}"),
+            Self::Checks { failed, why } => write!(f, "{failed} checks failed, the last one {why}"),
             Self::Metric { metric, why } => write!(f, "{metric} failed ({why})"),
             Self::Deadline { seconds, what } => write!(f, "no progress for {seconds} seconds; {what}"),
             Self::GateExpired { gate } => write!(f, "the gate {gate} expired before it opened"),

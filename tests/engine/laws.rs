@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -30,7 +31,7 @@ use serin::{
 use crate::world::{Health, World, canary_with, pods};
 
 /// The plans that histories run on. Edits switch between them.
-fn plans() -> Vec<Plan> {
+static PLANS: LazyLock<Vec<Plan>> = LazyLock::new(|| {
     const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
     let hooks = "webhooks: [{name: start, type: confirm-rollout, url: u, expireAfter: 2h}, {name: test, type: pre-rollout, url: u}, \
                  {name: load, url: u}, {name: more, type: confirm-traffic-increase, url: u}, \
@@ -58,7 +59,7 @@ fn plans() -> Vec<Plan> {
         ("suspend: true", format!("interval: 1m, stepWeight: 50, {ERRORS}")),
     ];
     texts.iter().map(|(spec, analysis)| Plan::try_from(&canary_with(spec, analysis)).unwrap()).collect()
-}
+});
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -130,7 +131,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Router),
         1 => (0..=100u8).prop_map(Event::Drift),
         1 => prop::option::of(0..2u32).prop_map(Event::Cap),
-        1 => (0..plans().len()).prop_map(Event::Edit),
+        1 => (0..PLANS.len()).prop_map(Event::Edit),
         4 => (1..90u32).prop_map(Event::Tick),
         2 => (90..4000u32).prop_map(Event::Tick),
         1 => (1..200u32).prop_map(Event::Back),
@@ -151,7 +152,6 @@ struct Model {
 
 struct History {
     world: World,
-    plans: Vec<Plan>,
     model: Model,
     last_seen: Option<Observed>,
     trail: Vec<String>,
@@ -159,10 +159,9 @@ struct History {
 
 impl History {
     fn new(plan: usize) -> Self {
-        let plans = plans();
         let mut world = World::new(&canary_with("", "stepWeight: 50"));
-        world.plan = plans[plan].clone();
-        Self { world, plans, model: Model::default(), last_seen: None, trail: Vec::new() }
+        world.plan = PLANS[plan].clone();
+        Self { world, model: Model::default(), last_seen: None, trail: Vec::new() }
     }
 
     fn apply(&mut self, event: &Event) {
@@ -205,7 +204,7 @@ impl History {
                 world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
             }
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
-            Event::Edit(plan) => world.plan = self.plans[*plan].clone(),
+            Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
             Event::Back(seconds) => world.now -= SignedDuration::from_secs(i64::from(*seconds)),
             Event::Pass(fault) => self.pass(fault),
@@ -319,7 +318,7 @@ impl History {
         self.trail.push("calm".to_owned());
         let world = &mut self.world;
         if world.plan.suspend {
-            world.plan = self.plans[0].clone();
+            world.plan = PLANS[0].clone();
         }
         world.health = Health::Good;
         world.canary_starts = true;
@@ -587,7 +586,7 @@ proptest! {
 
     #[test]
     fn every_history_keeps_the_laws_and_ends_well(
-        plan in 0..plans().len(),
+        plan in 0..PLANS.len(),
         events in prop::collection::vec(event(), 1..120),
     ) {
         let mut history = History::new(plan);

@@ -1,1 +1,175 @@
+//! What people write, understood or refused.
 
+use serin::{
+    api::{Canary, Weight},
+    engine::{
+        Plan,
+        steps::{Pause, Replicas, Strategy},
+    },
+};
+
+use crate::world::{canary, canary_with};
+
+fn plan(analysis: &str) -> Plan {
+    Plan::try_from(&canary(analysis)).unwrap_or_else(|refusal| panic!("{refusal}"))
+}
+
+fn weights(analysis: &str) -> Vec<f64> {
+    plan(analysis).steps.iter().map(|step| step.split.canary.percent()).collect()
+}
+
+#[track_caller]
+fn refused(canary: &Canary, words: &str) {
+    let refusal = Plan::try_from(canary).expect_err("should be refused").to_string();
+    assert!(refusal.contains(words), "{refusal:?} does not say {words:?}");
+    assert!(refusal.contains("spec."), "{refusal:?} names no field");
+}
+
+#[test]
+fn all_four_ways_of_writing_steps_become_one() {
+    assert_eq!(weights("stepWeight: 25"), [25.0, 50.0, 75.0, 100.0]);
+    assert_eq!(weights("stepWeight: 0.5, maxWeight: 1.2"), [0.5, 1.0, 1.2]);
+    assert_eq!(weights("stepWeights: [1, 10, 80], maxWeight: 60"), [1.0, 10.0, 60.0]);
+    assert_eq!(weights("stepWeights: [1, 10, 80, 90], maxWeight: 10"), [1.0, 10.0]);
+    assert_eq!(weights("iterations: 5"), [0.0]);
+    assert_eq!(weights("steps: [{weight: 5}, {pause: {}}, {weight: 70}], maxWeight: 50"), [5.0, 5.0, 50.0]);
+}
+
+#[test]
+fn the_strategy_follows_from_the_fields() {
+    let strategy = |analysis: &str| plan(analysis).strategy;
+    assert_eq!(strategy("stepWeight: 50"), Strategy::Canary);
+    assert_eq!(strategy("iterations: 5"), Strategy::BlueGreen);
+    assert_eq!(strategy("iterations: 5, match: [{headers: {x: {exact: y}}}]"), Strategy::AB);
+}
+
+#[test]
+fn a_router_that_cannot_divide_traffic_gets_blue_green() {
+    let plan = Plan::try_from(&canary_with("provider: kubernetes", "stepWeight: 10")).unwrap();
+    assert_eq!((plan.strategy, plan.steps.len(), plan.steps[0].looks), (Strategy::BlueGreen, 1, 10));
+}
+
+#[test]
+fn defaults_are_flaggers() {
+    let plan = plan("stepWeight: 50");
+    assert_eq!(plan.interval.as_secs(), 60);
+    assert_eq!(plan.threshold, 1);
+    assert_eq!(plan.deadline.after.as_secs(), 600);
+    assert_eq!((plan.primary_ready_percent, plan.canary_ready_percent), (100, 100));
+    assert_eq!(plan.return_by, Weight::FULL);
+}
+
+#[test]
+fn mirroring_comes_first() {
+    let plan = plan("stepWeight: 50, mirror: true, mirrorWeight: 30");
+    assert_eq!(plan.steps.len(), 3);
+    assert_eq!(plan.steps[0].split.mirror.percent(), 30.0);
+    assert!(!plan.steps[0].split.reaches_canary());
+}
+
+#[test]
+fn steps_say_what_they_set_and_what_they_wait_for() {
+    let plan = plan(
+        "interval: 1m, match: [{headers: {x: {exact: y}}}], metrics: [{name: request-success-rate}, {name: request-duration}], \
+         steps: [{weight: 5, replicas: {percent: 20}}, {pause: {duration: 5m}}, {approval: {expireAfter: 1h}}, \
+                 {weight: 30, interval: 10s, iterations: 6, analysis: {metrics: [request-duration]}}, {mirror: 10, analysis: {skip: true}}]",
+    );
+    let [five, pause, approval, thirty, mirror] = &plan.steps[..] else { panic!("{:#?}", plan.steps) };
+    assert_eq!((five.replicas, five.looks, five.split.matches.len()), (Some(Replicas::Percent(20)), 1, 1));
+    assert_eq!((pause.looks, pause.pause), (0, Some(Pause::For(std::time::Duration::from_secs(300)))));
+    assert_eq!(pause.metrics, [0, 1], "a pause is watched");
+    assert!(approval.approval.is_some());
+    assert_eq!((thirty.looks, thirty.interval.as_secs(), &thirty.metrics[..]), (6, 10, &[1][..]));
+    assert_eq!((mirror.split.canary.percent(), mirror.split.mirror.percent()), (30.0, 10.0));
+    assert_eq!(mirror.metrics, Vec::<usize>::new());
+    assert_eq!(mirror.replicas, Some(Replicas::Percent(20)), "from that step on");
+}
+
+#[test]
+fn a_plan_knows_what_its_router_must_be_able_to_do() {
+    let needs =
+        plan("stepWeight: 0.5, maxWeight: 2, mirror: true, match: [{headers: {x: {exact: y}}}]").needs();
+    assert!(needs.weights && needs.finer_than_a_percent && needs.matches && needs.mirror && !needs.affinity);
+    let needs = plan("iterations: 5").needs();
+    assert!(!needs.weights && !needs.finer_than_a_percent && !needs.matches && !needs.mirror);
+}
+
+#[test]
+fn replicas_are_rounded_up_and_never_none() {
+    assert_eq!(Replicas::Percent(20).of(6), 2);
+    assert_eq!(Replicas::Percent(1).of(1), 1);
+    assert_eq!(Replicas::Percent(50).of(0), 1);
+    assert_eq!(Replicas::Count(4).of(1), 4);
+}
+
+#[test]
+fn a_refusal_names_the_field_and_what_to_write_instead() {
+    refused(&canary("threshold: 2"), "write one of iterations, stepWeight, stepWeights and steps");
+    refused(&canary("stepWeight: 5, stepWeights: [1]"), "(stepWeight, stepWeights); keep one");
+    refused(&canary("stepWeight: 0"), "spec.analysis.stepWeight is 0");
+    refused(&canary("stepWeight: 0.01"), "more than a thousand steps");
+    refused(&canary("stepWeights: [10, 10]"), "spec.analysis.stepWeights[1] does not rise");
+    refused(
+        &canary("steps: [{weight: 10}, {pause: {}}, {weight: 5}]"),
+        "spec.analysis.steps[2] does not rise",
+    );
+    refused(&canary("stepWeight: 20, maxWeight: 10"), "raise maxWeight or lower stepWeight");
+    refused(&canary("stepWeights: [20], maxWeight: 10"), "lower stepWeights[0]");
+    refused(&canary("steps: [{name: nothing}]"), "spec.analysis.steps[0] does nothing");
+    refused(&canary("steps: [{replicas: {}}]"), "exactly one of count and percent");
+    refused(&canary("steps: [{weight: 5, analysis: {metrics: [x]}}]"), "names \"x\"");
+    refused(&canary("stepWeight: 5, interval: 10ms"), "spec.analysis.interval is shorter");
+    refused(&canary("steps: [{weight: 5, interval: 10ms}]"), "spec.analysis.steps[0].interval is shorter");
+    refused(&canary("stepWeight: 5, primaryReadyThreshold: 101"), "write 0 to 100");
+    refused(&canary("stepWeight: 5, metrics: [{name: x}]"), "measures nothing");
+    refused(
+        &canary("stepWeight: 5, metrics: [{name: x, templateRef: {name: t}}]"),
+        "names \"t\", which does not exist",
+    );
+    refused(&canary("stepWeight: 5, metrics: [{name: x, query: q}]"), "set thresholdRange, or a judge");
+    refused(
+        &canary("stepWeight: 5, metrics: [{name: x, query: q, thresholdRange: {min: 2, max: 1}}]"),
+        "min 2 is above max 1",
+    );
+    refused(
+        &canary("stepWeight: 5, metrics: [{name: request-duration, judge: {type: threshold}}]"),
+        "judge threshold needs thresholdRange",
+    );
+    refused(
+        &canary(
+            "stepWeight: 5, metrics: [{name: request-success-rate, judge: {type: sequential, margin: 0.5}}]",
+        ),
+        "judge.margin",
+    );
+    refused(
+        &canary("stepWeight: 5, metrics: [{name: request-duration}, {name: request-duration}]"),
+        "two entries named \"request-duration\"",
+    );
+    refused(
+        &canary("stepWeight: 5, webhooks: [{name: a, url: u}, {name: a, url: v}]"),
+        "two entries named \"a\"",
+    );
+    refused(
+        &canary("stepWeight: 5, webhooks: [{name: a, url: u, expireAfter: 1h}]"),
+        "expireAfter is for gates",
+    );
+    refused(&canary("stepWeight: 5, sessionAffinity: {cookieName: ''}"), "cookieName is empty");
+    refused(
+        &canary_with("releaseWindows: [{cron: '0 9 * *', duration: 8h}]", "stepWeight: 5"),
+        "spec.releaseWindows[0]: schedule \"0 9 * *\" must have five fields",
+    );
+    refused(
+        &canary_with("releaseWindows: [{cron: '0 9 * * *', timeZone: Mars, duration: 8h}]", "stepWeight: 5"),
+        "write an IANA name",
+    );
+}
+
+#[test]
+fn a_range_on_a_metric_means_the_threshold_judge() {
+    let ranged = "metrics: [{name: request-success-rate, thresholdRange: {min: 99}}]";
+    let glance = |analysis: &str| plan(analysis).metrics[0].terms.judge.may_peek();
+    assert!(!glance(&format!("stepWeight: 5, {ranged}")));
+    assert!(!glance(&format!("stepWeight: 5, judge: {{type: sequential}}, {ranged}")));
+    assert!(!glance("stepWeight: 5, metrics: [{name: request-success-rate, threshold: 99}]"));
+    assert!(glance("stepWeight: 5, metrics: [{name: request-success-rate}]"));
+}

@@ -1,22 +1,28 @@
-//! Whole releases, told as stories.
+//! Whole releases, told as stories. `INSTA_UPDATE=always` writes them anew.
 
 use std::time::Duration;
 
-use serin::{api::canary::Phase, engine::command::Verb};
+use serin::{
+    api::canary::{Phase, status::Outcome},
+    engine::{Action, Plan, action::Split, command::Verb, observed::Pods},
+};
 
-use crate::world::{Health, World, canary, canary_with};
+use crate::world::{Health, World, canary, canary_with, pods};
 
 const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
+const MINUTE: Duration = Duration::from_secs(60);
 
-fn story(world: &World) -> String {
-    world.journal.join("\n")
+macro_rules! assert_story {
+    ($world:expr) => {
+        insta::assert_snapshot!($world.journal.join("\n"))
+    };
 }
 
 #[test]
 fn first_the_primary_is_made() {
     let mut world = World::new(&canary(&format!("stepWeight: 50, {ERRORS}")));
     world.run();
-    insta::assert_snapshot!(story(&world));
+    assert_story!(world);
 }
 
 #[test]
@@ -24,5 +30,479 @@ fn a_good_revision_is_promoted_step_by_step() {
     let mut world =
         World::releasing(&canary(&format!("interval: 1m, stepWeight: 30, maxWeight: 70, {ERRORS}")));
     world.run();
-    insta::assert_snapshot!(story(&world));
+    assert_story!(world);
+}
+
+#[test]
+fn a_bad_revision_is_rolled_back() {
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, threshold: 2, stepWeight: 30, {ERRORS}")));
+    world.run_to_weight(60.0);
+    world.health = Health::Bad;
+    world.run();
+    assert_story!(world);
+}
+
+#[test]
+fn failures_add_up_and_success_does_not_forgive_them() {
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, threshold: 3, stepWeight: 5, {ERRORS}")));
+    world.run_to_weight(5.0);
+    for percent in [10.0, 15.0] {
+        world.health = Health::Bad;
+        let before = world.status.failed_checks;
+        world.run_until(|world| world.status.failed_checks == before + 1);
+        world.health = Health::Good;
+        world.run_to_weight(percent);
+    }
+    world.health = Health::Bad;
+    world.run();
+    assert_eq!(world.status.phase, Phase::Failed);
+    assert_eq!(
+        world.status.history[0].reason,
+        "3 checks failed, the last one errors: value 7.5, above the maximum 1"
+    );
+}
+
+#[test]
+fn the_sequential_judge_does_not_wait_for_the_interval_to_end() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 10m, threshold: 5, stepWeight: 50, {metric}")));
+    world.run_to_weight(50.0);
+    let began = world.now;
+    world.health = Health::Bad;
+    world.run_to(Phase::Failed);
+    assert!(world.now.duration_since(began).as_secs() <= 20);
+}
+
+#[test]
+fn evidence_may_end_a_step_early() {
+    let metric =
+        "metrics: [{name: request-success-rate, judge: {type: sequential, promoteOn: evidence, margin: 3}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1h, stepWeights: [50], {metric}")));
+    world.run_to_weight(50.0);
+    let began = world.now;
+    world.run_to(Phase::Promoting);
+    assert!(world.now.duration_since(began).as_secs() < 600);
+}
+
+#[test]
+fn blue_green_mirrors_judges_switches_and_comes_home() {
+    let gates = "webhooks: [{name: test, type: pre-rollout, url: u}, {name: load, url: u}, \
+                 {name: ship, type: confirm-promotion, url: u}, {name: after, type: post-rollout, url: u}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, iterations: 2, mirror: true, {ERRORS}, {gates}")));
+    world.run();
+    assert_story!(world);
+}
+
+#[test]
+fn ab_testing_counts_iterations_on_matched_requests() {
+    let matched = "match: [{headers: {cookie: {regex: 'insider'}}}]";
+    let gates = "webhooks: [{name: ship, type: confirm-promotion, url: u}, {name: after, type: post-rollout, url: u}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, iterations: 2, {matched}, {ERRORS}, {gates}")));
+    world.closed.insert("ship".to_owned());
+    world.run_to(Phase::WaitingPromotion);
+    world.run_for(3 * MINUTE);
+    world.closed.clear();
+    world.run();
+    assert_story!(world);
+}
+
+#[test]
+fn headers_and_weights_go_together() {
+    let steps = "steps: [{match: [{headers: {x-team: {exact: ours}}}], iterations: 2}, {weight: 0.5, interval: 10m}, \
+                 {weight: 20, name: a fifth, approval: {message: 'Is the on-call happy?'}}, {pause: {duration: 15m}}, \
+                 {weight: 60, replicas: {percent: 50}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, {steps}, {ERRORS}")));
+    world.run_to_weight(20.0);
+    world.run_for(5 * MINUTE);
+    world.approvals.insert("a fifth".to_owned(), true);
+    world.run();
+    assert_story!(world);
+}
+
+#[test]
+fn a_closed_gate_holds_and_judging_goes_on() {
+    let gates = "webhooks: [{name: more, type: confirm-traffic-increase, url: u}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}")));
+    world.run_to_weight(10.0);
+    world.closed.insert("more".to_owned());
+    world.run_for(20 * MINUTE);
+    assert_eq!(world.split.canary.percent(), 10.0);
+    world.health = Health::Bad;
+    world.run_for(2 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Failed);
+}
+
+#[test]
+fn gates_expire() {
+    let gates = "webhooks: [{name: go, type: confirm-rollout, url: u, expireAfter: 1h}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}")));
+    world.closed.insert("go".to_owned());
+    world.run_for(59 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Waiting);
+    world.run_for(2 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Failed);
+    assert_eq!(world.status.history[0].reason, "the gate go expired before it opened");
+}
+
+#[test]
+fn an_approval_that_is_refused_rolls_back() {
+    let steps = "steps: [{weight: 20, name: half way, approval: {}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, {steps}, {ERRORS}")));
+    world.run_for(10 * MINUTE);
+    world.approvals.insert("half way".to_owned(), false);
+    world.run();
+    assert_eq!(world.status.phase, Phase::Failed);
+    assert_eq!(world.status.history[0].reason, "approval of half way was refused (not today)");
+}
+
+#[test]
+fn pre_rollout_refusals_count_once_each() {
+    let gates = "webhooks: [{name: test, type: pre-rollout, url: u}]";
+    let mut world = World::releasing(&canary(&format!(
+        "interval: 1m, threshold: 3, stepWeights: [50], {ERRORS}, {gates}"
+    )));
+    world.closed.insert("test".to_owned());
+    world.settle();
+    world.settle();
+    assert_eq!(world.status.failed_checks, 1);
+    world.run_for(MINUTE);
+    assert_eq!(world.status.failed_checks, 2);
+    world.closed.clear();
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_hook_that_cannot_be_reached_says_nothing_about_the_canary() {
+    let hook = "webhooks: [{name: load, url: u}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {ERRORS}, {hook}")));
+    world.silent.insert("load".to_owned());
+    world.run_for(30 * MINUTE);
+    assert_eq!((world.status.phase, world.status.failed_checks), (Phase::Progressing, 0));
+    world.silent.clear();
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+#[test]
+fn a_newer_revision_takes_the_place_of_a_running_one() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.run_to_weight(50.0);
+    world.push("v1-c");
+    world.run();
+    assert_story!(world);
+    let outcomes: Vec<_> = world.status.history.iter().map(|past| past.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Promoted, Outcome::Superseded]);
+}
+
+#[test]
+fn a_config_alone_makes_a_release() {
+    let mut world = World::new(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    world.target.configs.insert("ConfigMap/env".to_owned(), "aa".to_owned());
+    world.run();
+    world.push("v1-b");
+    world.target.configs.insert("ConfigMap/env".to_owned(), "bb".to_owned());
+    let decision = world.step();
+    assert_eq!(decision.report.sentence, "New revision v1-b: ConfigMap/env changed.");
+    world.run();
+    assert_eq!(world.promotions, ["v1-b"]);
+}
+
+#[test]
+fn a_revert_releases_nothing_and_the_same_bad_revision_again_does() {
+    let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    world.health = Health::Bad;
+    world.run();
+    world.push("v1-a");
+    world.run();
+    assert_eq!((world.status.phase, world.status.releases), (Phase::Initialized, 1));
+    world.health = Health::Good;
+    world.push("v1-b");
+    world.run();
+    assert_eq!((world.status.phase, world.status.releases), (Phase::Succeeded, 2));
+}
+
+#[test]
+fn a_revert_in_the_middle_calls_the_release_off() {
+    let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    world.run_to_weight(50.0);
+    world.push("v1-a");
+    world.run();
+    assert_eq!(world.status.phase, Phase::Initialized);
+    assert_eq!(world.split, Split::home());
+    assert_eq!(world.target.pods.desired, 0);
+    assert!(world.promotions.is_empty());
+}
+
+#[test]
+fn skip_analysis_promotes_as_soon_as_the_canary_is_ready() {
+    let skip = canary_with("skipAnalysis: true", &format!("stepWeights: [50], {ERRORS}"));
+    let mut world = World::releasing(&skip);
+    world.run();
+    assert_eq!(world.promotions, ["v1-b"]);
+    // A bad image never gets there.
+    world.canary_starts = false;
+    world.push("v1-c");
+    world.run();
+    assert_eq!(world.status.phase, Phase::Failed);
+    assert_eq!(world.promotions, ["v1-b"]);
+}
+
+#[test]
+fn a_suspended_canary_does_nothing_and_loses_nothing() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.run_to_weight(10.0);
+    world.plan.suspend = true;
+    world.push("v1-c");
+    world.pass_time(60 * MINUTE);
+    let decision = world.step();
+    assert!(decision.actions.is_empty());
+    assert_eq!(world.split.canary.percent(), 10.0);
+    world.plan.suspend = false;
+    world.run();
+    assert_eq!(world.promotions, ["v1-c"]);
+}
+
+#[test]
+fn traffic_may_come_home_little_by_little() {
+    let mut world = World::releasing(&canary(&format!(
+        "interval: 1m, stepWeights: [50], stepWeightPromotion: 20, {ERRORS}"
+    )));
+    world.run_to(Phase::Finalising);
+    world.journal.clear();
+    world.run();
+    assert_story!(world);
+}
+
+#[test]
+fn nothing_moves_in_a_freeze_and_a_rollback_does() {
+    let nights = "releaseWindows: [{kind: freeze, cron: '0 18 * * *', duration: 14h}]";
+    let mut world = World::releasing(&canary_with(
+        nights,
+        &format!("interval: 3h, stepWeights: [10, 20, 30, 40, 50], {ERRORS}"),
+    ));
+    world.run_for(Duration::from_secs(13 * 3600));
+    assert_eq!(world.split.canary.percent(), 40.0);
+    assert_eq!(
+        world.status.message.as_deref(),
+        Some("Holding: a release freeze is on until 2025-06-03T08:00:00Z.")
+    );
+    world.health = Health::Bad;
+    world.run_for(Duration::from_secs(4 * 3600));
+    assert_eq!(world.status.phase, Phase::Failed);
+    assert_eq!(world.split, Split::home());
+    world.command(Verb::Retry);
+    world.run_for(Duration::from_secs(3600));
+    assert_eq!(world.status.phase, Phase::Waiting, "a retry waits for the morning");
+}
+
+#[test]
+fn only_so_many_releases_at_a_time() {
+    let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    (world.other_releases, world.release_cap) = (2, Some(2));
+    world.run_for(10 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Waiting);
+    world.other_releases = 1;
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+#[test]
+fn the_version_before_stays_warm_and_takes_over_at_once() {
+    let warm = canary_with("rollback: {keepWarmSeconds: 3600}", &format!("stepWeights: [50], {ERRORS}"));
+    let mut world = World::releasing(&warm);
+    world.run_for(30 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Succeeded);
+    world.journal.clear();
+    world.primary_starts = false;
+    world.command(Verb::Rollback);
+    world.settle();
+    world.primary_starts = true;
+    world.primary.as_mut().unwrap().pods = pods(3);
+    world.run();
+    assert_story!(world);
+    assert_eq!(world.primary.as_ref().unwrap().revision.as_deref(), Some("v1-a"));
+    assert_eq!(world.status.releases, 2, "the revision taken back is not released again by itself");
+}
+
+#[test]
+fn the_version_before_is_let_go_in_time() {
+    let warm = canary_with("rollback: {keepWarmSeconds: 3600}", &format!("stepWeights: [50], {ERRORS}"));
+    let mut world = World::releasing(&warm);
+    world.run_for(50 * MINUTE);
+    assert!(world.previous.is_some());
+    world.run();
+    assert!(world.previous.is_none());
+    assert_eq!(world.wake, None, "an idle canary wakes nobody");
+}
+
+#[test]
+fn commands_steer_a_release() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.run_to_weight(10.0);
+    world.command(Verb::Pause);
+    world.run_for(30 * MINUTE);
+    assert_eq!(world.split.canary.percent(), 10.0);
+    world.command(Verb::Resume);
+    world.run_to_weight(50.0);
+    world.command(Verb::Abort);
+    world.run();
+    assert_eq!((world.status.phase, world.split.clone()), (Phase::Failed, Split::home()));
+    assert_eq!(world.status.history[0].reason, "aborted by ann");
+    world.command(Verb::Retry);
+    world.run_to_weight(10.0);
+    world.command(Verb::Promote);
+    world.step();
+    assert_eq!(world.promotions, ["v1-b"]);
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+    assert_eq!(world.status.releases, 2);
+}
+
+#[test]
+fn a_command_is_obeyed_once() {
+    let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    world.run_to_weight(50.0);
+    world.command(Verb::Abort);
+    world.command(Verb::Retry);
+    world.run();
+    assert_eq!((world.status.phase, world.status.releases), (Phase::Succeeded, 2));
+}
+
+#[test]
+fn a_target_that_is_deleted_and_comes_back_is_no_reason_for_anything() {
+    let mut world = World::initialized(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    let mut seen = world.observe();
+    seen.target = None;
+    let decision = serin::engine::decide(&world.plan, &world.status, &seen, world.now);
+    assert!(decision.actions.is_empty());
+    world.run();
+    assert_eq!(world.status.releases, 0);
+}
+
+#[test]
+fn a_degraded_canary_keeps_what_it_has_and_gets_no_more() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.run_to_weight(10.0);
+    world.target.pods = Pods { ready: 2, ..pods(3) };
+    world.run_for(5 * MINUTE);
+    assert_eq!(world.split.canary.percent(), 10.0);
+    world.run_for(10 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Failed, "the progress deadline");
+}
+
+#[test]
+fn deletion_puts_everything_back() {
+    let revert = canary_with("revertOnDeletion: true", &format!("stepWeights: [50], {ERRORS}"));
+    let mut world = World::releasing(&revert);
+    world.run();
+    world.journal.clear();
+    world.deleting = true;
+    world.run();
+    assert_story!(world);
+    assert!(!world.finalizer);
+}
+
+#[test]
+fn deletion_does_not_wait_for_ever_for_a_target_that_cannot_start() {
+    let revert = canary_with("revertOnDeletion: true", &format!("stepWeights: [50], {ERRORS}"));
+    let mut world = World::initialized(&revert);
+    world.canary_starts = false;
+    world.deleting = true;
+    world.run_for(5 * MINUTE);
+    assert!(world.finalizer);
+    world.run_for(6 * MINUTE);
+    assert!(!world.finalizer);
+}
+
+#[test]
+fn a_refused_spec_touches_nothing_and_says_so() {
+    let world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    let refusal = Plan::try_from(&canary("stepWeight: 5, iterations: 2")).unwrap_err();
+    let decision = serin::engine::refuse(&refusal, &world.status, &world.observe(), world.now);
+    assert!(decision.actions.is_empty());
+    assert_eq!(
+        decision.report.sentence,
+        "The Canary cannot be carried out: spec.analysis says in several ways how to release (iterations, stepWeight); keep one of them."
+    );
+    let stalled = decision.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
+    assert_eq!(stalled.message, decision.report.sentence);
+}
+
+/// The one release, killed before each of its actions and before each record.
+#[test]
+fn a_crash_anywhere_changes_nothing_about_the_end() {
+    let gates = "webhooks: [{name: go, type: confirm-rollout, url: u}, {name: ship, type: confirm-promotion, url: u}]";
+    let spec = "rollback: {keepWarmSeconds: 600}";
+    let plan = canary_with(spec, &format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}"));
+    let calm = {
+        let mut world = World::releasing(&plan);
+        world.run();
+        world
+    };
+    let mut crashes = 0;
+    for victim in 0.. {
+        let mut world = World::releasing(&plan);
+        let mut performed = 0;
+        let mut crashed = false;
+        for _ in 0..400 {
+            let decision = serin::engine::decide(&world.plan, &world.status, &world.observe(), world.now);
+            let mut dies = false;
+            for action in &decision.actions {
+                if !crashed && performed == victim {
+                    dies = true;
+                    break;
+                }
+                performed += 1;
+                world.perform(action);
+            }
+            if !dies && !crashed && performed == victim {
+                dies = true;
+            }
+            if dies {
+                crashed = true;
+                performed += 1;
+                // What the controller held in memory is gone.
+                world.answers.clear();
+                world.measured = None;
+                continue;
+            }
+            let idle = world.status == decision.status && decision.actions.is_empty();
+            world.record(&decision);
+            if idle {
+                match world.wake {
+                    Some(at) => world.now = at.max(world.now),
+                    None => break,
+                }
+            }
+        }
+        if !crashed {
+            break;
+        }
+        crashes += 1;
+        assert_eq!(world.status.phase, calm.status.phase, "crash {victim}");
+        assert_eq!(world.status.revisions, calm.status.revisions, "crash {victim}");
+        assert_eq!(world.status.releases, calm.status.releases, "crash {victim}");
+        assert_eq!(world.promotions, ["v1-b"].repeat(world.promotions.len()), "crash {victim}");
+        assert_eq!((&world.split, &world.primary), (&calm.split, &calm.primary), "crash {victim}");
+        assert_eq!(world.target, calm.target, "crash {victim}");
+    }
+    assert!(crashes > 12, "{crashes}");
+}
+
+#[test]
+fn nothing_is_wanted_of_an_idle_world() {
+    let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
+    world.run();
+    let decision = world.step();
+    assert_eq!(decision.actions, Vec::<Action>::new());
+    assert_eq!(decision.wake, None);
+    assert!(!decision.report.news);
 }

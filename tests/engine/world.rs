@@ -51,7 +51,6 @@ pub struct World {
     /// Pods of the canary, primary become ready by themselves.
     pub canary_starts: bool,
     pub primary_starts: bool,
-    /// What the primary ran, for when it is restored.
     pub router_obeys: bool,
     pub health: Health,
     /// Gates that say no; all others say yes.
@@ -69,6 +68,7 @@ pub struct World {
 
     /// Everything that was done, for golden stories.
     pub journal: Vec<String>,
+    futile: Vec<Action>,
     /// Revisions written to the primary, in order.
     pub promotions: Vec<String>,
     pub wake: Option<Timestamp>,
@@ -83,8 +83,8 @@ pub fn canary_with(spec: &str, analysis: &str) -> Canary {
     let comma = if spec.is_empty() { "" } else { "," };
     let text = format!(
         "{{apiVersion: serin.dev/v1alpha1, kind: Canary, metadata: {{name: web, namespace: default}}, \
-          spec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, service: {{port: 80}}, \
-          analysis: {{{analysis}}}{comma} {spec}}}}}"
+          spec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, \
+          service: {{port: 80}}, analysis: {{{analysis}}}{comma} {spec}}}}}"
     );
     serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -121,6 +121,7 @@ impl World {
             other_releases: 0,
             release_cap: None,
             journal: Vec::new(),
+            futile: Vec::new(),
             promotions: Vec::new(),
             wake: None,
         }
@@ -205,10 +206,7 @@ impl World {
         for _ in 0..100 {
             let before = (self.status.clone(), self.journal.len());
             let decision = self.step();
-            if before == (self.status.clone(), self.journal.len()) && decision.actions.is_empty() {
-                return decision;
-            }
-            if before.0 == self.status && !decision.actions.is_empty() && !self.router_obeys {
+            if before == (self.status.clone(), self.journal.len()) {
                 return decision;
             }
         }
@@ -255,9 +253,9 @@ impl World {
             if reached(self) {
                 return;
             }
-            let before = self.status.clone();
-            let decision = self.step();
-            if before == self.status && decision.actions.is_empty() {
+            let before = (self.status.clone(), self.journal.len());
+            self.step();
+            if before == (self.status.clone(), self.journal.len()) {
                 match self.wake {
                     Some(at) => self.now = at.max(self.now),
                     None => break,
@@ -267,8 +265,27 @@ impl World {
         panic!("never reached:\n{}", self.journal.join("\n"));
     }
 
+    /// Performs an action. One that has no effect, such as a question nobody
+    /// answers yet, is told once however often it is wanted.
     pub fn perform(&mut self, action: &Action) {
-        self.journal.push(format!("    {}", told(action)));
+        let before = self.truth();
+        self.carry_out(action);
+        let futile = before == self.truth();
+        if !futile || !self.futile.contains(action) {
+            self.journal.push(format!("    {}", told(action)));
+        }
+        if futile {
+            self.futile.push(action.clone());
+        } else {
+            self.futile.clear();
+        }
+    }
+
+    fn truth(&self) -> (Observed, bool) {
+        (self.observe(), self.finalizer)
+    }
+
+    fn carry_out(&mut self, action: &Action) {
         match action {
             Action::CreatePrimary { revision } => {
                 if self.target.revision == *revision {
@@ -357,6 +374,10 @@ impl World {
             Reply::Yes { by: None }
         };
         self.answers.push(Answer { question: question.clone(), reply, at: self.now });
+        // Old answers stay around for a while, as they do in a controller.
+        if self.answers.len() > 32 {
+            self.answers.remove(0);
+        }
     }
 
     pub fn measure(&mut self, look: &Look) {

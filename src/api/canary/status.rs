@@ -252,6 +252,10 @@ pub struct ReleaseState {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub clear_first: bool,
 
+    /// The step whose replicas the canary gets before that step begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scale_for: Option<u32>,
+
     /// The canary went down and lost its traffic until it is ready again.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub withdrawn: bool,

@@ -28,6 +28,7 @@ use regex::Regex;
 use serde_json::Value;
 
 pub use error::{FieldError, Reason, go_quote};
+pub(crate) use format::is_quantity;
 
 /// A structural schema node, with its CEL rules compiled.
 #[derive(Default)]

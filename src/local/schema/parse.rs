@@ -90,6 +90,7 @@ impl Parser<'_, '_> {
             Some(_) => {
                 let bare = schema.properties.is_empty() && matches!(schema.entries, Entries::Unsaid);
                 schema.preserve_unknown |= bare && matches!(kind, None | Some(Kind::Object));
+                schema.format = Format::of_kubernetes(json, kind);
             }
             None => {
                 self.check_shape(json, &schema, type_name, path, place);
