@@ -9,7 +9,7 @@
 
 mod child;
 mod local;
-mod node;
+pub mod node;
 mod real;
 
 use std::path::PathBuf;
@@ -22,7 +22,6 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
-pub use node::run_node;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.

@@ -30,7 +30,7 @@ async fn with_node(
     network: Network,
     started: &'static OnceCell<()>,
 ) -> &'static Cluster {
-    started.get_or_init(async || support::run_node(cluster, support::NODE, network)).await;
+    started.get_or_init(|| async { support::node::run(cluster, network) }).await;
     cluster
 }
 
