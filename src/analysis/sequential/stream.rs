@@ -96,7 +96,7 @@ impl Stream {
             let (below, above) = (&gains[..SIDE], &gains[SIDE + 1..]);
             let start = start_prior(self.looks);
             for (alarm, gain) in self.alarm.iter_mut().zip(above) {
-                *alarm = log((exp(*alarm) + start) * gain.exp());
+                *alarm = log((exp(*alarm) + start) * self.bursts.restrain(*gain).exp());
             }
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
@@ -140,9 +140,9 @@ impl Stream {
         mean(self.below.map(exp))
     }
 
-    /// How much bad requests come in [`Bursts`], once that is more than caution.
-    pub fn known_bursts(&self) -> Option<f64> {
-        self.bursts.are_known().then(|| self.bursts.factor())
+    /// How much bad requests come in bursts; see [`Bursts`].
+    pub fn burst_factor(&self) -> f64 {
+        self.bursts.factor()
     }
 
     pub fn primary_is_idle(&self) -> bool {

@@ -37,7 +37,7 @@ const FAIL: Outcome = Outcome::Fail { critical: false };
 
 #[test]
 fn a_failure_names_its_numbers() {
-    let verdict = last([counts((31, 1000), (90, 19_000))]);
+    let verdict = last([counts((16, 500), (44, 9_500)), counts((15, 500), (46, 9_500))]);
     assert_eq!(verdict.outcome, FAIL);
     assert_eq!(verdict.samples, Arms { canary: 1000, primary: 19_000 });
     assert_eq!(
@@ -113,7 +113,7 @@ fn a_canary_that_turns_bad_late_has_no_credit_to_spend() {
     let failed = verdicts.iter().position(|verdict| verdict.outcome == FAIL).unwrap();
     assert!(failed < 500 + 6, "only at look {failed}");
     let sentence = &verdicts[failed].sentence;
-    assert!(sentence.starts_with("canary 3.2 % errors (16 of 500) vs"), "{sentence}");
+    assert!(sentence.starts_with("canary 3.2 % errors (24 of 750) vs"), "{sentence}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_certificate_is_given_for_the_margin_and_withdrawn_at_a_new_step() {
     let look = counts((2, 500), (45, 9500));
     let certified_at =
         (0..200).find(|_| judge.outcome(&mut evidence, &look) == Outcome::Pass { certified: true });
-    assert!(certified_at.is_some_and(|look| look > 2), "{certified_at:?}");
+    assert!(certified_at.is_some_and(|look| look > 0), "{certified_at:?}");
     evidence.begin_step();
     assert_eq!(judge.outcome(&mut evidence, &look), PASS);
 }
