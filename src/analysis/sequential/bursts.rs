@@ -68,7 +68,7 @@ impl Bursts {
 /// both fell on either by chance: one on average, however rates or traffic are.
 fn jump(a: Counts, b: Counts) -> Option<f64> {
     let (na, nb) = (a.total() as f64, b.total() as f64);
-    let (n, bad) = (na + nb, (a.bad() + b.bad()) as f64);
+    let (n, bad) = (na + nb, a.bad() as f64 + b.bad() as f64);
     let variance = bad * (n - bad) * na * nb / (n * n * (n - 1.0));
     let excess = b.bad() as f64 - bad * nb / n;
     (variance > 0.0).then(|| excess * excess / variance)

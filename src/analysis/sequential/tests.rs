@@ -220,6 +220,26 @@ fn beyond_the_grid_there_is_a_lower_bound_and_no_upper_one() {
 }
 
 #[test]
+fn absurd_counts_are_judged_in_time_and_without_panic() {
+    let most = u64::MAX;
+    let looks = [((most, most), (0, most)), ((1, most), (most, most)), ((most / 2, most), (0, 0))];
+    let verdicts =
+        looking(&judge(Settings::default()), looks.map(|(canary, primary)| counts(canary, primary)));
+    assert!(verdicts.iter().all(|verdict| verdict.outcome == FAIL));
+}
+
+#[test]
+fn a_look_that_is_scaled_down_still_convicts_and_acquits() {
+    let million = 1_000_000;
+    let primary = (95 * million / 200, 95 * million);
+    assert_eq!(
+        last(vec![counts((5 * million / 200, 5 * million), primary); 2]).outcome,
+        Outcome::Pass { certified: true }
+    );
+    assert_eq!(last(vec![counts((5 * million / 50, 5 * million), primary); 2]).outcome, FAIL);
+}
+
+#[test]
 fn evidence_fits_into_a_status() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
