@@ -199,7 +199,7 @@ impl Standing {
 pub struct Original {
     canary: String,
     /// The merge patch that brings it back.
-    patch: Value,
+    pub patch: Value,
 }
 
 impl Original {
