@@ -158,7 +158,7 @@ fn one(
     name: ObjectName,
     live: Option<&DynamicObject>,
     pods: &Labels,
-    mut metadata: service::Metadata,
+    metadata: service::Metadata,
 ) -> Wanted {
     let before = match live.map(|live| Standing::of(live, canary)) {
         None | Some(Standing::Owned) => Value::Null,
@@ -167,10 +167,6 @@ fn one(
             live.map(|live| live.data.clone()).unwrap_or_default()
         }
     };
-    if before.is_null() {
-        // ServiceMonitors written for Flagger find the Services by it.
-        metadata.labels.entry("app".to_owned()).or_insert_with(|| name.name.clone());
-    }
     let mut body = json!({"spec": {"selector": pods, "ports": ports(spec, arms, &before["spec"]["ports"])}});
     let headless = match live {
         None => spec.headless,

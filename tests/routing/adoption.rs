@@ -36,6 +36,7 @@ pub async fn an_existing_service_is_adopted_and_put_back(world: World) {
     assert_eq!(during.data["spec"]["type"], "NodePort");
     assert_eq!(during.labels()["team"], "web");
     assert_eq!(during.labels()["app"], "mine", "an adopted Service keeps its labels");
+    assert!(!during.annotations().contains_key("argocd.argoproj.io/sync-options"), "it may be in Git");
     assert!(!is_owned_by(&during, &world.canary), "it must outlive the Canary");
     assert!(!world.is_restored().await);
 

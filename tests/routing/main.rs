@@ -48,12 +48,13 @@ laws! {
             a_rollback_brings_traffic_home
             a_promotion_goes_all_the_way_and_home
             the_version_before_can_take_over
-            what_is_right_costs_no_request
+            a_step_costs_one_request_and_what_is_right_none
             a_stranger_s_fields_survive_every_step
             a_stranger_s_edit_is_noticed_and_undone
             an_edit_at_the_same_moment_loses_nothing
             a_deleted_object_is_noticed_and_made_again
-            what_is_gone_is_not_written_to_from_memory;
+            what_is_gone_is_not_written_to_from_memory
+            what_is_not_seen_yet_is_not_trampled_on;
         services:
             services_are_made_as_written
             an_edit_of_the_canary_is_carried_out

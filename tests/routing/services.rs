@@ -32,6 +32,7 @@ pub async fn services_are_made_as_written(mut world: World) {
         assert_eq!(service.labels()["app"], name, "for ServiceMonitors");
         assert_eq!(service.annotations()["kustomize.toolkit.fluxcd.io/reconcile"], "disabled");
         assert_eq!(service.annotations()["helm.toolkit.fluxcd.io/driftDetection"], "disabled");
+        assert_eq!(service.annotations()["argocd.argoproj.io/sync-options"], "Prune=false");
     }
     assert_eq!(world.get(&world.service("web")).await.labels()["side"], "apex");
     assert_eq!(world.get(&world.service("web")).await.annotations()["example.com/side"], "apex");

@@ -1,6 +1,7 @@
 //! A release, as the router sees it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use serin::api::canary::HttpMatch;
 use serin::engine::action::Split;
 use serin::routing::Error;
 
-use crate::world::{World, dead_client, is_owned_by, previous};
+use crate::world::{World, counted, is_owned_by, previous, written};
 
 fn percent(percent: f64) -> Weight {
     Weight::from_percent(percent).expect("a share")
@@ -96,11 +97,15 @@ pub async fn the_version_before_can_take_over(world: World) {
     assert_eq!(world.selector("web-primary").await, json!(world.arms.primary));
 }
 
-pub async fn what_is_right_costs_no_request(world: World) {
+pub async fn a_step_costs_one_request_and_what_is_right_none(world: World) {
+    world.set(&Split::home()).await;
     let split = Split::weight(world.some());
-    world.set(&split).await;
-    let seen = world.seen().await;
-    world.router().set(&dead_client(), &world.subject(), &seen, &split).await.unwrap();
+    for expected in [1, 0] {
+        let (client, count) = counted(&world.client);
+        let seen = world.seen().await;
+        world.router().set(&client, &world.subject(), &seen, &split).await.unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), expected);
+    }
 }
 
 pub async fn a_stranger_s_fields_survive_every_step(world: World) {
@@ -175,12 +180,17 @@ pub async fn what_is_gone_is_not_written_to_from_memory(world: World) {
     let outcome = world.set_from(&stale, &split).await;
     assert!(matches!(outcome, Err(Error::Changed { .. })), "{outcome:?}");
     assert!(world.find(&world.route()).await.is_none());
-    // The other way round: somebody made one that we have not seen yet.
-    let body: Value = world.row.before.clone().unwrap_or_else(|| json!({"spec": {"ports": [{"port": 80}]}}));
+}
+
+pub async fn what_is_not_seen_yet_is_not_trampled_on(world: World) {
     let blind = world.seen().await;
-    world.create(&world.route(), body).await;
-    let outcome = world.set_from(&blind, &split).await;
-    assert!(matches!(outcome, Err(Error::Changed { .. })), "{outcome:?}");
-    world.set(&split).await;
+    let body: Value = world.row.before.clone().unwrap_or_else(|| json!({"spec": {"ports": [{"port": 80}]}}));
+    let before = world.create(&world.route(), body).await;
+    world.set_from(&blind, &Split::home()).await.unwrap();
+    assert_eq!(world.split().await, Some(Split::home()));
     assert!(!is_owned_by(&world.get(&world.route()).await, &world.canary), "it was somebody's before");
+    // Our own that we have not seen yet is simply ours.
+    world.set_from(&blind, &Split::home()).await.unwrap();
+    world.restore().await;
+    assert_eq!(written(&world.get(&world.route()).await), written(&before));
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
@@ -260,10 +261,16 @@ fn every_version(mut split: Value) -> Value {
     split
 }
 
-/// A client that nobody answers.
-pub fn dead_client() -> Client {
-    let config = kube::Config::new("http://127.0.0.1:9".parse().expect("a URL"));
-    Client::try_from(config).expect("a client")
+/// The same client, counting what it sends.
+pub fn counted(client: &Client) -> (Client, Arc<AtomicU32>) {
+    let count = Arc::new(AtomicU32::new(0));
+    let (client, counter) = (client.clone(), count.clone());
+    let service = tower::service_fn(move |request| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    (Client::new(service, "default"), count)
 }
 
 /// Is this object the Canary's own?
