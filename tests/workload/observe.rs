@@ -38,10 +38,23 @@ fn a_status_of_another_generation_says_nothing_about_new_pods() {
     let web = workload(json!({})).unwrap();
     let mut object = deployment("web", "web:1");
     object["metadata"] = json!({ "generation": 3 });
-    object["status"] = json!({ "observedGeneration": 3, "replicas": 3, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1 });
-    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, existing: 3, updated: 2, ready: 1 });
+    object["status"] = json!({
+        "observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1,
+    });
+    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, existing: 2, updated: 2, ready: 1 });
     object["metadata"]["generation"] = 4.into();
-    assert_eq!(pods(&web, object), Pods { desired: 2, existing: 3, updated: 0, ready: 1 });
+    assert_eq!(pods(&web, object), Pods { desired: 2, existing: 2, updated: 0, ready: 1 });
+}
+
+#[test]
+fn old_pods_that_are_ready_do_not_pass_for_new_ones() {
+    let web = workload(json!({})).unwrap();
+    let mut object = deployment("web", "web:1");
+    // Two old ones serve beside two new ones that are not ready.
+    object["status"] = json!({ "replicas": 4, "updatedReplicas": 2, "availableReplicas": 2 });
+    assert!(!pods(&web, object.clone()).are_ready(100));
+    object["status"] = json!({ "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2 });
+    assert!(pods(&web, object).are_ready(100));
 }
 
 #[test]
