@@ -9,6 +9,7 @@
 //! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
 //! | [`routing`]  | who carries the weights: Services and routes               | `api`, `engine` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
+//! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -20,3 +21,4 @@ pub mod cli;
 pub mod engine;
 pub mod local;
 pub mod routing;
+pub mod workload;
