@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::builtin;
 use super::delete::{self, DeleteOptions};
 use super::kinds::{Cell, Column, Kinds, Origin, Resource, ScalePaths};
-use super::schema::{FieldError, Schema};
+use super::schema::Schema;
 use super::server::Server;
 use super::store::{Expect, Key, Object};
 
@@ -49,39 +49,6 @@ pub fn hold_for_cleanup(definition: &mut Value) {
     {
         finalizers.push(json!(CLEANUP));
     }
-}
-
-/// What the API server checks of a definition beyond its own schema.
-pub fn validate(definition: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let spec = &definition["spec"];
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let (name, plural, group) =
-        (text(&definition["metadata"]["name"]), text(&spec["names"]["plural"]), text(&spec["group"]));
-    if name != format!("{plural}.{group}") {
-        let detail = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid("metadata.name", &json!(name), detail));
-    }
-    let versions = spec["versions"].as_array().cloned().unwrap_or_default();
-    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
-        let detail = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid("spec.versions", &spec["versions"], detail));
-    }
-    for (index, version) in versions.iter().enumerate() {
-        let field = format!("spec.versions[{index}].schema.openAPIV3Schema");
-        match &version["schema"]["openAPIV3Schema"] {
-            Value::Null => errors.push(FieldError::required(field, "schemas are required")),
-            schema => {
-                if let Err(wrong) = Schema::parse(schema) {
-                    errors.extend(wrong.into_iter().map(|mut error| {
-                        error.field = format!("{field}.{}", error.field);
-                        error
-                    }));
-                }
-            }
-        }
-    }
-    errors
 }
 
 /// Serves the definition's kinds and says so in its status.

@@ -10,7 +10,7 @@ use super::request::Params;
 use super::selector::Selector;
 use super::server::{Call, Server, success};
 use super::store::{Expect, Key, Object};
-use super::write::{TRIES, is_finished, parse_json};
+use super::write::{TRIES, is_finished};
 use super::{clock, crd, read};
 
 /// What a delete asks for besides the object.
@@ -32,9 +32,9 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
-    pub fn of(call: &Call, body: &[u8]) -> Result<DeleteOptions, Refusal> {
+    /// From the query and from what the body says.
+    pub fn of(call: &Call, body: &Value) -> Result<DeleteOptions, Refusal> {
         let params = &call.params;
-        let body = if body.is_empty() { json!({}) } else { parse_json(body)? };
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let policy = match params.propagation_policy.as_str() {
             "" => text(&body["propagationPolicy"]).unwrap_or_default(),

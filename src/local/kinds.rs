@@ -10,6 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::events;
 use super::schema::Schema;
 
 #[derive(Clone)]
@@ -126,7 +127,7 @@ impl Resource {
 
     /// Where its objects are stored: all versions of a kind share one place.
     pub fn collection(&self) -> String {
-        self.qualified()
+        if events::reshapes(self) { "events".to_owned() } else { self.qualified() }
     }
 
     /// `deployments.apps`: what error messages and field selectors call it.

@@ -10,6 +10,7 @@ use http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::describe::table;
+use super::events;
 use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::request::{Params, View};
@@ -173,9 +174,11 @@ pub fn json_in_version(object: &Object, resource: &Resource) -> Bytes {
     }
 }
 
-/// Versions of a kind differ in name only, as with a CRD's `None` conversion.
+/// Versions of a kind differ in name only, as with a CRD's `None` conversion;
+/// but for events.
 pub fn in_version(object: &Value, resource: &Resource) -> Value {
     let mut object = object.clone();
+    events::shown(resource, &mut object);
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind);
     object

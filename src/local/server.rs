@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use axum::body::Body;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use parking_lot::RwLock;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::access::{Access, Identity};
 use super::chance::Chance;
@@ -18,10 +18,12 @@ use super::refusal::Refusal;
 use super::request::{Params, Path, Verb, View};
 use super::store::{Key, Store};
 use super::write::{Author, Checking, Written};
-use super::{apply, crd, delete, patch, read, subresource, watch, write};
+use super::{apply, crd, delete, patch, protobuf, read, subresource, watch, write};
 
 /// As the real server limits a request's body.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 pub struct Server {
     pub store: Store,
@@ -52,6 +54,8 @@ pub struct Call {
     pub view: View,
     pub headers: HeaderMap,
     pub who: Identity,
+    /// Faults spare it.
+    pub steady: bool,
 }
 
 impl Server {
@@ -165,6 +169,7 @@ impl Server {
             subresource: subresource.map(str::to_owned),
             resource,
             params,
+            steady: head.extensions.get::<Steady>().is_some(),
             headers: head.headers,
             who,
         };
@@ -180,7 +185,7 @@ impl Server {
         let namespace = call.namespace.as_deref();
         match (call.verb, call.name.as_deref()) {
             (Verb::Create, _) if resource.is_review() => {
-                let answered = self.access.review(&resource, call.object(body)?, &call.who)?;
+                let answered = self.access.review(&resource, call.body(body)?, &call.who)?;
                 Ok(read::json_response(
                     StatusCode::CREATED,
                     read::in_version(&answered, &resource).to_string(),
@@ -193,7 +198,7 @@ impl Server {
                 if let Some(name) = name {
                     call.params.field_selector = format!("metadata.name={name}");
                 }
-                watch::watch(self, &resource, call.namespace.as_deref(), &call.params, call.view)
+                watch::watch(self, &call)
             }
             (Verb::Create, None) => {
                 let (object, author) = (call.object(body)?, call.author()?);
@@ -212,12 +217,12 @@ impl Server {
                 Ok(self.written(&call, written))
             }
             (Verb::Delete, Some(_)) => {
-                let options = delete::DeleteOptions::of(&call, body)?;
+                let options = delete::DeleteOptions::of(&call, &call.body(body)?)?;
                 let gone = delete::delete(self, &resource, &call.key(), &options)?;
                 Ok(read::json_response(StatusCode::OK, gone.to_string()))
             }
             (Verb::DeleteCollection, _) if resource.kind != "Namespace" => {
-                let options = delete::DeleteOptions::of(&call, body)?;
+                let options = delete::DeleteOptions::of(&call, &call.body(body)?)?;
                 let gone = delete::delete_collection(self, &resource, namespace, &call.params, &options)?;
                 Ok(read::json_response(StatusCode::OK, gone.to_string()))
             }
@@ -246,27 +251,38 @@ impl Call {
         Key::new(self.namespace.as_deref().unwrap_or_default(), self.name.as_deref().unwrap_or_default())
     }
 
-    /// The object in the body, as JSON or YAML.
+    /// The object to be written; a custom one must say its kind.
     pub fn object(&self, body: &[u8]) -> Result<Value, Refusal> {
-        let media =
-            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        match media.split(';').next().unwrap_or_default().trim() {
-            "" | "application/json" | "application/yaml" => {}
-            _ => return Err(Refusal::unsupported_media_type(&["application/json", "application/yaml"])),
-        }
-        let unrecognized = |why: String| {
-            Refusal::bad_request(format!(
-                "the object provided is unrecognized (must be of type {}): {why}",
-                self.resource.kind
-            ))
-        };
-        let object = write::parse_json(body).map_err(|refusal| unrecognized(refusal.message))?;
+        let object = self.body(body)?;
         if self.resource.origin == Origin::Custom && !object["kind"].is_string() {
-            return Err(unrecognized(format!("Object 'Kind' is missing in '{object}'")));
+            return Err(self.unrecognized(&format!("Object 'Kind' is missing in '{object}'")));
         }
         Ok(object)
     }
 
+    /// What the body says, as JSON, YAML or protobuf; an empty one says nothing.
+    pub fn body(&self, body: &[u8]) -> Result<Value, Refusal> {
+        if body.is_empty() {
+            return Ok(Value::Object(Map::new()));
+        }
+        let media =
+            self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        match media.split(';').next().unwrap_or_default().trim() {
+            "" | "application/json" | "application/yaml" => {
+                write::parse_json(body).map_err(|refusal| self.unrecognized(&refusal.message))
+            }
+            PROTOBUF => protobuf::decode(body).map_err(|malformed| self.unrecognized(&malformed.to_string())),
+            _ => {
+                let accepted = ["application/json", "application/yaml", PROTOBUF];
+                Err(Refusal::unsupported_media_type(&accepted))
+            }
+        }
+    }
+
+    fn unrecognized(&self, why: &str) -> Refusal {
+        let kind = &self.resource.kind;
+        Refusal::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+    }
     /// Who writes, as ownership and validation see it.
     pub fn author(&self) -> Result<Author, Refusal> {
         let agent =

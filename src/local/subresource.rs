@@ -14,7 +14,7 @@ use super::refusal::Refusal;
 use super::request::Verb;
 use super::schema::FieldError;
 use super::server::{Call, Server, success};
-use super::write::{self, parse_json};
+use super::write;
 
 pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
     let resource = &call.resource;
@@ -22,7 +22,7 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
         ("status", _) if !resource.has_status => Err(Refusal::no_such_resource()),
         ("status", Verb::Get) => read::get(server, resource, &call.key(), &call.params, call.view),
         ("status", Verb::Update) => {
-            let written = write::update(server, resource, &call.key(), parse_json(body)?, &call.author()?)?;
+            let written = write::update(server, resource, &call.key(), call.object(body)?, &call.author()?)?;
             Ok(server.written(call, written))
         }
         ("status", Verb::Patch) => {
@@ -34,15 +34,15 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
             Some(paths) => scale(server, call, paths, verb, body),
             None => Err(Refusal::no_such_resource()),
         },
-        ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &parse_json(body)?),
+        ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &call.body(body)?),
         ("eviction", Verb::Create) if resource.kind == "Pod" => {
-            let eviction = parse_json(body)?;
-            let options = DeleteOptions::of(call, eviction["deleteOptions"].to_string().as_bytes())?;
+            let eviction = call.body(body)?;
+            let options = DeleteOptions::of(call, &eviction["deleteOptions"])?;
             let gone = delete::delete(server, resource, &call.key(), &options)?;
             Ok(read::json_response(StatusCode::CREATED, success(resource, &gone).to_string()))
         }
         ("finalize", Verb::Update) if resource.kind == "Namespace" => {
-            finalize(server, call, &parse_json(body)?)
+            finalize(server, call, &call.body(body)?)
         }
         ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
         _ => Err(Refusal::no_such_resource()),
@@ -66,7 +66,7 @@ fn scale(
     let shown = |object: &Value| scale_of(resource, object, paths);
     let asked = match verb {
         Verb::Get => return Ok(read::json_response(StatusCode::OK, shown(&live.value).to_string())),
-        Verb::Update => parse_json(body)?,
+        Verb::Update => call.body(body)?,
         Verb::Patch => match Patch::parse(call, body)? {
             Patch::Apply { config, .. } => config,
             Patch::Strategic(merge) | Patch::Merge(merge) => {

@@ -6,16 +6,18 @@
 //! ownership recorded, and the object committed on condition that nobody wrote
 //! in between. An object marked for deletion goes when its last finalizer does.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::apply::{self, Manager, Operation};
 use super::kinds::{Origin, Resource};
 use super::refusal::Refusal;
 use super::request::Verb;
-use super::schema::{FieldError, Reason};
+use super::schema::FieldError;
 use super::server::Server;
-use super::store::{Expect, Key, Object};
-use super::{builtin, crd};
+use super::store::{Expect, Key};
+use super::{builtin, crd, events, read};
 
 /// How often a write that set no condition is tried against others' writes.
 pub const TRIES: usize = 50;
@@ -114,6 +116,7 @@ pub fn create(
     if author.dry_run {
         return Ok(Written { object, created: true, warnings });
     }
+    events::stored(resource, &mut object);
     let stored = server
         .store
         .put(&resource.collection(), &key, Expect::Absent, object)
@@ -153,17 +156,23 @@ pub fn modify(
         let collection = resource.collection();
         let live =
             server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
-        let mut object = change(&live.value)?;
+        let old = if events::reshapes(resource) {
+            Cow::Owned(read::in_version(&live.value, resource))
+        } else {
+            Cow::Borrowed(&live.value)
+        };
+        let mut object = change(&old)?;
         if let Some(version) = stated_version(&object)
             && version != live.version.to_string()
         {
             return Err(Refusal::modified(resource, &key.name));
         }
-        let warnings = settle_update(server, resource, &live, &mut object, author, operation)?;
-        if author.dry_run || !apply::differ(&live.value, &object) {
+        let warnings = settle_update(server, resource, key, &old, &mut object, author, operation)?;
+        if author.dry_run || !apply::differ(&old, &object) {
             let object = if author.dry_run { object } else { live.value.clone() };
             return Ok(Written { object, created: false, warnings });
         }
+        events::stored(resource, &mut object);
         let committed = if is_finished(resource, &object) {
             server.store.remove(&collection, key, live.version, object)
         } else {
@@ -181,19 +190,18 @@ pub fn modify(
 fn settle_update(
     server: &Server,
     resource: &Resource,
-    live: &Object,
+    key: &Key,
+    old: &Value,
     object: &mut Value,
     author: &Author,
     operation: Operation,
 ) -> Result<Vec<String>, Refusal> {
-    let old = &live.value;
-    check_stated_namespace(object, &live.key.namespace)?;
+    check_stated_namespace(object, &key.namespace)?;
     let metadata = metadata_mut(object)?;
-    if let Some(stated) = metadata.get("name").and_then(Value::as_str).filter(|name| **name != *live.key.name)
-    {
+    if let Some(stated) = metadata.get("name").and_then(Value::as_str).filter(|name| **name != *key.name) {
         return Err(Refusal::bad_request(format!(
             "the name of the object ({stated}) does not match the name on the URL ({})",
-            live.key.name
+            key.name
         )));
     }
     if let Some(uid) = metadata.get("uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())
@@ -201,7 +209,7 @@ fn settle_update(
     {
         let held = old["metadata"]["uid"].as_str().unwrap_or_default();
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {held}");
-        return Err(Refusal::conflict(resource, &live.key.name, &why));
+        return Err(Refusal::conflict(resource, &key.name, &why));
     }
     for server_owned in [
         "name",
@@ -297,19 +305,14 @@ fn admit(
     let errors = match resource.origin {
         Origin::Custom => {
             resource.schema.apply_defaults(object);
-            let mut errors = builtin::validate_metadata(resource, object);
-            if errors.is_empty() {
-                errors = resource.schema.validate(object, old);
-            }
+            let mut errors = builtin::validate(resource, object, old);
+            errors.extend(resource.schema.validate(object, old));
             errors
         }
         Origin::Builtin => {
-            let mistyped = resource.schema.validate(object, old);
-            if let Some(error) = mistyped.iter().find(|error| error.reason == Reason::TypeInvalid) {
+            if let Some(mismatch) = builtin::undecodable(resource, object) {
                 return Err(Refusal::bad_request(format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: {}: {}",
-                    error.field,
-                    error.message,
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {mismatch}",
                     kind = resource.kind,
                     version = resource.version
                 )));
@@ -318,11 +321,7 @@ fn admit(
             if resource.kind == "Service" {
                 give_address(server, object, old);
             }
-            let mut errors = builtin::validate(resource, object, old);
-            if resource.kind == "CustomResourceDefinition" {
-                errors.extend(crd::validate(object));
-            }
-            errors
+            builtin::validate(resource, object, old)
         }
     };
     if errors.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, &name, &errors)) }

@@ -171,16 +171,18 @@ pub async fn an_update_of_another_incarnation_is_a_conflict(t: Session) {
 }
 
 pub async fn an_update_cannot_change_what_the_server_owns(t: Session) {
-    let path = format!("{APPS}/deployments");
-    let made = t.post(&path, deployment("d", json!({"app": "d"}))).await.created();
+    // A kind that no controller of either cluster touches.
+    let path = "/apis/networking.k8s.io/v1/namespaces/{ns}/ingresses";
+    let spec = json!({"defaultBackend": {"service": {"name": "a", "port": {"number": 80}}}});
+    let made = t.post(path, json!({"metadata": {"name": "a"}, "spec": spec})).await.created();
+    assert_eq!(made["metadata"]["generation"], 1);
     let mut changed = made.clone();
     changed["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z".into();
     changed["metadata"]["generation"] = 99.into();
     changed["metadata"]["labels"] = json!({"touched": "yes"});
     let metadata = changed["metadata"].as_object_mut().expect("an object");
     metadata.remove("uid");
-    metadata.remove("resourceVersion");
-    let updated = t.put(&format!("{path}/d"), changed).await.ok();
+    let updated = t.put(&format!("{path}/a"), changed).await.ok();
     assert_eq!(updated["metadata"]["creationTimestamp"], made["metadata"]["creationTimestamp"]);
     assert_eq!(uid(&updated), uid(&made));
     assert_eq!(updated["metadata"]["generation"], 1, "labels are not the spec");

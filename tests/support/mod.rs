@@ -5,10 +5,11 @@
 //! A part that is missing fails the test and names the command that brings it.
 
 // Every test binary compiles this module and uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod child;
 mod local;
+pub mod node;
 mod real;
 
 use std::path::PathBuf;
@@ -129,6 +130,8 @@ pub enum Part {
     Etcd,
     Kubernetes,
     Flagger,
+    ArgoRollouts,
+    Osm,
 }
 
 impl std::fmt::Display for Part {
@@ -137,6 +140,8 @@ impl std::fmt::Display for Part {
             Part::Etcd => "etcd",
             Part::Kubernetes => "kubernetes",
             Part::Flagger => "flagger",
+            Part::ArgoRollouts => "argo-rollouts",
+            Part::Osm => "osm",
         })
     }
 }
@@ -153,6 +158,8 @@ impl Part {
             Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
             Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
+            Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
+            Part::Osm => (include_str!("../../testbed/versions"), "osm"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())

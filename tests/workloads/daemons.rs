@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::deployments::{eventually_pods, is_ready, pods};
 use crate::session::*;
+use crate::support::NODE;
 
 const DAEMONS: &str = "/apis/apps/v1/namespaces/{ns}/daemonsets";
 const AGENT: &str = "/apis/apps/v1/namespaces/{ns}/daemonsets/agent";
@@ -16,7 +17,7 @@ pub async fn a_daemon_runs_on_the_node(t: Session) {
     assert_eq!(done["status"]["numberMisscheduled"], 0);
     assert_eq!(done["status"]["numberUnavailable"], Value::Null);
     let pod = pods(&t).await.remove(0);
-    assert_eq!(pod["spec"]["nodeName"], "local");
+    assert_eq!(pod["spec"]["nodeName"], NODE);
     assert!(pod["metadata"]["labels"]["controller-revision-hash"].is_string());
     assert_eq!(pod["metadata"]["ownerReferences"][0]["kind"], "DaemonSet");
 }

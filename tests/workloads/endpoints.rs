@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use crate::deployments::{is_ready, items};
 use crate::pods::{get, pod};
 use crate::session::*;
+use crate::support::NODE;
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/{ns}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3Dweb";
 
@@ -29,7 +30,7 @@ pub async fn a_slice_follows_the_readiness_of_its_pods(t: Session) {
         .find(|endpoint| endpoint["targetRef"]["name"] == "one")
         .expect("the first pod")
         .clone();
-    assert_eq!(endpoint["nodeName"], "local");
+    assert_eq!(endpoint["nodeName"], NODE);
     assert_eq!(endpoint["targetRef"]["kind"], "Pod");
     assert_eq!(endpoint["conditions"], json!({"ready": true, "serving": true, "terminating": false}));
     let address = endpoint["addresses"][0].as_str().expect("an address");

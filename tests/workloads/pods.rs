@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::deployments::{condition, is_ready};
 use crate::session::*;
+use crate::support::NODE;
 
 pub async fn a_pod_serves_on_its_own_address(t: Session) {
     for name in ["one", "two"] {
@@ -19,7 +20,7 @@ pub async fn a_pod_serves_on_its_own_address(t: Session) {
     for name in ["one", "two"] {
         let path = format!("pods/{name}");
         let pod = t.eventually(&path, "ready", is_ready).await;
-        assert_eq!(pod["spec"]["nodeName"], "local");
+        assert_eq!(pod["spec"]["nodeName"], NODE);
         let status = &pod["status"];
         assert_eq!((&status["phase"], &status["hostIP"]), (&json!("Running"), &json!("127.0.0.1")));
         for kind in ["PodScheduled", "Initialized", "ContainersReady", "Ready"] {
@@ -128,7 +129,9 @@ pub async fn a_namespace_with_pods_can_be_deleted(t: Session) {
     t.config_map("settings", json!({})).await;
     t.delete("/api/v1/namespaces/{ns}").await.ok();
     t.eventually_gone("/api/v1/namespaces/{ns}").await;
-    assert_eq!(t.get("pods").await.ok()["items"], json!([]));
+    for kind in ["pods", "configmaps", "events"] {
+        assert_eq!(t.get(kind).await.ok()["items"], json!([]), "{kind}");
+    }
 }
 
 pub fn pod(name: &str, image: &str) -> Value {

@@ -2,6 +2,7 @@
 //! beyond its schema: defaults, hand-written validation, columns.
 
 mod columns;
+mod decode;
 mod defaults;
 mod pod_columns;
 mod pod_defaults;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::kinds::{Column, Origin, Resource, ScalePaths};
-use super::schema::{FieldError, Schema, kubernetes};
+use super::schema::{FieldError, Reason, Schema, kubernetes};
 
 /// Every built-in resource.
 pub fn all() -> Vec<Resource> {
@@ -29,15 +30,27 @@ pub fn default(kind: &Resource, object: &mut Value) {
     }
 }
 
+/// Whether a built-in kind's object cannot be read as one, and why: what
+/// stands after `… cannot be handled as a …: ` in a bad request.
+pub fn undecodable(kind: &Resource, object: &Value) -> Option<String> {
+    // The parsed schema is quick to say that all is well.
+    let suspect = kind.schema.validate(object, None).iter().any(|error| match error.reason {
+        Reason::TypeInvalid | Reason::Invalid => true,
+        Reason::Required
+        | Reason::NotSupported
+        | Reason::NotFound
+        | Reason::Forbidden
+        | Reason::Duplicate
+        | Reason::TooLong
+        | Reason::TooMany => false,
+    });
+    if suspect { decode::mismatch(kind, object) } else { None }
+}
+
 /// The hand-written validation of the real server, in its words. Custom kinds
 /// have only their metadata checked; their schema says the rest.
 pub fn validate(kind: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     validate::object(kind, object, old)
-}
-
-/// Names, labels, annotations, owners and finalizers, for every kind.
-pub fn validate_metadata(kind: &Resource, object: &Value) -> Vec<FieldError> {
-    validate::metadata(kind, object)
 }
 
 struct Row {

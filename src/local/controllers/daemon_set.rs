@@ -54,8 +54,8 @@ async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>
 
     let namespace = set.namespace().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
-    let created = pods::create(&api, &plan.create).await;
-    let deleted = pods::delete(&api, &plan.delete).await;
+    let created = pods::create(&context.events, &api, &*set, &plan.create).await;
+    let deleted = pods::delete(&context.events, &api, &*set, &plan.delete).await;
 
     if set.status.as_ref() != Some(&plan.status) {
         let mut counted = (*set).clone();

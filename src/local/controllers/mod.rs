@@ -10,6 +10,7 @@ mod claim;
 mod daemon_set;
 mod deployment;
 mod endpoint_slice;
+pub(super) mod events;
 mod garbage;
 mod kinds;
 mod namespace;
@@ -32,13 +33,13 @@ pub struct Options {
 
 /// Runs all of them until dropped.
 pub async fn run(client: Client, options: Options) {
-    let context = Context::new(client, options);
+    let context = |component| Context::new(client.clone(), options.clone(), component);
     futures::join!(
-        deployment::run(context.clone()),
-        replica_set::run(context.clone()),
-        daemon_set::run(context.clone()),
-        endpoint_slice::run(context.clone()),
-        namespace::run(context.clone()),
-        garbage::run(context),
+        deployment::run(context("deployment-controller")),
+        replica_set::run(context("replicaset-controller")),
+        daemon_set::run(context("daemonset-controller")),
+        endpoint_slice::run(context("endpoint-slice-controller")),
+        namespace::run(context("namespace-controller")),
+        garbage::run(context("garbage-collector")),
     );
 }

@@ -7,8 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 
+use super::events::{Events, Tone};
 use super::work::{Attempt, Error, unless_gone};
 
 /// It counts towards its owner's replicas: neither finished nor on its way out.
@@ -88,13 +89,27 @@ impl Doomed {
 }
 
 /// One, then two, then four at a time: a refusal costs few requests.
-pub async fn create(api: &Api<Pod>, mut pods: &[Pod]) -> Result<(), Error> {
+pub async fn create<K>(events: &Events, api: &Api<Pod>, owner: &K, mut pods: &[Pod]) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()>,
+{
     let params = PostParams::default();
     let mut batch = 1;
     while !pods.is_empty() {
         let (now, later) = pods.split_at(batch.min(pods.len()));
         for created in join_all(now.iter().map(|pod| api.create(&params, pod))).await {
-            created.trying_to(CREATE)?;
+            match created {
+                Ok(pod) => {
+                    let message = format!("Created pod: {}", pod.name_any());
+                    events.tell(owner, Tone::Normal, "SuccessfulCreate", message).await;
+                }
+                Err(error) => {
+                    events
+                        .tell(owner, Tone::Warning, FAILED_CREATE, format!("Error creating: {error}"))
+                        .await;
+                    return Err(error).trying_to("create a pod");
+                }
+            }
         }
         pods = later;
         batch *= 2;
@@ -102,16 +117,22 @@ pub async fn create(api: &Api<Pod>, mut pods: &[Pod]) -> Result<(), Error> {
     Ok(())
 }
 
-pub async fn delete(api: &Api<Pod>, pods: &[Doomed]) -> Result<(), Error> {
+pub async fn delete<K>(events: &Events, api: &Api<Pod>, owner: &K, pods: &[Doomed]) -> Result<(), Error>
+where
+    K: Resource<DynamicType = ()>,
+{
     let deletions = pods.iter().map(async |pod| {
         let this_one = Preconditions { uid: pod.uid.clone(), resource_version: None };
-        unless_gone(api.delete(&pod.name, &DeleteParams::default().preconditions(this_one)).await)
+        let deleted = api.delete(&pod.name, &DeleteParams::default().preconditions(this_one)).await;
+        (pod, unless_gone(deleted))
     });
-    for deleted in join_all(deletions).await {
+    for (pod, deleted) in join_all(deletions).await {
         deleted.trying_to(DELETE)?;
+        let message = format!("Deleted pod: {}", pod.name);
+        events.tell(owner, Tone::Normal, "SuccessfulDelete", message).await;
     }
     Ok(())
 }
 
-pub const CREATE: &str = "create a pod";
 pub const DELETE: &str = "delete a pod";
+pub const FAILED_CREATE: &str = "FailedCreate";

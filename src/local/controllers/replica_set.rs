@@ -48,8 +48,8 @@ async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod
     let plan = plan(&set, &pods, context.options.clock.now());
 
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
-    let created = pods::create(&api, &plan.create).await;
-    let written = created.and(pods::delete(&api, &plan.delete).await);
+    let created = pods::create(&context.events, &api, &*set, &plan.create).await;
+    let written = created.and(pods::delete(&context.events, &api, &*set, &plan.delete).await);
 
     let mut status = plan.status;
     status.conditions = conditions(&set, &written, context.now());
@@ -156,7 +156,7 @@ fn conditions(set: &ReplicaSet, written: &Result<(), Error>, now: Time) -> Optio
     if let Err(error) = written {
         let reason = match error {
             Error::Api { attempt: pods::DELETE, .. } => "FailedDelete",
-            _ => "FailedCreate",
+            _ => pods::FAILED_CREATE,
         };
         let known = failures.pop().filter(|condition| condition.reason.as_deref() == Some(reason));
         others.push(known.unwrap_or_else(|| ReplicaSetCondition {

@@ -23,11 +23,13 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 
 use super::Options;
+use super::events::Events;
 
 /// What every controller is handed.
 pub struct Context {
     pub client: Client,
     pub options: Options,
+    pub events: Events,
     attempts: Mutex<HashMap<String, u32>>,
 }
 
@@ -40,8 +42,10 @@ pub enum Error {
 }
 
 impl Context {
-    pub fn new(client: Client, options: Options) -> Arc<Context> {
-        Arc::new(Context { client, options, attempts: Mutex::default() })
+    /// `component` is the name under which it tells what it did.
+    pub fn new(client: Client, options: Options, component: &'static str) -> Arc<Context> {
+        let events = Events::new(client.clone(), options.clock, component);
+        Arc::new(Context { client, options, events, attempts: Mutex::default() })
     }
 
     pub fn now(&self) -> Time {

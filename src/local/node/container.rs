@@ -9,7 +9,7 @@ use axum::Router;
 use futures::future::{join_all, pending};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{Client, ResourceExt};
+use kube::ResourceExt;
 use parking_lot::RwLock;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -17,12 +17,13 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::Shared;
 use super::address::twin;
 use super::app::App;
 use super::behaviour::Behaviour;
 use super::config::{Sources, Unconfigured};
 use super::probe::Prober;
-use crate::local::clock::Clock;
+use crate::local::controllers::events::Tone;
 
 /// What listens where, for callers in this process.
 pub type Directory = Arc<RwLock<HashMap<SocketAddr, Router>>>;
@@ -69,7 +70,7 @@ impl Report {
 
 /// What a container needs to run.
 pub struct Launch {
-    pub client: Client,
+    pub node: Arc<Shared>,
     pub pod: Arc<Pod>,
     pub container: Container,
     /// Where in the reports its own is.
@@ -77,9 +78,6 @@ pub struct Launch {
     pub ip: Ipv4Addr,
     pub ports: Vec<u16>,
     pub seed: u64,
-    pub clock: Clock,
-    pub listen: bool,
-    pub directory: Directory,
     pub reports: watch::Sender<Vec<Report>>,
     /// Cancelled when the pod has to stop serving.
     pub stop: CancellationToken,
@@ -121,13 +119,14 @@ impl Launch {
                 report.last = Some(exit.clone());
                 report.ready = false;
             });
+            self.node.events.tell(&*self.pod, Tone::Warning, "BackOff", message).await;
             sleep(delay).await;
             self.report_quietly(|report| report.restarts += 1);
         }
     }
 
     async fn configure(&self) -> Result<Behaviour, Unusable> {
-        let sources = Sources::new(self.client.clone(), self.pod.namespace().unwrap_or_default());
+        let sources = Sources::new(self.node.client.clone(), self.pod.namespace().unwrap_or_default());
         while let Err(missing) = sources.volumes(&self.pod).await {
             self.report(|report| {
                 let message = Some(missing.to_string());
@@ -162,6 +161,8 @@ impl Launch {
             let registered = self.register(&app);
             let listeners = self.listen().await?;
             up.send_replace(true);
+            let message = format!("Started container {}", self.container.name);
+            let telling = self.node.events.tell(&*self.pod, Tone::Normal, "Started", message);
             let served = listeners.into_iter().map(|listener| {
                 let stopped = self.stop.clone().cancelled_owned();
                 let server = axum::serve(listener, app.clone()).with_graceful_shutdown(stopped);
@@ -171,7 +172,7 @@ impl Launch {
                 self.stop.cancelled().await;
                 drop(registered);
             };
-            futures::join!(join_all(served), refusing);
+            futures::join!(join_all(served), refusing, telling);
             pending().await
         };
         let listening = || up.borrow().then(|| app.clone());
@@ -225,14 +226,14 @@ impl Launch {
     /// Callers in this process find the app as long as the result lives.
     fn register(&self, app: &Router) -> Registered {
         let addresses: Vec<_> = self.ports.iter().map(|port| self.address(*port)).collect();
-        let mut directory = self.directory.write();
+        let mut directory = self.node.directory.write();
         directory.extend(addresses.iter().map(|address| (*address, app.clone())));
-        Registered { directory: self.directory.clone(), addresses }
+        Registered { directory: self.node.directory.clone(), addresses }
     }
 
     async fn listen(&self) -> Result<Vec<TcpListener>, String> {
         let mut listeners = Vec::new();
-        for port in self.ports.iter().filter(|_| self.listen) {
+        for port in self.ports.iter().filter(|_| self.node.options.listen) {
             let address = SocketAddrV4::new(twin(self.ip), *port);
             let listener = TcpListener::bind(address).await;
             listeners.push(listener.map_err(|error| format!("cannot listen on {address}: {error}"))?);
@@ -245,7 +246,7 @@ impl Launch {
     }
 
     fn stamp(&self) -> Time {
-        super::stamp(&self.clock)
+        super::stamp(&self.node.options.clock)
     }
 
     fn report(&self, change: impl FnOnce(&mut Report)) {

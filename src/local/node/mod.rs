@@ -41,6 +41,7 @@ use tokio::time::sleep;
 use tower::ServiceExt;
 
 use super::clock::Clock;
+use super::controllers::events::{Events, Tone};
 use super::controllers::work::{backoff, is_conflict, unless_gone, watch as watch_all};
 use address::{Addresses, Network};
 use container::Directory;
@@ -83,6 +84,7 @@ pub struct Node(Arc<Shared>);
 struct Shared {
     client: Client,
     options: NodeOptions,
+    events: Events,
     addresses: Addresses,
     directory: Directory,
 }
@@ -95,7 +97,8 @@ pub struct Refused(pub SocketAddr);
 impl Node {
     pub fn new(client: Client, options: NodeOptions) -> Node {
         let addresses = Addresses::new(fnv(options.seed, &options.name), options.network, options.listen);
-        Node(Arc::new(Shared { client, options, addresses, directory: Directory::default() }))
+        let events = Events::new(client.clone(), options.clock, "kubelet");
+        Node(Arc::new(Shared { client, options, events, addresses, directory: Directory::default() }))
     }
 
     /// Sends a request to a pod of this node, without a socket.
@@ -186,7 +189,12 @@ impl Node {
             let bound: kube::Result<Status> =
                 api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
             match unless_gone(bound) {
-                Ok(_) => break,
+                Ok(_) => {
+                    let (namespace, node) = (pod.namespace().unwrap_or_default(), &self.0.options.name);
+                    let message = format!("Successfully assigned {namespace}/{name} to {node}");
+                    self.0.events.tell(&pod, Tone::Normal, "Scheduled", message).await;
+                    break;
+                }
                 // Another node was faster.
                 Err(error) if is_conflict(&error) => break,
                 Err(error) => {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::join;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -17,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::container::{Exit, Launch, Report, State};
 use super::status::status_of;
 use super::{Shared, stamp};
+use crate::local::controllers::events::Tone;
 use crate::local::controllers::work::{backoff, is_conflict, unless_gone};
 
 /// The pod as last heard of from the API; the sender goes when the pod does.
@@ -48,16 +50,13 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
     let _stop_when_dropped = stop.clone().drop_guard();
     let connections = TaskTracker::new();
     let launch = |(index, container): (usize, &Container)| Launch {
-        client: node.client.clone(),
+        node: node.clone(),
         pod: pod.clone(),
         container: container.clone(),
         index,
         ip: address.ip,
         ports: ports(&spec, index),
         seed: seed(node.options.seed, &pod, index),
-        clock: node.options.clock,
-        listen: node.options.listen,
-        directory: node.directory.clone(),
         reports: reports.clone(),
         stop: stop.clone(),
         connections: connections.clone(),
@@ -72,6 +71,12 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
     if !keeper.tend(&mut containers, &mut changed, &mut news).await {
         return;
     }
+    let farewell = async {
+        for container in &spec.containers {
+            let message = format!("Stopping container {}", container.name);
+            node.events.tell(&*pod, Tone::Normal, "Killing", message).await;
+        }
+    };
     let last_requests = async {
         if let Some(still) = pre_stop(&spec) {
             sleep(still).await;
@@ -81,7 +86,7 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
         connections.close();
         connections.wait().await;
     };
-    let _ = timeout(grace(&keeper.pod), drive(&mut containers, last_requests)).await;
+    let _ = timeout(grace(&keeper.pod), drive(&mut containers, join(farewell, last_requests))).await;
     drop(containers);
     let now = stamp(&node.options.clock);
     let ended: Vec<_> = reports.borrow().iter().map(|report| ended(report, &now)).collect();
@@ -89,13 +94,13 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
 }
 
 /// Lets the containers go on until `end`.
-async fn drive<F: Future<Output = ()>>(containers: &mut FuturesUnordered<F>, end: impl Future<Output = ()>) {
+async fn drive<F: Future<Output = ()>>(containers: &mut FuturesUnordered<F>, end: impl Future) {
     let mut end = std::pin::pin!(end);
     loop {
         tokio::select! {
             biased;
             Some(()) = containers.next() => {}
-            () = &mut end => return,
+            _ = &mut end => return,
         }
     }
 }

@@ -41,6 +41,35 @@ impl Format {
         };
         Some(Format { name: name.to_owned(), kind })
     }
+
+    /// Of Kubernetes' own types: what Go's decoder would stumble over.
+    pub(super) fn of_kubernetes(schema: &Value, kind: Option<Kind>) -> Option<Format> {
+        let mut format = Format::parse(schema, kind)?;
+        if let FormatKind::Text(check) = &mut format.kind {
+            *check = match format.name.as_str() {
+                "byte" => {
+                    |text| text.is_empty() || text_check("byte").is_some_and(|is_base64| is_base64(text))
+                }
+                "date-time" => |text| text.is_empty() || text.parse::<jiff::Timestamp>().is_ok(),
+                _ => return None,
+            };
+        }
+        Some(format)
+    }
+
+    /// A type of its own that no format names.
+    pub(super) fn quantity() -> Format {
+        Format { name: "quantity".to_owned(), kind: FormatKind::Text(is_quantity) }
+    }
+}
+
+/// `500m`, `1.5Gi`.
+pub(crate) fn is_quantity(text: &str) -> bool {
+    static QUANTITY: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?$")
+            .expect("a pattern written here compiles")
+    });
+    QUANTITY.is_match(text)
 }
 
 fn text_check(name: &str) -> Option<fn(&str) -> bool> {

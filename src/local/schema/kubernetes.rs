@@ -18,6 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::format::Format;
 use super::{Kind, Schema, parse};
 
 /// OpenAPI v3 by component name (`io.k8s.api.core.v1.Pod`), as published.
@@ -69,6 +70,9 @@ impl Parsed<'_> {
         let schema = match self.components.get(name) {
             // Recursive, and kept as it was written.
             Some(_) if name.ends_with(".JSONSchemaProps") => Schema::anything(),
+            Some(json) if name.ends_with(".Quantity") => {
+                Schema { format: Some(Format::quantity()), ..parse::trusted(json, self) }
+            }
             Some(json) => parse::trusted(json, self),
             None => Schema::anything(),
         };

@@ -49,10 +49,6 @@ pub(super) fn object(kind: &Resource, object: &Value, old: Option<&Value>) -> Er
     errors
 }
 
-pub(super) fn metadata(kind: &Resource, object: &Value) -> Errors {
-    metadata::check(kind, object, None)
-}
-
 /// A value and where it stands.
 struct Spot<'a> {
     value: &'a Value,

@@ -180,7 +180,9 @@ pub(super) fn reachable_address(text: &str) -> Vec<String> {
     if address.is_unspecified() {
         breaches.push(format!("may not be unspecified ({text})"));
     }
-    if address.is_loopback() {
+    // Our own node's pods are on loopback, and can be reached there.
+    let is_pod = matches!(address, IpAddr::V4(address) if crate::local::node::address::is_pods(address));
+    if address.is_loopback() && !is_pod {
         breaches.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
     }
     let link_local = match address {

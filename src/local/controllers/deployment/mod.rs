@@ -9,6 +9,7 @@ mod progress;
 mod revision;
 mod rollout;
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -20,6 +21,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
 
 use super::claim::children_of;
+use super::events::Tone;
 use super::pods;
 use super::template;
 use super::work::{
@@ -133,11 +135,15 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
             }
             created => {
                 created.trying_to("create a replica set")?;
+                tell(context, deployment, set, 0).await;
             }
         }
     }
-    for set in &plan.update {
-        unless_gone(sets.replace(&set.name_any(), &params, set).await).trying_to("update a replica set")?;
+    for (set, before) in &plan.update {
+        let updated = unless_gone(sets.replace(&set.name_any(), &params, set).await);
+        if updated.trying_to("update a replica set")?.is_some() {
+            tell(context, deployment, set, *before).await;
+        }
     }
     for set in &plan.delete {
         let this_one = Preconditions { uid: set.uid(), resource_version: set.resource_version() };
@@ -145,6 +151,17 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
         unless_gone(deleted).trying_to("delete an old replica set")?;
     }
     record(&deployments, deployment, plan).await
+}
+
+async fn tell(context: &Context, deployment: &Deployment, set: &ReplicaSet, before: i32) {
+    let (name, now) = (set.name_any(), rollout::size(set));
+    let direction = match now.cmp(&before) {
+        Ordering::Greater => "up",
+        Ordering::Less => "down",
+        Ordering::Equal => return,
+    };
+    let message = format!("Scaled {direction} replica set {name} from {before} to {now}");
+    context.events.tell(deployment, Tone::Normal, "ScalingReplicaSet", message).await;
 }
 
 fn is_ours(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> bool {

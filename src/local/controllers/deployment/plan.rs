@@ -19,7 +19,8 @@ pub struct Seen<'a> {
 
 pub struct Plan {
     pub create: Option<ReplicaSet>,
-    pub update: Vec<ReplicaSet>,
+    /// Each with the size it had before.
+    pub update: Vec<(ReplicaSet, i32)>,
     pub delete: Vec<ReplicaSet>,
     /// What the Deployment's revision annotation should say.
     pub revision: Option<String>,
@@ -61,7 +62,7 @@ pub fn plan(seen: Seen<'_>) -> Plan {
             .iter()
             .zip(seen.sets)
             .filter(|(wanted, is)| wanted != is)
-            .map(|(set, _)| set.clone())
+            .map(|(wanted, is)| (wanted.clone(), rollout::size(is)))
             .collect(),
         delete,
         revision: current
@@ -153,7 +154,7 @@ mod tests {
                 set.metadata.uid = set.metadata.name.clone();
                 self.sets.push(set);
             }
-            for update in &plan.update {
+            for (update, _) in &plan.update {
                 let set = self.sets.iter_mut().find(|set| set.name_any() == update.name_any()).unwrap();
                 *set = update.clone();
             }

@@ -1,0 +1,75 @@
+//! Tells people what was done, in Events. As good as it gets: one that cannot
+//! be written is not written.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::PostParams;
+use kube::{Api, Client, Resource};
+
+use crate::local::clock::Clock;
+
+pub struct Events {
+    client: Client,
+    clock: Clock,
+    component: &'static str,
+    next: AtomicI64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Normal,
+    Warning,
+}
+
+impl Events {
+    pub fn new(client: Client, clock: Clock, component: &'static str) -> Events {
+        Events { client, clock, component, next: AtomicI64::new(clock.now().as_microsecond()) }
+    }
+
+    pub async fn tell<K: Resource<DynamicType = ()>>(
+        &self,
+        about: &K,
+        tone: Tone,
+        reason: &str,
+        message: String,
+    ) {
+        let meta = about.meta();
+        let namespace = meta.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let name = meta.name.clone().unwrap_or_default();
+        let now = Some(Time(self.clock.now()));
+        let event = Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{name}.{:x}", self.next.fetch_add(1, Ordering::Relaxed))),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: ObjectReference {
+                api_version: Some(K::api_version(&()).into_owned()),
+                kind: Some(K::kind(&()).into_owned()),
+                namespace: meta.namespace.clone(),
+                name: Some(name),
+                uid: meta.uid.clone(),
+                resource_version: meta.resource_version.clone(),
+                ..ObjectReference::default()
+            },
+            type_: Some(match tone {
+                Tone::Normal => "Normal".to_owned(),
+                Tone::Warning => "Warning".to_owned(),
+            }),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            source: Some(EventSource { component: Some(self.component.to_owned()), host: None }),
+            reporting_component: Some(self.component.to_owned()),
+            first_timestamp: now.clone(),
+            last_timestamp: now,
+            count: Some(1),
+            ..Event::default()
+        };
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        if let Err(error) = api.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, reason, "an event was lost");
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Objects that arrive as protobuf, as kubectl's `create` and other Go clients
+//! send built-in kinds. Answers are always JSON, which they accept as well.
+//!
+//! The field numbers are a table of facts, `fields.txt`, written by
+//! `testbed/protobuf-fields`; the rest of this file is how Kubernetes maps
+//! protobuf to JSON.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+/// What every such body begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Fields that exist in protobuf only: in JSON their content stands in their
+/// parent.
+const INLINE: &[&str] = &["handler", "volumeSource", "localObjectReference", "ephemeralContainerCommon"];
+
+/// Deeper than any object that means well.
+const DEEPEST: usize = 64;
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Malformed {
+    #[error("the body does not begin as Kubernetes protobuf does")]
+    NoMagic,
+    #[error("no protobuf form of {0} is known")]
+    UnknownKind(String),
+    #[error("the body ends in the middle of a field")]
+    CutOff,
+    #[error("the body uses a wire type that Kubernetes does not")]
+    WireType,
+    #[error("a text in the body is not UTF-8")]
+    NotText,
+    #[error("the body is nested too deeply")]
+    TooDeep,
+}
+
+/// The object in a protobuf body, as JSON.
+pub fn decode(body: &[u8]) -> Result<Value, Malformed> {
+    let body = body.strip_prefix(MAGIC).ok_or(Malformed::NoMagic)?;
+    // runtime.Unknown { typeMeta = 1 { apiVersion = 1, kind = 2 }, raw = 2 }
+    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
+    for field in Wire(body) {
+        match field? {
+            (1, Content::Bytes(type_meta)) => {
+                for field in Wire(type_meta) {
+                    match field? {
+                        (1, Content::Bytes(bytes)) => api_version = text(bytes)?,
+                        (2, Content::Bytes(bytes)) => kind = text(bytes)?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, Content::Bytes(bytes)) => raw = bytes,
+            _ => {}
+        }
+    }
+    let message = message_of(&api_version, &kind);
+    if !TABLE.contains_key(message.as_str()) {
+        return Err(Malformed::UnknownKind(format!("{kind} in {api_version}")));
+    }
+    let mut object = message_value(&message, raw, 0)?;
+    object["apiVersion"] = json!(api_version);
+    object["kind"] = json!(kind);
+    Ok(object)
+}
+
+/// `apps/v1`, `Deployment` → `apps.v1.Deployment`
+fn message_of(api_version: &str, kind: &str) -> String {
+    if kind == "DeleteOptions" {
+        return "meta.v1.DeleteOptions".to_owned();
+    }
+    match api_version.split_once('/') {
+        None => format!("core.{api_version}.{kind}"),
+        Some((group, version)) => {
+            format!("{}.{version}.{kind}", group.split('.').next().unwrap_or_default())
+        }
+    }
+}
+
+struct Field {
+    name: &'static str,
+    shape: Shape,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    One,
+    Many,
+    /// With keys that are strings.
+    Entries,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Bytes,
+    Int,
+    Bool,
+    /// The same behind a pointer: zero counts.
+    OptionalText,
+    OptionalInt,
+    OptionalBool,
+    Message(&'static str),
+}
+
+type Fields = HashMap<u64, Field>;
+
+static TABLE: LazyLock<HashMap<&'static str, Fields>> = LazyLock::new(|| {
+    include_str!("fields.txt")
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            Some((words.next()?, words.filter_map(column).collect()))
+        })
+        .collect()
+});
+
+/// `ports=6:[core.v1.ContainerPort]`
+fn column(text: &'static str) -> Option<(u64, Field)> {
+    let (name, rest) = text.split_once('=')?;
+    let (number, kind) = rest.split_once(':')?;
+    let inner = |open, close| kind.strip_prefix(open).and_then(|kind| kind.strip_suffix(close));
+    let (shape, kind) = match (inner('[', ']'), inner('{', '}')) {
+        (Some(kind), _) => (Shape::Many, kind),
+        (_, Some(kind)) => (Shape::Entries, kind),
+        _ => (Shape::One, kind),
+    };
+    let kind = match kind {
+        "string" => Kind::Text,
+        "bytes" => Kind::Bytes,
+        "int" => Kind::Int,
+        "bool" => Kind::Bool,
+        "string?" => Kind::OptionalText,
+        "int?" => Kind::OptionalInt,
+        "bool?" => Kind::OptionalBool,
+        message => Kind::Message(message),
+    };
+    Some((number.parse().ok()?, Field { name, shape, kind }))
+}
+
+fn message_value(message: &str, bytes: &[u8], depth: usize) -> Result<Value, Malformed> {
+    if depth > DEEPEST {
+        return Err(Malformed::TooDeep);
+    }
+    let map = message_map(message, bytes, depth)?;
+    let int = |name: &str| map.get(name).and_then(Value::as_i64).unwrap_or_default();
+    Ok(match message {
+        "meta.v1.Time" | "meta.v1.MicroTime" => {
+            let at = Timestamp::new(int("seconds"), i32::try_from(int("nanos")).unwrap_or_default());
+            match at {
+                Ok(at) if !map.is_empty() => json!(at.to_string()),
+                _ => Value::Null,
+            }
+        }
+        "intstr.IntOrString" if int("type") == 1 => map.get("strVal").cloned().unwrap_or_default(),
+        "intstr.IntOrString" => json!(int("intVal")),
+        "resource.Quantity" => map.get("string").cloned().unwrap_or_else(|| json!("0")),
+        "meta.v1.FieldsV1" => {
+            let raw = map.get("Raw").and_then(|raw| STANDARD.decode(raw.as_str()?).ok());
+            raw.and_then(|raw| serde_json::from_slice(&raw).ok()).unwrap_or_default()
+        }
+        "authentication.v1.ExtraValue" | "authorization.v1.ExtraValue" => {
+            map.get("items").cloned().unwrap_or_else(|| json!([]))
+        }
+        _ => Value::Object(map),
+    })
+}
+
+fn message_map(message: &str, bytes: &[u8], depth: usize) -> Result<Map<String, Value>, Malformed> {
+    let mut map = Map::new();
+    let Some(fields) = TABLE.get(message) else { return Ok(map) };
+    for field in Wire(bytes) {
+        let (number, content) = field?;
+        // A field of a newer Kubernetes than the table is dropped, as unknown
+        // fields are.
+        let Some(field) = fields.get(&number) else { continue };
+        match field.shape {
+            Shape::One if INLINE.contains(&field.name) => {
+                if let Value::Object(inner) = value(field.kind, content, depth)? {
+                    map.extend(inner);
+                }
+            }
+            Shape::One => {
+                let value = value(field.kind, content, depth)?;
+                if !is_absent(field.kind, &value) {
+                    map.insert(field.name.to_owned(), value);
+                }
+            }
+            Shape::Many => {
+                let value = value(field.kind, content, depth)?;
+                if let Some(list) = map.entry(field.name).or_insert_with(|| json!([])).as_array_mut() {
+                    list.push(value);
+                }
+            }
+            Shape::Entries => {
+                let Content::Bytes(entry) = content else { return Err(Malformed::WireType) };
+                let (mut key, mut held) = (String::new(), value(field.kind, Content::Bytes(&[]), depth)?);
+                for part in Wire(entry) {
+                    match part? {
+                        (1, Content::Bytes(bytes)) => key = text(bytes)?,
+                        (2, content) => held = value(field.kind, content, depth)?,
+                        _ => {}
+                    }
+                }
+                if let Some(entries) = map.entry(field.name).or_insert_with(|| json!({})).as_object_mut() {
+                    entries.insert(key, held);
+                }
+            }
+        }
+    }
+    Ok(map)
+}
+
+fn value(kind: Kind, content: Content<'_>, depth: usize) -> Result<Value, Malformed> {
+    match (kind, content) {
+        (Kind::Text | Kind::OptionalText, Content::Bytes(bytes)) => Ok(json!(text(bytes)?)),
+        (Kind::Bytes, Content::Bytes(bytes)) => Ok(json!(STANDARD.encode(bytes))),
+        // Negative numbers are sent in two's complement, whatever their width.
+        (Kind::Int | Kind::OptionalInt, Content::Varint(number)) => Ok(json!(number.cast_signed())),
+        (Kind::Bool | Kind::OptionalBool, Content::Varint(number)) => Ok(json!(number != 0)),
+        (Kind::Message(message), Content::Bytes(bytes)) => message_value(message, bytes, depth + 1),
+        _ => Err(Malformed::WireType),
+    }
+}
+
+/// Go sends every field that is not behind a pointer; in JSON a zero is left
+/// out.
+fn is_absent(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Text | Kind::Bytes => value == "",
+        Kind::Int => value == 0,
+        Kind::Bool => value == false,
+        Kind::Message(_) => value.is_null(),
+        Kind::OptionalText | Kind::OptionalInt | Kind::OptionalBool => false,
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, Malformed> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed::NotText)
+}
+
+enum Content<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+}
+
+/// The fields of a message, as they stand on the wire.
+struct Wire<'a>(&'a [u8]);
+
+impl Wire<'_> {
+    fn varint(&mut self) -> Result<u64, Malformed> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.0.split_first().ok_or(Malformed::CutOff)?;
+            self.0 = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(Malformed::CutOff)
+    }
+}
+
+impl<'a> Wire<'a> {
+    fn field(&mut self) -> Result<(u64, Content<'a>), Malformed> {
+        let tag = self.varint()?;
+        let content = match tag & 7 {
+            0 => Content::Varint(self.varint()?),
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| Malformed::CutOff)?;
+                let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed::CutOff)?;
+                self.0 = rest;
+                Content::Bytes(bytes)
+            }
+            _ => return Err(Malformed::WireType),
+        };
+        Ok((tag >> 3, content))
+    }
+}
+
+impl<'a> Iterator for Wire<'a> {
+    type Item = Result<(u64, Content<'a>), Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.0 = &[];
+        }
+        Some(field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A field with bytes; every length here is below 128.
+    fn field(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[number << 3 | 2, u8::try_from(content.len()).unwrap()][..], content].concat()
+    }
+
+    fn body(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+        let type_meta = [field(1, api_version.as_bytes()), field(2, kind.as_bytes())].concat();
+        [MAGIC, &field(1, &type_meta), &field(2, raw)].concat()
+    }
+
+    #[test]
+    fn a_config_map_arrives_whole() {
+        let metadata = [field(1, b"a"), field(2, b""), vec![7 << 3, 0], field(8, b"")].concat();
+        let entry = [field(1, b"k"), field(2, b"v")].concat();
+        let raw = [field(1, &metadata), field(2, &entry), vec![4 << 3, 0]].concat();
+        assert_eq!(
+            decode(&body("v1", "ConfigMap", &raw)),
+            Ok(json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": "a"}, "data": {"k": "v"}, "immutable": false,
+            }))
+        );
+    }
+
+    #[test]
+    fn what_go_inlines_is_inlined() {
+        let volume = [field(1, b"tmp"), field(2, &field(2, b""))].concat();
+        let pod = decode(&body("v1", "Pod", &field(2, &field(1, &volume)))).unwrap();
+        assert_eq!(pod["spec"]["volumes"], json!([{"name": "tmp", "emptyDir": {}}]));
+    }
+
+    #[test]
+    fn garbage_is_refused_and_never_panics() {
+        assert_eq!(decode(b"{}"), Err(Malformed::NoMagic));
+        assert_eq!(decode(&body("v1", "Nothing", b"")), Err(Malformed::UnknownKind("Nothing in v1".into())));
+        let whole = body("apps/v1", "Deployment", &field(2, &[vec![8, 3], field(3, b"\x12\x00")].concat()));
+        assert!(decode(&whole).is_ok());
+        for cut in 0..whole.len() {
+            let _ = decode(&whole[..cut]);
+            let mut flipped = whole.clone();
+            flipped[cut] ^= 0xff;
+            let _ = decode(&flipped);
+        }
+    }
+}
