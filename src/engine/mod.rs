@@ -50,6 +50,20 @@
 //! 7. A crash between any two actions changes nothing about the end.
 //! 8. Inside a freeze nothing starts, advances or promotes; rollback may.
 //! 9. A new Serin starts no release.
+//!
+//! What the caller owes in return:
+//!
+//! - It performs actions in order and records the status last, guarded by its
+//!   resourceVersion, and never decides on a status older than it recorded.
+//! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
+//!   again. Answers are handed in until they are no longer asked for; keeping
+//!   them longer, or losing them, is harmless.
+//! - [`Observed::split`] is what is in force, read back from the router, not
+//!   what was last asked for.
+//! - The target's revision is made in the form of what is recorded:
+//!   `revision(Form::of(status.revisions.primary), …)`.
+//! - Each of `report.before`, and `report` itself if it is news, is told once:
+//!   as an event, and by its severity as a notification.
 
 pub mod action;
 pub mod command;
