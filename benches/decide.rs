@@ -47,7 +47,6 @@ struct World {
     status: CanaryStatus,
     seen: Observed,
     now: Timestamp,
-    decisions: usize,
 }
 
 impl World {
@@ -64,13 +63,11 @@ impl World {
                 ..Observed::default()
             },
             now: Timestamp::UNIX_EPOCH,
-            decisions: 0,
         };
         world.run_to(Phase::Initialized);
         if let Some(target) = &mut world.seen.target {
             target.revision = "v1-b".into();
         }
-        world.decisions = 0;
         world
     }
 
@@ -82,7 +79,6 @@ impl World {
 
     fn step(&mut self) {
         let decision = decide(&self.plan, &self.status, &self.seen, self.now);
-        self.decisions += 1;
         if decision.actions.is_empty()
             && let Some((at, _)) = decision.wake
         {
@@ -133,8 +129,11 @@ fn a_typical_decision(bencher: divan::Bencher<'_, '_>) {
     while world.status.canary_weight.percent() < 50.0 {
         world.step();
     }
+    let began = world.now;
     world.step();
-    world.step();
+    world.now = began + jiff::SignedDuration::from_secs(5);
+    let decision = decide(&world.plan, &world.status, &world.seen, world.now);
+    assert_eq!((decision.actions.len(), decision.report.reason.code()), (0, "Judging"));
     bencher.bench_local(|| decide(&world.plan, &world.status, &world.seen, world.now));
 }
 
@@ -167,10 +166,18 @@ fn an_idle_decision(bencher: divan::Bencher<'_, '_>) {
 /// From the push to the promotion, every decision of it.
 #[divan::bench]
 fn a_release_of_ten_steps(bencher: divan::Bencher<'_, '_>) {
-    let plan = plan();
-    bencher.with_inputs(|| World::releasing(&plan)).bench_local_values(|mut world| {
-        world.run_to(Phase::Succeeded);
-        world.decisions
+    let mut world = World::releasing(&plan());
+    let mut moments = Vec::new();
+    while world.status.phase != Phase::Succeeded {
+        moments.push((world.status.clone(), world.seen.clone(), world.now));
+        world.step();
+    }
+    let steps: Vec<_> = moments.iter().filter_map(|(status, ..)| Some(status.step.as_ref()?.index)).collect();
+    assert_eq!(steps.last(), Some(&9));
+    bencher.bench_local(|| {
+        for (status, seen, now) in &moments {
+            divan::black_box(decide(&world.plan, status, seen, *now));
+        }
     });
 }
 

@@ -105,29 +105,20 @@ impl Terms {
 
 impl Judge {
     /// Takes in what was measured, and says what it thinks of everything since
-    /// the release began.
-    pub fn look(&self, memory: &mut Option<Object>, seen: &Measurement) -> Verdict {
+    /// the release began. What certifies a canary is counted from the first
+    /// look of a step.
+    pub fn look(&self, memory: &mut Option<Object>, seen: &Measurement, first_of_step: bool) -> Verdict {
         match self {
             Self::Threshold(threshold) => threshold.look(seen),
             Self::MannWhitney(ranks) => ranks.look(seen),
             Self::Sequential(sequential) => {
-                let mut evidence = recall(memory);
+                let mut evidence = recall(memory.as_ref());
+                if first_of_step {
+                    evidence.begin_step();
+                }
                 let verdict = sequential.look(&mut evidence, seen);
                 *memory = remember(&evidence);
                 verdict
-            }
-        }
-    }
-
-    /// Another step begins: what certifies a canary is counted from here.
-    pub fn begin_step(&self, memory: &mut Option<Object>) {
-        match self {
-            Self::Threshold(_) | Self::MannWhitney(_) => {}
-            Self::Sequential(_) if memory.is_none() => {}
-            Self::Sequential(_) => {
-                let mut evidence = recall(memory);
-                evidence.begin_step();
-                *memory = remember(&evidence);
             }
         }
     }
@@ -143,17 +134,21 @@ impl Judge {
     }
 }
 
+/// Where a memory keeps its evidence: as one text, since nobody reads it and
+/// every decision copies it.
+const EVIDENCE: &str = "evidence";
+
 /// A memory that cannot be read, such as one of another judge, is none.
-fn recall(memory: &mut Option<Object>) -> Evidence {
-    let Some(Object(map)) = memory.take() else { return Evidence::default() };
-    serde_json::from_value(Value::Object(map)).unwrap_or_default()
+fn recall(memory: Option<&Object>) -> Evidence {
+    let text = memory.and_then(|Object(map)| map.get(EVIDENCE)).and_then(Value::as_str);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 fn remember(evidence: &Evidence) -> Option<Object> {
-    match serde_json::to_value(evidence) {
-        Ok(Value::Object(map)) => Some(Object(map)),
-        _ => None,
-    }
+    let mut text = Vec::with_capacity(1024);
+    serde_json::to_writer(&mut text, evidence).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    Some(Object([(EVIDENCE.to_owned(), Value::String(text))].into_iter().collect()))
 }
 
 fn judge(

@@ -79,9 +79,6 @@ impl Pass<'_> {
         for metric in &mut self.status.metrics {
             metric.measured_until = None;
             metric.inconclusives = 0;
-            if let Some(plan) = self.plan.metrics.iter().find(|plan| plan.name == metric.name) {
-                plan.terms.judge.begin_step(&mut metric.analysis_state);
-            }
         }
     }
 
@@ -146,14 +143,15 @@ impl Pass<'_> {
 
     /// Looks before the interval is over, with the judges that may.
     fn glance(&mut self, at: usize, step: &Step, began: Timestamp) -> Looked {
-        let look = self.the_look(at, step, false);
-        if look.metrics.is_empty() {
-            return Looked::NotYet;
-        }
-        let glanced = |known: &MetricStatus| look.metrics.iter().any(|asked| asked.metric == known.name);
-        let last =
-            self.status.metrics.iter().filter(|known| glanced(known)).filter_map(|known| known.at.as_ref());
-        let due = after(last.map(|at| at.0).max().map_or(began, |last| last.max(began)), GLANCE);
+        let mut quick =
+            step.metrics.iter().map(|at| &self.plan.metrics[*at]).filter(|m| m.terms.judge.may_peek());
+        let last = |metric: &MetricPlan| {
+            let known = self.status.metrics.iter().find(|known| known.name == metric.name)?;
+            known.at.as_ref().map(|at| at.0)
+        };
+        let Some(first) = quick.next() else { return Looked::NotYet };
+        let last = quick.filter_map(last).chain(last(first)).max();
+        let due = after(last.map_or(began, |last| last.max(began)), GLANCE);
         if due >= after(began, step.interval) {
             return Looked::NotYet;
         }
@@ -161,6 +159,7 @@ impl Pass<'_> {
             self.wake_at(due, WakeReason::Look);
             return Looked::NotYet;
         }
+        let look = self.the_look(at, step, false);
         if self.results(&look).is_none() {
             self.act(Action::Measure(look));
             return Looked::NotYet;
@@ -204,7 +203,6 @@ impl Pass<'_> {
 
     fn judge(&mut self, step: &Step, look: &Look) -> Looked {
         let plan = self.plan;
-        let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
         let mut all = Looked::Certified;
         let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
@@ -212,9 +210,14 @@ impl Pass<'_> {
                 continue;
             }
             let measured = self.seen.measured.as_ref();
-            let result = measured.and_then(|measured| measured.results.get(&metric.name)).unwrap_or(&missing);
             let until = measured.map_or(self.now, |measured| measured.at);
-            let looked = self.judge_one(metric, result, until, look.full);
+            let looked = match measured.and_then(|measured| measured.results.get(&metric.name)) {
+                Some(result) => self.judge_one(metric, result, until, look.full),
+                None => {
+                    let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
+                    self.judge_one(metric, &missing, until, look.full)
+                }
+            };
             match (&metric.terms.share, &looked) {
                 (Some(share), Looked::Passed) => scored.push((share, Outcome::Pass { certified: false })),
                 (Some(share), Looked::Failed(_)) => scored.push((share, Outcome::Fail { critical: false })),
@@ -245,7 +248,7 @@ impl Pass<'_> {
         let (began, now) = (self.look_began(), self.now);
         let terms = &plan.terms;
         let status = self.metric_status(&plan.name);
-        let verdict = terms.judge.look(&mut status.analysis_state, measured);
+        let verdict = terms.judge.look(&mut status.analysis_state, measured, status.measured_until.is_none());
         let passed_before = status.verdict == Word::Pass
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 >= began);
         let taken_in = match verdict.outcome {
@@ -260,7 +263,7 @@ impl Pass<'_> {
             Outcome::Inconclusive { doubt: Doubt::TooLittle } if passed_before => return Looked::Passed,
             outcome => meaning(plan, outcome, &verdict.sentence),
         };
-        write_down(status, &verdict, measured, now);
+        write_down(status, verdict, measured, now);
         let (count, limit) = match &looked {
             Looked::Failed(_) => {
                 status.inconclusives = 0;
@@ -277,7 +280,7 @@ impl Pass<'_> {
             }
         };
         match limit {
-            Some(limit) if count >= limit => decided(plan, &verdict.sentence),
+            Some(limit) if count >= limit => decided(plan, &status.reason),
             _ => looked,
         }
     }
@@ -352,13 +355,13 @@ fn together(verdict: Verdict) -> Looked {
     }
 }
 
-fn write_down(status: &mut MetricStatus, verdict: &Verdict, measured: &Measurement, now: Timestamp) {
+fn write_down(status: &mut MetricStatus, verdict: Verdict, measured: &Measurement, now: Timestamp) {
     status.verdict = match verdict.outcome {
         Outcome::Pass { .. } => Word::Pass,
         Outcome::Fail { .. } => Word::Fail,
         Outcome::Inconclusive { .. } => Word::Inconclusive,
     };
-    status.reason.clone_from(&verdict.sentence);
+    status.reason = verdict.sentence;
     status.at = Some(Time(now));
     (status.canary, status.primary) = match measured {
         Measurement::Scalar(value) => (Some(*value), None),

@@ -28,12 +28,14 @@ impl Pass<'_> {
             // Whatever was lost on the way, an event or an answer, is found.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
         }
-        let deadline = self
-            .wake
-            .as_ref()
-            .and_then(|(at, why)| Some(Deadline { at: Time(*at), reason: why.sentence()?.to_owned() }));
         let status = &mut self.status;
-        status.next_deadline = deadline;
+        let deadline = self.wake.and_then(|(at, why)| Some((at, why.sentence()?)));
+        let recorded =
+            status.next_deadline.as_ref().map(|deadline| (deadline.at.0, deadline.reason.as_str()));
+        if deadline != recorded {
+            status.next_deadline =
+                deadline.map(|(at, reason)| Deadline { at: Time(at), reason: reason.to_owned() });
+        }
         if let Some(revisions) = &status.revisions {
             status.last_applied_spec.clone_from(&revisions.seen);
             status.last_promoted_spec.clone_from(&revisions.primary);

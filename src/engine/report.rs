@@ -5,7 +5,7 @@
 //! Sentences name no current time, so that holding still says the same thing
 //! again and need not be told twice.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -338,12 +338,9 @@ impl Report {
 
 impl From<Reason> for Report {
     fn from(reason: Reason) -> Self {
-        Self {
-            sentence: reason.to_string(),
-            severity: reason.severity(),
-            news: true,
-            before: Vec::new(),
-            reason,
-        }
+        // Most sentences fit; one decision in a thousand grows it.
+        let mut sentence = String::with_capacity(128);
+        let _ = write!(sentence, "{reason}");
+        Self { sentence, severity: reason.severity(), news: true, before: Vec::new(), reason }
     }
 }
