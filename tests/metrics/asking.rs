@@ -143,6 +143,11 @@ fn what_could_never_be_answered_is_refused_with_a_way_out() {
             "histogram asks the same of canary and primary; tell them apart with {{ target }} or {{ arm }}",
         ),
         (
+            json!({"provider": prometheus, "counts": {"good": "a{x=\"{{ target }}\"}", "total": "sum(rate(a{x=\"{{ target }}\"}[1m]))"}}),
+            JudgeType::Sequential,
+            "counts.total is a rate, and rates cannot be counted; write the counter itself",
+        ),
+        (
             json!({"provider": {"type": "prometheus"}, "query": "up"}),
             JudgeType::Threshold,
             "there is no Prometheus to ask",
