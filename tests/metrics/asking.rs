@@ -3,7 +3,7 @@
 use serin::metrics::{CountQueries, Part, Query};
 
 use super::*;
-use crate::support::{Part as Bed, Prometheus};
+use crate::support::{Part as Bed, prometheus::Prometheus};
 
 const PROVIDERS: [Provider; 19] = [
     Provider::Kubernetes,

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
 use crate::front::{Door, serve};
-use crate::support::Prometheus;
+use crate::support::prometheus::Prometheus;
 
 const PASSWORD: &str = "a test password";
 /// What bcrypt makes of it.

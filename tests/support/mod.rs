@@ -5,7 +5,7 @@
 //! A part that is missing fails the test and names the command that brings it.
 
 // Every test binary compiles this module and uses a part of it.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code)]
 
 mod child;
 mod local;
