@@ -8,6 +8,7 @@
 //! | [`engine`]   | the release state machine; pure                            | `api`        |
 //! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
+//! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -18,3 +19,4 @@ pub mod api;
 pub mod cli;
 pub mod engine;
 pub mod local;
+pub mod workload;

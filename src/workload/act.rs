@@ -1,0 +1,398 @@
+//! Carrying out what was decided. Each action may be asked for again and again.
+
+use std::fmt::Display;
+
+use kube::{
+    Client, ResourceExt as _,
+    api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::DynamicObject,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Configs, FIELD_MANAGER, Kind, Refusal, Upkeep, Workload,
+    configs::copies_read,
+    labels::HELM_HANDS_OFF,
+    scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
+    shape::{self, NOWHERE, copied_revision},
+};
+use crate::{
+    api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
+    engine::revision::{ConfigRef, Form},
+};
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot {attempt}: {source}")]
+    Api {
+        attempt: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("cannot {attempt}: {kind} {name} does not exist")]
+    Missing { attempt: String, kind: &'static str, name: String },
+    #[error(
+        "nothing was copied: {kind} {name} is at revision {found} by now, and the one to copy was {wanted}"
+    )]
+    TargetMoved { kind: &'static str, name: String, wanted: String, found: String },
+    #[error(
+        "nothing was kept: {kind} {name} is at revision {found} by now, and the one to keep was {wanted}"
+    )]
+    PrimaryMoved { kind: &'static str, name: String, wanted: String, found: String },
+    #[error(
+        "the primary cannot be given back revision {revision}: neither its record {record} nor the target has it; apply that version to the target again"
+    )]
+    Lost { revision: String, record: String },
+}
+
+impl Error {
+    fn api(attempt: impl Display) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { attempt: attempt.to_string(), source: Box::new(source) }
+    }
+
+    /// Somebody else wrote in between; asking again is all it takes.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Api { source, .. } if code(source) == Some(409))
+    }
+}
+
+/// How often a write is tried again because somebody else wrote in between.
+const CONFLICTS: usize = 5;
+
+/// The target at exactly the revision asked for, with all it reads.
+struct Exact {
+    target: DynamicObject,
+    refs: Vec<ConfigRef>,
+    configs: Configs,
+}
+
+impl Workload {
+    /// Makes the primary, as a copy of the target at exactly this revision.
+    pub async fn create_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        let name = self.primary_name();
+        if let Some(present) = get(client, &self.namespace, self.kind(), &name).await? {
+            return Ok(self.check_owner(self.kind(), &present.metadata)?);
+        }
+        let exact = self.read_exactly(client, revision).await?;
+        let names = self.copy_names(&exact.refs, &exact.configs);
+        let primary = self.primary(&exact.target, revision, &names, None)?;
+        self.write_copies(client, &exact, &names).await?;
+        self.create(client, &primary).await
+    }
+
+    /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
+    /// nowhere.
+    pub async fn scale_canary(&self, client: &Client, replicas: u32) -> Result<(), Error> {
+        let attempt = format!("scale {} {} to {replicas}", self.kind().name(), self.target);
+        let patch = match self.kind {
+            TargetKind::Deployment => json!({ "spec": { "replicas": replicas } }),
+            TargetKind::DaemonSet => {
+                let mark = if replicas == 0 { json!("true") } else { Value::Null };
+                json!({ "spec": { "template": { "spec": { "nodeSelector": { NOWHERE: mark } } } } })
+            }
+            TargetKind::Service => return Ok(()),
+        };
+        if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
+            self.pause_keda(client, scaler, replicas == 0).await?;
+        }
+        let targets = api(client, &self.namespace, self.kind());
+        targets.patch(&self.target, &merging(), &Patch::Merge(&patch)).await.map_err(Error::api(attempt))?;
+        Ok(())
+    }
+
+    /// Keeps the primary's autoscaler from shrinking it below its present size.
+    /// Without an autoscaler nothing would.
+    pub async fn pin_primary(&self, client: &Client) -> Result<(), Error> {
+        let Some(scaler) = &self.autoscaler else { return Ok(()) };
+        let name = self.primary_name();
+        let primary = self.need(client, self.kind(), &name, "pin the primary").await?;
+        let size = shape::replicas(&primary.data["spec"]).unwrap_or(1);
+        self.write_scaler(client, scaler, Some(size)).await
+    }
+
+    /// Lets the primary scale freely again.
+    pub async fn unpin_primary(&self, client: &Client) -> Result<(), Error> {
+        let Some(scaler) = &self.autoscaler else { return Ok(()) };
+        self.write_scaler(client, scaler, None).await
+    }
+
+    /// Starts a copy of the primary, which must be at exactly this revision, at
+    /// its present size.
+    pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        let (kind, name) = (self.kind(), self.previous_name());
+        let present = get(client, &self.namespace, kind, &name).await?;
+        if let Some(present) = &present {
+            self.check_owner(kind, &present.metadata)?;
+            if copied_revision(present) == Some(revision) {
+                return Ok(());
+            }
+        }
+        let primary = self.need(client, kind, &self.primary_name(), "keep a copy of the primary").await?;
+        let found = copied_revision(&primary).unwrap_or_default();
+        if found != revision {
+            let (wanted, found) = (revision.to_owned(), found.to_owned());
+            return Err(Error::PrimaryMoved { kind: kind.name(), name: self.primary_name(), wanted, found });
+        }
+        let previous = self.previous(&primary, present.as_ref())?;
+        match present {
+            None => self.create(client, &previous).await,
+            Some(_) => self.replace(client, &previous).await.map(|_| ()),
+        }
+    }
+
+    /// Ends that copy.
+    pub async fn drop_previous(&self, client: &Client) -> Result<(), Error> {
+        self.delete_own(client, self.kind(), &self.previous_name()).await
+    }
+
+    /// Copies the target to the primary, if it still is at exactly this
+    /// revision. What the primary was is recorded first, and everything that
+    /// the new one reads is in place before the primary is touched.
+    pub async fn promote(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        let name = self.primary_name();
+        let mut primary = self.need(client, self.kind(), &name, "promote").await?;
+        self.check_owner(self.kind(), &primary.metadata)?;
+        if copied_revision(&primary) == Some(revision) {
+            return Ok(());
+        }
+        let exact = self.read_exactly(client, revision).await?;
+        let names = self.copy_names(&exact.refs, &exact.configs);
+        let unneeded = self.unneeded_copies(client, &primary).await?;
+        self.write_copies(client, &exact, &names).await?;
+        self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
+        for _ in 0..CONFLICTS {
+            let promoted = self.primary(&exact.target, revision, &names, Some(&primary))?;
+            if self.replace(client, &promoted).await? {
+                let still_read: Vec<_> = copies_read(&promoted.data["spec"]["template"]);
+                for (kind, name) in unneeded.into_iter().filter(|copy| !still_read.contains(copy)) {
+                    self.delete_own(client, kind, &name).await?;
+                }
+                return Ok(());
+            }
+            primary = self.need(client, self.kind(), &name, "promote").await?;
+        }
+        Err(self.contended("promote"))
+    }
+
+    /// Gives the primary back what it ran before its last promotion, which must
+    /// be exactly this revision.
+    pub async fn restore_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        let attempt = "give the primary back what it ran before";
+        let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
+        for _ in 0..CONFLICTS {
+            let primary = self.need(client, self.kind(), &self.primary_name(), attempt).await?;
+            self.check_owner(self.kind(), &primary.metadata)?;
+            if copied_revision(&primary) == Some(revision) {
+                return Ok(());
+            }
+            let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
+            let Some(restored) = recorded.and_then(|record| self.recorded(record, revision, &primary)) else {
+                return match self.promote(client, revision).await {
+                    Err(Error::TargetMoved { .. }) => {
+                        Err(Error::Lost { revision: revision.to_owned(), record: self.record_name() })
+                    }
+                    other => other,
+                };
+            };
+            if self.replace(client, &restored).await? {
+                return Ok(());
+            }
+        }
+        Err(self.contended(attempt))
+    }
+
+    /// Writes what [`Workload::upkeep`] found missing.
+    pub async fn keep_up(&self, client: &Client, upkeep: &Upkeep) -> Result<(), Error> {
+        match upkeep {
+            Upkeep::Apply(kind, object) => self.apply(client, *kind, object).await,
+            Upkeep::Delete(kind, name) => self.delete_own(client, *kind, name).await,
+            Upkeep::HandsOffTarget => {
+                let (key, value) = HELM_HANDS_OFF;
+                let patch = json!({ "metadata": { "annotations": { key: value } } });
+                api(client, &self.namespace, self.kind())
+                    .patch(&self.target, &merging(), &Patch::Merge(&patch))
+                    .await
+                    .map_err(Error::api(format!("annotate {} {}", self.kind().name(), self.target)))?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads the target and its configs afresh, and makes sure of the revision.
+    async fn read_exactly(&self, client: &Client, revision: &str) -> Result<Exact, Error> {
+        let target = self.need(client, self.kind(), &self.target, "copy the target").await?;
+        let spec = &target.data["spec"];
+        let refs = self.config_refs(spec);
+        let mut configs = Configs::default();
+        configs.read(client, &self.namespace, &refs).await?;
+        let (found, _) = self.digest(spec, &refs, &configs, Form::of(Some(revision)));
+        if found != revision {
+            let (name, wanted) = (self.target.clone(), revision.to_owned());
+            return Err(Error::TargetMoved { kind: self.kind().name(), name, wanted, found });
+        }
+        Ok(Exact { target, refs, configs })
+    }
+
+    async fn write_copies(
+        &self,
+        client: &Client,
+        exact: &Exact,
+        names: &std::collections::BTreeMap<ConfigRef, String>,
+    ) -> Result<(), Error> {
+        for (kind, copy) in self.copies(&exact.refs, &exact.configs, names) {
+            self.apply(client, kind, &copy).await?;
+        }
+        Ok(())
+    }
+
+    /// Copies that only the version before the primary's present one reads.
+    async fn unneeded_copies(
+        &self,
+        client: &Client,
+        primary: &DynamicObject,
+    ) -> Result<Vec<(Kind, String)>, Error> {
+        let read = copies_read(&primary.data["spec"]["template"]);
+        if read.is_empty() {
+            return Ok(Vec::new());
+        }
+        let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
+        let spec = record
+            .filter(|record| self.is_owner(&record.metadata))
+            .and_then(|record| serde_json::from_str::<Value>(record.data["data"]["spec"].as_str()?).ok());
+        let mut unneeded = copies_read(&spec.unwrap_or_default()["template"]);
+        unneeded.retain(|copy| !read.contains(copy));
+        Ok(unneeded)
+    }
+
+    /// KEDA would scale an emptied target up again.
+    async fn pause_keda(&self, client: &Client, scaler: &AutoscalerRef, pause: bool) -> Result<(), Error> {
+        let kind = Kind::ScaledObject;
+        let attempt = if pause { "pause the autoscaler" } else { "resume the autoscaler" };
+        let object = self.need(client, kind, &scaler.name, attempt).await?;
+        let ours = object.annotations().contains_key(PAUSED_BY_US);
+        let paused = object.annotations().contains_key(KEDA_PAUSED);
+        let annotations = match (pause, ours) {
+            (true, false) if !paused => json!({ KEDA_PAUSED: "0", PAUSED_BY_US: "true" }),
+            (false, true) => json!({ KEDA_PAUSED: null, PAUSED_BY_US: null }),
+            _ => return Ok(()),
+        };
+        let patch = json!({ "metadata": { "annotations": annotations } });
+        api(client, &self.namespace, kind)
+            .patch(&scaler.name, &merging(), &Patch::Merge(&patch))
+            .await
+            .map_err(Error::api(format!("{attempt} {}", scaler.name)))?;
+        Ok(())
+    }
+
+    async fn write_scaler(
+        &self,
+        client: &Client,
+        scaler: &AutoscalerRef,
+        pin: Option<u32>,
+    ) -> Result<(), Error> {
+        let kind = Kind::from(scaler.kind);
+        let source = self.need(client, kind, &scaler.name, "pin the primary").await?;
+        let present = get(client, &self.namespace, kind, &format!("{}-primary", scaler.name)).await?;
+        if let Some(present) = &present {
+            self.check_owner(kind, &present.metadata)?;
+        }
+        // Once pinned it stays where it was pinned, however far it grows since.
+        let pin = pin.map(|size| present.as_ref().and_then(pin_of).unwrap_or(size));
+        self.apply(client, kind, &self.scaler_copy(scaler, &source, pin)).await
+    }
+
+    async fn need(
+        &self,
+        client: &Client,
+        kind: Kind,
+        name: &str,
+        attempt: &str,
+    ) -> Result<DynamicObject, Error> {
+        get(client, &self.namespace, kind, name).await?.ok_or_else(|| Error::Missing {
+            attempt: attempt.to_owned(),
+            kind: kind.name(),
+            name: name.to_owned(),
+        })
+    }
+
+    /// Somebody else may have created it meanwhile, which is then looked at in
+    /// the next observation.
+    async fn create(&self, client: &Client, object: &DynamicObject) -> Result<(), Error> {
+        let create = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        match api(client, &self.namespace, self.kind()).create(&create, object).await {
+            Err(error) if code(&error) == Some(409) => Ok(()),
+            other => other.map(|_| ()).map_err(Error::api(format!("create {}", named(self.kind(), object)))),
+        }
+    }
+
+    /// True unless somebody else wrote since the object was read.
+    async fn replace(&self, client: &Client, object: &DynamicObject) -> Result<bool, Error> {
+        let replace = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        match api(client, &self.namespace, self.kind()).replace(&object.name_any(), &replace, object).await {
+            Err(error) if code(&error) == Some(409) => Ok(false),
+            other => {
+                other.map(|_| true).map_err(Error::api(format!("replace {}", named(self.kind(), object))))
+            }
+        }
+    }
+
+    async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
+        let apply = PatchParams::apply(FIELD_MANAGER).force();
+        api(client, &self.namespace, kind)
+            .patch(&object.name_any(), &apply, &Patch::Apply(object))
+            .await
+            .map_err(Error::api(format!("apply {}", named(kind, object))))?;
+        Ok(())
+    }
+
+    /// Deletes what is this Canary's, and only that.
+    async fn delete_own(&self, client: &Client, kind: Kind, name: &str) -> Result<(), Error> {
+        let Some(object) = get(client, &self.namespace, kind, name).await? else { return Ok(()) };
+        if !self.is_owner(&object.metadata) {
+            return Ok(());
+        }
+        let only_this = Preconditions { uid: object.uid(), resource_version: None };
+        let delete = DeleteParams { preconditions: Some(only_this), ..DeleteParams::background() };
+        match api(client, &self.namespace, kind).delete(name, &delete).await {
+            Err(error) if code(&error) == Some(404) => Ok(()),
+            other => other.map(|_| ()).map_err(Error::api(format!("delete {} {name}", kind.name()))),
+        }
+    }
+
+    fn contended(&self, attempt: &str) -> Error {
+        let conflict = kube::core::Status::failure("somebody else keeps writing to the primary", "Conflict");
+        Error::api(attempt)(kube::Error::Api(Box::new(conflict.with_code(409))))
+    }
+}
+
+pub(super) async fn get(
+    client: &Client,
+    namespace: &str,
+    kind: Kind,
+    name: &str,
+) -> Result<Option<DynamicObject>, Error> {
+    let attempt = || format!("read {} {name}", kind.name());
+    api(client, namespace, kind).get_opt(name).await.map_err(|error| Error::api(attempt())(error))
+}
+
+fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &kind.resource())
+}
+
+fn merging() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() }
+}
+
+fn named(kind: Kind, object: &DynamicObject) -> String {
+    format!("{} {}", kind.name(), object.name_any())
+}
+
+fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}

@@ -1,0 +1,277 @@
+//! The ConfigMaps and Secrets that a target reads: which they are, what is in
+//! them, and the copies that the primary reads instead.
+//!
+//! Caches hold metadata of configs only. Contents are read when a version of
+//! one is first met and held for as long as the version is in use, so an idle
+//! Canary reads nothing.
+
+use std::collections::BTreeMap;
+
+use futures::future::try_join_all;
+use kube::{
+    Client,
+    core::{DynamicObject, TypeMeta},
+};
+use serde_json::{Value, json};
+
+use super::{Error, Kind, Snapshot, Workload, act};
+use crate::engine::revision::{ConfigRef, Form, revision};
+
+/// A config with one of these set to `disable…` is neither tracked nor copied.
+const OPT_OUT: [&str; 2] = ["serin.dev/config-tracking", "flagger.app/config-tracking"];
+/// Secrets of other types belong to the cluster, not to the application.
+const SECRET_TYPES: [&str; 4] =
+    ["Opaque", "kubernetes.io/basic-auth", "kubernetes.io/ssh-auth", "kubernetes.io/tls"];
+
+/// Contents of the configs of one target, as they were last read.
+#[derive(Clone, Debug, Default)]
+pub struct Configs {
+    held: BTreeMap<ConfigRef, Held>,
+    last: Option<Last>,
+}
+
+/// These must be read before the target's revision can be told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the contents of {} configs are not read yet", .0.len())]
+pub struct Unread(pub Vec<ConfigRef>);
+
+/// A ConfigMap or Secret.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Config {
+    /// `data`, `binaryData` and `type`, as far as it has them.
+    pub contents: Value,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    tracked: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    /// None for one that does not exist.
+    version: Option<String>,
+    config: Option<Config>,
+}
+
+/// The last revision told, so that it is digested once.
+#[derive(Clone, Debug)]
+struct Last {
+    uid: Option<String>,
+    version: String,
+    form: Form,
+    refs: Vec<ConfigRef>,
+    revision: String,
+    digests: BTreeMap<String, String>,
+}
+
+impl Configs {
+    /// Reads configs and holds what is in them.
+    pub async fn read(
+        &mut self,
+        client: &Client,
+        namespace: &str,
+        configs: impl IntoIterator<Item = &ConfigRef>,
+    ) -> Result<(), Error> {
+        let read = configs.into_iter().filter_map(|config| Some((config, Kind::of(config)?))).map(
+            |(config, kind)| async move {
+                let object = act::get(client, namespace, kind, &config.name).await?;
+                let version = object.as_ref().and_then(|object| object.metadata.resource_version.clone());
+                Ok::<_, Error>((config.clone(), Held { version, config: object.map(Config::from) }))
+            },
+        );
+        self.held.extend(try_join_all(read).await?);
+        self.last = None;
+        Ok(())
+    }
+
+    /// Makes sure that each is held at its present version, and nothing else.
+    pub(super) fn hold(
+        &mut self,
+        refs: &[ConfigRef],
+        version: &impl Fn(&ConfigRef) -> Option<String>,
+    ) -> Result<(), Unread> {
+        self.held.retain(|config, _| refs.contains(config));
+        let mut unread = Vec::new();
+        for config in refs {
+            match version(config) {
+                None => _ = self.held.insert(config.clone(), Held { version: None, config: None }),
+                version if self.held.get(config).is_some_and(|held| held.version == version) => {}
+                Some(_) => unread.push(config.clone()),
+            }
+        }
+        if unread.is_empty() { Ok(()) } else { Err(Unread(unread)) }
+    }
+
+    /// Those that are tracked, with what is in them, or nothing where one does
+    /// not exist.
+    pub(super) fn tracked<'a>(
+        &'a self,
+        refs: &'a [ConfigRef],
+    ) -> impl Iterator<Item = (ConfigRef, Option<&'a Config>)> {
+        refs.iter()
+            .map(|config| (config.clone(), self.held.get(config).and_then(|held| held.config.as_ref())))
+            .filter(|(_, config)| config.is_none_or(|config| config.tracked))
+    }
+
+    /// What was told of the target before, if nothing has changed since.
+    pub(super) fn remembered(
+        &self,
+        target: &Snapshot,
+        form: Form,
+        version: &impl Fn(&ConfigRef) -> Option<String>,
+    ) -> Option<(String, BTreeMap<String, String>)> {
+        let last = self.last.as_ref()?;
+        let same = (last.uid.as_deref(), last.version.clone()) == target.state() && last.form == form;
+        let held = |config| self.held.get(config).is_some_and(|held| held.version == version(config));
+        (same && last.refs.iter().all(held)).then(|| (last.revision.clone(), last.digests.clone()))
+    }
+
+    pub(super) fn remember(
+        &mut self,
+        target: &Snapshot,
+        form: Form,
+        refs: Vec<ConfigRef>,
+        revision: &str,
+        digests: &BTreeMap<String, String>,
+    ) {
+        let (uid, version) = target.state();
+        self.last = Some(Last {
+            uid: uid.map(str::to_owned),
+            version,
+            form,
+            refs,
+            revision: revision.to_owned(),
+            digests: digests.clone(),
+        });
+    }
+}
+
+impl From<DynamicObject> for Config {
+    fn from(object: DynamicObject) -> Self {
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        let opted_out =
+            OPT_OUT.iter().any(|key| annotations.get(*key).is_some_and(|value| value.starts_with("disable")));
+        let mut contents = object.data.as_object().cloned().unwrap_or_default();
+        contents.retain(|key, _| ["data", "binaryData", "type"].contains(&key.as_str()));
+        let applies = contents.get("type").and_then(Value::as_str).is_none_or(|t| SECRET_TYPES.contains(&t));
+        Self {
+            contents: contents.into(),
+            labels: object.metadata.labels.unwrap_or_default(),
+            annotations,
+            tracked: applies && !opted_out,
+        }
+    }
+}
+
+impl Workload {
+    /// The configs that a spec of the target reads, each once.
+    pub(super) fn config_refs(&self, spec: &Value) -> Vec<ConfigRef> {
+        let mut refs = Vec::new();
+        if self.options.track_configs {
+            each_config(&mut spec["template"].clone(), &mut |kind, name| {
+                refs.push(ConfigRef { kind: kind.name().to_owned(), name: name.clone() });
+            });
+        }
+        refs.sort();
+        refs.dedup();
+        refs
+    }
+
+    /// The name of each config's copy. It follows from what is in it, and from
+    /// the target, so that no two primaries share a copy.
+    pub(super) fn copy_names(&self, refs: &[ConfigRef], configs: &Configs) -> BTreeMap<ConfigRef, String> {
+        let name = |config: &ConfigRef, contents: Option<&Value>| {
+            let of = ConfigRef { name: format!("{}/{}", self.target, config.name), ..config.clone() };
+            let digest = revision(Form::CURRENT, &Value::Null, &[(of, contents)].into());
+            let digits = digest.rsplit('-').next().unwrap_or_default();
+            format!("{}-primary-{}", config.name, &digits[..digits.len().min(10)])
+        };
+        configs
+            .tracked(refs)
+            .map(|(config, held)| {
+                let copy = name(&config, held.map(|held| &held.contents));
+                (config, copy)
+            })
+            .collect()
+    }
+
+    /// The copies to write, of those configs that exist.
+    pub(super) fn copies(
+        &self,
+        refs: &[ConfigRef],
+        configs: &Configs,
+        names: &BTreeMap<ConfigRef, String>,
+    ) -> Vec<(Kind, DynamicObject)> {
+        let copy = |(config, held): (ConfigRef, Option<&Config>)| {
+            let (kind, held, name) = (Kind::of(&config)?, held?, names.get(&config)?);
+            let mut data = held.contents.clone();
+            data["immutable"] = json!(true);
+            let resource = kind.resource();
+            let mut object = DynamicObject {
+                types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+                metadata: self.meta(name, &held.labels, &held.annotations),
+                data,
+            };
+            self.mark_copy(&mut object.metadata, kind, &config.name);
+            Some((kind, object))
+        };
+        configs.tracked(refs).filter_map(copy).collect()
+    }
+}
+
+/// Makes a template read the copies.
+pub(super) fn read_copies(template: &mut Value, names: &BTreeMap<ConfigRef, String>) {
+    each_config(template, &mut |kind, name| {
+        let config = ConfigRef { kind: kind.name().to_owned(), name: name.clone() };
+        if let Some(copy) = names.get(&config) {
+            name.clone_from(copy);
+        }
+    });
+}
+
+/// The configs that a template reads under names that only copies have.
+pub(super) fn copies_read(template: &Value) -> Vec<(Kind, String)> {
+    let mut copies = Vec::new();
+    each_config(&mut template.clone(), &mut |kind, name| {
+        if name.contains("-primary-") {
+            copies.push((kind, name.clone()));
+        }
+    });
+    copies
+}
+
+/// Visits the name of every config that pods of a template read.
+fn each_config(template: &mut Value, visit: &mut dyn FnMut(Kind, &mut String)) {
+    let spec = &mut template["spec"];
+    for volume in items(spec, "volumes") {
+        name(volume, "/configMap/name", Kind::ConfigMap, visit);
+        name(volume, "/secret/secretName", Kind::Secret, visit);
+        if let Some(projected) = volume.get_mut("projected") {
+            for source in items(projected, "sources") {
+                name(source, "/configMap/name", Kind::ConfigMap, visit);
+                name(source, "/secret/name", Kind::Secret, visit);
+            }
+        }
+    }
+    for containers in ["initContainers", "containers"] {
+        for container in items(spec, containers) {
+            for variable in items(container, "env") {
+                name(variable, "/valueFrom/configMapKeyRef/name", Kind::ConfigMap, visit);
+                name(variable, "/valueFrom/secretKeyRef/name", Kind::Secret, visit);
+            }
+            for source in items(container, "envFrom") {
+                name(source, "/configMapRef/name", Kind::ConfigMap, visit);
+                name(source, "/secretRef/name", Kind::Secret, visit);
+            }
+        }
+    }
+}
+
+fn items<'v>(value: &'v mut Value, list: &str) -> impl Iterator<Item = &'v mut Value> {
+    value.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+fn name(value: &mut Value, pointer: &str, kind: Kind, visit: &mut dyn FnMut(Kind, &mut String)) {
+    if let Some(Value::String(name)) = value.pointer_mut(pointer) {
+        visit(kind, name);
+    }
+}

@@ -1,0 +1,200 @@
+//! Labels and annotations: what tells the primary from the target, what is
+//! copied, and what keeps other tools away.
+
+use std::collections::BTreeMap;
+
+use kube::core::ObjectMeta;
+use serde_json::Value;
+
+use super::{COPY_OF, Kind, Refusal, Snapshot, Workload};
+use crate::api::canary::TargetKind;
+
+/// The longest value that still fits into a label with `-previous` behind it.
+pub(super) const LONGEST: usize = 63 - "-previous".len();
+
+/// On everything that Serin makes, so that Flux and Argo CD, which did not make
+/// it, neither prune nor reset it.
+const HANDS_OFF: [(&str, &str); 4] = [
+    ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
+    HELM_HANDS_OFF,
+    ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
+    ("argocd.argoproj.io/sync-options", "Prune=false"),
+];
+/// On a target that Flux installed from a chart, so that its size is not taken
+/// for drift. A new chart or new values are still applied.
+pub(super) const HELM_HANDS_OFF: (&str, &str) = ("helm.toolkit.fluxcd.io/driftDetection", "disabled");
+/// What Flux labels the objects of a chart with.
+pub(super) const HELM_RELEASE: &str = "helm.toolkit.fluxcd.io/name";
+
+/// How other tools mark what is theirs. A copy is not.
+const MARKS: [&str; 9] = [
+    "serin.dev/",
+    "flagger.app/",
+    "toolkit.fluxcd.io",
+    "argocd.argoproj.io/",
+    "meta.helm.sh/",
+    "app.kubernetes.io/managed-by",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "deployment.kubernetes.io/",
+    "deprecated.daemonset.template.generation",
+];
+
+/// Labels that select the pods of each workload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selectors {
+    pub canary: BTreeMap<String, String>,
+    pub primary: BTreeMap<String, String>,
+    pub previous: BTreeMap<String, String>,
+}
+
+/// The label whose value is another on each workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    key: String,
+    value: String,
+}
+
+impl Identity {
+    pub fn with(&self, suffix: &str) -> Self {
+        let base = self.value.strip_suffix("-primary").unwrap_or(&self.value);
+        Self { key: self.key.clone(), value: format!("{base}-{suffix}") }
+    }
+
+    /// Gives pods of a template the identity `to`, and leads what they say
+    /// about each other's placement there.
+    pub fn relabel_template(&self, template: &mut Value, to: &Identity) {
+        template["metadata"]["labels"][&self.key] = to.value.as_str().into();
+        let spec = &mut template["spec"];
+        for constraint in list(spec, "/topologySpreadConstraints") {
+            self.relabel_at(constraint, "/labelSelector", to);
+        }
+        for affinity in ["podAffinity", "podAntiAffinity"] {
+            let required = format!("/affinity/{affinity}/requiredDuringSchedulingIgnoredDuringExecution");
+            for term in list(spec, &required) {
+                self.relabel_at(term, "/labelSelector", to);
+            }
+            let preferred = format!("/affinity/{affinity}/preferredDuringSchedulingIgnoredDuringExecution");
+            for term in list(spec, &preferred) {
+                self.relabel_at(term, "/podAffinityTerm/labelSelector", to);
+            }
+        }
+    }
+
+    fn relabel_at(&self, value: &mut Value, pointer: &str, to: &Identity) {
+        if let Some(selector) = value.pointer_mut(pointer) {
+            self.relabel_selector(selector, to);
+        }
+    }
+
+    /// Makes a selector that meant pods of this identity mean those of `to`.
+    pub fn relabel_selector(&self, selector: &mut Value, to: &Identity) {
+        if let Some(value) = selector.pointer_mut("/matchLabels").and_then(|labels| labels.get_mut(&self.key))
+            && *value == self.value
+        {
+            *value = to.value.as_str().into();
+        }
+        for expression in list(selector, "/matchExpressions") {
+            if expression["key"] == self.key {
+                for value in list(expression, "/values").filter(|value| **value == self.value) {
+                    *value = to.value.as_str().into();
+                }
+            }
+        }
+    }
+
+    pub fn label(&self) -> (String, String) {
+        (self.key.clone(), self.value.clone())
+    }
+}
+
+fn list<'v>(value: &'v mut Value, pointer: &str) -> impl Iterator<Item = &'v mut Value> {
+    value.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+impl Workload {
+    /// Labels by which Services tell the workloads apart. For a Service they
+    /// are empty: its copies carry selectors of their own.
+    pub fn selectors(&self, target: &Snapshot) -> Result<Selectors, Refusal> {
+        if self.kind == TargetKind::Service {
+            return Ok(Selectors::default());
+        }
+        let spec = target.spec();
+        let identity = self.identity(&spec, &self.target)?;
+        let canary: BTreeMap<String, String> =
+            serde_json::from_value(spec["selector"]["matchLabels"].clone()).unwrap_or_default();
+        let relabelled = |suffix| {
+            let mut labels = canary.clone();
+            labels.extend([identity.with(suffix).label()]);
+            labels
+        };
+        Ok(Selectors { primary: relabelled("primary"), previous: relabelled("previous"), canary })
+    }
+
+    /// The label that tells a workload from others: a well-known one, else one
+    /// that has the workload's name, else any.
+    pub(super) fn identity(&self, spec: &Value, name: &str) -> Result<Identity, Refusal> {
+        let none = Value::default();
+        let labels = spec.pointer("/selector/matchLabels").unwrap_or(&none);
+        let all = || labels.as_object().into_iter().flatten();
+        let known = self.options.identities.iter().find_map(|key| Some((key, labels.get(key)?)));
+        let (key, value) = known
+            .or_else(|| all().find(|(_, value)| *value == name))
+            .or_else(|| all().next())
+            .and_then(|(key, value)| Some((key, value.as_str()?)))
+            .ok_or_else(|| Refusal::NoIdentity { kind: self.kind().name(), name: name.to_owned() })?;
+        if value.len() > LONGEST + if name == self.target { 0 } else { "-previous".len() } {
+            return Err(Refusal::LabelTooLong { key: key.clone(), name: name.to_owned() });
+        }
+        Ok(Identity { key: key.clone(), value: value.to_owned() })
+    }
+
+    /// Metadata of something that Serin makes after something that has these.
+    pub(super) fn meta(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+        annotations: &BTreeMap<String, String>,
+    ) -> ObjectMeta {
+        let mut annotations = self.copied(annotations);
+        annotations.extend(HANDS_OFF.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            labels: Some(self.copied(labels)),
+            annotations: Some(annotations),
+            owner_references: Some(vec![self.owner.clone()]),
+            ..Default::default()
+        }
+    }
+
+    /// The same over metadata that is there already: what was copied before and
+    /// is gone since goes, what others put there stays.
+    pub(super) fn renew_meta(&self, meta: &mut ObjectMeta, fresh: ObjectMeta) {
+        for (old, new) in [(&mut meta.labels, fresh.labels), (&mut meta.annotations, fresh.annotations)] {
+            let old = old.get_or_insert_default();
+            old.retain(|key, _| !self.is_copied(key));
+            old.extend(new.unwrap_or_default());
+        }
+        if !self.is_owner(meta) {
+            meta.owner_references.get_or_insert_default().push(self.owner.clone());
+        }
+    }
+
+    pub(super) fn mark_copy(&self, meta: &mut ObjectMeta, kind: Kind, of: &str) {
+        let annotations = meta.annotations.get_or_insert_default();
+        annotations.insert(COPY_OF.to_owned(), format!("{}/{of}", kind.name()));
+    }
+
+    fn copied(&self, map: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        map.iter()
+            .filter(|(key, _)| self.is_copied(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    fn is_copied(&self, key: &str) -> bool {
+        let wanted =
+            |prefix: &String| prefix == "*" || (!prefix.is_empty() && key.starts_with(prefix.as_str()));
+        self.options.prefixes.iter().any(wanted) && !MARKS.iter().any(|mark| key.contains(mark))
+    }
+}

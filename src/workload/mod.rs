@@ -1,0 +1,308 @@
+//! The workloads of a release: the target, which people write to and which is
+//! the canary; the primary, which serves; and sometimes the previous one, kept
+//! warm to fall back on.
+//!
+//! ```text
+//!   podinfo            written by people; scaled up for a release, else empty
+//!   podinfo-primary    a copy of the target at the promoted revision
+//!   podinfo-previous   a copy of the primary from before the last promotion
+//! ```
+//!
+//! A [`Workload`] is a Canary's target that was understood. From cached objects
+//! it says what there is ([`Workload::see_target`] and its siblings; pure) and
+//! what accompanies the target and must follow it ([`Workload::upkeep`]; pure);
+//! with a client it carries out what the engine decided (`act`). It promises:
+//!
+//! - What is copied is exactly the revision asked for: the target and its
+//!   configs are read afresh, their revision is compared, and the very text that
+//!   was compared is written, guarded by the resourceVersion of the primary.
+//! - Whatever is asked for twice is done once, and a crash between any two
+//!   writes leaves nothing that the next attempt does not complete.
+//! - The primary differs from the target in one label value, so their selectors
+//!   never overlap; every other label stays as it is.
+//! - The primary reads copies of the ConfigMaps and Secrets that the target
+//!   reads. A copy is named after its contents and never changes, so neither an
+//!   edit of the config nor a promotion half done reaches a running pod.
+//! - Nothing is overwritten that somebody else controls.
+//!
+//! No type of a client library stands between the API server and a revision or
+//! a copy: fields that Serin has never heard of are digested and copied too.
+
+mod act;
+mod configs;
+mod labels;
+mod observe;
+mod scaler;
+mod shape;
+mod snapshot;
+mod upkeep;
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{
+    Resource as _, ResourceExt as _,
+    core::{ApiResource, GroupVersionKind, ObjectMeta},
+};
+
+pub use act::Error;
+pub use configs::{Configs, Unread};
+pub use labels::Selectors;
+pub use shape::Port;
+pub use snapshot::Snapshot;
+pub use upkeep::{Cache, Upkeep};
+
+use crate::{
+    api::{
+        Canary,
+        canary::{AutoscalerKind, AutoscalerRef, TargetKind},
+    },
+    engine::revision::ConfigRef,
+};
+
+/// Who writes, as the API server records it.
+pub const FIELD_MANAGER: &str = "serin";
+/// On the primary's pods: the revision they run.
+pub const REVISION: &str = "serin.dev/revision";
+/// On the primary's autoscaler: the size below which it may not go for now.
+const PINNED: &str = "serin.dev/pinned";
+/// On copies that accompany the primary: what they are a copy of.
+const COPY_OF: &str = "serin.dev/copy-of";
+
+/// What holds for every Canary of one controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Labels and annotations that begin with one of these are copied from an
+    /// object to its copy; `*` stands for all of them.
+    pub prefixes: Vec<String>,
+    /// Labels that tell one workload from another, most telling first. The
+    /// first that a target's selector has gets another value on its primary.
+    pub identities: Vec<String>,
+    /// Are changes of ConfigMaps and Secrets new revisions?
+    pub track_configs: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            prefixes: Vec::new(),
+            identities: ["app", "name", "app.kubernetes.io/name"].map(str::to_owned).to_vec(),
+            track_configs: true,
+        }
+    }
+}
+
+/// The kinds of objects that this room reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Deployment,
+    DaemonSet,
+    Service,
+    ConfigMap,
+    Secret,
+    HorizontalPodAutoscaler,
+    ScaledObject,
+    PodDisruptionBudget,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::Deployment,
+        Self::DaemonSet,
+        Self::Service,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::HorizontalPodAutoscaler,
+        Self::ScaledObject,
+        Self::PodDisruptionBudget,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::DaemonSet => "DaemonSet",
+            Self::Service => "Service",
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
+            Self::ScaledObject => "ScaledObject",
+            Self::PodDisruptionBudget => "PodDisruptionBudget",
+        }
+    }
+
+    /// How the API server is asked for it.
+    pub fn resource(self) -> ApiResource {
+        let (group, version) = match self {
+            Self::Deployment | Self::DaemonSet => ("apps", "v1"),
+            Self::Service | Self::ConfigMap | Self::Secret => ("", "v1"),
+            Self::HorizontalPodAutoscaler => ("autoscaling", "v2"),
+            Self::ScaledObject => ("keda.sh", "v1alpha1"),
+            Self::PodDisruptionBudget => ("policy", "v1"),
+        };
+        ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, self.name()))
+    }
+
+    fn of(config: &ConfigRef) -> Option<Self> {
+        [Self::ConfigMap, Self::Secret].into_iter().find(|kind| kind.name() == config.kind)
+    }
+}
+
+impl From<TargetKind> for Kind {
+    fn from(kind: TargetKind) -> Self {
+        match kind {
+            TargetKind::Deployment => Self::Deployment,
+            TargetKind::DaemonSet => Self::DaemonSet,
+            TargetKind::Service => Self::Service,
+        }
+    }
+}
+
+impl From<AutoscalerKind> for Kind {
+    fn from(kind: AutoscalerKind) -> Self {
+        match kind {
+            AutoscalerKind::HorizontalPodAutoscaler => Self::HorizontalPodAutoscaler,
+            AutoscalerKind::ScaledObject => Self::ScaledObject,
+        }
+    }
+}
+
+/// Objects of the Canary's namespace whose changes concern it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reference {
+    pub kind: Kind,
+    /// None for all of the kind.
+    pub name: Option<String>,
+}
+
+/// Why a target cannot be released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error(
+        "spec.targetRef names a {kind} of {api_version}, which Serin does not release; use a Deployment or DaemonSet of apps/v1, or a Service of v1"
+    )]
+    Unsupported { kind: &'static str, api_version: String },
+    #[error(
+        "{kind} {name} selects its pods by no label value, so its primary could not be told from it; add one such as app: {name} to spec.selector.matchLabels and to the pods"
+    )]
+    NoIdentity { kind: &'static str, name: String },
+    #[error(
+        "the value of the label {key} on {name} is longer than {} characters, so the primary's could not end in -primary; shorten it, or select by another label",
+        labels::LONGEST
+    )]
+    LabelTooLong { key: String, name: String },
+    #[error(
+        "{kind} {name} belongs to {owner}, so Serin leaves it alone; delete it or rename it, and Serin makes its own"
+    )]
+    NotOurs { kind: &'static str, name: String, owner: String },
+}
+
+/// A Canary's target that was understood.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    kind: TargetKind,
+    namespace: String,
+    target: String,
+    owner: OwnerReference,
+    autoscaler: Option<AutoscalerRef>,
+    /// The canary's size follows the steps, so it says nothing about how large
+    /// the primary should be.
+    sized_by_steps: bool,
+    options: Arc<Options>,
+}
+
+impl Workload {
+    pub fn new(canary: &Canary, options: &Arc<Options>) -> Result<Self, Refusal> {
+        let target = &canary.spec.target_ref;
+        let kind = Kind::from(target.kind);
+        if target.api_version != kind.resource().api_version {
+            return Err(Refusal::Unsupported { kind: kind.name(), api_version: target.api_version.clone() });
+        }
+        let owner = OwnerReference {
+            api_version: Canary::api_version(&()).into_owned(),
+            kind: Canary::kind(&()).into_owned(),
+            name: canary.name_any(),
+            uid: canary.uid().unwrap_or_default(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        };
+        Ok(Self {
+            kind: target.kind,
+            namespace: canary.namespace().unwrap_or_default(),
+            target: target.name.clone(),
+            owner,
+            autoscaler: canary.spec.autoscaler_ref.clone().filter(|_| target.kind == TargetKind::Deployment),
+            sized_by_steps: canary.spec.analysis.steps.iter().any(|step| step.replicas.is_some()),
+            options: Arc::clone(options),
+        })
+    }
+
+    /// Kind of the target, the primary and the previous one.
+    pub fn kind(&self) -> Kind {
+        self.kind.into()
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub fn target_name(&self) -> &str {
+        &self.target
+    }
+
+    pub fn primary_name(&self) -> String {
+        format!("{}-primary", self.target)
+    }
+
+    pub fn previous_name(&self) -> String {
+        format!("{}-previous", self.target)
+    }
+
+    /// Everything whose changes concern this Canary, given the target as far as
+    /// it is known.
+    pub fn references(&self, target: Option<&Snapshot>) -> Vec<Reference> {
+        let named = |kind, name: String| Reference { kind, name: Some(name) };
+        let mut all = vec![
+            named(self.kind(), self.target.clone()),
+            named(self.kind(), self.primary_name()),
+            named(self.kind(), self.previous_name()),
+        ];
+        match self.kind {
+            TargetKind::Service => all.push(named(Kind::Service, self.canary_service_name())),
+            TargetKind::Deployment | TargetKind::DaemonSet => {
+                all.push(Reference { kind: Kind::PodDisruptionBudget, name: None });
+            }
+        }
+        if let Some(scaler) = &self.autoscaler {
+            all.push(named(scaler.kind.into(), scaler.name.clone()));
+            all.push(named(scaler.kind.into(), format!("{}-primary", scaler.name)));
+        }
+        let configs = target.map(|target| self.config_refs(&target.spec())).unwrap_or_default();
+        all.extend(configs.into_iter().filter_map(|config| Some(named(Kind::of(&config)?, config.name))));
+        all
+    }
+
+    /// The Service that leads to the canary, if the target is a Service.
+    fn canary_service_name(&self) -> String {
+        format!("{}-canary", self.target)
+    }
+
+    /// Is it this Canary's, or nobody's, to write?
+    fn check_owner(&self, kind: Kind, meta: &ObjectMeta) -> Result<(), Refusal> {
+        match controller(meta) {
+            Some(other) if other.uid != self.owner.uid => Err(Refusal::NotOurs {
+                kind: kind.name(),
+                name: meta.name.clone().unwrap_or_default(),
+                owner: format!("{} {}", other.kind, other.name),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_owner(&self, meta: &ObjectMeta) -> bool {
+        controller(meta).is_some_and(|owner| owner.uid == self.owner.uid)
+    }
+}
+
+fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}

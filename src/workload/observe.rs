@@ -1,0 +1,110 @@
+//! What there is, from objects that a cache holds. Pure.
+
+use std::collections::BTreeMap;
+
+use super::{Configs, PINNED, Refusal, Snapshot, Unread, Workload, configs};
+use crate::{
+    api::canary::TargetKind,
+    engine::{
+        observed::{Pods, Previous, Primary, Target},
+        revision::{ConfigRef, Form, config_digest, revision},
+    },
+};
+use kube::core::DynamicObject;
+use serde_json::Value;
+
+impl Workload {
+    /// The target, with its revision in the form of `recorded`.
+    ///
+    /// `version` tells the resourceVersion of a ConfigMap or Secret, or that it
+    /// does not exist; what `configs` does not hold at that version must be
+    /// read first ([`Configs::read`]), and is named in the error.
+    pub fn see_target(
+        &self,
+        target: &Snapshot,
+        configs: &mut Configs,
+        version: impl Fn(&ConfigRef) -> Option<String>,
+        recorded: Option<&str>,
+    ) -> Result<Target, Unread> {
+        let pods = self.pods(target);
+        let form = Form::of(recorded);
+        if let Some((revision, digests)) = configs.remembered(target, form, &version) {
+            return Ok(Target { revision, configs: digests, pods });
+        }
+        let spec = target.spec();
+        let refs = self.config_refs(&spec);
+        configs.hold(&refs, &version)?;
+        let (revision, digests) = self.digest(&spec, &refs, configs, form);
+        configs.remember(target, form, refs, &revision, &digests);
+        Ok(Target { revision, configs: digests, pods })
+    }
+
+    /// The primary, and whether its autoscaler, if it has one, is pinned.
+    pub fn see_primary(
+        &self,
+        primary: &Snapshot,
+        autoscaler: Option<&DynamicObject>,
+    ) -> Result<Primary, Refusal> {
+        self.check_owner(self.kind(), &primary.metadata)?;
+        let pin = autoscaler.and_then(|scaler| scaler.metadata.annotations.as_ref()?.get(PINNED));
+        Ok(Primary {
+            revision: primary.copied_revision().map(str::to_owned),
+            pods: self.pods(primary),
+            pinned: pin.is_some(),
+        })
+    }
+
+    /// The previous one; none if what has its name is not this Canary's.
+    pub fn see_previous(&self, previous: &Snapshot) -> Option<Previous> {
+        let ours = self.is_owner(&previous.metadata) && previous.metadata.deletion_timestamp.is_none();
+        let revision = previous.copied_revision().filter(|_| ours)?.to_owned();
+        Some(Previous { revision, pods: self.pods(previous) })
+    }
+
+    /// The revision of a spec, and a digest of each config it reads. All of
+    /// `refs` must be held.
+    pub(super) fn digest(
+        &self,
+        spec: &Value,
+        refs: &[ConfigRef],
+        configs: &Configs,
+        form: Form,
+    ) -> (String, BTreeMap<String, String>) {
+        let tracked: BTreeMap<_, _> = configs.tracked(refs).collect();
+        let contents = tracked.iter().map(|(name, config)| (name.clone(), config.map(|c| &c.contents)));
+        let revision = revision(form, &self.template(spec), &contents.collect());
+        let digest = |(name, config): (&ConfigRef, &Option<&configs::Config>)| {
+            let key = format!("{}/{}", name.kind.to_lowercase(), name.name);
+            (key, config_digest(config.map(|config| &config.contents)))
+        };
+        (revision, tracked.iter().map(digest).collect())
+    }
+
+    /// A status that does not yet know of the present spec says nothing about
+    /// how many pods run it.
+    fn pods(&self, workload: &Snapshot) -> Pods {
+        let status = workload.status;
+        let current = status.observed_generation >= workload.metadata.generation.unwrap_or_default();
+        let known = |count: u32| if current { count } else { 0 };
+        match self.kind {
+            TargetKind::Deployment => Pods {
+                desired: workload.replicas().unwrap_or(1),
+                existing: status.replicas,
+                updated: known(status.updated_replicas),
+                ready: status.available_replicas,
+            },
+            TargetKind::DaemonSet => Pods {
+                desired: match (workload.runs_nowhere(), current) {
+                    (true, _) => 0,
+                    (false, true) => status.desired_number_scheduled,
+                    (false, false) => status.desired_number_scheduled.max(1),
+                },
+                existing: status.current_number_scheduled + status.number_misscheduled,
+                updated: known(status.updated_number_scheduled),
+                ready: status.number_available,
+            },
+            // Somebody else runs the pods and keeps them ready.
+            TargetKind::Service => Pods { desired: 1, existing: 1, updated: 1, ready: 1 },
+        }
+    }
+}

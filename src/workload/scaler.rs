@@ -1,0 +1,133 @@
+//! The primary's autoscaler: a copy of the target's that scales the primary,
+//! and for as long as a release is under way does not shrink it.
+
+use std::collections::BTreeMap;
+
+use kube::core::{DynamicObject, TypeMeta};
+use serde_json::{Value, json};
+
+use super::{Kind, PINNED, Workload};
+use crate::api::canary::{AutoscalerKind, AutoscalerRef};
+
+/// What KEDA reads: keep the target at this size and do not scale it.
+pub(super) const KEDA_PAUSED: &str = "autoscaling.keda.sh/paused-replicas";
+/// On a ScaledObject that Serin paused; others may pause one too.
+pub(super) const PAUSED_BY_US: &str = "serin.dev/paused";
+
+impl Workload {
+    /// The copy of an autoscaler, which may not shrink the primary below `pin`.
+    pub(super) fn scaler_copy(
+        &self,
+        scaler: &AutoscalerRef,
+        source: &DynamicObject,
+        pin: Option<u32>,
+    ) -> DynamicObject {
+        let kind = Kind::from(scaler.kind);
+        let resource = kind.resource();
+        let mut spec = source.data["spec"].clone();
+        spec["scaleTargetRef"]["name"] = self.primary_name().into();
+        let (least, most) = match scaler.kind {
+            AutoscalerKind::HorizontalPodAutoscaler => ("minReplicas", "maxReplicas"),
+            AutoscalerKind::ScaledObject => {
+                self.lead_to_primary(scaler, &mut spec);
+                ("minReplicaCount", "maxReplicaCount")
+            }
+        };
+        let bounds = scaler.primary_scaler_replicas.clone().unwrap_or_default();
+        for (field, bound) in [(least, bounds.min_replicas), (most, bounds.max_replicas)] {
+            if let Some(bound) = bound {
+                spec[field] = bound.into();
+            }
+        }
+        let mut annotations = source.metadata.annotations.clone().unwrap_or_default();
+        let settings = keda_settings(&annotations);
+        annotations.retain(|key, _| key != KEDA_PAUSED && key != PAUSED_BY_US);
+        let labels = source.metadata.labels.clone().unwrap_or_default();
+        let mut metadata = self.meta(&format!("{}-primary", scaler.name), &labels, &annotations);
+        metadata.annotations.get_or_insert_default().extend(settings);
+        self.mark_copy(&mut metadata, kind, &scaler.name);
+        if let Some(pin) = pin {
+            metadata.annotations.get_or_insert_default().insert(PINNED.to_owned(), pin.to_string());
+            let most = spec[most].as_u64().unwrap_or(u64::from(u32::MAX));
+            let least_now = spec[least].as_u64().unwrap_or_default();
+            spec[least] = least_now.max(u64::from(pin).min(most)).into();
+        }
+        DynamicObject {
+            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+            metadata,
+            data: json!({ "spec": spec }),
+        }
+    }
+
+    /// Queries of a ScaledObject that ask about the target shall ask about the
+    /// primary, and the HPA that KEDA makes of it needs a name of its own.
+    fn lead_to_primary(&self, scaler: &AutoscalerRef, spec: &mut Value) {
+        if let Some(Value::String(name)) = spec.pointer_mut("/advanced/horizontalPodAutoscalerConfig/name") {
+            name.push_str("-primary");
+        }
+        for trigger in spec["triggers"].as_array_mut().into_iter().flatten() {
+            let name = trigger["name"].as_str().unwrap_or_default().to_owned();
+            let Some(Value::String(query)) = trigger.pointer_mut("/metadata/query") else { continue };
+            if let Some(written) = scaler.primary_scaler_queries.get(&name) {
+                query.clone_from(written);
+            } else if scaler.primary_scaler_queries.is_empty() {
+                *query = about_primary(query, &self.target);
+            }
+        }
+    }
+}
+
+/// The size that a primary's autoscaler is pinned at.
+pub(super) fn pin_of(scaler: &DynamicObject) -> Option<u32> {
+    scaler.metadata.annotations.as_ref()?.get(PINNED)?.parse().ok()
+}
+
+/// How KEDA is to treat a ScaledObject, except for pausing it.
+fn keda_settings(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let setting = |key: &String| key.contains("keda.sh/") && !key.contains("keda.sh/paused");
+    annotations.iter().filter(|(key, _)| setting(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
+}
+
+/// A query with the target's name, and with the canary's, replaced by the
+/// primary's wherever it stands by itself or begins the name of a pod.
+fn about_primary(query: &str, target: &str) -> String {
+    let part_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut text = String::with_capacity(query.len() + 16);
+    let mut rest = query;
+    while let Some(at) = rest.find(target) {
+        let (before, found) = rest.split_at(at);
+        let after = &found[target.len()..];
+        text.push_str(before);
+        text.push_str(target);
+        let begins = !text[..text.len() - target.len()].ends_with(|c| part_of_word(c) || c == '-');
+        let after = match after.strip_prefix("-canary") {
+            Some(after) if begins && !after.starts_with(part_of_word) => after,
+            _ => after,
+        };
+        if begins && !after.starts_with(part_of_word) && !after.starts_with("-primary") {
+            text.push_str("-primary");
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::about_primary;
+
+    #[test]
+    fn a_query_about_the_target_becomes_one_about_the_primary() {
+        for (query, expected) in [
+            (r#"sum(rate(x{app="podinfo"}[1m]))"#, r#"sum(rate(x{app="podinfo-primary"}[1m]))"#),
+            (r#"x{app="podinfo-canary"}"#, r#"x{app="podinfo-primary"}"#),
+            (r#"x{app="podinfo-primary"}"#, r#"x{app="podinfo-primary"}"#),
+            (r#"x{pod=~"podinfo-[0-9a-z]+"}"#, r#"x{pod=~"podinfo-primary-[0-9a-z]+"}"#),
+            (r#"podinfo_requests{app="my-podinfo"}"#, r#"podinfo_requests{app="my-podinfo"}"#),
+            ("podinfo", "podinfo-primary"),
+        ] {
+            assert_eq!(about_primary(query, "podinfo"), expected);
+        }
+    }
+}

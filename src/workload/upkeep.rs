@@ -1,0 +1,183 @@
+//! What accompanies a target and must follow it at once, not at its next
+//! release: the primary's autoscaler and disruption budgets, and the canary's
+//! Service where the target is a Service itself. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt, TypeMeta};
+use serde_json::{Value, json};
+
+use super::{COPY_OF, Kind, Refusal, Snapshot, Workload, labels, scaler};
+use crate::api::canary::TargetKind;
+
+/// Cached objects of the Canary's namespace, of kinds other than the target's.
+pub trait Cache {
+    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>>;
+    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>>;
+}
+
+/// One thing to write, see [`Workload::keep_up`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Upkeep {
+    Apply(Kind, Box<DynamicObject>),
+    Delete(Kind, String),
+    /// Keep Flux from taking the target's size for drift.
+    HandsOffTarget,
+}
+
+impl Workload {
+    /// What to write so that everything that accompanies the target follows it;
+    /// nothing while it does. Only for once the primary exists.
+    ///
+    /// `canary_service` is the Service named after the target with `-canary`
+    /// behind, and matters only where the target is a Service.
+    pub fn upkeep(
+        &self,
+        target: &Snapshot,
+        canary_service: Option<&Snapshot>,
+        cache: &impl Cache,
+    ) -> Result<Vec<Upkeep>, Refusal> {
+        let mut writes = Vec::new();
+        if self.helm_would_resize(&target.metadata) {
+            writes.push(Upkeep::HandsOffTarget);
+        }
+        if self.kind == TargetKind::Service {
+            let wanted = self.canary_service(target);
+            if let Some(present) = canary_service {
+                self.check_owner(Kind::Service, &present.metadata)?;
+            }
+            let follows = canary_service.is_some_and(|present| self.leads_alike(&wanted, present));
+            if !follows {
+                writes.push(Upkeep::Apply(Kind::Service, Box::new(wanted)));
+            }
+            return Ok(writes);
+        }
+        let mut wanted: BTreeMap<(Kind, String), DynamicObject> = BTreeMap::new();
+        for (kind, copy) in self.scaler(cache).into_iter().chain(self.budgets(target, cache)?) {
+            wanted.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
+        }
+        for kind in [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget] {
+            writes.extend(self.stale(kind, &wanted, cache));
+        }
+        for ((kind, name), copy) in wanted {
+            let present = cache.get(kind, &name);
+            if let Some(present) = &present {
+                self.check_owner(kind, &present.metadata)?;
+            }
+            if !present.is_some_and(|present| self.follows(&copy, &present)) {
+                writes.push(Upkeep::Apply(kind, Box::new(copy)));
+            }
+        }
+        Ok(writes)
+    }
+
+    fn scaler(&self, cache: &impl Cache) -> Option<(Kind, DynamicObject)> {
+        let reference = self.autoscaler.as_ref()?;
+        let kind = Kind::from(reference.kind);
+        let source = cache.get(kind, &reference.name)?;
+        let present = cache.get(kind, &format!("{}-primary", reference.name));
+        let pin = present.as_deref().and_then(scaler::pin_of);
+        Some((kind, self.scaler_copy(reference, &source, pin)))
+    }
+
+    /// A copy of every budget that covers pods of the target and would not
+    /// cover those of the primary. Two budgets over one pod would keep it from
+    /// ever being evicted.
+    fn budgets(&self, target: &Snapshot, cache: &impl Cache) -> Result<Vec<(Kind, DynamicObject)>, Refusal> {
+        let sources = cache.all(Kind::PodDisruptionBudget);
+        if sources.is_empty() {
+            return Ok(Vec::new());
+        }
+        let spec = target.spec();
+        let identity = self.identity(&spec, &self.target)?;
+        let own = identity.with("primary");
+        let labels: BTreeMap<String, String> =
+            serde_json::from_value(spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
+        let mut primary_labels = labels.clone();
+        primary_labels.extend([own.label()]);
+        let covers = |budget: &DynamicObject, labels| selects(&budget.data["spec"]["selector"], labels);
+        let copy = |budget: &Arc<DynamicObject>| {
+            let mut spec = budget.data["spec"].clone();
+            identity.relabel_selector(&mut spec["selector"], &own);
+            let name = budget.metadata.name.clone().unwrap_or_default();
+            let empty = BTreeMap::new();
+            let labels = budget.metadata.labels.as_ref().unwrap_or(&empty);
+            let annotations = budget.metadata.annotations.as_ref().unwrap_or(&empty);
+            let mut metadata = self.meta(&format!("{name}-primary"), labels, annotations);
+            self.mark_copy(&mut metadata, Kind::PodDisruptionBudget, &name);
+            let resource = Kind::PodDisruptionBudget.resource();
+            let types = Some(TypeMeta { api_version: resource.api_version, kind: resource.kind });
+            (Kind::PodDisruptionBudget, DynamicObject { types, metadata, data: json!({ "spec": spec }) })
+        };
+        let needed = |budget: &&Arc<DynamicObject>| {
+            !self.is_copy(&budget.metadata) && covers(budget, &labels) && !covers(budget, &primary_labels)
+        };
+        Ok(sources.iter().filter(needed).map(copy).collect())
+    }
+
+    /// Copies whose original is gone.
+    fn stale(
+        &self,
+        kind: Kind,
+        wanted: &BTreeMap<(Kind, String), DynamicObject>,
+        cache: &impl Cache,
+    ) -> Vec<Upkeep> {
+        let ours = cache.all(kind).into_iter().filter(|object| {
+            self.is_owner(&object.metadata)
+                && self.is_copy(&object.metadata)
+                && object.metadata.deletion_timestamp.is_none()
+        });
+        ours.filter_map(|object| object.metadata.name.clone())
+            .filter(|name| !wanted.contains_key(&(kind, name.clone())))
+            .map(|name| Upkeep::Delete(kind, name))
+            .collect()
+    }
+
+    /// Originals come from the API server, so a copy that follows its original
+    /// has exactly its spec.
+    fn follows(&self, wanted: &DynamicObject, present: &DynamicObject) -> bool {
+        wanted.data["spec"] == present.data["spec"] && self.describes_alike(wanted, &present.metadata)
+    }
+
+    /// A Service has addresses of its own beside what it was applied with.
+    fn leads_alike(&self, wanted: &DynamicObject, present: &Snapshot) -> bool {
+        let spec = present.spec();
+        let same = |(field, value): (&String, &Value)| spec.get(field) == Some(value);
+        wanted.data["spec"].as_object().into_iter().flatten().all(same)
+            && self.describes_alike(wanted, &present.metadata)
+    }
+
+    fn describes_alike(&self, wanted: &DynamicObject, present: &ObjectMeta) -> bool {
+        let contains =
+            |present: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>| {
+                wanted.iter().flatten().all(|(key, value)| {
+                    present.as_ref().is_some_and(|present| present.get(key) == Some(value))
+                })
+            };
+        contains(&present.labels, &wanted.metadata.labels)
+            && contains(&present.annotations, &wanted.metadata.annotations)
+            && self.is_owner(present)
+    }
+
+    fn is_copy(&self, meta: &ObjectMeta) -> bool {
+        meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(COPY_OF))
+    }
+
+    fn helm_would_resize(&self, target: &ObjectMeta) -> bool {
+        let (key, value) = labels::HELM_HANDS_OFF;
+        let by_helm = target.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::HELM_RELEASE));
+        let said = target.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|said| said == value);
+        by_helm && !said
+    }
+}
+
+/// Does a budget's selector select pods of these labels? An empty one selects
+/// all; none at all selects none.
+fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+    serde_json::from_value::<Option<LabelSelector>>(selector.clone())
+        .ok()
+        .flatten()
+        .and_then(|selector| Selector::try_from(selector).ok())
+        .is_some_and(|selector| selector.matches(labels))
+}
