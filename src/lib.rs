@@ -7,6 +7,7 @@
 //! | [`api`]      | what people write: the custom resources, one file a kind   | nobody       |
 //! | [`engine`]   | the release state machine; pure                            | `api`        |
 //! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
+//! | [`routing`]  | who carries the weights: Services and routes               | `api`, `engine` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
@@ -20,3 +21,4 @@ pub mod cli;
 pub mod engine;
 pub mod local;
 pub mod workload;
+pub mod routing;

@@ -131,6 +131,8 @@ pub enum Part {
     Etcd,
     Kubernetes,
     Flagger,
+    ArgoRollouts,
+    Osm,
 }
 
 impl std::fmt::Display for Part {
@@ -139,6 +141,8 @@ impl std::fmt::Display for Part {
             Part::Etcd => "etcd",
             Part::Kubernetes => "kubernetes",
             Part::Flagger => "flagger",
+            Part::ArgoRollouts => "argo-rollouts",
+            Part::Osm => "osm",
         })
     }
 }
@@ -155,6 +159,8 @@ impl Part {
             Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
             Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
+            Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
+            Part::Osm => (include_str!("../../testbed/versions"), "osm"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())

@@ -1,0 +1,307 @@
+//! Who carries the weights: one trait, one file per kind of router.
+//!
+//! ```text
+//!                 check ── before anything is touched: can this be done at all?
+//!   reflectors ── split ─▶ what is in force, or none while nobody knows
+//!                 set ───▶ Services and routing object, written only where they differ
+//!                 restore ▶ everything as it was before the Canary
+//! ```
+//!
+//! What holds for every router, proved by one suite (`tests/routing`) that runs
+//! for each of them on each API server:
+//!
+//! - **It owns its one route.** Objects are written by server-side apply with
+//!   the field manager `serin` and nothing but the fields a router needs, so
+//!   labels, annotations, ports and fields of other people survive.
+//! - **What it found, it puts back.** An object that was there before is
+//!   adopted: the values it had are kept in an annotation of its own and come
+//!   back with [`Router::restore`]. An object that Serin made carries an owner
+//!   reference and goes with its Canary.
+//! - **It takes nothing away from another Canary.**
+//! - **Asking costs nothing.** [`Router::split`] is a function of cached objects;
+//!   [`Router::set`] sends no request for an object that is already right.
+//! - **Asking again is harmless.** Whatever was half done, or undone by
+//!   somebody else, shows as another split, or as none, and setting it again
+//!   completes it.
+//!
+//! A router whose truth is not in the cluster keeps what it last saw by itself
+//! and answers none until `set` has asked.
+
+mod kubernetes;
+mod object;
+mod select;
+mod services;
+mod smi;
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+use async_trait::async_trait;
+use kube::{
+    Client,
+    api::{ApiResource, DynamicObject},
+};
+
+pub use kubernetes::Kubernetes;
+pub use select::{NoRouter, Selected, Served, select};
+pub use smi::{Smi, SplitVersion};
+
+use crate::{
+    api::{Canary, Weight, canary::HttpMatch},
+    engine::{Plan, action::Split},
+};
+
+/// The field manager of everything Serin applies.
+pub const FIELD_MANAGER: &str = "serin";
+
+/// Somebody who can divide the traffic of a Canary.
+#[async_trait]
+pub trait Router: Send + Sync + fmt::Debug {
+    /// For sentences: `smi (v1alpha4)`.
+    fn name(&self) -> String;
+
+    fn capabilities(&self) -> Capabilities;
+
+    /// Can it tell these requests from others? Only asked of routers that
+    /// match at all; the answer names the condition that it does not know.
+    fn understands(&self, _condition: &HttpMatch) -> Result<(), &'static str> {
+        Ok(())
+    }
+
+    /// Refuses what it cannot do, before anything is touched.
+    fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
+        check_capabilities(self, canary, plan)
+    }
+
+    /// Every object that it writes or reads for this Canary, so that somebody
+    /// watches them.
+    fn objects(&self, canary: &Canary) -> Vec<ObjectName>;
+
+    /// The split that is in force everywhere, as far as anybody can tell; none
+    /// while objects are missing or not as they should be, or while the split
+    /// is still on its way.
+    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split>;
+
+    /// Makes whatever is missing and divides the traffic.
+    async fn set(
+        &self,
+        client: &Client,
+        on: &Subject<'_>,
+        seen: &dyn Lookup,
+        split: &Split,
+    ) -> Result<(), Error>;
+
+    /// Is everything as it was before this Canary?
+    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool;
+
+    /// Puts adopted objects back as they were and takes the route away, so
+    /// that the target is reached as if there had been no Canary.
+    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error>;
+}
+
+/// What every router refuses by its capabilities.
+fn check_capabilities<R: Router + ?Sized>(
+    router: &R,
+    canary: &Canary,
+    plan: &Plan,
+) -> Result<(), Unsupported> {
+    services::check(canary)?;
+    let can = router.capabilities();
+    let name = || router.name();
+    if plan.affinity && !can.affinity {
+        return Err(Unsupported::Affinity { router: name() });
+    }
+    for split in plan.steps.iter().map(|step| &step.split) {
+        can.allow(split, name)?;
+        for condition in split.matches.iter() {
+            router
+                .understands(condition)
+                .map_err(|condition| Unsupported::Condition { router: name(), condition })?;
+        }
+    }
+    can.allow_weight(plan.return_by, "spec.analysis.stepWeightPromotion", name)
+}
+
+/// One Canary and the pods that its traffic is divided between.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub canary: &'a Canary,
+    pub arms: &'a Arms,
+}
+
+/// How the pods of each side are told apart, and what they listen on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arms {
+    /// Labels that select the primary's pods and nobody else's.
+    pub primary: BTreeMap<String, String>,
+    /// The same for the target, which is the canary.
+    pub canary: BTreeMap<String, String>,
+    /// The same for the copy kept warm since before the last promotion.
+    pub previous: BTreeMap<String, String>,
+    /// Every port of the target's containers by name, for `portDiscovery`.
+    pub ports: BTreeMap<String, u16>,
+}
+
+/// Objects as the reflectors have them.
+pub trait Lookup: Send + Sync {
+    /// None if there is none.
+    fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
+}
+
+/// An object, whether it exists or not.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectName {
+    pub kind: ApiResource,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl ObjectName {
+    fn find(&self, seen: &dyn Lookup) -> Option<Arc<DynamicObject>> {
+        seen.get(&self.kind, &self.namespace, &self.name)
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind.kind, self.namespace, self.name)
+    }
+}
+
+/// What a router can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Every weight is a multiple of this: 0.01 % is the finest there is, and
+    /// all traffic means that it can only be sent one way or the other.
+    pub finest_weight: Weight,
+    /// Chosen requests can go to the canary.
+    pub matches: bool,
+    /// Chosen requests can go to the canary while it has a share of the others.
+    pub match_with_weight: bool,
+    /// The canary can get a copy of the requests.
+    pub mirror: bool,
+    /// The copies can be of a share of the requests.
+    pub partial_mirror: bool,
+    /// Users can be kept on the version that answered them first.
+    pub affinity: bool,
+}
+
+impl Capabilities {
+    /// All traffic one way or the other, and nothing else.
+    pub const SWITCH: Self = Self {
+        finest_weight: Weight::FULL,
+        matches: false,
+        match_with_weight: false,
+        mirror: false,
+        partial_mirror: false,
+        affinity: false,
+    };
+
+    fn allow(&self, split: &Split, router: impl Fn() -> String) -> Result<(), Unsupported> {
+        let matches = !split.matches.is_empty();
+        if matches && !self.matches {
+            return Err(Unsupported::Match { router: router() });
+        }
+        if matches && split.canary > Weight::ZERO && !self.match_with_weight {
+            return Err(Unsupported::MatchWithWeight { router: router() });
+        }
+        if split.mirror > Weight::ZERO && !self.mirror {
+            return Err(Unsupported::Mirror { router: router() });
+        }
+        if split.mirror > Weight::ZERO && split.mirror < Weight::FULL && !self.partial_mirror {
+            return Err(Unsupported::PartialMirror { router: router() });
+        }
+        self.allow_weight(split.canary, "spec.analysis", router)
+    }
+
+    fn allow_weight(
+        &self,
+        weight: Weight,
+        field: &'static str,
+        router: impl Fn() -> String,
+    ) -> Result<(), Unsupported> {
+        let finest = self.finest_weight;
+        if weight.hundredths().is_multiple_of(finest.hundredths()) {
+            Ok(())
+        } else if finest == Weight::FULL {
+            Err(Unsupported::Weights { router: router(), field, weight })
+        } else {
+            Err(Unsupported::FineWeight { router: router(), field, weight, finest })
+        }
+    }
+}
+
+/// What a router cannot do for a Canary, and the way out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    #[error(
+        "{field} asks for {weight} % of the traffic, and {router} can only send all of it one way or the other; use iterations for Blue/Green, or set spec.provider to a router that divides traffic, such as istio, gatewayapi:v1 or linkerd"
+    )]
+    Weights { router: String, field: &'static str, weight: Weight },
+    #[error(
+        "{field} asks for {weight} %, and {router} divides traffic in steps of {finest} %; write multiples of {finest}"
+    )]
+    FineWeight { router: String, field: &'static str, weight: Weight, finest: Weight },
+    #[error(
+        "spec.analysis asks to match requests, and {router} cannot; remove match, or set spec.provider to a router that can, such as istio or gatewayapi:v1"
+    )]
+    Match { router: String },
+    #[error(
+        "spec.analysis matches requests by {condition}, and {router} does not know that condition; match by headers, uri or method, or set spec.provider to istio"
+    )]
+    Condition { router: String, condition: &'static str },
+    #[error(
+        "spec.analysis has both match and weights, and {router} can do only one at a time; use match with iterations, or weights without match, or set spec.provider to istio or gatewayapi:v1"
+    )]
+    MatchWithWeight { router: String },
+    #[error(
+        "spec.analysis asks to mirror traffic, and {router} cannot; remove mirror, or set spec.provider to a router that can, such as istio or gatewayapi:v1"
+    )]
+    Mirror { router: String },
+    #[error(
+        "spec.analysis asks to mirror a part of the traffic, and {router} mirrors all or nothing; remove mirrorWeight"
+    )]
+    PartialMirror { router: String },
+    #[error(
+        "spec.analysis.sessionAffinity needs a router that sets cookies, and {router} does not; remove it, or set spec.provider to istio or gatewayapi:v1"
+    )]
+    Affinity { router: String },
+    #[error(
+        "{router} switches the Service, and a target of kind Service has no other to switch to; name the Deployment or DaemonSet behind it as the target, or set spec.provider to a router that divides traffic"
+    )]
+    TargetService { router: String },
+    #[error("spec.service is missing; set spec.service.port to the port that the workload is reached at")]
+    NoService,
+    #[error(
+        "the Service {name} would have a name of {} characters, and 63 are allowed; set spec.service.name to a shorter one",
+        name.len()
+    )]
+    NameTooLong { name: String },
+}
+
+/// Why an object could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{doing} {object}: {why}")]
+    Api { doing: &'static str, object: ObjectName, why: Box<kube::Error> },
+    #[error(
+        "{object} belongs to {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
+    )]
+    Taken { object: ObjectName, owner: String },
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    #[error("{object} changed while it was being written; trying again")]
+    Changed { object: ObjectName },
+}
+
+impl Error {
+    /// Trying again cannot help until somebody changes something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Taken { .. } | Self::Unsupported(_) => true,
+            Self::Changed { .. } => false,
+            Self::Api { why, .. } => {
+                matches!(&**why, kube::Error::Api(status) if matches!(status.code, 403 | 422))
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! One object that a router writes: made, changed, adopted, put back.
+//!
+//! An object is written by server-side apply of exactly the fields a router
+//! needs. Two annotations keep the books:
+//!
+//! - `serin.dev/applied`: which fields were applied. A field that is no longer
+//!   wanted is noticed by it; a field whose value somebody changed is noticed
+//!   by looking.
+//! - `serin.dev/original`: on adopted objects, the merge patch that turns the
+//!   object back into what it was, and the Canary that adopted it.
+
+use std::collections::BTreeMap;
+
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Error, FIELD_MANAGER, Lookup, ObjectName};
+use crate::api::{Canary, canary::service::Metadata};
+
+const APPLIED: &str = "serin.dev/applied";
+const ORIGINAL: &str = "serin.dev/original";
+
+/// Flux and Argo CD leave what carries these alone.
+const GITOPS: [(&str, &str); 4] = [
+    ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
+    ("helm.toolkit.fluxcd.io/driftDetection", "disabled"),
+    ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
+    ("argocd.argoproj.io/sync-options", "Prune=false"),
+];
+
+/// Every field of an object that a router wants, and no other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    pub object: ObjectName,
+    labels: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
+    /// Everything beside `metadata`.
+    body: Value,
+}
+
+impl Wanted {
+    /// What people listed in `unmanagedMetadata` is left out of the metadata.
+    pub fn new(canary: &Canary, object: ObjectName, metadata: Metadata, body: Value) -> Self {
+        let Metadata { mut labels, mut annotations } = metadata;
+        for (key, value) in GITOPS {
+            annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+        }
+        if let Some(theirs) = canary.spec.service.as_ref().and_then(|s| s.unmanaged_metadata.as_ref()) {
+            labels.retain(|key, _| !theirs.labels.contains(key));
+            annotations.retain(|key, _| !theirs.annotations.contains(key));
+        }
+        Self { object, labels, annotations, body }
+    }
+
+    /// Is the object as wanted already?
+    pub fn stands(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
+        self.object.find(seen).is_some_and(|live| self.is(canary, &live))
+    }
+
+    fn is(&self, canary: &Canary, live: &DynamicObject) -> bool {
+        matches!(Standing::of(live, canary), Standing::Owned | Standing::Adopted(_))
+            && live.annotations().get(APPLIED) == Some(&self.shape())
+            && self.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
+            && self.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
+            && covers(&live.data, &self.body)
+    }
+
+    /// Makes it so, with no request if it is so.
+    pub async fn ensure(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+        let objects = api(client, &self.object);
+        let Some(live) = self.object.find(seen) else {
+            let unseen = objects.get_opt(&self.object.name).await.map_err(failed("read", &self.object))?;
+            if unseen.is_some() {
+                return Err(Error::Changed { object: self.object.clone() });
+            }
+            return self.apply(&objects, self.manifest(canary, None, None)).await;
+        };
+        if self.is(canary, &live) {
+            return Ok(());
+        }
+        match Standing::of(&live, canary) {
+            Standing::Owned => self.apply(&objects, self.manifest(canary, Some(&live), None)).await,
+            Standing::Adopted(original) if live.annotations().get(APPLIED) == Some(&self.shape()) => {
+                self.apply(&objects, self.manifest(canary, Some(&live), Some(&original))).await
+            }
+            Standing::Adopted(_) | Standing::Foreign => self.adopt(&objects, canary).await,
+            Standing::Taken(owner) => Err(Error::Taken { object: self.object.clone(), owner }),
+        }
+    }
+
+    /// Takes over an object that is not ours, or more of one than before: its
+    /// fields as they were are remembered in the same write that changes them.
+    async fn adopt(&self, objects: &Api<DynamicObject>, canary: &Canary) -> Result<(), Error> {
+        let before = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
+        let known = match Standing::of(&before, canary) {
+            Standing::Adopted(original) => original.patch,
+            Standing::Foreign => Value::Null,
+            Standing::Owned | Standing::Taken(_) => {
+                return Err(Error::Changed { object: self.object.clone() });
+            }
+        };
+        let mut untouched = picture(&before);
+        json_patch::merge(&mut untouched, &if known.is_null() { json!({}) } else { known });
+
+        let nothing = Original { canary: canary.name_any(), patch: json!({}) };
+        let mut manifest = self.manifest(canary, Some(&before), Some(&nothing));
+        let trial = PatchParams { dry_run: true, ..params() };
+        let after = objects
+            .patch(&self.object.name, &trial, &Patch::Apply(&manifest))
+            .await
+            .map_err(failed("try to adopt", &self.object))?;
+
+        let touched = json!({"metadata": {"labels": self.labels, "annotations": self.annotations}});
+        let touched = merged(touched, &self.body);
+        let patch = undo(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
+        let original = Original { canary: canary.name_any(), patch };
+        manifest["metadata"]["annotations"][ORIGINAL] = json!(original.written());
+        // Whoever changes it between the reading and this write must be seen.
+        manifest["metadata"]["resourceVersion"] = json!(before.resource_version());
+        self.apply(objects, manifest).await
+    }
+
+    async fn apply(&self, objects: &Api<DynamicObject>, manifest: Value) -> Result<(), Error> {
+        let written = objects.patch(&self.object.name, &params(), &Patch::Apply(&manifest)).await;
+        written.map(|_| ()).map_err(failed("apply", &self.object))
+    }
+
+    /// What to apply. The uid keeps the write from bringing back, or hitting
+    /// the successor of, an object that is gone.
+    fn manifest(&self, canary: &Canary, live: Option<&DynamicObject>, original: Option<&Original>) -> Value {
+        let ObjectName { kind, namespace, name } = &self.object;
+        let mut annotations = self.annotations.clone();
+        annotations.insert(APPLIED.to_owned(), self.shape());
+        let mut metadata = json!({"name": name, "namespace": namespace, "labels": self.labels});
+        if let Some(original) = original {
+            annotations.insert(ORIGINAL.to_owned(), original.written());
+        } else {
+            metadata["ownerReferences"] =
+                canary.controller_owner_ref(&()).into_iter().map(|o| json!(o)).collect();
+        }
+        metadata["annotations"] = json!(annotations);
+        if let Some(uid) = live.and_then(ResourceExt::uid) {
+            metadata["uid"] = json!(uid);
+        }
+        merged(json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}), &self.body)
+    }
+
+    /// Tells one set of fields from another, whatever their values.
+    fn shape(&self) -> String {
+        let keys = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>();
+        let shape = json!([keys(&self.labels), keys(&self.annotations), fields_of(&self.body)]);
+        let digest = Sha256::digest(shape.to_string());
+        digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Whose an object is.
+pub enum Standing {
+    /// This Canary made it.
+    Owned,
+    /// It was there before this Canary.
+    Adopted(Original),
+    /// Nobody's whom we know.
+    Foreign,
+    /// Another Canary's.
+    Taken(String),
+}
+
+impl Standing {
+    pub fn of(live: &DynamicObject, canary: &Canary) -> Self {
+        let owners = live.owner_references();
+        if owners.iter().any(|owner| Some(&owner.uid) == canary.uid().as_ref()) {
+            return Self::Owned;
+        }
+        if let Some(other) = owners.iter().find(|owner| owner.kind == "Canary") {
+            return Self::Taken(format!("Canary {}", other.name));
+        }
+        let original = live.annotations().get(ORIGINAL).map(|text| serde_json::from_str::<Original>(text));
+        match original {
+            None => Self::Foreign,
+            Some(Ok(original)) if original.canary == canary.name_any() => Self::Adopted(original),
+            Some(Ok(original)) => Self::Taken(format!("Canary {}", original.canary)),
+            Some(Err(_)) => Self::Taken(format!("whoever wrote its annotation {ORIGINAL}")),
+        }
+    }
+
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Self::Owned | Self::Adopted(_))
+    }
+}
+
+/// What an adopted object was before.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Original {
+    canary: String,
+    /// The merge patch that brings it back.
+    patch: Value,
+}
+
+impl Original {
+    fn written(&self) -> String {
+        json!(self).to_string()
+    }
+}
+
+/// Deletes what this Canary made and puts back what it adopted.
+pub async fn take_back(
+    client: &Client,
+    canary: &Canary,
+    seen: &dyn Lookup,
+    object: &ObjectName,
+) -> Result<(), Error> {
+    let Some(live) = object.find(seen) else { return Ok(()) };
+    match Standing::of(&live, canary) {
+        Standing::Owned => delete(client, object, &live).await,
+        Standing::Adopted(_) => put_back(client, canary, object).await,
+        Standing::Foreign | Standing::Taken(_) => Ok(()),
+    }
+}
+
+/// Turns an adopted object back into what it was. What others changed in it
+/// meanwhile stays, unless we had changed the same.
+pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> Result<(), Error> {
+    let objects = api(client, object);
+    let found = objects.get_opt(&object.name).await.map_err(failed("read", object))?;
+    let Some(live) = found else { return Ok(()) };
+    let Standing::Adopted(original) = Standing::of(&live, canary) else { return Ok(()) };
+    let ours = json!({"metadata": {
+        "resourceVersion": live.resource_version(),
+        "annotations": {APPLIED: null, ORIGINAL: null},
+    }});
+    let patch = merged(original.patch, &ours);
+    change(&objects, object, &patch).await
+}
+
+/// Changes these fields of an object that exists; one that is gone needs none.
+pub async fn change(objects: &Api<DynamicObject>, object: &ObjectName, patch: &Value) -> Result<(), Error> {
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    match objects.patch(&object.name, &params, &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        written => written.map(|_| ()).map_err(failed("put back", object)),
+    }
+}
+
+async fn delete(client: &Client, object: &ObjectName, live: &DynamicObject) -> Result<(), Error> {
+    let exactly = Preconditions { uid: live.uid(), resource_version: None };
+    let params = DeleteParams { preconditions: Some(exactly), ..Default::default() };
+    match api(client, object).delete(&object.name, &params).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        deleted => deleted.map(|_| ()).map_err(failed("delete", object)),
+    }
+}
+
+pub fn api(client: &Client, object: &ObjectName) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), &object.namespace, &object.kind)
+}
+
+/// The merge patch that turns one map into the other.
+pub fn difference(from: &Value, to: &Value) -> Value {
+    undo(from, to, &Value::Null).unwrap_or_else(|| json!({}))
+}
+
+fn params() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
+}
+
+/// With `force`, only a stale uid or version is a conflict.
+fn failed(doing: &'static str, object: &ObjectName) -> impl FnOnce(kube::Error) -> Error {
+    let object = object.clone();
+    move |why| match why {
+        kube::Error::Api(status) if status.code == 409 => Error::Changed { object },
+        why => Error::Api { doing, object, why: Box::new(why) },
+    }
+}
+
+fn merged(mut base: Value, patch: &Value) -> Value {
+    if let (Value::Object(base), Value::Object(patch)) = (&mut base, patch) {
+        for (key, value) in patch {
+            let slot = base.entry(key.clone()).or_insert(Value::Null);
+            *slot = if slot.is_object() && value.is_object() {
+                merged(slot.take(), value)
+            } else {
+                value.clone()
+            };
+        }
+    }
+    base
+}
+
+/// The part of an object that people write and that can be put back.
+fn picture(object: &DynamicObject) -> Value {
+    let mut annotations = object.annotations().clone();
+    annotations.retain(|key, _| key != APPLIED && key != ORIGINAL);
+    let mut picture = object.data.clone();
+    if let Value::Object(fields) = &mut picture {
+        fields.remove("status");
+        fields.insert("metadata".to_owned(), json!({"labels": object.labels(), "annotations": annotations}));
+    }
+    picture
+}
+
+/// The merge patch that turns `after` back into `before`. It names everything
+/// in `touched` even where both are equal: that may be changed later.
+fn undo(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
+    let (Value::Object(now), Value::Object(then)) = (after, before) else {
+        return (after != before || !touched.is_null()).then(|| before.clone());
+    };
+    let mut patch = Map::new();
+    for key in now.keys().chain(then.keys().filter(|key| !now.contains_key(*key))) {
+        let undone = match (now.get(key), then.get(key)) {
+            (Some(now), Some(then)) => undo(now, then, touched.get(key).unwrap_or(&Value::Null)),
+            (_, then) => Some(then.cloned().unwrap_or(Value::Null)),
+        };
+        if let Some(undone) = undone {
+            patch.insert(key.clone(), undone);
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Does the live value have all that was applied? Maps may have more, and so
+/// may the ports of a Service, which are told apart by number.
+fn covers(live: &Value, applied: &Value) -> bool {
+    match (live, applied) {
+        (Value::Object(live), Value::Object(applied)) => {
+            applied.iter().all(|(key, wanted)| match (live.get(key), wanted) {
+                (Some(Value::Array(live)), Value::Array(wanted)) if key == PORTS => {
+                    wanted.iter().all(|wanted| live.iter().any(|live| covers(live, wanted)))
+                }
+                (Some(Value::Object(live)), Value::Object(wanted)) if key == SELECTOR => live == wanted,
+                (Some(live), wanted) => covers(live, wanted),
+                (None, _) => false,
+            })
+        }
+        (Value::Array(live), Value::Array(applied)) => {
+            live.len() == applied.len()
+                && live.iter().zip(applied).all(|(live, applied)| covers(live, applied))
+        }
+        (Value::Number(live), Value::Number(applied)) => live.as_f64() == applied.as_f64(),
+        (live, applied) => live == applied,
+    }
+}
+
+/// A keyed list.
+const PORTS: &str = "ports";
+/// A map that is applied as a whole.
+const SELECTOR: &str = "selector";
+
+fn fields_of(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .map(|(key, value)| (key.clone(), if key == PORTS { value.clone() } else { fields_of(value) }))
+            .collect(),
+        Value::Array(items) => items.iter().map(fields_of).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undoing_brings_back_what_was_and_leaves_the_rest() {
+        let before = json!({"spec": {"selector": {"app": "web", "tier": "front"}, "type": "ClusterIP"}});
+        let after = json!({"spec": {"selector": {"app": "web-primary"}, "type": "ClusterIP", "new": 1}});
+        let patch = undo(&after, &before, &Value::Null).unwrap();
+        assert_eq!(patch, json!({"spec": {"selector": {"app": "web", "tier": "front"}, "new": null}}));
+        let mut later = merged(after, &json!({"spec": {"theirs": true}}));
+        json_patch::merge(&mut later, &patch);
+        assert_eq!(later, merged(before, &json!({"spec": {"theirs": true}})));
+    }
+
+    #[test]
+    fn what_is_touched_is_remembered_even_if_it_was_equal() {
+        let same = json!({"spec": {"weight": 100, "other": 1}});
+        let patch = undo(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
+        assert_eq!(patch, json!({"spec": {"weight": 100}}));
+    }
+
+    #[test]
+    fn ports_of_others_do_not_matter_but_backends_do() {
+        let port = json!({"ports": [{"port": 80}]});
+        assert!(covers(&json!({"ports": [{"port": 443}, {"port": 80, "protocol": "TCP"}]}), &port));
+        assert!(!covers(&json!({"ports": [{"port": 443}]}), &port));
+        let backends = json!({"backends": [{"weight": 1}]});
+        assert!(!covers(&json!({"backends": [{"weight": 1}, {"weight": 2}]}), &backends));
+        assert!(covers(&json!({"backends": [{"weight": 1.0}]}), &backends));
+    }
+
+    #[test]
+    fn a_selector_counts_as_a_whole() {
+        let wanted = json!({"selector": {"app": "web"}});
+        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &wanted));
+    }
+}

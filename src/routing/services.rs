@@ -1,0 +1,218 @@
+//! The three Services of a Canary: the apex that everybody calls, one for the
+//! primary and one for the canary.
+//!
+//! A Service is headless or not from its first day: the API has no way to
+//! change that later. A target of kind Service brings its own Services.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOrString};
+use kube::{
+    Client, ResourceExt,
+    api::{ApiResource, DynamicObject},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Arms, Error, Lookup, ObjectName, Subject, Unsupported,
+    object::{self, Standing, Wanted},
+};
+use crate::{
+    api::{
+        Canary,
+        canary::{TargetKind, service},
+    },
+    engine::action::Stable,
+};
+
+type Labels = BTreeMap<String, String>;
+
+/// What the Services are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Names {
+    pub apex: String,
+    pub primary: String,
+    pub canary: String,
+}
+
+impl Names {
+    pub fn of(canary: &Canary) -> Self {
+        let written = canary.spec.service.as_ref().and_then(|service| service.name.clone());
+        let apex =
+            written.filter(|name| !name.is_empty()).unwrap_or_else(|| canary.spec.target_ref.name.clone());
+        Self { primary: format!("{apex}-primary"), canary: format!("{apex}-canary"), apex }
+    }
+}
+
+/// Whom the apex Service leads to, for those that no route divides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apex {
+    Stable,
+    Canary,
+}
+
+/// Refuses a Canary whose Services cannot be made.
+pub fn check(canary: &Canary) -> Result<(), Unsupported> {
+    if canary.spec.service.is_none() && makes_services(canary) {
+        return Err(Unsupported::NoService);
+    }
+    let longest = Names::of(canary).primary;
+    if longest.len() > 63 { Err(Unsupported::NameTooLong { name: longest }) } else { Ok(()) }
+}
+
+pub fn objects(canary: &Canary) -> Vec<ObjectName> {
+    let Names { apex, primary, canary: candidate } = Names::of(canary);
+    if makes_services(canary) {
+        [apex, primary, candidate].map(|name| named(canary, name)).into()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Do the Services lead where they should?
+pub fn stand(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> bool {
+    wanted(on, seen, apex, stable).iter().all(|service| service.stands(on.canary, seen))
+}
+
+/// Makes the Services lead there. The backends come first: whoever changes
+/// the apex must find them in place.
+pub async fn ensure(
+    client: &Client,
+    on: &Subject<'_>,
+    seen: &dyn Lookup,
+    apex: Apex,
+    stable: Stable,
+) -> Result<(), Error> {
+    for service in wanted(on, seen, apex, stable) {
+        service.ensure(client, on.canary, seen).await?;
+    }
+    Ok(())
+}
+
+/// Adopted Services are as they were, and an apex of ours leads to the target.
+pub fn restored(canary: &Canary, seen: &dyn Lookup) -> bool {
+    let adopted = |name: &ObjectName| {
+        name.find(seen).is_some_and(|live| matches!(Standing::of(&live, canary), Standing::Adopted(_)))
+    };
+    !objects(canary).iter().any(adopted) && astray(canary, seen).is_none()
+}
+
+/// Puts adopted Services back and points an apex of ours to the target; the
+/// garbage collector takes it away with the Canary, unless people asked for
+/// what it leaves behind.
+pub async fn restore(client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    for name in objects(canary) {
+        object::put_back(client, canary, &name).await?;
+    }
+    if let Some((apex, patch)) = astray(canary, seen) {
+        object::change(&object::api(client, &apex), &apex, &patch).await?;
+    }
+    Ok(())
+}
+
+/// An apex of ours that does not lead to the target, and the patch that makes
+/// it. The canary Service knows how the target's pods are selected.
+fn astray(canary: &Canary, seen: &dyn Lookup) -> Option<(ObjectName, Value)> {
+    let names = Names::of(canary);
+    let apex = makes_services(canary).then(|| named(canary, names.apex))?;
+    let live = apex.find(seen)?;
+    let target = named(canary, names.canary).find(seen)?;
+    let selector = |service: &DynamicObject| service.data["spec"]["selector"].clone();
+    let (now, wanted) = (selector(&live), selector(&target));
+    let ours = matches!(Standing::of(&live, canary), Standing::Owned);
+    (ours && wanted.is_object() && now != wanted)
+        .then(|| (apex, json!({"spec": {"selector": object::difference(&now, &wanted)}})))
+}
+
+fn wanted(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> Vec<Wanted> {
+    let Subject { canary, arms } = on;
+    let Some(spec) = canary.spec.service.as_ref().filter(|_| makes_services(canary)) else {
+        return Vec::new();
+    };
+    let names = Names::of(canary);
+    let stable = match stable {
+        Stable::Primary => &arms.primary,
+        Stable::Previous => &arms.previous,
+    };
+    let front = match apex {
+        Apex::Stable => stable,
+        Apex::Canary => &arms.canary,
+    };
+    [
+        (names.primary, stable, &spec.primary),
+        (names.canary, &arms.canary, &spec.canary),
+        (names.apex, front, &spec.apex),
+    ]
+    .map(|(name, pods, metadata)| {
+        let name = named(canary, name);
+        let live = name.find(seen);
+        one(canary, spec, arms, name, live.as_deref(), pods, metadata.clone().unwrap_or_default())
+    })
+    .into()
+}
+
+fn one(
+    canary: &Canary,
+    spec: &service::Service,
+    arms: &Arms,
+    name: ObjectName,
+    live: Option<&DynamicObject>,
+    pods: &Labels,
+    mut metadata: service::Metadata,
+) -> Wanted {
+    let ours = live.is_none_or(|live| matches!(Standing::of(live, canary), Standing::Owned));
+    if ours {
+        // ServiceMonitors written for Flagger find the Services by it.
+        metadata.labels.entry("app".to_owned()).or_insert_with(|| name.name.clone());
+    }
+    let mut body = json!({"spec": {"selector": pods, "ports": ports(spec, arms, live)}});
+    let headless = match live {
+        None => spec.headless,
+        Some(live) => live.data["spec"]["clusterIP"] == "None",
+    };
+    if headless {
+        body["spec"]["clusterIP"] = json!("None");
+    }
+    if let Some(preference) = spec.traffic_distribution {
+        body["spec"]["trafficDistribution"] = json!(preference);
+    }
+    Wanted::new(canary, name, metadata, body)
+}
+
+fn ports(spec: &service::Service, arms: &Arms, live: Option<&DynamicObject>) -> Vec<Value> {
+    let own_target = spec.target_port.clone().filter(|target| *target != IntOrString::Int(0));
+    let target = own_target.unwrap_or(IntOrString::Int(spec.port.into()));
+    let name = spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http");
+    let mut first = json!({
+        "name": free_name(name, spec.port, live), "port": spec.port, "protocol": "TCP", "targetPort": target,
+    });
+    if let Some(protocol) = &spec.app_protocol {
+        first["appProtocol"] = json!(protocol);
+    }
+    let served = |name: &str, port: u16| {
+        port == spec.port
+            || target == IntOrString::Int(port.into())
+            || target == IntOrString::String(name.to_owned())
+    };
+    let discovered = arms.ports.iter().filter(|(name, port)| spec.port_discovery && !served(name, **port));
+    let others = discovered.map(|(name, port)| {
+        json!({"name": free_name(name, *port, live), "port": port, "protocol": "TCP", "targetPort": port})
+    });
+    std::iter::once(first).chain(others).collect()
+}
+
+/// An adopted Service may have another port by that name, which people use.
+fn free_name(name: &str, port: u16, live: Option<&DynamicObject>) -> String {
+    let ports = live.and_then(|live| live.data["spec"]["ports"].as_array()).into_iter().flatten();
+    let mut others = ports.filter(|other| other["port"] != json!(port));
+    if others.any(|other| other["name"] == json!(name)) { format!("{name}-{port}") } else { name.to_owned() }
+}
+
+fn makes_services(canary: &Canary) -> bool {
+    canary.spec.target_ref.kind != TargetKind::Service
+}
+
+fn named(canary: &Canary, name: String) -> ObjectName {
+    let kind = ApiResource::erase::<Service>(&());
+    ObjectName { kind, namespace: canary.namespace().unwrap_or_default(), name }
+}

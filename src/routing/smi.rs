@@ -1,0 +1,334 @@
+//! The Service Mesh Interface: a TrafficSplit over the primary and the canary
+//! Service, in whichever version the cluster serves.
+//!
+//! Weights are relative, so a share finer than a percent is written as part of
+//! a thousand or ten thousand. Chosen requests are described by an
+//! HTTPRouteGroup, which the split names; what does not match goes to the apex
+//! Service, that is to the stable side. A split therefore either divides or
+//! chooses, never both.
+//!
+//! SMI has no status: a split is in force when it is written.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kube::{
+    Client, ResourceExt,
+    api::{ApiResource, DynamicObject},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Capabilities, Error, Lookup, ObjectName, Router, Subject,
+    object::{self, Standing, Wanted},
+    services::{self, Apex, Names},
+};
+use crate::{
+    api::{
+        Canary, Weight,
+        canary::{HttpMatch, StringMatch, service::Metadata},
+    },
+    engine::action::{Split, Stable},
+};
+
+/// The conditions of a split as people wrote them: an HTTPRouteGroup says less.
+const MATCH: &str = "serin.dev/match";
+
+/// A version of `split.smi-spec.io`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SplitVersion {
+    /// Weights are quantities.
+    V1Alpha1,
+    /// Weights are integers.
+    V1Alpha2,
+    /// A split may name HTTPRouteGroups.
+    V1Alpha3,
+    V1Alpha4,
+}
+
+impl SplitVersion {
+    pub fn parse(version: &str) -> Option<Self> {
+        [Self::V1Alpha1, Self::V1Alpha2, Self::V1Alpha3, Self::V1Alpha4]
+            .into_iter()
+            .find(|known| known.as_str() == version)
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V1Alpha1 => "v1alpha1",
+            Self::V1Alpha2 => "v1alpha2",
+            Self::V1Alpha3 => "v1alpha3",
+            Self::V1Alpha4 => "v1alpha4",
+        }
+    }
+}
+
+/// Writes a TrafficSplit.
+#[derive(Clone, Debug)]
+pub struct Smi {
+    version: SplitVersion,
+    /// None where the cluster has none, or none that the split can name.
+    route_groups: Option<ApiResource>,
+}
+
+impl Smi {
+    pub fn new(version: SplitVersion, route_groups: Option<ApiResource>) -> Self {
+        Self { version, route_groups: route_groups.filter(|_| version >= SplitVersion::V1Alpha3) }
+    }
+
+    fn split_name(&self, canary: &Canary) -> ObjectName {
+        let version = self.version.as_str();
+        let kind = ApiResource {
+            group: "split.smi-spec.io".to_owned(),
+            version: version.to_owned(),
+            api_version: format!("split.smi-spec.io/{version}"),
+            kind: "TrafficSplit".to_owned(),
+            plural: "trafficsplits".to_owned(),
+        };
+        ObjectName { kind, namespace: canary.namespace().unwrap_or_default(), name: Names::of(canary).apex }
+    }
+
+    fn group_name(&self, canary: &Canary) -> Option<ObjectName> {
+        let kind = self.route_groups.clone()?;
+        let namespace = canary.namespace().unwrap_or_default();
+        Some(ObjectName { kind, namespace, name: Names::of(canary).canary })
+    }
+
+    /// The objects of a split besides the Services, in the order to write them.
+    fn wanted(&self, canary: &Canary, split: &Split) -> Vec<Wanted> {
+        let names = Names::of(canary);
+        let hosts = canary.spec.service.as_ref().map(|service| &service.hosts[..]).unwrap_or_default();
+        let root = hosts.first().unwrap_or(&names.apex);
+        let group = self.group_name(canary).filter(|_| !split.matches.is_empty());
+        let share = if group.is_some() { Weight::FULL } else { split.canary };
+        let [candidate, stable] = self.weights(share);
+        let mut spec = json!({
+            "service": root,
+            "backends": [
+                {"service": names.canary, "weight": candidate},
+                {"service": names.primary, "weight": stable},
+            ],
+        });
+        let mut metadata = Metadata::default();
+        let group = group.map(|group| {
+            spec["matches"] = json!([{"kind": "HTTPRouteGroup", "name": group.name}]);
+            metadata.annotations.insert(MATCH.to_owned(), json!(*split.matches).to_string());
+            let matches = conditions(&split.matches);
+            // Before v1alpha3 there was no `spec`.
+            let body = match group.kind.version.as_str() {
+                "v1alpha2" => json!({"matches": matches}),
+                _ => json!({"spec": {"matches": matches}}),
+            };
+            Wanted::new(canary, group, Metadata::default(), body)
+        });
+        let split = Wanted::new(canary, self.split_name(canary), metadata, json!({"spec": spec}));
+        group.into_iter().chain([split]).collect()
+    }
+
+    /// The canary's part and the stable side's, in the smallest whole numbers
+    /// that read as percent or a power of ten finer.
+    fn weights(&self, canary: Weight) -> [Value; 2] {
+        let finest =
+            [100, 10, 1].into_iter().find(|unit| canary.hundredths().is_multiple_of(*unit)).unwrap_or(1);
+        [canary, canary.rest()].map(|weight| {
+            let parts = weight.hundredths() / finest;
+            match self.version {
+                SplitVersion::V1Alpha1 => json!(parts.to_string()),
+                SplitVersion::V1Alpha2 | SplitVersion::V1Alpha3 | SplitVersion::V1Alpha4 => json!(parts),
+            }
+        })
+    }
+
+    /// What a TrafficSplit says; none if it says nothing that we would.
+    fn read(&self, canary: &Canary, live: &DynamicObject, stable: Stable) -> Option<Split> {
+        let names = Names::of(canary);
+        let spec = &live.data["spec"];
+        let parts = |name: &str| {
+            let backends = spec["backends"].as_array()?;
+            thousandths(&backends.iter().find(|backend| backend["service"] == *name)?["weight"])
+        };
+        let (candidate, rest) = (parts(&names.canary)?, parts(&names.primary)?);
+        let all = candidate.checked_add(rest).filter(|all| *all > 0)?;
+        let hundredths = u128::from(candidate) * 10_000 / u128::from(all);
+        let weight = Weight::from_hundredths(u16::try_from(hundredths).ok()?)?;
+        let split = Split { stable, ..Split::weight(weight) };
+        if spec["matches"].as_array().is_none_or(Vec::is_empty) {
+            return Some(split);
+        }
+        let matches: Vec<HttpMatch> = serde_json::from_str(live.annotations().get(MATCH)?).ok()?;
+        Some(Split { canary: Weight::ZERO, matches: Arc::from(matches), ..split })
+    }
+}
+
+#[async_trait]
+impl Router for Smi {
+    fn name(&self) -> String {
+        format!("smi ({})", self.version.as_str())
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let finest_weight = Weight::from_hundredths(1).unwrap_or(Weight::FULL);
+        Capabilities { finest_weight, matches: self.route_groups.is_some(), ..Capabilities::SWITCH }
+    }
+
+    fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+        let HttpMatch {
+            name: _,
+            uri: _,
+            scheme,
+            method,
+            authority,
+            headers: _,
+            without_headers,
+            query_params,
+            ignore_uri_case: _,
+            port,
+            source_labels,
+            source_namespace,
+            gateways: _,
+            other,
+        } = condition;
+        let unknown = [
+            ("scheme", scheme.is_some()),
+            (
+                "a method other than an exact one",
+                method.as_ref().is_some_and(|method| method.exact.is_none()),
+            ),
+            ("authority", authority.is_some()),
+            ("withoutHeaders", !without_headers.is_empty()),
+            ("queryParams", !query_params.is_empty()),
+            ("port", port.is_some()),
+            ("sourceLabels", !source_labels.is_empty()),
+            ("sourceNamespace", source_namespace.is_some()),
+            ("a field of another mesh", !other.is_empty()),
+        ];
+        unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
+    }
+
+    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
+        let mut objects = services::objects(canary);
+        objects.push(self.split_name(canary));
+        objects.extend(self.group_name(canary));
+        objects
+    }
+
+    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
+        let stable = [Stable::Primary, Stable::Previous]
+            .into_iter()
+            .find(|stable| services::stand(on, seen, Apex::Stable, *stable))?;
+        let live = self.split_name(on.canary).find(seen)?;
+        let split = self.read(on.canary, &live, stable)?;
+        self.wanted(on.canary, &split).iter().all(|object| object.stands(on.canary, seen)).then_some(split)
+    }
+
+    async fn set(
+        &self,
+        client: &Client,
+        on: &Subject<'_>,
+        seen: &dyn Lookup,
+        split: &Split,
+    ) -> Result<(), Error> {
+        self.capabilities().allow(split, || self.name())?;
+        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
+        for object in self.wanted(on.canary, split) {
+            object.ensure(client, on.canary, seen).await?;
+        }
+        Ok(())
+    }
+
+    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
+        let ours =
+            |name: ObjectName| name.find(seen).is_some_and(|live| Standing::of(&live, canary).is_ours());
+        services::restored(canary, seen)
+            && !ours(self.split_name(canary))
+            && !self.group_name(canary).is_some_and(ours)
+    }
+
+    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+        // The apex leads to the target before the split lets go of it.
+        services::restore(client, canary, seen).await?;
+        object::take_back(client, canary, seen, &self.split_name(canary)).await?;
+        match self.group_name(canary) {
+            Some(group) => object::take_back(client, canary, seen, &group).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A weight, be it a number or a quantity (`5`, `"5"`, `"500m"`).
+fn thousandths(weight: &Value) -> Option<u64> {
+    match weight {
+        Value::Number(number) => number.as_u64()?.checked_mul(1000),
+        Value::String(text) => match text.strip_suffix('m') {
+            Some(thousandths) => thousandths.parse().ok(),
+            None => text.parse::<u64>().ok()?.checked_mul(1000),
+        },
+        _ => None,
+    }
+}
+
+/// In the words of an HTTPRouteGroup, where everything is a regular expression.
+fn conditions(matches: &[HttpMatch]) -> Vec<Value> {
+    let condition = |(at, condition): (usize, &HttpMatch)| {
+        let name = condition.name.clone().unwrap_or_else(|| format!("match-{at}"));
+        let mut group = json!({"name": name});
+        if let Some(uri) = &condition.uri {
+            let case = if condition.ignore_uri_case { "(?i)" } else { "" };
+            group["pathRegex"] = json!(format!("{case}{}", regex(uri)));
+        }
+        if let Some(method) = condition.method.as_ref().and_then(|method| method.exact.as_ref()) {
+            group["methods"] = json!([method]);
+        }
+        if !condition.headers.is_empty() {
+            group["headers"] =
+                condition.headers.iter().map(|(name, value)| json!({name: regex(value)})).collect();
+        }
+        group
+    };
+    matches.iter().enumerate().map(condition).collect()
+}
+
+fn regex(text: &StringMatch) -> String {
+    let StringMatch { exact, prefix, suffix, regex } = text;
+    match (exact, prefix, suffix, regex) {
+        (Some(exact), ..) => regex::escape(exact),
+        (_, Some(prefix), ..) => format!("{}.*", regex::escape(prefix)),
+        (_, _, Some(suffix), _) => format!(".*{}", regex::escape(suffix)),
+        (_, _, _, Some(regex)) => regex.clone(),
+        (None, None, None, None) => ".*".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(version: SplitVersion, percent: f64) -> [Value; 2] {
+        Smi::new(version, None).weights(Weight::from_percent(percent).unwrap())
+    }
+
+    #[test]
+    fn a_share_is_written_in_the_coarsest_parts_that_are_exact() {
+        assert_eq!(weights(SplitVersion::V1Alpha2, 5.0), [json!(5), json!(95)]);
+        assert_eq!(weights(SplitVersion::V1Alpha4, 0.5), [json!(5), json!(995)]);
+        assert_eq!(weights(SplitVersion::V1Alpha4, 0.01), [json!(1), json!(9999)]);
+        assert_eq!(weights(SplitVersion::V1Alpha1, 33.3), [json!("333"), json!("667")]);
+    }
+
+    #[test]
+    fn a_weight_may_be_a_quantity() {
+        assert_eq!(thousandths(&json!(5)), Some(5000));
+        assert_eq!(thousandths(&json!("5")), Some(5000));
+        assert_eq!(thousandths(&json!("500m")), Some(500));
+        assert_eq!(thousandths(&json!("half")), None);
+    }
+
+    #[test]
+    fn comparisons_become_regular_expressions() {
+        let exact = StringMatch { exact: Some("a.b".to_owned()), ..Default::default() };
+        let prefix = StringMatch { prefix: Some("/api".to_owned()), ..Default::default() };
+        assert_eq!(regex(&exact), r"a\.b");
+        assert_eq!(regex(&prefix), "/api.*");
+        assert_eq!(regex(&StringMatch::default()), ".*");
+    }
+}
