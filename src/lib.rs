@@ -7,6 +7,7 @@
 //! | [`api`]      | what people write: the custom resources, one file a kind   | nobody       |
 //! | [`engine`]   | the release state machine; pure                            | `api`        |
 //! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
+//! | [`metrics`]  | where measurements come from                               | `api`, `analysis` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
@@ -18,3 +19,4 @@ pub mod api;
 pub mod cli;
 pub mod engine;
 pub mod local;
+pub mod metrics;

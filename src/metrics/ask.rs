@@ -92,7 +92,9 @@ pub enum Refusal {
         "{what} is PromQL and there is no Prometheus to ask; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
     )]
     NoPrometheus { what: String },
-    #[error("{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090")]
+    #[error(
+        "{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090"
+    )]
     Address { address: String },
     #[error("judge {judge} needs {needs}, which {what} does not give; {instead}")]
     Form { judge: &'static str, needs: &'static str, what: String, instead: &'static str },
@@ -147,7 +149,12 @@ impl Writer<'_> {
         let Some(server) = self.server() else {
             let (query, reduce) = match (built_in, judge) {
                 (_, JudgeType::MannWhitney) => {
-                    return Err(self.lacks(judge, "the scrape source", Form::Samples, "use judge sequential"));
+                    return Err(self.lacks(
+                        judge,
+                        "the scrape source",
+                        Form::Samples,
+                        "use judge sequential",
+                    ));
                 }
                 (BuiltIn::SuccessRate, _) => (builtin::scraped_requests(), None),
                 (BuiltIn::Duration, JudgeType::Sequential) => (builtin::scraped_durations(), None),
@@ -221,7 +228,12 @@ impl Writer<'_> {
                 return Err(self.lacks(judge, &name, Form::Counts, instead));
             }
             (JudgeType::MannWhitney, None, _, _) => {
-                return Err(self.lacks(judge, &name, Form::Samples, "add query to the template, or use judge sequential"));
+                return Err(self.lacks(
+                    judge,
+                    &name,
+                    Form::Samples,
+                    "add query to the template, or use judge sequential",
+                ));
             }
             (JudgeType::Threshold, None, None, None) => {
                 return Err(Refusal::Nothing { metric: self.metric.name.clone() });
@@ -239,10 +251,11 @@ impl Writer<'_> {
             let server = asked.address.as_deref().or_else(|| self.server());
             asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
         }
-        let secret = spec.provider.secret_ref.as_ref().map(|secret| SecretName {
-            namespace: template.namespace.to_owned(),
-            name: secret.name.clone(),
-        });
+        let secret = spec
+            .provider
+            .secret_ref
+            .as_ref()
+            .map(|secret| SecretName { namespace: template.namespace.to_owned(), name: secret.name.clone() });
         Ok(self.ask(asked, secret, query, reduce))
     }
 
@@ -294,7 +307,11 @@ fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvide
 fn address(text: &str) -> Result<String, Refusal> {
     let refused = || Refusal::Address { address: text.to_owned() };
     let url = reqwest::Url::parse(text).map_err(|_| refused())?;
-    if ["http", "https"].contains(&url.scheme()) && url.has_host() { Ok(text.to_owned()) } else { Err(refused()) }
+    if ["http", "https"].contains(&url.scheme()) && url.has_host() {
+        Ok(text.to_owned())
+    } else {
+        Err(refused())
+    }
 }
 
 /// One text for each arm, which must differ where the source itself does not
@@ -343,9 +360,9 @@ fn check_selectors(template: &str, query: &Query) -> Result<(), Refusal> {
         Query::Scalar(text) => check("query", text),
         Query::Histogram(of) => check("histogram", &of.canary).and(check("histogram", &of.primary)),
         Query::Samples(of) => check("query", &of.canary).and(check("query", &of.primary)),
-        Query::Counts(arms) => [&arms.canary, &arms.primary].into_iter().try_for_each(|arm| {
-            check("counts", arm.part.query()).and(check("counts.total", &arm.total))
-        }),
+        Query::Counts(arms) => [&arms.canary, &arms.primary]
+            .into_iter()
+            .try_for_each(|arm| check("counts", arm.part.query()).and(check("counts.total", &arm.total))),
     }
 }
 

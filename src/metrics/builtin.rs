@@ -70,8 +70,7 @@ const LINKERD: Series = Series {
     durations: "response_latency_ms",
     ..ISTIO
 };
-const OSM: Series =
-    Series { requests: "osm_request_total", durations: "osm_request_duration_ms", ..ISTIO };
+const OSM: Series = Series { requests: "osm_request_total", durations: "osm_request_duration_ms", ..ISTIO };
 const ENVOY: Series = Series {
     requests: "envoy_cluster_upstream_rq",
     good: r#"envoy_response_code!~"5.*""#,
@@ -153,16 +152,26 @@ impl Table {
             | Provider::GatewayApiV1Beta1
             | Provider::Xds => (HTTP, pods()),
             Provider::Nginx => {
-                let labels = |canary| format!(r#"namespace="{namespace}",ingress="{ingress}",canary{canary}"""#);
+                let labels =
+                    |canary| format!(r#"namespace="{namespace}",ingress="{ingress}",canary{canary}"""#);
                 (NGINX, Arms { canary: labels("!="), primary: labels("=") })
             }
             Provider::Contour => {
                 let service = pattern(service);
-                (ENVOY, named(&|arm| format!(r#"envoy_cluster_name=~"{namespace}_{service}-{arm}_[0-9a-zA-Z-]+""#)))
+                (
+                    ENVOY,
+                    named(&|arm| {
+                        format!(r#"envoy_cluster_name=~"{namespace}_{service}-{arm}_[0-9a-zA-Z-]+""#)
+                    }),
+                )
             }
             Provider::Gloo => (
                 ENVOY,
-                named(&|arm| format!(r#"envoy_cluster_name=~"{namespace}-{target}-{arm}upstream-[0-9a-zA-Z-]+_[0-9a-zA-Z-]+""#)),
+                named(&|arm| {
+                    format!(
+                        r#"envoy_cluster_name=~"{namespace}-{target}-{arm}upstream-[0-9a-zA-Z-]+_[0-9a-zA-Z-]+""#
+                    )
+                }),
             ),
             Provider::Kuma => {
                 (ENVOY, named(&|arm| format!(r#"service=~"{target}-{arm}_{namespace}_svc_[0-9a-zA-Z-]+""#)))

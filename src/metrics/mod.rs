@@ -35,6 +35,7 @@
 mod ask;
 mod builtin;
 mod credentials;
+mod http;
 mod in_flight;
 pub mod prometheus;
 mod quantile;
@@ -48,7 +49,7 @@ use jiff::Timestamp;
 
 use crate::analysis::measurement::{Arms, Measurement};
 
-pub use ask::{Ask, Reduce, Refusal, SecretName, Subject, Template};
+pub use ask::{Ask, MetricOf, Reduce, Refusal, SecretName, Subject, Template};
 pub use credentials::Credentials;
 pub use sources::Sources;
 pub use template::TemplateError;
@@ -75,7 +76,7 @@ pub struct View<'a> {
 }
 
 /// The time a measurement is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     pub since: Timestamp,
     pub until: Timestamp,
@@ -181,7 +182,8 @@ impl Unit {
     /// Series have their unit in their name; those that have none and yet
     /// count milliseconds are Envoy's and APISIX's.
     fn of_series(query: &str) -> Self {
-        let milliseconds = ["_milliseconds_bucket", "_ms_bucket", "_rq_time_bucket", "apisix_http_latency_bucket"];
+        let milliseconds =
+            ["_milliseconds_bucket", "_ms_bucket", "_rq_time_bucket", "apisix_http_latency_bucket"];
         if milliseconds.iter().any(|unit| query.contains(unit)) { Self::Milliseconds } else { Self::Seconds }
     }
 }

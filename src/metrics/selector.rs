@@ -31,7 +31,9 @@ enum Test {
 /// Why a text selects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSelector {
-    #[error("{text:?} is no selector of series, such as http_requests_total{{status=~\"5..\"}}: {expected} is missing at {at:?}")]
+    #[error(
+        "{text:?} is no selector of series, such as http_requests_total{{status=~\"5..\"}}: {expected} is missing at {at:?}"
+    )]
     Expected { text: String, expected: &'static str, at: String },
     #[error("{pattern:?} is no regular expression: {why}")]
     Pattern { pattern: String, why: String },
@@ -83,6 +85,22 @@ impl Selection {
     }
 }
 
+/// The selector that an expression is, or is the sum over.
+pub fn summed(expression: &str) -> Option<&str> {
+    if Selector::parse(expression).is_ok() {
+        return Some(expression.trim());
+    }
+    let mut reader = Reader { text: expression, at: 0 };
+    let opens = reader.take("sum") && reader.grouping() && reader.take("(");
+    reader.space();
+    let from = reader.at;
+    let selector = if opens { reader.selector().ok() } else { None };
+    selector?;
+    let to = reader.at;
+    let closes = reader.take(")") && reader.grouping() && reader.end().is_ok();
+    closes.then(|| expression[from..to].trim())
+}
+
 struct Reader<'t> {
     text: &'t str,
     at: usize,
@@ -110,6 +128,16 @@ impl<'t> Reader<'t> {
         let found = rest.strip_prefix(word).is_some_and(|after| after.starts_with(char::is_whitespace));
         self.at += if found { word.len() } else { 0 };
         found
+    }
+
+    /// `by (label, other)`, if it is there; false if it is there and broken.
+    fn grouping(&mut self) -> bool {
+        if !self.take("by") {
+            return true;
+        }
+        let opens = self.take("(");
+        while self.name(false).is_some() && self.take(",") {}
+        opens && self.take(")")
     }
 
     fn expected<T>(&self, expected: &'static str) -> Result<T, BadSelector> {
@@ -148,7 +176,11 @@ impl<'t> Reader<'t> {
                 }
             }
         }
-        if name.is_none() && matchers.is_empty() { self.expected("a name") } else { Ok(Selector { name, matchers }) }
+        if name.is_none() && matchers.is_empty() {
+            self.expected("a name")
+        } else {
+            Ok(Selector { name, matchers })
+        }
     }
 
     fn matcher(&mut self) -> Result<Matcher, BadSelector> {
@@ -172,7 +204,9 @@ impl<'t> Reader<'t> {
     fn quoted(&mut self) -> Result<String, BadSelector> {
         self.space();
         let mut chars = self.rest().char_indices();
-        let Some((_, quote @ ('"' | '\'' | '`'))) = chars.next() else { return self.expected("a value in quotes") };
+        let Some((_, quote @ ('"' | '\'' | '`'))) = chars.next() else {
+            return self.expected("a value in quotes");
+        };
         let mut value = String::new();
         while let Some((at, c)) = chars.next() {
             match c {
@@ -230,7 +264,9 @@ mod tests {
 
     #[test]
     fn what_is_no_selector_is_refused_with_an_example() {
-        for text in ["", "{}", "rate(a[1m])", "a{b}", "a{b=c}", "a{b=\"c\"", "a{b=\"c", "a b", "9a", "a{b=~\"(\"}"] {
+        for text in
+            ["", "{}", "rate(a[1m])", "a{b}", "a{b=c}", "a{b=\"c\"", "a{b=\"c", "a b", "9a", "a{b=~\"(\"}"]
+        {
             let error = Selector::parse(text).expect_err(text).to_string();
             assert!(error.contains("http_requests_total") || error.contains("regular expression"), "{error}");
         }
@@ -242,5 +278,38 @@ mod tests {
         let meant = selection.among(|selector| selector.names("c")).unwrap();
         assert_eq!(meant.name.as_deref(), Some("c"));
         assert!(selection.among(|_| false).is_none());
+    }
+
+    #[test]
+    fn a_sum_over_a_selector_is_taken_apart() {
+        let inner = r#"a_bucket{x="1) by (",y=~"b|c"}"#;
+        for expression in [
+            inner.to_owned(),
+            format!("sum({inner})"),
+            format!("sum ( {inner} ) "),
+            format!("sum by (le) ({inner})"),
+            format!("sum by(le,pod)({inner})"),
+            format!("sum({inner}) by (le)"),
+            format!("sum({inner})by(le)"),
+        ] {
+            assert_eq!(summed(&expression), Some(inner), "{expression}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        for expression in [
+            "sum(a) + sum(b)",
+            "sum(rate(a[1m]))",
+            "max(a)",
+            "sum(a) by (le) * 2",
+            "sum without (x) (a)",
+            "a + b",
+            "(a)",
+            "sum(a) / sum(b)",
+        ] {
+            assert_eq!(summed(expression), None, "{expression}");
+        }
+        assert_eq!(summed("summary_total"), Some("summary_total"));
     }
 }

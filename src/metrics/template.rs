@@ -120,7 +120,8 @@ impl Words {
     }
 
     fn scope(&self, arm: Arm, missing: &Arc<Mutex<Option<String>>>) -> Scope {
-        let variables = self.variables.iter().map(|(name, value)| (name.clone(), Value::from(value))).collect();
+        let variables =
+            self.variables.iter().map(|(name, value)| (name.clone(), Value::from(value))).collect();
         let variables = Scope { prefix: "variables.", words: variables, missing: missing.clone() };
         let words = [
             ("name", Value::from(&self.name)),
@@ -191,7 +192,8 @@ fn printf(format: &str, values: Rest<Value>) -> Result<String, Error> {
             text.push_str(parts.next().unwrap_or_default());
             continue;
         }
-        let rest = part.strip_prefix(['s', 'v', 'd']).ok_or_else(|| bad("has a verb other than %s, %v and %d"))?;
+        let rest =
+            part.strip_prefix(['s', 'v', 'd']).ok_or_else(|| bad("has a verb other than %s, %v and %d"))?;
         match values.next() {
             Some(value) if value.is_undefined() => return Err(ErrorKind::UndefinedError.into()),
             Some(value) => text.push_str(&value.to_string()),
@@ -290,7 +292,10 @@ mod tests {
     fn the_words_of_flagger_are_known() {
         check("{{name}}/{{ namespace }}/{{ target }}/{{ service }}", "shop/prod/web/web-svc");
         check("{{ ingress }} {{ route }} [{{ interval }}] {{ arm }}", "web-ing web-route [1m] canary");
-        check(r#"x{path="{{ variables.path }}",a=~"{{ target }}-[0-9]+(-[0-9]+)"}"#, r#"x{path="/a{1,2}",a=~"web-[0-9]+(-[0-9]+)"}"#);
+        check(
+            r#"x{path="{{ variables.path }}",a=~"{{ target }}-[0-9]+(-[0-9]+)"}"#,
+            r#"x{path="/a{1,2}",a=~"web-[0-9]+(-[0-9]+)"}"#,
+        );
     }
 
     #[test]
@@ -317,7 +322,10 @@ mod tests {
             "template errors: query uses variables.direction, which nothing sets; add direction to templateVariables of the metric"
         );
         let error = refused("sum({{ deployment }})");
-        assert!(error.starts_with("template errors: query uses deployment, which nothing sets; known are name,"), "{error}");
+        assert!(
+            error.starts_with("template errors: query uses deployment, which nothing sets; known are name,"),
+            "{error}"
+        );
         let error = refused(r#"{{ printf "%s" tarjet }}"#);
         assert!(error.contains("uses tarjet"), "{error}");
         assert!(refused("{{ index variables \"other\" }}").contains("variables.other"));
@@ -325,7 +333,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_refused() {
-        for text in ["{{ target", "{{ $x := target }}", r#"{{ printf "%q" target }}"#, r#"{{ printf "%s" }}"#, "{% if %}"] {
+        for text in [
+            "{{ target",
+            "{{ $x := target }}",
+            r#"{{ printf "%q" target }}"#,
+            r#"{{ printf "%s" }}"#,
+            "{% if %}",
+        ] {
             assert!(refused(text).starts_with("template errors: query cannot be read: "), "{text}");
         }
     }

@@ -21,7 +21,7 @@
 use jiff::Timestamp;
 
 use crate::analysis::measurement::Arms;
-use crate::metrics::{CountQueries, Window, selector::Selector};
+use crate::metrics::{CountQueries, Window, selector};
 
 /// The labels and values that tell the parts of an answer from each other.
 pub const ARM: &str = "serin_arm";
@@ -77,7 +77,7 @@ struct Counter {
 
 impl Counter {
     fn of(expression: &str, back: &str) -> Self {
-        let selector = selector(expression);
+        let selector = selector::summed(expression);
         let range = match selector {
             Some(selector) => format!("{selector}[{MEMORY}]"),
             None => format!("({})[{MEMORY}:{RESOLUTION}]", expression.trim()),
@@ -118,77 +118,9 @@ fn milliseconds(at: Timestamp) -> i64 {
     at.as_millisecond()
 }
 
-/// The selector that an expression is, or is the sum over.
-fn selector(expression: &str) -> Option<&str> {
-    let expression = expression.trim();
-    let summed = match expression.strip_prefix("sum") {
-        Some(rest) => inside_of_sum(rest.trim()).unwrap_or(expression),
-        None => expression,
-    };
-    Selector::parse(summed).is_ok().then_some(summed)
-}
-
-/// What stands in `(x)`, `by (l) (x)` and `(x) by (l)`.
-fn inside_of_sum(rest: &str) -> Option<&str> {
-    let grouping = |text: &str| -> Option<usize> {
-        let labels = text.strip_prefix("by")?.trim_start().strip_prefix('(')?;
-        let end = labels.find(')')?;
-        Some(text.len() - labels.len() + end + 1)
-    };
-    let (body, grouped) = match grouping(rest) {
-        Some(end) => (rest[end..].trim(), true),
-        None => (rest, false),
-    };
-    let close = body.rfind(')')?;
-    let body = match body[close + 1..].trim() {
-        "" if grouped => body,
-        "" => match body.rfind(" by").or_else(|| body.rfind(")by").map(|at| at + 1)) {
-            Some(by) if grouping(body[by..].trim_start()).is_some_and(|end| body[by..].trim_start()[end..].trim().is_empty()) => {
-                body[..by].trim_end_matches(" by").trim()
-            }
-            _ => body,
-        },
-        _ => return None,
-    };
-    body.strip_prefix('(')?.strip_suffix(')').map(str::trim)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sum_over_a_selector_is_taken_apart() {
-        let inner = r#"a_bucket{x="1) by (",y=~"b|c"}"#;
-        for expression in [
-            inner.to_owned(),
-            format!("sum({inner})"),
-            format!("sum ( {inner} ) "),
-            format!("sum by (le) ({inner})"),
-            format!("sum by(le,pod)({inner})"),
-            format!("sum({inner}) by (le)"),
-            format!("sum({inner})by(le)"),
-        ] {
-            assert_eq!(selector(&expression), Some(inner), "{expression}");
-        }
-    }
-
-    #[test]
-    fn anything_else_is_not() {
-        for expression in [
-            "sum(a) + sum(b)",
-            "sum(rate(a[1m]))",
-            "max(a)",
-            "sum(a) by (le) * 2",
-            "sum without (x) (a)",
-            "a + b",
-            "(a)",
-            "sum(a) / sum(b)",
-        ] {
-            assert_eq!(selector(expression), None, "{expression}");
-        }
-        assert_eq!(selector("summary_total"), Some("summary_total"));
-    }
 
     #[test]
     fn an_empty_window_asks_nothing() {

@@ -10,6 +10,8 @@
 mod growth;
 mod server;
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use prometheus_http_query::response::{Data, InstantVector};
 
@@ -24,11 +26,13 @@ use server::{Failure, Moment, Server};
 
 pub use server::BadServer;
 
-pub const ABILITIES: Abilities =
-    Abilities::of(&[Form::Scalar, Form::Counts, Form::Histogram, Form::Samples]);
+pub const ABILITIES: Abilities = Abilities::of(&[Form::Scalar, Form::Counts, Form::Histogram, Form::Samples]);
 
 /// As many points of each arm are asked for.
-const POINTS: f64 = 60.0;
+const POINTS: i32 = 60;
+
+/// And no closer to each other than this.
+const FINEST: Duration = Duration::from_secs(1);
 
 pub struct Prometheus {
     server: Server,
@@ -50,11 +54,15 @@ impl Prometheus {
             }
             Query::Histogram(of) => {
                 let Some(query) = growth::of_buckets(of, window) else { return Ok(Measurement::NoData) };
-                histograms(&*self.server.ask(query, Moment::At(window.until)).await?, Unit::of_series(&of.canary))
+                histograms(
+                    &*self.server.ask(query, Moment::At(window.until)).await?,
+                    Unit::of_series(&of.canary),
+                )
             }
             Query::Samples(of) => {
-                let seconds = window.until.duration_since(window.since).as_secs_f64();
-                let moment = Moment::Over { window, step: (seconds / POINTS).max(1.0) };
+                let length = window.until.duration_since(window.since);
+                let step = Duration::try_from(length / POINTS).unwrap_or_default().max(FINEST);
+                let moment = Moment::Over { window, step };
                 let (canary, primary) = futures::try_join!(
                     self.server.ask(of.canary.clone(), moment),
                     self.server.ask(of.primary.clone(), moment)
@@ -116,7 +124,8 @@ fn counts(data: &Data, asked: &Arms<CountQueries>) -> Result<Measurement, Failur
     }
     let arm = |arm: &str, asked: &CountQueries| {
         let counted = |what: &str| {
-            let found = of_arm(series, arm).find(|series| series.metric().get(COUNTED).is_some_and(|of| of == what));
+            let found =
+                of_arm(series, arm).find(|series| series.metric().get(COUNTED).is_some_and(|of| of == what));
             found.map_or(0, whole)
         };
         let (part, total) = (counted(growth::PART), counted(growth::TOTAL));
