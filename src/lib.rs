@@ -8,6 +8,7 @@
 //! | [`engine`]   | the release state machine; pure                            | `api`        |
 //! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
 //! | [`routing`]  | who carries the weights: Services and routes               | `api`, `engine` |
+//! | [`metrics`]  | where measurements come from                               | `api`, `analysis` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
@@ -22,3 +23,4 @@ pub mod engine;
 pub mod local;
 pub mod workload;
 pub mod routing;
+pub mod metrics;

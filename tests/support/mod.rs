@@ -10,6 +10,7 @@
 mod child;
 mod local;
 mod node;
+mod prometheus;
 mod real;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
 pub use node::run_node;
+pub use prometheus::Prometheus;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.
@@ -130,6 +132,7 @@ pub fn program(part: Part, name: &str) -> Result<PathBuf, String> {
 pub enum Part {
     Etcd,
     Kubernetes,
+    Prometheus,
     Flagger,
     ArgoRollouts,
     Osm,
@@ -140,6 +143,7 @@ impl std::fmt::Display for Part {
         f.write_str(match self {
             Part::Etcd => "etcd",
             Part::Kubernetes => "kubernetes",
+            Part::Prometheus => "prometheus",
             Part::Flagger => "flagger",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
@@ -158,6 +162,9 @@ impl Part {
         let (pins, name) = match self {
             Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
             Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
+            Part::Prometheus => {
+                (include_str!("../../testbed/prometheus/go.mod"), "github.com/prometheus/prometheus")
+            }
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
