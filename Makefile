@@ -1,6 +1,6 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test lint testbed bench-local crds
+.PHONY: help test lint testbed bench bench-local crds
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ lint: ## Formatting and clippy, warnings denied
 
 testbed: ## Bring the real servers that the tests run against (cached by version)
 	testbed/setup
+
+bench: ## What a decision of the engine costs
+	cargo bench --locked --bench decide
 
 bench-local: testbed ## The in-process API beside the real kube-apiserver
 	cargo bench --locked --bench local

@@ -480,7 +480,7 @@ async fn real() -> &'static Server {
     static REAL: OnceCell<Server> = OnceCell::const_new();
     REAL.get_or_init(|| async {
         let cluster = support::real().await;
-        support::run_node(cluster, Network::Twin);
+        support::node::run(cluster, Network::Twin);
         Server { kubeconfig: cluster.kubeconfig(), home: Folder::new("kubectl"), _serin: None }
     })
     .await

@@ -5,15 +5,20 @@ use serde_json::Value;
 
 use crate::{
     analysis::{
+        mann_whitney::{self, MannWhitney},
         measurement::Measurement,
-        sequential::{Evidence, Sequential, Settings, SettingsError},
+        score::{Score, ScoreError},
+        sequential::{self, Evidence, Sequential},
         threshold::{Threshold, ThresholdError},
         verdict::Verdict,
     },
     api::{
         AnalysisTemplateSpec, Object,
         canary::{Analysis, Metric, metric::BUILT_IN},
-        judge::{Judge as Written, JudgeType, PromoteOn, Silence, ThresholdRange},
+        judge::{
+            Direction, EffectMeasure, Judge as Written, JudgeType, NanStrategy, Outliers, PromoteOn, Silence,
+            ThresholdRange,
+        },
     },
 };
 
@@ -29,12 +34,22 @@ pub struct Terms {
     pub inconclusive_limit: Option<u32>,
     pub on_no_data: Silence,
     pub on_unavailable: Silence,
+    /// Its share in a common score; none for a metric that stands by itself.
+    pub share: Option<Share>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Judge {
     Threshold(Threshold),
     Sequential(Box<Sequential>),
+    MannWhitney(MannWhitney),
+}
+
+/// What a metric counts for among those that are judged together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    pub weight: f64,
+    pub score: Score,
 }
 
 /// Why a metric cannot be judged.
@@ -47,9 +62,11 @@ pub enum BadJudge {
     #[error("{0}; correct the range")]
     Range(#[from] ThresholdError),
     #[error("judge.{0}")]
-    Sequential(#[from] SettingsError),
-    #[error("judge mannWhitney is not available; use sequential or threshold")]
-    MannWhitney,
+    Sequential(#[from] sequential::SettingsError),
+    #[error("judge.{0}")]
+    MannWhitney(#[from] mann_whitney::SettingsError),
+    #[error("judge: {0}; lower marginalScore or raise passScore")]
+    Score(#[from] ScoreError),
 }
 
 impl Terms {
@@ -80,6 +97,7 @@ impl Terms {
                 .or(template.and_then(|t| t.on_unavailable))
                 .or(analysis.on_unavailable)
                 .unwrap_or_default(),
+            share: share(metric, &judge, written)?,
             judge,
         })
     }
@@ -91,6 +109,7 @@ impl Judge {
     pub fn look(&self, memory: &mut Option<Object>, seen: &Measurement) -> Verdict {
         match self {
             Self::Threshold(threshold) => threshold.look(seen),
+            Self::MannWhitney(ranks) => ranks.look(seen),
             Self::Sequential(sequential) => {
                 let mut evidence = recall(memory);
                 let verdict = sequential.look(&mut evidence, seen);
@@ -103,7 +122,7 @@ impl Judge {
     /// Another step begins: what certifies a canary is counted from here.
     pub fn begin_step(&self, memory: &mut Option<Object>) {
         match self {
-            Self::Threshold(_) => {}
+            Self::Threshold(_) | Self::MannWhitney(_) => {}
             Self::Sequential(_) if memory.is_none() => {}
             Self::Sequential(_) => {
                 let mut evidence = recall(memory);
@@ -115,6 +134,11 @@ impl Judge {
 
     /// Does it gain from looking before the interval is over?
     pub fn may_peek(&self) -> bool {
+        self.remembers()
+    }
+
+    /// Does it keep what it was shown, also when that was too little to judge?
+    pub fn remembers(&self) -> bool {
         matches!(self, Self::Sequential(_))
     }
 }
@@ -152,8 +176,12 @@ fn judge(
             let ThresholdRange { min, max } = range.ok_or(BadJudge::NoRange)?;
             Ok(Judge::Threshold(Threshold::new(min, max)?))
         }
-        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(settings(written))?))),
-        JudgeType::MannWhitney => Err(BadJudge::MannWhitney),
+        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(sequential(written))?))),
+        JudgeType::MannWhitney => {
+            let told = metric.direction.or(template.and_then(|t| t.direction));
+            let settings = mann_whitney(written, told.unwrap_or_else(|| worse_way(metric)));
+            Ok(Judge::MannWhitney(MannWhitney::try_from(settings)?))
+        }
     }
 }
 
@@ -183,13 +211,62 @@ fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<Thr
     metric.threshold_range.or(old).or(template.and_then(|t| t.threshold_range))
 }
 
-fn settings(written: Option<&Written>) -> Settings {
-    let default = Settings::default();
+fn sequential(written: Option<&Written>) -> sequential::Settings {
+    let default = sequential::Settings::default();
     let Some(written) = written else { return default };
-    Settings {
+    sequential::Settings {
         false_rollback: written.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
         false_promotion: written.false_promotion.map_or(default.false_promotion, |p| p.fraction()),
         margin: written.margin.unwrap_or(default.margin),
         min_requests: written.min_requests.map_or(default.min_requests, u64::from),
     }
+}
+
+fn mann_whitney(written: Option<&Written>, direction: Direction) -> mann_whitney::Settings {
+    let mut settings = mann_whitney::Settings {
+        direction: match direction {
+            Direction::Increase => mann_whitney::Direction::Increase,
+            Direction::Decrease => mann_whitney::Direction::Decrease,
+            Direction::Either => mann_whitney::Direction::Either,
+        },
+        ..Default::default()
+    };
+    let Some(written) = written else { return settings };
+    settings.tolerance = written.tolerance.unwrap_or(settings.tolerance);
+    settings.confidence = written.confidence.map_or(settings.confidence, |p| p.fraction());
+    settings.min_samples = written.min_samples.map_or(settings.min_samples, u64::from);
+    settings.outliers = match written.outliers.unwrap_or_default() {
+        Outliers::Keep => mann_whitney::Outliers::Keep,
+        Outliers::Remove => mann_whitney::Outliers::Remove,
+    };
+    settings.nan = match written.nan_strategy.unwrap_or_default() {
+        NanStrategy::Remove => mann_whitney::Nan::Remove,
+        NanStrategy::Replace => mann_whitney::Nan::ReplaceByZero,
+    };
+    if let Some(effect) = &written.effect_size {
+        settings.effect = mann_whitney::Effect {
+            measure: match effect.measure {
+                EffectMeasure::MeanRatio => mann_whitney::EffectMeasure::MeanRatio,
+                EffectMeasure::Cles => mann_whitney::EffectMeasure::Cles,
+            },
+            allowed_increase: effect.allowed_increase,
+            allowed_decrease: effect.allowed_decrease,
+            critical_increase: effect.critical_increase,
+            critical_decrease: effect.critical_decrease,
+        };
+    }
+    settings
+}
+
+/// Known for what is built in; of anything else more is worse.
+fn worse_way(metric: &Metric) -> Direction {
+    if metric.name == "request-success-rate" { Direction::Decrease } else { Direction::Increase }
+}
+
+/// Metrics that are judged by rank are scored together, as Kayenta does.
+fn share(metric: &Metric, judge: &Judge, written: Option<&Written>) -> Result<Option<Share>, BadJudge> {
+    let Judge::MannWhitney(_) = judge else { return Ok(None) };
+    let pass = written.and_then(|judge| judge.pass_score).map_or(0.95, |score| score.fraction());
+    let marginal = written.and_then(|judge| judge.marginal_score).map_or(0.75, |score| score.fraction());
+    Ok(Some(Share { weight: metric.weight.unwrap_or(1.0), score: Score::new(pass, marginal)? }))
 }

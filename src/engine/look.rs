@@ -213,13 +213,25 @@ impl Pass<'_> {
         let plan = self.plan;
         let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
         let mut all = Looked::Certified;
+        let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
             if !look.metrics.iter().any(|asked| asked.metric == metric.name) {
                 continue;
             }
             let measured =
                 self.seen.measured.as_ref().and_then(|measured| measured.results.get(&metric.name));
-            all = worse(all, self.judge_one(metric, measured.unwrap_or(&missing)));
+            let looked = self.judge_one(metric, measured.unwrap_or(&missing));
+            match (&metric.terms.share, &looked) {
+                (Some(share), Looked::Passed) => scored.push((share, Outcome::Pass { certified: false })),
+                (Some(share), Looked::Failed(_)) => scored.push((share, Outcome::Fail { critical: false })),
+                _ => all = worse(all, looked),
+            }
+        }
+        if let Some((share, _)) = scored.first() {
+            all = worse(
+                all,
+                together(share.score.of(scored.iter().map(|(share, outcome)| (*outcome, share.weight)))),
+            );
         }
         match all {
             Looked::Certified if step.metrics.is_empty() => Looked::Passed,
@@ -228,61 +240,44 @@ impl Pass<'_> {
     }
 
     fn judge_one(&mut self, plan: &MetricPlan, measured: &Measurement) -> Looked {
-        let began = self.look_began();
-        let now = self.now;
+        let (began, now) = (self.look_began(), self.now);
         let terms = &plan.terms;
         let status = self.metric_status(&plan.name);
         let verdict = terms.judge.look(&mut status.analysis_state, measured);
-        let passed_in_this_look = status.verdict == Word::Pass
+        let passed_before = status.verdict == Word::Pass
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 >= began);
-        let consumed =
-            !matches!(verdict.outcome, Outcome::Inconclusive { doubt: Doubt::NoData | Doubt::Unavailable });
-        if consumed {
+        let taken_in = match verdict.outcome {
+            Outcome::Pass { .. } | Outcome::Fail { .. } => true,
+            Outcome::Inconclusive { doubt } => doubt == Doubt::TooLittle && terms.judge.remembers(),
+        };
+        if taken_in {
             status.measured_until = Some(Time(now));
         }
-        let said = || format!("{}: {}", plan.name, verdict.sentence);
         let looked = match verdict.outcome {
-            Outcome::Pass { certified } if certified && terms.ends_on_evidence => Looked::Certified,
-            Outcome::Pass { .. } => Looked::Passed,
-            Outcome::Fail { critical: true } => {
-                Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: verdict.sentence.clone() })
-            }
-            Outcome::Fail { critical: false } => Looked::Failed(said()),
-            Outcome::Inconclusive { doubt: Doubt::TooLittle } if passed_in_this_look => {
-                return Looked::Passed;
-            }
-            Outcome::Inconclusive { doubt } => {
-                let silence = match doubt {
-                    Doubt::NoData => terms.on_no_data,
-                    Doubt::Unavailable => terms.on_unavailable,
-                    Doubt::TooLittle | Doubt::Unfit => Silence::Hold,
-                };
-                match silence {
-                    Silence::Hold => Looked::Doubt(said()),
-                    Silence::Fail => Looked::Failed(said()),
-                    Silence::Ignore => Looked::Passed,
-                }
-            }
+            // The rest of a look that has already passed may well be too short.
+            Outcome::Inconclusive { doubt: Doubt::TooLittle } if passed_before => return Looked::Passed,
+            outcome => meaning(plan, outcome, &verdict.sentence),
         };
         write_down(status, &verdict, measured, now);
-        match &looked {
+        let (count, limit) = match &looked {
             Looked::Failed(_) => {
-                status.failures = status.failures.saturating_add(1);
                 status.inconclusives = 0;
+                status.failures = status.failures.saturating_add(1);
+                (status.failures, terms.failure_limit)
             }
-            Looked::Doubt(_) => status.inconclusives = status.inconclusives.saturating_add(1),
-            _ => status.inconclusives = 0,
-        }
-        let too_often = |count: u32, limit: Option<u32>| limit.is_some_and(|limit| count >= limit);
-        let decided = match &looked {
-            Looked::Failed(_) => too_often(status.failures, terms.failure_limit),
-            Looked::Doubt(_) => too_often(status.inconclusives, terms.inconclusive_limit),
-            _ => false,
+            Looked::Doubt(_) => {
+                status.inconclusives = status.inconclusives.saturating_add(1);
+                (status.inconclusives, terms.inconclusive_limit)
+            }
+            _ => {
+                status.inconclusives = 0;
+                return looked;
+            }
         };
-        if decided {
-            return Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: verdict.sentence });
+        match limit {
+            Some(limit) if count >= limit => decided(plan, &verdict.sentence),
+            _ => looked,
         }
-        looked
     }
 
     fn metric_status(&mut self, name: &str) -> &mut MetricStatus {
@@ -321,6 +316,38 @@ fn worse(a: Looked, b: Looked) -> Looked {
         Looked::Decided(_) => 5,
     };
     if rank(&b) > rank(&a) { b } else { a }
+}
+
+/// What one verdict means on the terms of its metric.
+fn meaning(plan: &MetricPlan, outcome: Outcome, sentence: &str) -> Looked {
+    let said = || format!("{}: {sentence}", plan.name);
+    let silence = match outcome {
+        Outcome::Pass { certified } if certified && plan.terms.ends_on_evidence => return Looked::Certified,
+        Outcome::Pass { .. } => return Looked::Passed,
+        Outcome::Fail { critical: true } => return decided(plan, sentence),
+        Outcome::Fail { critical: false } => return Looked::Failed(said()),
+        Outcome::Inconclusive { doubt: Doubt::NoData } => plan.terms.on_no_data,
+        Outcome::Inconclusive { doubt: Doubt::Unavailable } => plan.terms.on_unavailable,
+        Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::Unfit } => Silence::Hold,
+    };
+    match silence {
+        Silence::Hold => Looked::Doubt(said()),
+        Silence::Fail => Looked::Failed(said()),
+        Silence::Ignore => Looked::Passed,
+    }
+}
+
+fn decided(plan: &MetricPlan, why: &str) -> Looked {
+    Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: why.to_owned() })
+}
+
+/// What the score of several metrics means.
+fn together(verdict: Verdict) -> Looked {
+    match verdict.outcome {
+        Outcome::Pass { .. } => Looked::Passed,
+        Outcome::Fail { .. } => Looked::Failed(verdict.sentence),
+        Outcome::Inconclusive { .. } => Looked::Doubt(verdict.sentence),
+    }
 }
 
 fn write_down(status: &mut MetricStatus, verdict: &Verdict, measured: &Measurement, now: Timestamp) {

@@ -136,7 +136,7 @@ pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestam
 pub fn refuse(refusal: &Refusal, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
     let mut status = status.clone();
     let mut report = Report::from(Reason::Refused { why: refusal.to_string() });
-    report.news = status.message.as_deref() != Some(&report.sentence);
+    report.news = !report.is_said_in(&status);
     record::write_conditions(&mut status, &report, seen.generation, now);
     Decision { status, actions: Vec::new(), wake: None, report }
 }

@@ -384,6 +384,7 @@ impl<'a> Pass<'a> {
         self.status.step = None;
         self.status.iterations = 0;
         self.status.previous_session_affinity_cookie = self.status.session_affinity_cookie.take();
+        self.status.primary_session_affinity_cookie = None;
     }
 
     /// The split that is wanted while the canary may have traffic: the recorded

@@ -19,10 +19,10 @@ impl Pass<'_> {
     /// Copies exactly the analysed revision to the primary and waits until the
     /// primary is ready with it.
     pub fn promote(&mut self) {
-        let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
         if self.promotion_begun() {
             return self.wait_for_primary();
         }
+        let Some(target) = &self.seen.target else { return self.lose_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
@@ -83,8 +83,7 @@ impl Pass<'_> {
         let down = !self.canary_serves();
         let primary_serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
         if down && primary_serves {
-            self.status.canary_weight = Weight::ZERO;
-            self.release().state.withdrawn = true;
+            self.withdraw();
             self.route(Split::home());
         }
     }

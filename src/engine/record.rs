@@ -16,10 +16,14 @@ use crate::api::{
 
 impl Pass<'_> {
     pub fn record(mut self) -> Decision {
-        let reason = self.said.pop().or(self.held.take()).unwrap_or(Reason::Initialized);
+        let happened = self.said.pop();
+        let said = happened.is_some();
+        let reason = happened.or(self.held.take()).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
         report.before = self.said.drain(..).map(Report::from).collect();
-        report.news = self.status.message.as_deref() != Some(&report.sentence);
+        // Judging goes on and on; that it does is no news.
+        report.news =
+            said || (!report.is_said_in(&self.status) && !matches!(report.reason, Reason::Judging { .. }));
         if self.status.release.is_some() || !self.actions.is_empty() {
             // Whatever was lost on the way, an event or an answer, is found.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
@@ -47,7 +51,7 @@ pub(super) fn write_conditions(
     now: Timestamp,
 ) {
     status.observed_generation = generation.or(status.observed_generation);
-    if report.news {
+    if !report.is_said_in(status) {
         status.message = Some(report.sentence.clone());
     }
     let refused = matches!(report.reason, Reason::Refused { .. });

@@ -23,7 +23,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 impl Pass<'_> {
     /// A revision waits for its turn. Nothing of it runs yet.
     pub fn wait(&mut self) {
-        let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
+        let Some(target) = &self.seen.target else {
+            self.bring_home();
+            return self.hold(Reason::TargetMissing, Clock::Stands);
+        };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
@@ -99,7 +102,7 @@ impl Pass<'_> {
             // Decided, done, but not recorded before a crash.
             return self.enter(Phase::Promoting);
         }
-        let Some(target) = &self.seen.target else { return self.hold(Reason::TargetMissing, Clock::Stands) };
+        let Some(target) = &self.seen.target else { return self.lose_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
@@ -127,6 +130,20 @@ impl Pass<'_> {
         }
     }
 
+    /// The target was deleted: whatever went to it goes to the primary.
+    pub fn lose_target(&mut self) {
+        self.withdraw();
+        self.route(Split::home());
+        self.hold(Reason::TargetMissing, Clock::Stands);
+    }
+
+    /// Takes the canary's traffic away until it is ready again.
+    pub fn withdraw(&mut self) {
+        self.release().state.withdrawn = true;
+        self.status.canary_weight = Weight::ZERO;
+        self.stop_look();
+    }
+
     /// Scales the canary as the step wants it and waits until it can serve. A
     /// canary that has traffic and no ready pod loses its traffic.
     fn canary_is_up(&mut self, target: &Target) -> bool {
@@ -135,21 +152,22 @@ impl Pass<'_> {
         if self.plan.scales && wanted != pods.desired {
             self.act(Action::ScaleCanary { replicas: wanted });
         }
-        if pods.ready == 0 && self.step_split().reaches_canary() {
-            self.release().state.withdrawn = true;
-            self.status.canary_weight = Weight::ZERO;
-            self.stop_look();
-        }
-        if self.release().state.withdrawn && !self.canary_is_ready() {
+        if pods.ready == 0 {
+            if self.step_split().reaches_canary() {
+                self.withdraw();
+            }
             self.route(Split::home());
-            self.hold(Reason::CanaryDown, Clock::Runs(Stall::Canary));
-            return false;
         }
-        let started = self.status.step.is_some() && !self.release().state.withdrawn;
+        let withdrawn = self.release().state.withdrawn;
+        let started = self.status.step.is_some() && !withdrawn;
         if self.canary_is_ready() || (started && self.canary_serves()) {
             return true;
         }
         let reason = match pods.desired {
+            _ if withdrawn => {
+                self.route(Split::home());
+                Reason::CanaryDown
+            }
             0 => Reason::StartingCanary { replicas: wanted },
             desired => Reason::CanaryNotReady { ready: pods.ready, desired },
         };
@@ -466,8 +484,13 @@ impl Pass<'_> {
             look_started_at: None,
             looks: 0,
         });
-        self.release().state.resumed = false;
-        self.release().state.scale_for = None;
+        let state = &mut self.release().state;
+        (state.resumed, state.scale_for) = (false, None);
+        // Gates on the way up are behind it; a release of a hundred steps must
+        // not drag them all along.
+        self.status.gates.retain(|gate| {
+            gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
+        });
         self.begin_judging();
         self.progress();
     }

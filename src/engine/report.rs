@@ -10,7 +10,10 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::api::{Weight, canary::Severity};
+use crate::api::{
+    Weight,
+    canary::{CanaryStatus, Severity},
+};
 
 /// What a decision came to: the last thing that happened, or why nothing did.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -186,11 +189,9 @@ impl Reason {
     /// Rollbacks are errors, trouble on the way is a warning.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::RolledBack { .. }
-            | Self::StaysRolledBack { .. }
-            | Self::TrafficHeld
-            | Self::RestoringPrimary { .. } => Severity::Error,
+            Self::RolledBack { .. } | Self::StaysRolledBack { .. } | Self::TrafficHeld => Severity::Error,
             Self::TargetMissing
+            | Self::RestoringPrimary { .. }
             | Self::PrimaryMissing
             | Self::CanaryDown
             | Self::CheckFailed { .. }
@@ -325,6 +326,13 @@ fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::
     match by {
         Some(by) => write!(f, "{what} by {by}"),
         None => f.write_str(what),
+    }
+}
+
+impl Report {
+    /// Is this what the status already says?
+    pub fn is_said_in(&self, status: &CanaryStatus) -> bool {
+        status.message.as_deref() == Some(&self.sentence)
     }
 }
 

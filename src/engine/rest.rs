@@ -111,8 +111,9 @@ impl Pass<'_> {
         status.metrics.clear();
         status.gates.clear();
         status.tracked_configs.clone_from(&target.configs);
-        status.session_affinity_cookie =
-            self.plan.affinity.then(|| format!("{revision}-{}", status.releases));
+        let cookie = |arm: &str| format!("{arm}-{}", status.releases);
+        status.session_affinity_cookie = self.plan.affinity.then(|| cookie("canary"));
+        status.primary_session_affinity_cookie = self.plan.affinity.then(|| cookie("primary"));
         let revisions = self.revisions();
         revisions.candidate = Some(revision.clone());
         revisions.seen = Some(revision.clone());

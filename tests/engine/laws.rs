@@ -19,7 +19,7 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan, Reason,
-        action::Split,
+        action::{Split, Stable},
         command::{Command, Verb},
         decide,
         observed::{Pods, Reply},
@@ -74,6 +74,7 @@ enum Event {
     Approve(bool),
     Router(bool),
     Drift(u8),
+    Target(bool),
     Cap(Option<u32>),
     Edit(usize),
     Tick(u32),
@@ -130,6 +131,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Approve),
         1 => any::<bool>().prop_map(Event::Router),
         1 => (0..=100u8).prop_map(Event::Drift),
+        1 => any::<bool>().prop_map(Event::Target),
         1 => prop::option::of(0..2u32).prop_map(Event::Cap),
         1 => (0..PLANS.len()).prop_map(Event::Edit),
         4 => (1..90u32).prop_map(Event::Tick),
@@ -203,6 +205,7 @@ impl History {
             Event::Drift(percent) => {
                 world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
             }
+            Event::Target(exists) => world.target_exists = *exists,
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
             Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
@@ -321,6 +324,7 @@ impl History {
             world.plan = PLANS[0].clone();
         }
         world.health = Health::Good;
+        world.target_exists = true;
         world.canary_starts = true;
         world.primary_starts = true;
         world.router_obeys = true;
@@ -393,10 +397,12 @@ struct Laws<'a> {
 
 impl Laws<'_> {
     fn broken(&self, window_open: bool) -> Vec<&'static str> {
-        let laws: [(&'static str, bool); 11] = [
+        let laws: [(&'static str, bool); 13] = [
             ("1: what is promoted was analysed", self.promotes_what_was_analysed()),
             ("2: a canary gets traffic only while it can serve", self.routes_to_a_serving_canary()),
             ("2: shares rise along the plan, after the present one was judged", self.rises_along_the_plan()),
+            ("2: a canary that is down loses its traffic", self.withdraws_from_a_dead_canary()),
+            ("3: a broken primary gets nothing back", self.spares_a_broken_primary()),
             ("3: without a release nothing goes to the canary", self.stays_home()),
             ("3: a lost canary loses its traffic at once", self.goes_home_at_once()),
             ("4: traffic comes home to a ready primary", self.comes_home_to_a_ready_primary()),
@@ -464,6 +470,27 @@ impl Laws<'_> {
     fn routes_to_a_serving_canary(&self) -> bool {
         let serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
         self.routed().all(|split| !split.reaches_canary() || serves)
+    }
+
+    fn withdraws_from_a_dead_canary(&self) -> bool {
+        let running = matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion);
+        let dead = self.seen.target.as_ref().is_none_or(|target| target.pods.ready == 0);
+        let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
+        !(running && dead && reaches) || self.plan.suspend || self.routed().any(|split| !split.reaches_canary())
+    }
+
+    /// After a promotion that failed, a canary that serves goes on serving.
+    fn spares_a_broken_primary(&self) -> bool {
+        let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
+        let ready = self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
+        let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
+        let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.clone());
+        let right = self.seen.primary.as_ref().is_some_and(|primary| primary.revision == promoted);
+        let broken = !ready || !right;
+        let resting = matches!(self.after().phase, Phase::Failed | Phase::Waiting);
+        let reached = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
+        !(resting && restoring && broken && canary_serves && reached)
+            || self.routed().all(|split| split.stable == Stable::Previous)
     }
 
     fn rises_along_the_plan(&self) -> bool {
@@ -534,7 +561,7 @@ impl Laws<'_> {
             return true;
         }
         self.routed().all(|split| {
-            let comes_home = split.canary < had && split.stable == serin::engine::action::Stable::Primary;
+            let comes_home = split.canary < had && split.stable == Stable::Primary;
             !comes_home || ready
         })
     }
@@ -556,10 +583,11 @@ impl Laws<'_> {
                     || !canary.are_ready(self.plan.canary_ready_percent)
                     || !primary.are_ready(self.plan.primary_ready_percent);
                 let asked = self.before.canary_weight;
-                let astray = self.seen.split.as_ref().is_none_or(|split| {
-                    let step = self.before.step.as_ref().map_or(0, |step| step.index as usize);
-                    *split != Split { canary: asked, ..self.plan.steps[step].split.clone() }
-                });
+                let wanted = match &self.before.step {
+                    Some(step) => Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() },
+                    None => Split::home(),
+                };
+                let astray = self.seen.split.as_ref() != Some(&wanted);
                 // Copying to the primary was asked for and never seen.
                 let copying = self.before.phase == Phase::Promoting;
                 self.plan.deadline.own || unready || astray || copying
@@ -577,8 +605,13 @@ impl Laws<'_> {
     }
 }
 
+/// As many as `PROPTEST_CASES` says, else this many.
 fn cases(count: u32) -> ProptestConfig {
-    ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::with_cases(count) }
+    let mut config = ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = count;
+    }
+    config
 }
 
 proptest! {

@@ -77,6 +77,25 @@ fn the_sequential_judge_does_not_wait_for_the_interval_to_end() {
 }
 
 #[test]
+fn metrics_judged_by_rank_are_scored_together() {
+    let ranks = |weight: u32| {
+        format!(
+            "interval: 1m, stepWeights: [50], judge: {{type: mannWhitney}}, metrics: [{{name: ranks, query: q, weight: {weight}}}, \
+             {{name: more ranks, query: q}}]"
+        )
+    };
+    let mut world = World::releasing(&canary(&ranks(3)));
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+    world.health = Health::Bad;
+    world.push("v1-c");
+    world.run();
+    assert_eq!(world.status.phase, Phase::Failed);
+    let why = &world.status.history[0].reason;
+    assert!(why.contains("score 0 %"), "{why}");
+}
+
+#[test]
 fn evidence_may_end_a_step_early() {
     let metric =
         "metrics: [{name: request-success-rate, judge: {type: sequential, promoteOn: evidence, margin: 3}}]";
@@ -379,12 +398,24 @@ fn a_command_is_obeyed_once() {
 #[test]
 fn a_target_that_is_deleted_and_comes_back_is_no_reason_for_anything() {
     let mut world = World::initialized(&canary(&format!("stepWeights: [50], {ERRORS}")));
-    let mut seen = world.observe();
-    seen.target = None;
-    let decision = serin::engine::decide(&world.plan, &world.status, &seen, world.now);
+    world.target_exists = false;
+    let decision = world.step();
     assert!(decision.actions.is_empty());
+    world.target_exists = true;
     world.run();
     assert_eq!(world.status.releases, 0);
+}
+
+#[test]
+fn a_target_deleted_in_the_middle_takes_no_request_with_it() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.run_to_weight(50.0);
+    world.target_exists = false;
+    world.settle();
+    assert_eq!(world.split, Split::home());
+    world.target_exists = true;
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub struct World {
     pub now: Timestamp,
 
     pub target: Target,
+    pub target_exists: bool,
     pub primary: Option<Primary>,
     pub previous: Option<Previous>,
     pub split: Split,
@@ -101,6 +102,7 @@ impl World {
             status: CanaryStatus::default(),
             now: "2025-06-02T08:00:00Z".parse().unwrap(),
             target: Target { revision: "v1-a".to_owned(), configs: BTreeMap::new(), pods: pods(3) },
+            target_exists: true,
             primary: None,
             previous: None,
             split: Split::home(),
@@ -167,7 +169,7 @@ impl World {
         Observed {
             generation: Some(1),
             deleting: self.deleting,
-            target: Some(self.target.clone()),
+            target: self.target_exists.then(|| self.target.clone()),
             primary: self.primary.clone(),
             previous: self.previous.clone(),
             split: Some(self.split.clone()),
@@ -388,6 +390,11 @@ impl World {
             (Health::Quiet, "errors") => Measurement::Scalar(0.0),
             (Health::Good, "errors") => Measurement::Scalar(0.1),
             (Health::Bad, "errors") => Measurement::Scalar(7.5),
+            (health, "ranks" | "more ranks") => {
+                let points = |shift: f64| (0..60).map(|i| f64::from(i % 20) + shift).collect();
+                let shift = if health == Health::Bad { 15.0 } else { 0.0 };
+                Measurement::Samples(Arms { canary: points(shift), primary: points(0.0) })
+            }
             (health, _) => Measurement::Counts(match health {
                 Health::Bad => Arms { canary: counts(60, 200), primary: counts(4, 800) },
                 Health::Quiet => Arms { canary: counts(0, 2), primary: counts(0, 2) },

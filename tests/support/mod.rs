@@ -9,7 +9,7 @@
 
 mod child;
 mod local;
-mod node;
+pub mod node;
 mod prometheus;
 mod real;
 
@@ -23,7 +23,6 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
-pub use node::run_node;
 pub use prometheus::Prometheus;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that

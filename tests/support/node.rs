@@ -1,17 +1,17 @@
 //! `serin::local`'s node as the kubelet of a cluster.
 
 use serin::local::node::address::Network;
-use serin::local::node::{self, Node, NodeOptions};
+use serin::local::node::{Node, NodeOptions};
 
 use super::Cluster;
 
-/// Gives the cluster a node, on a thread of its own: it outlives the runtime of
+/// Has the cluster's node run its pods, on a thread of its own: it outlives the runtime of
 /// the test that asked for it. It takes every pod that names no node.
-pub fn run_node(cluster: &'static Cluster, network: Network) {
+pub fn run(cluster: &'static Cluster, network: Network) {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
-            let options = NodeOptions { network, ..NodeOptions::named(node::NAME) };
+            let options = NodeOptions { network, ..NodeOptions::named(super::NODE) };
             Node::new(cluster.client().await, options).run().await;
         });
     });

@@ -20,29 +20,17 @@ mod pods;
 mod storms;
 
 use serin::local::node::address::Network;
-use serin::local::node::{Node, NodeOptions};
 use tokio::sync::OnceCell;
 
 use support::Cluster;
 
-/// The cluster, once it has a node. The node lives on a thread of its own: it
-/// outlives the runtime of the test that first asked for it.
+/// The cluster, once it has a node.
 async fn with_node(
     cluster: &'static Cluster,
     network: Network,
     started: &'static OnceCell<()>,
 ) -> &'static Cluster {
-    started
-        .get_or_init(|| async {
-            std::thread::spawn(move || {
-                let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
-                runtime.block_on(async {
-                    let options = NodeOptions { network, ..NodeOptions::named(support::NODE) };
-                    Node::new(cluster.client().await, options).run().await;
-                });
-            });
-        })
-        .await;
+    started.get_or_init(|| async { support::node::run(cluster, network) }).await;
     cluster
 }
 

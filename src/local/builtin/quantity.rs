@@ -38,14 +38,14 @@ fn canonical(text: &str) -> Option<String> {
         if exponent < 0 {
             let divisor = 10_u128.checked_pow(exponent.unsigned_abs())?;
             // A fraction of a byte is written in decimals.
-            if mantissa % divisor == 0 {
+            if mantissa.is_multiple_of(divisor) {
                 mantissa /= divisor;
                 exponent = 0;
             }
         }
         if exponent == 0 {
             let mut power = 0;
-            while power + 1 < BINARY.len() && mantissa % 1024 == 0 {
+            while power + 1 < BINARY.len() && mantissa.is_multiple_of(1024) {
                 mantissa /= 1024;
                 power += 1;
             }
@@ -54,7 +54,7 @@ fn canonical(text: &str) -> Option<String> {
     } else {
         exponent += DECIMAL.iter().find(|(name, _)| *name == suffix)?.1;
     }
-    while mantissa % 10 == 0 {
+    while mantissa.is_multiple_of(10) {
         mantissa /= 10;
         exponent += 1;
     }

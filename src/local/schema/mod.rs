@@ -150,7 +150,7 @@ impl Schema {
     /// not changed is let through, as the API server does.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validate::against(self, object, old);
-        if self.has_keyed_lists && !old.is_some_and(|old| !lists::duplicates(self, old).is_empty()) {
+        if self.has_keyed_lists && old.is_none_or(|old| lists::duplicates(self, old).is_empty()) {
             errors.extend(lists::duplicates(self, object));
         }
         if self.has_rules {

@@ -226,8 +226,9 @@ impl Limits {
             not,
         } = self;
         let counts = [min_length, max_length, min_items, max_items, min_properties, max_properties];
-        !(required.is_empty() && one_of_values.is_empty() && all_of.is_empty() && any_of.is_empty())
-            || !one_of.is_empty()
+        let lists = [all_of, any_of, one_of];
+        !(required.is_empty() && one_of_values.is_empty())
+            || lists.into_iter().any(|list| !list.is_empty())
             || minimum.is_some()
             || maximum.is_some()
             || multiple_of.is_some()
