@@ -1,6 +1,6 @@
 //! Carrying out what was decided. Each action may be asked for again and again.
 
-use std::fmt::Display;
+use std::{collections::BTreeMap, fmt::Display};
 
 use kube::{
     Client, ResourceExt as _,
@@ -80,7 +80,10 @@ impl Workload {
         let names = self.copy_names(&exact.refs, &exact.configs);
         let primary = self.primary(&exact.target, revision, &names, None)?;
         self.write_copies(client, &exact, &names).await?;
-        self.create(client, &primary).await
+        match self.create(client, &primary).await? {
+            true => Ok(()),
+            false => Err(self.contended("create the primary")),
+        }
     }
 
     /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
@@ -122,25 +125,31 @@ impl Workload {
     /// Starts a copy of the primary, which must be at exactly this revision, at
     /// its present size.
     pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
-        let (kind, name) = (self.kind(), self.previous_name());
-        let present = get(client, &self.namespace, kind, &name).await?;
-        if let Some(present) = &present {
-            self.check_owner(kind, &present.metadata)?;
-            if copied_revision(present) == Some(revision) {
+        let (kind, attempt) = (self.kind(), "keep a copy of the primary");
+        for _ in 0..CONFLICTS {
+            let present = get(client, &self.namespace, kind, &self.previous_name()).await?;
+            if let Some(present) = &present {
+                self.check_owner(kind, &present.metadata)?;
+                if copied_revision(present) == Some(revision) {
+                    return Ok(());
+                }
+            }
+            let primary = self.need(client, kind, &self.primary_name(), attempt).await?;
+            let found = copied_revision(&primary).unwrap_or_default();
+            if found != revision {
+                let (name, wanted, found) = (self.primary_name(), revision.to_owned(), found.to_owned());
+                return Err(Error::PrimaryMoved { kind: kind.name(), name, wanted, found });
+            }
+            let previous = self.previous(&primary, present.as_ref())?;
+            let kept = match present {
+                None => self.create(client, &previous).await?,
+                Some(_) => self.replace(client, &previous).await?,
+            };
+            if kept {
                 return Ok(());
             }
         }
-        let primary = self.need(client, kind, &self.primary_name(), "keep a copy of the primary").await?;
-        let found = copied_revision(&primary).unwrap_or_default();
-        if found != revision {
-            let (wanted, found) = (revision.to_owned(), found.to_owned());
-            return Err(Error::PrimaryMoved { kind: kind.name(), name: self.primary_name(), wanted, found });
-        }
-        let previous = self.previous(&primary, present.as_ref())?;
-        match present {
-            None => self.create(client, &previous).await,
-            Some(_) => self.replace(client, &previous).await.map(|_| ()),
-        }
+        Err(self.contended(attempt))
     }
 
     /// Ends that copy.
@@ -240,7 +249,7 @@ impl Workload {
         &self,
         client: &Client,
         exact: &Exact,
-        names: &std::collections::BTreeMap<ConfigRef, String>,
+        names: &BTreeMap<ConfigRef, String>,
     ) -> Result<(), Error> {
         for (kind, copy) in self.copies(&exact.refs, &exact.configs, names) {
             self.apply(client, kind, &copy).await?;
@@ -318,13 +327,14 @@ impl Workload {
         })
     }
 
-    /// Somebody else may have created it meanwhile, which is then looked at in
-    /// the next observation.
-    async fn create(&self, client: &Client, object: &DynamicObject) -> Result<(), Error> {
+    /// True unless somebody else created one of its name.
+    async fn create(&self, client: &Client, object: &DynamicObject) -> Result<bool, Error> {
         let create = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         match api(client, &self.namespace, self.kind()).create(&create, object).await {
-            Err(error) if code(&error) == Some(409) => Ok(()),
-            other => other.map(|_| ()).map_err(Error::api(format!("create {}", named(self.kind(), object)))),
+            Err(error) if code(&error) == Some(409) => Ok(false),
+            other => {
+                other.map(|_| true).map_err(Error::api(format!("create {}", named(self.kind(), object))))
+            }
         }
     }
 
@@ -363,7 +373,7 @@ impl Workload {
     }
 
     fn contended(&self, attempt: &str) -> Error {
-        let conflict = kube::core::Status::failure("somebody else keeps writing to the primary", "Conflict");
+        let conflict = kube::core::Status::failure("somebody else writes there too", "Conflict");
         Error::api(attempt)(kube::Error::Api(Box::new(conflict.with_code(409))))
     }
 }

@@ -86,11 +86,14 @@ impl Workload {
         let status = workload.status;
         let current = status.observed_generation >= workload.metadata.generation.unwrap_or_default();
         let known = |count: u32| if current { count } else { 0 };
+        let older = status.replicas.saturating_sub(status.updated_replicas);
         match self.kind {
             TargetKind::Deployment => Pods {
                 desired: workload.replicas().unwrap_or(1),
                 existing: status.replicas,
-                updated: known(status.updated_replicas),
+                // An older pod that is still there has not been replaced, whatever
+                // stands beside it; its readiness must not pass for theirs.
+                updated: known(status.updated_replicas.saturating_sub(older)),
                 ready: status.available_replicas,
             },
             TargetKind::DaemonSet => Pods {

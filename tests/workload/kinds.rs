@@ -1,0 +1,117 @@
+//! Targets other than Deployments, and the end.
+
+use kube::api::{Api, DeleteParams};
+use serde_json::{Value, json};
+use serin::{api::Canary, workload::Kind};
+
+use crate::world::{World, deployment, eventually, spec};
+
+const DS: Kind = Kind::DaemonSet;
+
+fn daemon_set(image: &str) -> Value {
+    json!({ "spec": spec(json!({ "app": "agent" }), image) })
+}
+
+pub async fn a_daemon_set_runs_nowhere_and_everywhere_again(world: World) {
+    let mut set = daemon_set("agent:1");
+    set["spec"]["template"]["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
+    world.apply(DS, "agent", set).await;
+    let workload = world.workload("DaemonSet", "agent", json!({})).await;
+    let revision = world.make_primary(&workload).await;
+    for _ in 0..2 {
+        workload.scale_canary(&world.client, 0).await.unwrap();
+    }
+    let target = world.target(&workload).await;
+    assert_eq!((target.revision.as_str(), target.pods.desired), (revision.as_str(), 0));
+    let nodes =
+        async |name: &str| world.get(DS, name).await["spec"]["template"]["spec"]["nodeSelector"].clone();
+    assert_eq!(nodes("agent").await, json!({ "disk": "ssd", "serin.dev/scale-to-zero": "true" }));
+    assert_eq!(nodes("agent-primary").await, json!({ "disk": "ssd" }));
+
+    // Promoted while it runs nowhere, the primary runs everywhere.
+    let mut next = daemon_set("agent:2");
+    next["spec"]["template"]["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
+    world.apply(DS, "agent", next).await;
+    world.promote(&workload).await;
+    assert_eq!(nodes("agent-primary").await, json!({ "disk": "ssd" }));
+    workload.scale_canary(&world.client, 1).await.unwrap();
+    assert_eq!(nodes("agent").await, json!({ "disk": "ssd" }));
+}
+
+pub async fn a_daemon_set_is_promoted_and_given_back(world: World) {
+    world.apply(DS, "agent", daemon_set("agent:1")).await;
+    let workload = world.workload("DaemonSet", "agent", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    let image = async |name: &str| {
+        world.get(DS, name).await["spec"]["template"]["spec"]["containers"][0]["image"].clone()
+    };
+    workload.scale_canary(&world.client, 0).await.unwrap();
+    workload.keep_previous(&world.client, &first).await.unwrap();
+    world.apply(DS, "agent", daemon_set("agent:2")).await;
+    world.promote(&workload).await;
+    assert_eq!(
+        (image("agent-primary").await, image("agent-previous").await),
+        (json!("agent:2"), json!("agent:1"))
+    );
+    let primary = world.get(DS, "agent-primary").await;
+    assert_eq!(primary["spec"]["selector"]["matchLabels"], json!({ "app": "agent-primary" }));
+    assert_eq!(primary["spec"]["template"]["spec"]["nodeSelector"], Value::Null);
+    workload.restore_primary(&world.client, &first).await.unwrap();
+    assert_eq!(image("agent-primary").await, "agent:1");
+    workload.drop_previous(&world.client).await.unwrap();
+    assert!(!world.exists(DS, "agent-previous").await);
+}
+
+pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
+    let service = |version: &str| json!({ "spec": { "selector": { "app": "web", "version": version }, "ports": [{ "name": "http", "port": 80 }] } });
+    let leads =
+        async |name: &str| world.get(Kind::Service, name).await["spec"]["selector"]["version"].clone();
+    world.apply(Kind::Service, "web", service("1")).await;
+    let workload = world.workload("Service", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!(world.upkeep(&workload).await, 0);
+    let address = async |name: &str| world.get(Kind::Service, name).await["spec"]["clusterIP"].clone();
+    let of_primary = address("web-primary").await;
+    assert_ne!(of_primary, address("web").await);
+
+    world.apply(Kind::Service, "web", service("2")).await;
+    let second = world.revision(&workload).await;
+    assert_ne!(second, first);
+    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!((leads("web-canary").await, leads("web-primary").await), (json!("2"), json!("1")));
+    workload.keep_previous(&world.client, &first).await.unwrap();
+    workload.promote(&world.client, &second).await.unwrap();
+    assert_eq!((leads("web-previous").await, leads("web-primary").await), (json!("1"), json!("2")));
+    assert_eq!(address("web-primary").await, of_primary);
+    let seen = workload.see_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    assert_eq!(seen.revision, Some(second));
+    workload.restore_primary(&world.client, &first).await.unwrap();
+    assert_eq!(leads("web-primary").await, "1");
+    let seen = workload.see_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    assert_eq!(seen.revision, Some(first));
+}
+
+pub async fn when_the_canary_goes_the_target_stays(world: World) {
+    world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
+    let mut target = deployment("web", "web:1");
+    target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
+        json!([{ "configMapRef": { "name": "settings" } }]);
+    world.apply(Kind::Deployment, "web", target).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+    workload.scale_canary(&world.client, 0).await.unwrap();
+    let primary = workload.see_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
+    workload.scale_canary(&world.client, primary.pods.desired).await.unwrap();
+
+    let canaries = Api::<Canary>::namespaced(world.client.clone(), &world.namespace);
+    canaries.delete("web", &DeleteParams::background()).await.unwrap();
+    eventually("the primary and all copies are gone", async || {
+        let configs = world.names(Kind::ConfigMap).await;
+        !world.exists(Kind::Deployment, "web-primary").await
+            && !configs.iter().any(|name| name.starts_with("settings-primary"))
+    })
+    .await;
+    assert_eq!(world.get(Kind::Deployment, "web").await["spec"]["replicas"], 2);
+    assert!(world.exists(Kind::ConfigMap, "settings").await);
+}

@@ -1,0 +1,165 @@
+//! How the primary comes to be.
+
+use serde_json::json;
+use serin::workload::{Error, Kind, Refusal};
+
+use crate::world::{World, deployment, spec};
+
+const D: Kind = Kind::Deployment;
+
+pub async fn it_differs_in_one_label_value_and_keeps_all_others(world: World) {
+    let labels =
+        json!({ "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "tier": "front" });
+    let mut wanted = spec(labels, "web:1");
+    wanted["selector"]["matchExpressions"] =
+        json!([{ "key": "app.kubernetes.io/name", "operator": "In", "values": ["web", "other"] }]);
+    wanted["replicas"] = 3.into();
+    wanted["template"]["metadata"]["labels"]["version"] = "one".into();
+    let itself = json!({ "matchLabels": { "app.kubernetes.io/name": "web" } });
+    let term = json!({ "topologyKey": "zone", "labelSelector": itself });
+    wanted["template"]["spec"]["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": itself,
+    }]);
+    wanted["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [term],
+        "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 1, "podAffinityTerm": term }],
+    } });
+    world.apply(D, "web", json!({ "spec": wanted })).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+
+    let primary = world.get(D, "web-primary").await;
+    let spec = &primary["spec"];
+    let selected = json!({
+        "app.kubernetes.io/name": "web-primary", "app.kubernetes.io/instance": "shop", "tier": "front",
+    });
+    assert_eq!(spec["selector"]["matchLabels"], selected);
+    assert_eq!(spec["selector"]["matchExpressions"][0]["values"], json!(["web-primary", "other"]));
+    let mut labels = selected.clone();
+    labels["version"] = "one".into();
+    assert_eq!(spec["template"]["metadata"]["labels"], labels);
+    assert_eq!(spec["replicas"], 3);
+    let own = json!({ "matchLabels": { "app.kubernetes.io/name": "web-primary" } });
+    let pods = &spec["template"]["spec"];
+    assert_eq!(pods["topologySpreadConstraints"][0]["labelSelector"], own);
+    let apart = &pods["affinity"]["podAntiAffinity"];
+    assert_eq!(apart["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"], own);
+    let preferred = &apart["preferredDuringSchedulingIgnoredDuringExecution"][0];
+    assert_eq!(preferred["podAffinityTerm"]["labelSelector"], own);
+
+    let selectors = workload.selectors(&world.snapshot(D, "web").await).unwrap();
+    assert_eq!(json!(selectors.primary), selected);
+    assert_eq!(selectors.canary["app.kubernetes.io/name"], "web");
+    assert_eq!(selectors.previous["app.kubernetes.io/name"], "web-previous");
+}
+
+pub async fn it_says_whose_it_is_and_keeps_gitops_away(mut world: World) {
+    world.options.prefixes = vec!["team.example.com/".to_owned(), "argocd.argoproj.io/".to_owned()];
+    let mut target = deployment("web", "web:1");
+    target["metadata"] = json!({
+        "labels": { "team.example.com/owner": "shop", "other": "x", "kustomize.toolkit.fluxcd.io/name": "apps" },
+        "annotations": { "team.example.com/page": "true", "argocd.argoproj.io/tracking-id": "shop:web" },
+    });
+    world.apply(D, "web", target).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let revision = world.make_primary(&workload).await;
+
+    let primary = world.get(D, "web-primary").await;
+    let meta = &primary["metadata"];
+    assert_eq!(meta["labels"], json!({ "team.example.com/owner": "shop", "app": "web-primary" }));
+    let annotations = meta["annotations"].as_object().unwrap();
+    assert_eq!(annotations["team.example.com/page"], "true");
+    assert_eq!(annotations["kustomize.toolkit.fluxcd.io/reconcile"], "disabled");
+    assert_eq!(annotations["helm.toolkit.fluxcd.io/driftDetection"], "disabled");
+    assert_eq!(annotations["argocd.argoproj.io/compare-options"], "IgnoreExtraneous");
+    assert_eq!(annotations["argocd.argoproj.io/sync-options"], "Prune=false");
+    assert!(!annotations.contains_key("argocd.argoproj.io/tracking-id"));
+    let owner = &meta["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["name"], &owner["controller"]),
+        (&json!("Canary"), &json!("web"), &json!(true))
+    );
+    assert_eq!(primary["spec"]["template"]["metadata"]["annotations"]["serin.dev/revision"], revision);
+
+    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(seen.revision.as_deref(), Some(revision.as_str()));
+    assert_eq!(seen.pods.desired, 2);
+    // The mark on its pods is not part of what the target is.
+    assert_eq!(world.revision(&workload).await, revision);
+}
+
+pub async fn what_is_asked_for_twice_is_done_once(world: World) {
+    world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
+    let mut target = deployment("web", "web:1");
+    target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
+        json!([{ "configMapRef": { "name": "settings" } }]);
+    world.apply(D, "web", target).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let revision = world.make_primary(&workload).await;
+    let generation = async || world.get(D, "web-primary").await["metadata"]["generation"].clone();
+    let configs = world.names(Kind::ConfigMap).await;
+    workload.create_primary(&world.client, &revision).await.unwrap();
+    assert_eq!(generation().await, 1);
+    assert_eq!(world.names(Kind::ConfigMap).await, configs);
+
+    world.patch(D, "web", json!({ "spec": { "replicas": 4 } })).await;
+    assert_eq!(world.revision(&workload).await, revision, "a size is no revision");
+    let image =
+        json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "web:2" }]);
+    let patch: json_patch::Patch = serde_json::from_value(image).unwrap();
+    world.api(D).patch("web", &Default::default(), &kube::api::Patch::Json::<()>(patch)).await.unwrap();
+    let revision = world.promote(&workload).await;
+    assert_eq!(generation().await, 2);
+    workload.promote(&world.client, &revision).await.unwrap();
+    assert_eq!(generation().await, 2);
+    for _ in 0..2 {
+        workload.scale_canary(&world.client, 0).await.unwrap();
+        assert_eq!(world.get(D, "web").await["spec"]["replicas"], 0);
+    }
+    for _ in 0..2 {
+        workload.drop_previous(&world.client).await.unwrap();
+    }
+}
+
+pub async fn somebody_elses_is_left_alone(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let settings = world.apply(Kind::ConfigMap, "settings", json!({})).await;
+    let mut other = deployment("web-primary", "other:1");
+    other["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "settings", "controller": true,
+        "uid": settings["metadata"]["uid"],
+    }]);
+    world.apply(D, "web-primary", other).await;
+    let before = world.get(D, "web-primary").await["spec"].clone();
+
+    let refusal = Refusal::NotOurs {
+        kind: "Deployment",
+        name: "web-primary".to_owned(),
+        owner: "ConfigMap settings".to_owned(),
+    };
+    let revision = world.revision(&workload).await;
+    for result in [
+        workload.create_primary(&world.client, &revision).await,
+        workload.promote(&world.client, &revision).await,
+        workload.restore_primary(&world.client, &revision).await,
+    ] {
+        assert!(matches!(&result, Err(Error::Refused(why)) if *why == refusal), "{result:?}");
+    }
+    assert_eq!(workload.see_primary(&world.snapshot(D, "web-primary").await, None), Err(refusal));
+    assert_eq!(world.get(D, "web-primary").await["spec"], before);
+}
+
+pub async fn it_is_made_of_the_revision_asked_for_or_not_at_all(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let revision = world.revision(&workload).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
+    assert!(matches!(&error, Error::TargetMoved { wanted, .. } if *wanted == revision), "{error}");
+    assert!(!world.exists(D, "web-primary").await);
+
+    world.delete(D, "web").await;
+    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot copy the target: Deployment web does not exist");
+}

@@ -1,0 +1,183 @@
+//! Promotion, and the way back.
+
+use serde_json::{Value, json};
+use serin::workload::{Error, Kind};
+
+use crate::world::{World, deployment};
+
+const D: Kind = Kind::Deployment;
+
+/// What a template runs, without the mark that differs between copies.
+fn pods(object: &Value) -> Value {
+    object["spec"]["template"]["spec"].clone()
+}
+
+pub async fn it_copies_exactly_what_was_analysed(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+    let selector = world.get(D, "web-primary").await["spec"]["selector"].clone();
+    let mut next = deployment("web", "web:2");
+    next["spec"]["minReadySeconds"] = 7.into();
+    next["spec"]["paused"] = true.into();
+    next["spec"]["template"]["metadata"]["annotations"] = json!({ "team": "shop" });
+    world.apply(D, "web", next).await;
+    let revision = world.promote(&workload).await;
+
+    let primary = world.get(D, "web-primary").await;
+    assert_eq!(pods(&primary), pods(&world.get(D, "web").await));
+    assert_eq!(primary["spec"]["selector"], selector);
+    assert_eq!(primary["spec"]["minReadySeconds"], 7);
+    assert_eq!(primary["spec"]["paused"], Value::Null);
+    let annotations = json!({ "team": "shop", "serin.dev/revision": revision });
+    assert_eq!(primary["spec"]["template"]["metadata"]["annotations"], annotations);
+    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(seen.revision, Some(revision));
+}
+
+pub async fn it_refuses_a_target_that_moved(world: World) {
+    world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
+    let mut target = deployment("web", "web:1");
+    target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
+        json!([{ "configMapRef": { "name": "settings" } }]);
+    world.apply(D, "web", target.clone()).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+    let before = world.get(D, "web-primary").await["spec"].clone();
+
+    target["spec"]["template"]["spec"]["containers"][0]["image"] = "web:2".into();
+    world.apply(D, "web", target.clone()).await;
+    let analysed = world.revision(&workload).await;
+    let refused = async || {
+        let error = workload.promote(&world.client, &analysed).await.unwrap_err();
+        assert!(matches!(&error, Error::TargetMoved { wanted, .. } if *wanted == analysed), "{error}");
+        assert!(!error.is_conflict());
+        assert_eq!(world.get(D, "web-primary").await["spec"], before);
+        assert!(!world.exists(Kind::ConfigMap, "web-primary-before").await);
+    };
+    target["spec"]["template"]["spec"]["containers"][0]["image"] = "web:3".into();
+    world.apply(D, "web", target.clone()).await;
+    refused().await;
+    target["spec"]["template"]["spec"]["containers"][0]["image"] = "web:2".into();
+    world.apply(D, "web", target).await;
+    world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "2" } })).await;
+    refused().await;
+    world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
+    workload.promote(&world.client, &analysed).await.unwrap();
+}
+
+pub async fn it_drops_what_was_dropped(mut world: World) {
+    world.options.prefixes = vec!["team.example.com/".to_owned()];
+    let mut target = deployment("web", "web:1");
+    target["metadata"]["labels"] = json!({ "team.example.com/owner": "shop" });
+    target["spec"]["template"]["spec"]["containers"][0]["env"] = json!([{ "name": "DEBUG", "value": "1" }]);
+    target["spec"]["template"]["spec"]["hostNetwork"] = true.into();
+    world.apply(D, "web", target).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+    world.patch(D, "web-primary", json!({ "metadata": { "labels": { "seen": "by-people" } } })).await;
+
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    world.promote(&workload).await;
+    let primary = world.get(D, "web-primary").await;
+    assert_eq!(primary["spec"]["template"]["spec"]["containers"][0]["env"], Value::Null);
+    assert_eq!(primary["spec"]["template"]["spec"]["hostNetwork"], Value::Null);
+    assert_eq!(primary["metadata"]["labels"], json!({ "app": "web-primary", "seen": "by-people" }));
+}
+
+/// The size of a primary of six after a promotion of a canary of this size.
+async fn promoted_size(world: &World, target: &str, canary: Value, size: u32) -> Value {
+    world.apply(D, target, deployment(target, "web:1")).await;
+    let workload = world.workload("Deployment", target, canary).await;
+    world.make_primary(&workload).await;
+    let primary = format!("{target}-primary");
+    world.patch(D, &primary, json!({ "spec": { "replicas": 6 } })).await;
+    let mut next = deployment(target, "web:2");
+    next["spec"]["replicas"] = size.into();
+    world.apply(D, target, next).await;
+    world.promote(&workload).await;
+    world.get(D, &primary).await["spec"]["replicas"].clone()
+}
+
+pub async fn it_sizes_the_primary_as_people_wrote(world: World) {
+    assert_eq!(promoted_size(&world, "web", json!({}), 4).await, 4);
+}
+
+pub async fn steps_and_autoscalers_say_nothing_about_the_primarys_size(world: World) {
+    let steps = json!([{ "weight": 10, "replicas": { "count": 1 } }]);
+    let by_steps = json!({ "analysis": { "stepWeight": null, "steps": steps } });
+    assert_eq!(promoted_size(&world, "web", by_steps, 1).await, 6);
+    let scaler = json!({ "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "name": "shop" });
+    assert_eq!(promoted_size(&world, "shop", json!({ "autoscalerRef": scaler }), 1).await, 6);
+}
+
+pub async fn what_was_before_can_be_given_back(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    let before = world.get(D, "web-primary").await["spec"].clone();
+
+    let mut next = deployment("web", "web:2");
+    next["spec"]["template"]["spec"]["hostNetwork"] = true.into();
+    world.apply(D, "web", next).await;
+    let second = world.promote(&workload).await;
+    world.patch(D, "web-primary", json!({ "spec": { "replicas": 5 } })).await;
+    for _ in 0..2 {
+        workload.restore_primary(&world.client, &first).await.unwrap();
+        let primary = world.get(D, "web-primary").await;
+        assert_eq!(primary["spec"]["template"], before["template"]);
+        assert_eq!(primary["spec"]["replicas"], 5, "its size is of today");
+    }
+    // And forth again.
+    workload.promote(&world.client, &second).await.unwrap();
+    workload.restore_primary(&world.client, &first).await.unwrap();
+    assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
+}
+
+pub async fn what_is_lost_is_said_to_be_lost(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let second = world.promote(&workload).await;
+    world.delete(Kind::ConfigMap, "web-primary-before").await;
+    let error = workload.restore_primary(&world.client, &first).await.unwrap_err();
+    assert!(matches!(&error, Error::Lost { revision, .. } if *revision == first), "{error}");
+    assert_eq!(
+        workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
+        Some(second)
+    );
+    // Whoever applies it again brings it back.
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    workload.restore_primary(&world.client, &first).await.unwrap();
+    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(seen.revision, Some(first));
+}
+
+pub async fn the_previous_one_runs_beside_the_primary(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.patch(D, "web-primary", json!({ "spec": { "replicas": 3 } })).await;
+    let error = workload.keep_previous(&world.client, "v1-another").await.unwrap_err();
+    assert!(matches!(error, Error::PrimaryMoved { .. }), "{error}");
+    assert!(!world.exists(D, "web-previous").await);
+
+    for _ in 0..2 {
+        workload.keep_previous(&world.client, &first).await.unwrap();
+    }
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let second = world.promote(&workload).await;
+    let previous = world.get(D, "web-previous").await;
+    assert_eq!(previous["spec"]["selector"]["matchLabels"], json!({ "app": "web-previous" }));
+    assert_eq!(previous["spec"]["template"]["metadata"]["labels"], json!({ "app": "web-previous" }));
+    assert_eq!(previous["spec"]["replicas"], 3);
+    assert_eq!(pods(&previous)["containers"][0]["image"], "web:1");
+    let seen = workload.see_previous(&world.snapshot(D, "web-previous").await).unwrap();
+    assert_eq!((seen.revision.as_str(), seen.pods.desired), (first.as_str(), 3));
+
+    workload.keep_previous(&world.client, &second).await.unwrap();
+    assert_eq!(pods(&world.get(D, "web-previous").await)["containers"][0]["image"], "web:2");
+    workload.drop_previous(&world.client).await.unwrap();
+    assert!(!world.exists(D, "web-previous").await);
+}

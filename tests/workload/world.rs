@@ -1,0 +1,263 @@
+//! A namespace with a Canary in it, and short ways to look and to write.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Client, ResourceExt as _,
+    api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    core::DynamicObject,
+};
+use serde_json::{Value, json};
+use serin::{
+    api::Canary,
+    engine::observed::Target,
+    workload::{Cache, Configs, Kind, Options, Snapshot, Workload},
+};
+
+use crate::support::Cluster;
+
+pub struct World {
+    pub client: Client,
+    pub namespace: String,
+    pub options: Options,
+}
+
+impl World {
+    pub async fn on(cluster: &Cluster) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let client = cluster.client().await;
+        let definitions =
+            serin::api::crds().map(|crd| serde_json::to_value(crd).expect("a definition is JSON"));
+        for definition in definitions.into_iter().chain([keda()]) {
+            install(&client, &definition).await;
+        }
+        let prefix = format!("workload-{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        Self { namespace: cluster.namespace(&prefix).await, client, options: Options::default() }
+    }
+
+    /// The workload of a Canary named after its target, which is created with
+    /// these fields beside those it needs.
+    pub async fn workload(&self, kind: &str, target: &str, spec: Value) -> Workload {
+        let canary = self.canary(kind, target, spec).await;
+        Workload::new(&canary, &Arc::new(self.options.clone())).expect("a target of a known kind")
+    }
+
+    pub async fn canary(&self, kind: &str, target: &str, spec: Value) -> Canary {
+        let api_version = if kind == "Service" { "v1" } else { "apps/v1" };
+        let mut object = json!({
+            "apiVersion": "serin.dev/v1alpha1",
+            "kind": "Canary",
+            "metadata": { "name": target },
+            "spec": {
+                "targetRef": { "apiVersion": api_version, "kind": kind, "name": target },
+                "service": { "port": 80 },
+                "analysis": { "stepWeight": 10 },
+            },
+        });
+        json_patch::merge(&mut object["spec"], &spec);
+        let canary: Canary = serde_json::from_value(object).expect("a Canary");
+        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
+        canaries.create(&PostParams::default(), &canary).await.expect("the Canary is accepted")
+    }
+
+    pub fn api(&self, kind: Kind) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+    }
+
+    /// As a person applies a manifest.
+    pub async fn apply(&self, kind: Kind, name: &str, fields: Value) -> Value {
+        let resource = kind.resource();
+        let mut object = json!({
+            "apiVersion": resource.api_version, "kind": resource.kind, "metadata": { "name": name },
+        });
+        json_patch::merge(&mut object, &fields);
+        let applied =
+            self.api(kind).patch(name, &PatchParams::apply("people").force(), &Patch::Apply(&object)).await;
+        value(applied.unwrap_or_else(|error| panic!("apply {object:#}: {error}")))
+    }
+
+    pub async fn patch(&self, kind: Kind, name: &str, fields: Value) -> Value {
+        let patched = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(&fields)).await;
+        value(patched.unwrap_or_else(|error| panic!("patch {name}: {error}")))
+    }
+
+    pub async fn get(&self, kind: Kind, name: &str) -> Value {
+        value(self.api(kind).get(name).await.unwrap_or_else(|error| panic!("get {name}: {error}")))
+    }
+
+    pub async fn exists(&self, kind: Kind, name: &str) -> bool {
+        let object = self.api(kind).get_opt(name).await.unwrap_or_else(|error| panic!("get {name}: {error}"));
+        object.is_some_and(|object| object.metadata.deletion_timestamp.is_none())
+    }
+
+    pub async fn names(&self, kind: Kind) -> Vec<String> {
+        let list = self.api(kind).list(&ListParams::default()).await.expect("a list");
+        list.iter().map(|object| object.name_any()).collect()
+    }
+
+    pub async fn delete(&self, kind: Kind, name: &str) {
+        self.api(kind).delete(name, &DeleteParams::background()).await.expect("it is deleted");
+    }
+
+    /// As a reflector gets it.
+    pub async fn snapshot(&self, kind: Kind, name: &str) -> Snapshot {
+        let api = Api::<Snapshot>::namespaced_with(self.client.clone(), &self.namespace, &kind.resource());
+        api.get(name).await.unwrap_or_else(|error| panic!("get {name}: {error}"))
+    }
+
+    /// What a controller with fresh caches sees of the target.
+    pub async fn target(&self, workload: &Workload) -> Target {
+        let target = self.snapshot(workload.kind(), workload.target_name()).await;
+        let mut versions = BTreeMap::new();
+        for kind in [Kind::ConfigMap, Kind::Secret] {
+            for object in self.api(kind).list(&ListParams::default()).await.expect("a list") {
+                versions.insert((kind.name().to_owned(), object.name_any()), object.resource_version());
+            }
+        }
+        let version = |config: &serin::engine::revision::ConfigRef| {
+            versions.get(&(config.kind.clone(), config.name.clone())).cloned().flatten()
+        };
+        let mut configs = Configs::default();
+        if let Err(unread) = workload.see_target(&target, &mut configs, version, None) {
+            configs.read(&self.client, &self.namespace, &unread.0).await.expect("configs can be read");
+        }
+        workload.see_target(&target, &mut configs, version, None).expect("all configs are read")
+    }
+
+    pub async fn revision(&self, workload: &Workload) -> String {
+        self.target(workload).await.revision
+    }
+
+    /// Makes the primary of the target as it is; returns the revision.
+    pub async fn make_primary(&self, workload: &Workload) -> String {
+        let revision = self.revision(workload).await;
+        workload.create_primary(&self.client, &revision).await.expect("a primary");
+        revision
+    }
+
+    /// Promotes the target as it is; returns the revision.
+    pub async fn promote(&self, workload: &Workload) -> String {
+        let revision = self.revision(workload).await;
+        workload.promote(&self.client, &revision).await.expect("a promotion");
+        revision
+    }
+
+    /// What a controller does on each reconcile; returns how much it wrote.
+    pub async fn upkeep(&self, workload: &Workload) -> usize {
+        let target = self.snapshot(workload.kind(), workload.target_name()).await;
+        let canary = format!("{}-canary", workload.target_name());
+        let service = match workload.kind() {
+            Kind::Service if self.exists(Kind::Service, &canary).await => {
+                Some(self.snapshot(Kind::Service, &canary).await)
+            }
+            _ => None,
+        };
+        let cache = Listed::of(self).await;
+        let writes = workload.upkeep(&target, service.as_ref(), &cache).expect("nothing is refused");
+        for write in &writes {
+            workload.keep_up(&self.client, write).await.unwrap_or_else(|error| panic!("{write:?}: {error}"));
+        }
+        writes.len()
+    }
+
+    pub async fn version(&self, kind: Kind, name: &str) -> String {
+        text(&self.get(kind, name).await["metadata"]["resourceVersion"])
+    }
+}
+
+pub struct Listed(BTreeMap<Kind, Vec<Arc<DynamicObject>>>);
+
+impl Listed {
+    pub async fn of(world: &World) -> Self {
+        let mut all = BTreeMap::new();
+        for kind in [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget] {
+            let list = world.api(kind).list(&ListParams::default()).await.expect("a list");
+            all.insert(kind, list.into_iter().map(Arc::new).collect());
+        }
+        Self(all)
+    }
+}
+
+impl Cache for Listed {
+    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
+        self.0.get(&kind)?.iter().find(|object| object.name_any() == name).cloned()
+    }
+
+    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
+        self.0.get(&kind).cloned().unwrap_or_default()
+    }
+}
+
+/// A Deployment's or DaemonSet's spec, of pods with these labels and this image.
+pub fn spec(labels: Value, image: &str) -> Value {
+    json!({
+        "selector": { "matchLabels": labels },
+        "template": {
+            "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "app", "image": image }] },
+        },
+    })
+}
+
+pub fn deployment(name: &str, image: &str) -> Value {
+    let mut spec = spec(json!({ "app": name }), image);
+    spec["replicas"] = 2.into();
+    json!({ "spec": spec })
+}
+
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+}
+
+/// Waits until something is so.
+pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    while !is_so().await {
+        assert!(tokio::time::Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn value(object: DynamicObject) -> Value {
+    serde_json::to_value(object).expect("an object is JSON")
+}
+
+async fn install(client: &Client, definition: &Value) {
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let name = text(&definition["metadata"]["name"]);
+    let apply = PatchParams::apply("serin-tests").force();
+    definitions.patch(&name, &apply, &Patch::Apply(definition)).await.expect("the definition is accepted");
+    eventually(&format!("{name} is served"), async || {
+        let definition = definitions.get(&name).await.expect("the definition");
+        let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
+        conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
+    })
+    .await;
+}
+
+/// As much of KEDA's definition as matters here.
+fn keda() -> Value {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "scaledobjects.keda.sh" },
+        "spec": {
+            "group": "keda.sh",
+            "scope": "Namespaced",
+            "names": { "kind": "ScaledObject", "listKind": "ScaledObjectList", "plural": "scaledobjects", "singular": "scaledobject" },
+            "versions": [{
+                "name": "v1alpha1", "served": true, "storage": true,
+                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": open } } },
+            }],
+        },
+    })
+}
