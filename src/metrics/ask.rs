@@ -116,7 +116,7 @@ impl Ask {
     ) -> Result<Self, Refusal> {
         let writer = Writer { subject, metric };
         match (template, BuiltIn::named(&metric.name), &metric.query) {
-            (Some(template), _, _) => writer.from_template(template, judge),
+            (Some(template), _, _) => writer.templated(template, judge),
             (None, Some(built_in), _) => writer.built_in(built_in, judge),
             (None, None, Some(query)) => writer.inline(query, judge),
             (None, None, None) => Err(Refusal::Nothing { metric: metric.name.clone() }),
@@ -197,7 +197,7 @@ impl Writer<'_> {
         Ok(self.ask(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
     }
 
-    fn from_template(&self, template: &Template<'_>, judge: JudgeType) -> Result<Ask, Refusal> {
+    fn templated(&self, template: &Template<'_>, judge: JudgeType) -> Result<Ask, Refusal> {
         let spec = template.spec;
         let name = format!("template {}", template.name);
         let Some(abilities) = abilities(spec.provider.type_) else {

@@ -46,7 +46,7 @@ impl Prometheus {
     /// Serves TLS, for which `server.crt`, `server.key` and `users`, a line of
     /// `basic_auth_users`, are given.
     pub async fn guarded(certificate: &str, key: &str, users: &str) -> Prometheus {
-        let mut prometheus = Self { scheme: "https", ..Self::prepare("[]") };
+        let mut prometheus = Self { scheme: "https", ..Self::prepare("") };
         prometheus.folder.write("server.crt", certificate);
         prometheus.folder.write("server.key", key);
         let web = format!(
@@ -100,7 +100,11 @@ impl Prometheus {
             }
             let child = self.child.as_mut().expect("a started process");
             assert!(!child.has_ended(), "Prometheus ended while it started; {}", child.tail());
-            assert!(began.elapsed() < PATIENCE, "Prometheus is not ready after {PATIENCE:?}; {}", child.tail());
+            assert!(
+                began.elapsed() < PATIENCE,
+                "Prometheus is not ready after {PATIENCE:?}; {}",
+                child.tail()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

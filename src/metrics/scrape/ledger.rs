@@ -131,3 +131,81 @@ impl Ledger {
         Some(Growth { arms, seconds: last.duration_since(then.at).as_secs_f64() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn moment(second: i64) -> Timestamp {
+        Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second)
+    }
+
+    fn enter(ledger: &mut Ledger, second: i64, pods: &[(&str, f64)]) {
+        let counters: Vec<(&str, Counters)> = pods
+            .iter()
+            .map(|(pod, value)| {
+                (*pod, Counters::from([(Slot::Total, [("hits", *value)].into_iter().collect())]))
+            })
+            .collect();
+        let canary = counters.iter().map(|(pod, counters)| (*pod, counters)).collect();
+        ledger.enter(moment(second), &Arms::default(), Arms { canary, primary: Vec::new() });
+    }
+
+    fn grown(ledger: &mut Ledger, since: i64) -> Option<u64> {
+        let window = Window { since: moment(since), until: moment(since) };
+        ledger.growth(window).map(|growth| growth.arms.canary.get(&Slot::Total).copied().unwrap_or(0))
+    }
+
+    fn ledger() -> Ledger {
+        Ledger::new(Query::Scalar("hits".to_owned()), moment(0))
+    }
+
+    #[test]
+    fn what_was_counted_before_the_first_reading_is_not_ours() {
+        let mut ledger = ledger();
+        enter(&mut ledger, 0, &[("a", 1000.0)]);
+        assert_eq!(grown(&mut ledger, 0), None);
+        enter(&mut ledger, 10, &[("a", 1010.0), ("b", 3.0)]);
+        assert_eq!(grown(&mut ledger, 0), Some(13));
+    }
+
+    #[test]
+    fn a_window_begins_at_the_mark_nearest_to_it_and_never_long_before() {
+        let mut ledger = ledger();
+        for (second, value) in [(0, 0.0), (10, 1.0), (20, 3.0), (30, 7.0)] {
+            enter(&mut ledger, second, &[("a", value)]);
+        }
+        assert_eq!(grown(&mut ledger, 12), Some(6), "from the mark at 10");
+        assert_eq!(grown(&mut ledger, 12), Some(6), "asked again");
+        assert_eq!(grown(&mut ledger, 25), Some(4), "from the mark at 20");
+        enter(&mut ledger, 3600, &[("a", 5000.0)]);
+        assert_eq!(grown(&mut ledger, 3590), None, "the mark at 30 is too old");
+        enter(&mut ledger, 3610, &[("a", 5005.0)]);
+        assert_eq!(grown(&mut ledger, 3590), Some(5));
+    }
+
+    proptest! {
+        #[test]
+        fn windows_that_touch_count_every_request_once(
+            steps in prop::collection::vec((0..3usize, 0..100u32, prop::bool::weighted(0.1)), 1..60),
+        ) {
+            let mut ledger = ledger();
+            let mut pods = [("a", 0.0), ("b", 0.0), ("c", 0.0)];
+            enter(&mut ledger, 0, &pods);
+            let (mut served, mut counted) = (0, 0);
+            for (second, (pod, requests, restarts)) in (1i64..).zip(steps) {
+                if restarts {
+                    pods[pod].1 = 0.0;
+                    enter(&mut ledger, second * 10 - 5, &pods);
+                }
+                pods[pod].1 += f64::from(requests);
+                served += u64::from(requests);
+                enter(&mut ledger, second * 10, &pods);
+                counted += grown(&mut ledger, (second - 1) * 10).unwrap_or(0);
+            }
+            prop_assert_eq!(counted, served);
+        }
+    }
+}
