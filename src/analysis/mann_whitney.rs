@@ -141,6 +141,8 @@ impl TryFrom<Settings> for MannWhitney {
 
 /// Correlation of neighbouring points from which on a verdict warns.
 const NOTABLE_CORRELATION: f64 = 0.3;
+/// Points beyond are no more a number than infinity is: sums of them overflow.
+const LARGEST: f64 = 1e300;
 /// Quartile ranges beyond the quartiles from which on a point is an outlier.
 const OUTLYING: f64 = 3.0;
 
@@ -212,7 +214,7 @@ impl MannWhitney {
 
     fn clean(&self, points: &[f64]) -> Vec<f64> {
         let known = points.iter().filter_map(|&point| match self.0.nan {
-            _ if point.is_finite() => Some(point),
+            _ if point.abs() <= LARGEST => Some(point),
             Nan::Remove => None,
             Nan::ReplaceByZero => Some(0.0),
         });
@@ -369,6 +371,14 @@ mod tests {
         assert_eq!(look(zeros, holes, around(100.0)).outcome, FAIL);
         let none = look(Settings::default(), vec![f64::NAN; 60], vec![]);
         assert_eq!(none.outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
+    }
+
+    #[test]
+    fn absurd_points_are_no_numbers() {
+        let mut absurd = around(100.0);
+        absurd[..5].copy_from_slice(&[f64::MAX, f64::MIN, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
+        let verdict = look(Settings::default(), absurd, around(100.0));
+        assert_eq!((verdict.outcome, verdict.samples.canary), (PASS, 55));
     }
 
     #[test]

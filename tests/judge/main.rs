@@ -12,7 +12,7 @@ use std::io::Write;
 
 /// One line of the table, also where the harness captures what tests print.
 fn row(name: &str, cells: &[impl Display]) {
-    let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>22}")).collect();
+    let cells: Vec<String> = cells.iter().map(|cell| format!("{cell:>24}")).collect();
     let _ = writeln!(std::io::stderr(), "{name:<54}{}", cells.concat());
 }
 

@@ -8,6 +8,9 @@
 //!
 //! Only neighbouring looks are compared: a rising baseline, a shared incident
 //! or a changed weight moves one pair, not all of them. And old pairs fade.
+//!
+//! Until enough pairs were seen to know, there might be bursts. One look alone
+//! should hardly convict then, for a first retry storm is one look.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,22 +25,30 @@ pub(crate) struct Bursts {
     pairs: Fixed,
 }
 
-/// Before the first pairs are seen there might be bursts: a little caution,
-/// worth so many pairs, keeps the first retry storm from being the last.
-const PRIOR_FACTOR: f64 = 3.0;
-const PRIOR_PAIRS: f64 = 2.0;
+/// Pairs without a burst that are taken as seen before the first one, so that
+/// it is not taken for the rule.
+const PRIOR: f64 = 2.0;
+/// Pairs after which half of the caution is gone.
+const UNKNOWN: f64 = 4.0;
+/// The log-evidence that a look may bring in full, and by how much more of it
+/// is divided at first.
+const IN_FULL: f64 = 2.0;
+const BEYOND: f64 = 7.0;
 /// A pair counts for about this many looks.
 const MEMORY: f64 = 64.0;
 
 impl Bursts {
     /// Variance of the primary's bad counts by what chance alone would give; at least one.
     pub fn factor(&self) -> f64 {
-        ((PRIOR_PAIRS * PRIOR_FACTOR + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
+        ((PRIOR + self.jumps.get()) / (PRIOR + self.pairs.get())).max(1.0)
     }
 
-    /// Whether more was seen than is assumed.
-    pub fn are_known(&self) -> bool {
-        self.pairs.get() > PRIOR_PAIRS
+    /// What a single look's gain in log-evidence is worth while little is known
+    /// of bursts: up to a point all of it, beyond that a part. It only ever
+    /// shrinks, so what it promised it still does.
+    pub fn restrain(&self, gain: f64) -> f64 {
+        let unknown = UNKNOWN / (UNKNOWN + self.pairs.get());
+        gain.min(IN_FULL + (gain - IN_FULL) / (1.0 + BEYOND * unknown))
     }
 
     pub fn watch(&mut self, primary: Counts) {
@@ -57,7 +68,7 @@ impl Bursts {
 /// both fell on either by chance: one on average, however rates or traffic are.
 fn jump(a: Counts, b: Counts) -> Option<f64> {
     let (na, nb) = (a.total() as f64, b.total() as f64);
-    let (n, bad) = (na + nb, (a.bad() + b.bad()) as f64);
+    let (n, bad) = (na + nb, a.bad() as f64 + b.bad() as f64);
     let variance = bad * (n - bad) * na * nb / (n * n * (n - 1.0));
     let excess = b.bad() as f64 - bad * nb / n;
     (variance > 0.0).then(|| excess * excess / variance)
@@ -75,14 +86,16 @@ mod tests {
 
     #[test]
     fn single_failures_are_no_bursts() {
-        let sparse = watching((0..400).map(|i| (u64::from(i % 4 == 0), 1000)));
-        let steady = watching((0..100).map(|i| (5 + i % 3, 1000)));
-        assert!(sparse < 1.1 && steady == 1.0, "{sparse} {steady}");
+        assert_eq!(watching((0..100).map(|i| (u64::from(i % 4 == 0), 1000))), 1.0);
+        assert_eq!(watching((0..100).map(|i| (5 + i % 3, 1000))), 1.0);
     }
 
     #[test]
-    fn before_anything_is_known_there_might_be_bursts() {
-        assert_eq!(watching([]), PRIOR_FACTOR);
+    fn a_first_look_alone_hardly_convicts_and_a_later_one_may() {
+        let mut bursts = Bursts::default();
+        assert_eq!([-3.0, 1.5, 10.0].map(|gain| bursts.restrain(gain)), [-3.0, 1.5, 3.0]);
+        (0..400).for_each(|i| bursts.watch(Counts::of_bad(5 + i % 3, 1000)));
+        assert!(bursts.restrain(10.0) > 7.0);
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Evidence {
     /// other. One that has not begun stands at one.
     fn against(&self, grid: &Grid) -> f64 {
         let begun: f64 = self.streams.iter().map(|stream| stream.against(grid)).sum();
-        let silent = self.shares as usize - self.streams.len();
+        let silent = (self.shares as usize).saturating_sub(self.streams.len());
         (begun + silent as f64) / f64::from(self.shares)
     }
 
@@ -117,16 +117,22 @@ impl Evidence {
 /// Whether there are good and bad requests: a latency bound that all requests
 /// are within, or beyond, is not worth a stream yet.
 fn is_mixed(look: Arms<Counts>) -> bool {
-    let bad = look.canary.bad() + look.primary.bad();
-    bad > 0 && bad < look.canary.total() + look.primary.total()
+    let both = together(look);
+    both.bad() > 0 && both.bad() < both.total()
 }
 
 /// What a bound had seen before its first mixed look: of requests all alike,
 /// such as most are now.
 fn unmixed(requests: Arms<u64>, now: Arms<Counts>) -> Arms<Counts> {
-    let bad = now.canary.bad() + now.primary.bad();
-    let mostly_bad = bad > (now.canary.total() + now.primary.total()) / 2;
+    let both = together(now);
+    let mostly_bad = both.bad() > both.total() / 2;
     requests.map(|&total| Counts::of_bad(if mostly_bad { total } else { 0 }, total))
+}
+
+fn together(Arms { canary, primary }: Arms<Counts>) -> Counts {
+    let mut both = canary;
+    both.add(primary);
+    both
 }
 
 /// The version of this layout. Evidence in another is refused on reading:

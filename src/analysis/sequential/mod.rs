@@ -240,7 +240,8 @@ fn caveats(stream: &Stream) -> String {
     if stream.primary_is_idle() {
         caveats.push_str("; the primary is idle and stands by its earlier requests");
     }
-    if let Some(bursts) = stream.known_bursts().filter(|factor| *factor > NOTABLE_BURSTS) {
+    let bursts = stream.burst_factor();
+    if bursts > NOTABLE_BURSTS {
         caveats.push_str(&format!("; they come in bursts, so each counts for 1/{bursts:.1}"));
     }
     caveats

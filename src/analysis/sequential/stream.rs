@@ -58,6 +58,8 @@ pub(crate) enum Bad {
 /// Prior of a canary that is bad from the first look on; the n-th look after
 /// it has (1 − FROM_THE_START) / n(n+1).
 const FROM_THE_START: f64 = 0.75;
+/// Requests from which on a look is scaled down.
+const ENOUGH: u64 = 2_000_000;
 /// Logs whose exponentials are as good as nothing, and the most a float takes.
 const NOTHING: f64 = -700.0;
 const MOST: f64 = 700.0;
@@ -96,7 +98,7 @@ impl Stream {
             let (below, above) = (&gains[..SIDE], &gains[SIDE + 1..]);
             let start = start_prior(self.looks);
             for (alarm, gain) in self.alarm.iter_mut().zip(above) {
-                *alarm = log((exp(*alarm) + start) * gain.exp());
+                *alarm = log((exp(*alarm) + start) * self.bursts.restrain(*gain).exp());
             }
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
@@ -140,9 +142,9 @@ impl Stream {
         mean(self.below.map(exp))
     }
 
-    /// How much bad requests come in [`Bursts`], once that is more than caution.
-    pub fn known_bursts(&self) -> Option<f64> {
-        self.bursts.are_known().then(|| self.bursts.factor())
+    /// How much bad requests come in bursts; see [`Bursts`].
+    pub fn burst_factor(&self) -> f64 {
+        self.bursts.factor()
     }
 
     pub fn primary_is_idle(&self) -> bool {
@@ -193,12 +195,20 @@ fn last_struck_off<'a>(points: impl Iterator<Item = (f64, &'a Odds)>, total: f64
 /// does, as a log; nothing if the look cannot tell. Dividing by the burst
 /// factor takes a root, under which an e-process stays one.
 fn gains(grid: &Grid, look: Arms<Counts>, burst_factor: f64) -> Option<[f64; ALL]> {
-    let events = look.canary.bad() + look.primary.bad();
-    let table = Table { canary: look.canary.total(), primary: look.primary.total(), events };
+    let Arms { canary, primary } = thinned(look);
+    let table =
+        Table { canary: canary.total(), primary: primary.total(), events: canary.bad() + primary.bad() };
     table.informs().then(|| {
-        let logs = table.log_likelihood(look.canary.bad(), grid.odds());
+        let logs = table.log_likelihood(canary.bad(), grid.odds());
         logs.map(|log| (log - logs[SIDE]) / burst_factor)
     })
+}
+
+/// A table of too many requests is scaled down. It still has more than enough
+/// to say, and a provider that answers nonsense cannot make a look take hours.
+fn thinned(look: Arms<Counts>) -> Arms<Counts> {
+    let by = look.canary.total().saturating_add(look.primary.total()) / ENOUGH + 1;
+    look.map(|counts| Counts::of_bad(counts.bad() / by, counts.total() / by))
 }
 
 /// The prior of turning bad at the n-th look, counted from zero.

@@ -37,7 +37,7 @@ const FAIL: Outcome = Outcome::Fail { critical: false };
 
 #[test]
 fn a_failure_names_its_numbers() {
-    let verdict = last([counts((31, 1000), (90, 19_000))]);
+    let verdict = last([counts((16, 500), (44, 9_500)), counts((15, 500), (46, 9_500))]);
     assert_eq!(verdict.outcome, FAIL);
     assert_eq!(verdict.samples, Arms { canary: 1000, primary: 19_000 });
     assert_eq!(
@@ -113,7 +113,7 @@ fn a_canary_that_turns_bad_late_has_no_credit_to_spend() {
     let failed = verdicts.iter().position(|verdict| verdict.outcome == FAIL).unwrap();
     assert!(failed < 500 + 6, "only at look {failed}");
     let sentence = &verdicts[failed].sentence;
-    assert!(sentence.starts_with("canary 3.2 % errors (16 of 500) vs"), "{sentence}");
+    assert!(sentence.starts_with("canary 3.2 % errors (24 of 750) vs"), "{sentence}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_certificate_is_given_for_the_margin_and_withdrawn_at_a_new_step() {
     let look = counts((2, 500), (45, 9500));
     let certified_at =
         (0..200).find(|_| judge.outcome(&mut evidence, &look) == Outcome::Pass { certified: true });
-    assert!(certified_at.is_some_and(|look| look > 2), "{certified_at:?}");
+    assert!(certified_at.is_some_and(|look| look > 0), "{certified_at:?}");
     evidence.begin_step();
     assert_eq!(judge.outcome(&mut evidence, &look), PASS);
 }
@@ -217,6 +217,26 @@ fn beyond_the_grid_there_is_a_lower_bound_and_no_upper_one() {
     let Estimate { value, low, high } =
         last([counts((27_925, 28_103), (570_806, 895_617))]).estimate.unwrap();
     assert!(value > 40.0 && low.is_some_and(|low| low < value) && high.is_none());
+}
+
+#[test]
+fn absurd_counts_are_judged_in_time_and_without_panic() {
+    let most = u64::MAX;
+    let looks = [((most, most), (0, most)), ((1, most), (most, most)), ((most / 2, most), (0, 0))];
+    let verdicts =
+        looking(&judge(Settings::default()), looks.map(|(canary, primary)| counts(canary, primary)));
+    assert!(verdicts.iter().all(|verdict| verdict.outcome == FAIL));
+}
+
+#[test]
+fn a_look_that_is_scaled_down_still_convicts_and_acquits() {
+    let million = 1_000_000;
+    let primary = (95 * million / 200, 95 * million);
+    assert_eq!(
+        last(vec![counts((5 * million / 200, 5 * million), primary); 2]).outcome,
+        Outcome::Pass { certified: true }
+    );
+    assert_eq!(last(vec![counts((5 * million / 50, 5 * million), primary); 2]).outcome, FAIL);
 }
 
 #[test]
