@@ -21,6 +21,6 @@ pub mod api;
 pub mod cli;
 pub mod engine;
 pub mod local;
-pub mod workload;
-pub mod routing;
 pub mod metrics;
+pub mod routing;
+pub mod workload;

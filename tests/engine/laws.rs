@@ -476,13 +476,16 @@ impl Laws<'_> {
         let running = matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion);
         let dead = self.seen.target.as_ref().is_none_or(|target| target.pods.ready == 0);
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        !(running && dead && reaches) || self.plan.suspend || self.routed().any(|split| !split.reaches_canary())
+        !(running && dead && reaches)
+            || self.plan.suspend
+            || self.routed().any(|split| !split.reaches_canary())
     }
 
     /// After a promotion that failed, a canary that serves goes on serving.
     fn spares_a_broken_primary(&self) -> bool {
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
-        let ready = self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
+        let ready =
+            self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
         let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.clone());
         let right = self.seen.primary.as_ref().is_some_and(|primary| primary.revision == promoted);
@@ -584,7 +587,9 @@ impl Laws<'_> {
                     || !primary.are_ready(self.plan.primary_ready_percent);
                 let asked = self.before.canary_weight;
                 let wanted = match &self.before.step {
-                    Some(step) => Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() },
+                    Some(step) => {
+                        Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() }
+                    }
                     None => Split::home(),
                 };
                 let astray = self.seen.split.as_ref() != Some(&wanted);
@@ -607,7 +612,8 @@ impl Laws<'_> {
 
 /// As many as `PROPTEST_CASES` says, else this many.
 fn cases(count: u32) -> ProptestConfig {
-    let mut config = ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() };
+    let mut config =
+        ProptestConfig { max_shrink_iters: 4000, failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = count;
     }
