@@ -18,6 +18,9 @@ testbed: ## Bring the real servers that the tests run against (cached by version
 bench: ## What a decision of the engine costs
 	cargo bench --locked --bench decide
 
+bench: ## What a decision and a look of the judge cost
+	cargo bench --locked --bench decide --bench judge
+
 bench-local: testbed ## The in-process API beside the real kube-apiserver
 	cargo bench --locked --bench local
 

@@ -457,7 +457,9 @@ async fn local() -> &'static Server {
         .get_or_init(|| async {
             let home = Folder::new("kubectl");
             let program = PathBuf::from(env!("CARGO_BIN_EXE_serin"));
-            let mut serin = Child::start(home.path(), &program, ["local"]);
+            let kubeconfig = home.join("kubeconfig");
+            let arguments = ["local".as_ref(), "--kubeconfig".as_ref(), kubeconfig.as_os_str()];
+            let mut serin = Child::start(home.path(), &program, arguments);
             let began = Instant::now();
             loop {
                 let said = serin.tail();

@@ -26,6 +26,7 @@ mod events;
 pub mod faults;
 mod fields;
 pub mod kinds;
+pub mod mesh;
 pub mod node;
 mod patch;
 mod protobuf;

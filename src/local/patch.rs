@@ -84,6 +84,12 @@ pub fn perform(
     if exists || author.subresource.is_some() {
         return write::modify(server, resource, key, author, Operation::Apply, apply_to);
     }
+    if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
+        let why = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        return Err(Refusal::conflict(resource, &key.name, &why));
+    }
     let mut blank = json!({
         "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": { "name": *key.name },
     });

@@ -54,6 +54,8 @@ pub struct Call {
     pub view: View,
     pub headers: HeaderMap,
     pub who: Identity,
+    /// Faults spare it.
+    pub steady: bool,
 }
 
 impl Server {
@@ -167,6 +169,7 @@ impl Server {
             subresource: subresource.map(str::to_owned),
             resource,
             params,
+            steady: head.extensions.get::<Steady>().is_some(),
             headers: head.headers,
             who,
         };
@@ -195,7 +198,7 @@ impl Server {
                 if let Some(name) = name {
                     call.params.field_selector = format!("metadata.name={name}");
                 }
-                watch::watch(self, &resource, call.namespace.as_deref(), &call.params, call.view)
+                watch::watch(self, &call)
             }
             (Verb::Create, None) => {
                 let (object, author) = (call.object(body)?, call.author()?);

@@ -23,9 +23,9 @@ use super::faults::WatchFault;
 use super::kinds::Resource;
 use super::read;
 use super::refusal::Refusal;
-use super::request::{Params, View};
+use super::request::View;
 use super::selector::Selector;
-use super::server::Server;
+use super::server::{Call, Server};
 use super::store::{Change, Event, Object, frame};
 
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -33,13 +33,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 
-pub fn watch(
-    server: &Arc<Server>,
-    resource: &Arc<Resource>,
-    namespace: Option<&str>,
-    params: &Params,
-    view: View,
-) -> Result<Response<Body>, Refusal> {
+pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Refusal> {
+    let (resource, params) = (&call.resource, &call.params);
     if params.send_initial_events && params.resource_version_match != "NotOlderThan" {
         return Err(Refusal::list_options(
             "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
@@ -58,9 +53,10 @@ pub fn watch(
         server: server.clone(),
         resource: resource.clone(),
         collection,
-        namespace: namespace.map(str::to_owned),
+        namespace: call.namespace.clone(),
         selector: Selector::parse(&params.label_selector, &params.field_selector, resource)?,
-        view,
+        view: call.view,
+        steady: call.steady,
         include_object: params.include_object.clone(),
         position: 0,
         ready: VecDeque::new(),
@@ -101,6 +97,8 @@ struct Watcher {
     namespace: Option<String>,
     selector: Selector,
     view: View,
+    /// Faults spare it.
+    steady: bool,
     include_object: String,
     /// Events up to this version have been looked at.
     position: u64,
@@ -141,7 +139,8 @@ impl Watcher {
     }
 
     async fn wake(&mut self) {
-        match self.server.faults.on_watch() {
+        let fault = if self.steady { None } else { self.server.faults.on_watch() };
+        match fault {
             None => {}
             Some(WatchFault::Dropped) => {
                 self.ended = true;

@@ -281,7 +281,7 @@ pub enum Unsupported {
 /// Why an object could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{doing} {object}: {why}")]
+    #[error("{doing} {object}: {}", answer(why))]
     Api { doing: &'static str, object: ObjectName, why: Box<kube::Error> },
     #[error(
         "{object} belongs to {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
@@ -291,6 +291,14 @@ pub enum Error {
     Unsupported(#[from] Unsupported),
     #[error("{object} changed while it was being written; trying again")]
     Changed { object: ObjectName },
+}
+
+/// The server's own words, without how they were wrapped.
+fn answer(why: &kube::Error) -> String {
+    match why {
+        kube::Error::Api(status) => status.message.clone(),
+        why => why.to_string(),
+    }
 }
 
 impl Error {

@@ -9,7 +9,7 @@
 //! - `serin.dev/original`: on adopted objects, the merge patch that turns the
 //!   object back into what it was, and the Canary that adopted it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -25,10 +25,15 @@ use crate::api::{Canary, canary::service::Metadata};
 const APPLIED: &str = "serin.dev/applied";
 const ORIGINAL: &str = "serin.dev/original";
 
-/// Flux and Argo CD leave what carries these alone.
-const GITOPS: [(&str, &str); 4] = [
+/// Flux leaves what carries these alone.
+const FLUX: [(&str, &str); 2] = [
     ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
     ("helm.toolkit.fluxcd.io/driftDetection", "disabled"),
+];
+
+/// Argo CD does not miss what carries these in its repository. An adopted
+/// object may well be there, so it does not get them.
+const ARGO: [(&str, &str); 2] = [
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
     ("argocd.argoproj.io/sync-options", "Prune=false"),
 ];
@@ -37,24 +42,32 @@ const GITOPS: [(&str, &str); 4] = [
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub object: ObjectName,
-    labels: BTreeMap<String, String>,
-    annotations: BTreeMap<String, String>,
+    metadata: Metadata,
+    /// Only for an object that we make; what is adopted does without.
+    if_ours: Metadata,
     /// Everything beside `metadata`.
     body: Value,
 }
 
 impl Wanted {
     /// What people listed in `unmanagedMetadata` is left out of the metadata.
-    pub fn new(canary: &Canary, object: ObjectName, metadata: Metadata, body: Value) -> Self {
-        let Metadata { mut labels, mut annotations } = metadata;
-        for (key, value) in GITOPS {
-            annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    pub fn new(canary: &Canary, object: ObjectName, mut metadata: Metadata, body: Value) -> Self {
+        let pairs = |pairs: [(&str, &str); 2]| pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        for (key, value) in pairs(FLUX) {
+            metadata.annotations.entry(key).or_insert(value);
+        }
+        let mut if_ours = Metadata { labels: BTreeMap::new(), annotations: pairs(ARGO).into() };
+        if object.kind.kind == "Service" {
+            // ServiceMonitors written for Flagger find the Services by it.
+            if_ours.labels.insert("app".to_owned(), object.name.clone());
         }
         if let Some(theirs) = canary.spec.service.as_ref().and_then(|s| s.unmanaged_metadata.as_ref()) {
-            labels.retain(|key, _| !theirs.labels.contains(key));
-            annotations.retain(|key, _| !theirs.annotations.contains(key));
+            for Metadata { labels, annotations } in [&mut metadata, &mut if_ours] {
+                labels.retain(|key, _| !theirs.labels.contains(key));
+                annotations.retain(|key, _| !theirs.annotations.contains(key));
+            }
         }
-        Self { object, labels, annotations, body }
+        Self { object, metadata, if_ours, body }
     }
 
     /// Is the object as wanted already?
@@ -63,29 +76,37 @@ impl Wanted {
     }
 
     fn is(&self, canary: &Canary, live: &DynamicObject) -> bool {
-        matches!(Standing::of(live, canary), Standing::Owned | Standing::Adopted(_))
-            && live.annotations().get(APPLIED) == Some(&self.shape())
-            && self.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
-            && self.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
+        let metadata = match Standing::of(live, canary) {
+            Standing::Owned => self.metadata(true),
+            Standing::Adopted(_) => self.metadata(false),
+            Standing::Foreign | Standing::Taken(_) => return false,
+        };
+        live.annotations().get(APPLIED) == Some(&self.shape(&metadata))
+            && metadata.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
+            && metadata.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
             && covers(&live.data, &self.body)
     }
 
     /// Makes it so, with no request if it is so.
     pub async fn ensure(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
         let objects = api(client, &self.object);
-        let Some(live) = self.object.find(seen) else {
-            let unseen = objects.get_opt(&self.object.name).await.map_err(failed("read", &self.object))?;
-            if unseen.is_some() {
-                return Err(Error::Changed { object: self.object.clone() });
-            }
-            return self.apply(&objects, self.manifest(canary, None, None)).await;
+        let read = || objects.get_opt(&self.object.name);
+        let live = match self.object.find(seen) {
+            Some(live) => live,
+            // What was made a moment ago may not have been seen yet.
+            None => match read().await.map_err(failed("read", &self.object))? {
+                Some(unseen) => Arc::new(unseen),
+                None => return self.apply(&objects, self.manifest(canary, None, None)).await,
+            },
         };
         if self.is(canary, &live) {
             return Ok(());
         }
         match Standing::of(&live, canary) {
             Standing::Owned => self.apply(&objects, self.manifest(canary, Some(&live), None)).await,
-            Standing::Adopted(original) if live.annotations().get(APPLIED) == Some(&self.shape()) => {
+            Standing::Adopted(original)
+                if live.annotations().get(APPLIED) == Some(&self.shape(&self.metadata(false))) =>
+            {
                 self.apply(&objects, self.manifest(canary, Some(&live), Some(&original))).await
             }
             Standing::Adopted(_) | Standing::Foreign => self.adopt(&objects, canary).await,
@@ -99,13 +120,13 @@ impl Wanted {
         let before = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
         let known = match Standing::of(&before, canary) {
             Standing::Adopted(original) => original.patch,
-            Standing::Foreign => Value::Null,
+            Standing::Foreign => json!({}),
             Standing::Owned | Standing::Taken(_) => {
                 return Err(Error::Changed { object: self.object.clone() });
             }
         };
         let mut untouched = picture(&before);
-        json_patch::merge(&mut untouched, &if known.is_null() { json!({}) } else { known });
+        json_patch::merge(&mut untouched, &known);
 
         let nothing = Original { canary: canary.name_any(), patch: json!({}) };
         let mut manifest = self.manifest(canary, Some(&before), Some(&nothing));
@@ -115,8 +136,7 @@ impl Wanted {
             .await
             .map_err(failed("try to adopt", &self.object))?;
 
-        let touched = json!({"metadata": {"labels": self.labels, "annotations": self.annotations}});
-        let touched = merged(touched, &self.body);
+        let touched = merged(json!({"metadata": self.metadata(false)}), &self.body);
         let patch = undo(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
         let original = Original { canary: canary.name_any(), patch };
         manifest["metadata"]["annotations"][ORIGINAL] = json!(original.written());
@@ -134,9 +154,9 @@ impl Wanted {
     /// the successor of, an object that is gone.
     fn manifest(&self, canary: &Canary, live: Option<&DynamicObject>, original: Option<&Original>) -> Value {
         let ObjectName { kind, namespace, name } = &self.object;
-        let mut annotations = self.annotations.clone();
-        annotations.insert(APPLIED.to_owned(), self.shape());
-        let mut metadata = json!({"name": name, "namespace": namespace, "labels": self.labels});
+        let Metadata { labels, mut annotations } = self.metadata(original.is_none());
+        annotations.insert(APPLIED.to_owned(), self.shape(&self.metadata(original.is_none())));
+        let mut metadata = json!({"name": name, "namespace": namespace, "labels": labels});
         if let Some(original) = original {
             annotations.insert(ORIGINAL.to_owned(), original.written());
         } else {
@@ -150,11 +170,18 @@ impl Wanted {
         merged(json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}), &self.body)
     }
 
+    /// For an object that is ours, or for one that is adopted.
+    fn metadata(&self, ours: bool) -> Metadata {
+        let mut metadata = if ours { self.if_ours.clone() } else { Metadata::default() };
+        metadata.labels.extend(self.metadata.labels.clone());
+        metadata.annotations.extend(self.metadata.annotations.clone());
+        metadata
+    }
+
     /// Tells one set of fields from another, whatever their values.
-    fn shape(&self) -> String {
-        let keys = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>();
-        let shape = json!([keys(&self.labels), keys(&self.annotations), fields_of(&self.body)]);
-        let digest = Sha256::digest(shape.to_string());
+    fn shape(&self, metadata: &Metadata) -> String {
+        let fields = json!([fields_of(&json!(metadata)), fields_of(&self.body)]);
+        let digest = Sha256::digest(fields.to_string());
         digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
@@ -199,7 +226,7 @@ impl Standing {
 pub struct Original {
     canary: String,
     /// The merge patch that brings it back.
-    patch: Value,
+    pub patch: Value,
 }
 
 impl Original {

@@ -158,14 +158,16 @@ fn one(
     name: ObjectName,
     live: Option<&DynamicObject>,
     pods: &Labels,
-    mut metadata: service::Metadata,
+    metadata: service::Metadata,
 ) -> Wanted {
-    let ours = live.is_none_or(|live| matches!(Standing::of(live, canary), Standing::Owned));
-    if ours {
-        // ServiceMonitors written for Flagger find the Services by it.
-        metadata.labels.entry("app".to_owned()).or_insert_with(|| name.name.clone());
-    }
-    let mut body = json!({"spec": {"selector": pods, "ports": ports(spec, arms, live)}});
+    let before = match live.map(|live| Standing::of(live, canary)) {
+        None | Some(Standing::Owned) => Value::Null,
+        Some(Standing::Adopted(original)) => original.patch,
+        Some(Standing::Foreign | Standing::Taken(_)) => {
+            live.map(|live| live.data.clone()).unwrap_or_default()
+        }
+    };
+    let mut body = json!({"spec": {"selector": pods, "ports": ports(spec, arms, &before["spec"]["ports"])}});
     let headless = match live {
         None => spec.headless,
         Some(live) => live.data["spec"]["clusterIP"] == "None",
@@ -179,12 +181,12 @@ fn one(
     Wanted::new(canary, name, metadata, body)
 }
 
-fn ports(spec: &service::Service, arms: &Arms, live: Option<&DynamicObject>) -> Vec<Value> {
+fn ports(spec: &service::Service, arms: &Arms, before: &Value) -> Vec<Value> {
     let own_target = spec.target_port.clone().filter(|target| *target != IntOrString::Int(0));
     let target = own_target.unwrap_or(IntOrString::Int(spec.port.into()));
     let name = spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http");
     let mut first = json!({
-        "name": free_name(name, spec.port, live), "port": spec.port, "protocol": "TCP", "targetPort": target,
+        "name": free_name(name, spec.port, before), "port": spec.port, "protocol": "TCP", "targetPort": target,
     });
     if let Some(protocol) = &spec.app_protocol {
         first["appProtocol"] = json!(protocol);
@@ -196,16 +198,16 @@ fn ports(spec: &service::Service, arms: &Arms, live: Option<&DynamicObject>) -> 
     };
     let discovered = arms.ports.iter().filter(|(name, port)| spec.port_discovery && !served(name, **port));
     let others = discovered.map(|(name, port)| {
-        json!({"name": free_name(name, *port, live), "port": port, "protocol": "TCP", "targetPort": port})
+        json!({"name": free_name(name, *port, before), "port": port, "protocol": "TCP", "targetPort": port})
     });
     std::iter::once(first).chain(others).collect()
 }
 
 /// An adopted Service may have another port by that name, which people use.
-fn free_name(name: &str, port: u16, live: Option<&DynamicObject>) -> String {
-    let ports = live.and_then(|live| live.data["spec"]["ports"].as_array()).into_iter().flatten();
-    let mut others = ports.filter(|other| other["port"] != json!(port));
-    if others.any(|other| other["name"] == json!(name)) { format!("{name}-{port}") } else { name.to_owned() }
+fn free_name(name: &str, port: u16, before: &Value) -> String {
+    let taken = |other: &Value| other["port"] != json!(port) && other["name"] == json!(name);
+    let clash = before.as_array().is_some_and(|ports| ports.iter().any(taken));
+    if clash { format!("{name}-{port}") } else { name.to_owned() }
 }
 
 fn makes_services(canary: &Canary) -> bool {

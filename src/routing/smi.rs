@@ -163,7 +163,13 @@ impl Smi {
 #[async_trait]
 impl Router for Smi {
     fn name(&self) -> String {
-        format!("smi ({})", self.version.as_str())
+        let version = self.version.as_str();
+        match self.route_groups {
+            None if self.version >= SplitVersion::V1Alpha3 => {
+                format!("smi ({version}, on a cluster without HTTPRouteGroups)")
+            }
+            _ => format!("smi ({version})"),
+        }
     }
 
     fn capabilities(&self) -> Capabilities {

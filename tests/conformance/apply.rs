@@ -139,6 +139,14 @@ pub async fn applying_an_old_version_is_a_conflict(t: Session) {
     assert_eq!(answer.refused(409, "Conflict"), expected);
 }
 
+pub async fn applying_to_one_that_is_gone_is_a_conflict(t: Session) {
+    let mut body = config_map(json!({}));
+    body["metadata"]["uid"] = "made-up".into();
+    let answer = t.apply("one", "configmaps/a", body).await;
+    let expected = r#"Operation cannot be fulfilled on configmaps "a": uid mismatch: the provided object specified uid made-up, and no existing object was found"#;
+    assert_eq!(answer.refused(409, "Conflict"), expected);
+}
+
 pub async fn a_body_may_be_yaml(t: Session) {
     let path = format!("/api/v1/namespaces/{}/configmaps/a?fieldManager=one", t.ns);
     let body = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: \"1\" # a comment\n";

@@ -161,6 +161,7 @@ laws! {
         force_is_for_applying_only
         an_applied_object_brings_no_managed_fields
         applying_an_old_version_is_a_conflict
+        applying_to_one_that_is_gone_is_a_conflict
         a_body_may_be_yaml
         list_items_are_owned_by_key
         a_dropped_field_with_a_default_gets_the_default

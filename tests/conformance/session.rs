@@ -203,7 +203,7 @@ impl Answer {
         self.body["message"].as_str().unwrap_or_else(|| panic!("{} answered {}", self.what, self.text))
     }
 
-    /// The warnings of the response, without their code and agent.
+    /// The warnings of the response, only their text.
     pub fn warnings(&self) -> Vec<String> {
         let quoted = |value: &http::HeaderValue| {
             let text = value.to_str().expect("a warning is text").to_owned();

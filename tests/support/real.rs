@@ -62,7 +62,7 @@ pub async fn start() -> Result<Cluster, String> {
             "--service-account-issuer=https://kubernetes.default.svc",
             "--service-account-key-file=accounts.pub",
             "--service-account-signing-key-file=accounts.key",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-cluster-ip-range=10.0.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
         ],

@@ -129,7 +129,9 @@ pub async fn a_namespace_with_pods_can_be_deleted(t: Session) {
     t.config_map("settings", json!({})).await;
     t.delete("/api/v1/namespaces/{ns}").await.ok();
     t.eventually_gone("/api/v1/namespaces/{ns}").await;
-    assert_eq!(t.get("pods").await.ok()["items"], json!([]));
+    for kind in ["pods", "configmaps", "events"] {
+        assert_eq!(t.get(kind).await.ok()["items"], json!([]), "{kind}");
+    }
 }
 
 pub fn pod(name: &str, image: &str) -> Value {

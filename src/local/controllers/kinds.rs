@@ -54,9 +54,9 @@ pub async fn discover(client: &Client) -> Vec<Kind> {
 
 fn kinds_in(found: &Discovery) -> Vec<Kind> {
     let all = found.groups_alphabetical().into_iter().flat_map(|group| group.recommended_resources());
-    let kept = all.filter(|(resource, can)| {
+    let kept = all.filter(|(_, can)| {
         let verbs = [verbs::LIST, verbs::WATCH, verbs::DELETE];
-        resource.kind != "Event" && verbs.into_iter().all(|verb| can.supports_operation(verb))
+        verbs.into_iter().all(|verb| can.supports_operation(verb))
     });
     kept.map(|(resource, can)| Kind { resource, namespaced: can.scope == Scope::Namespaced }).collect()
 }

@@ -4,15 +4,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
-use futures::future::try_join_all;
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
+use tokio::time::sleep;
 
 use super::kinds::{self, Kind, Meta};
-use super::work::{self, Attempt, Context, Error, unless_gone, watch};
+use super::work::{self, Attempt, Context, Error, backoff, unless_gone, watch};
 
 const FINALIZER: &str = "kubernetes";
 
@@ -31,7 +32,7 @@ async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Result<A
     let kinds = kinds::discover(&context.client).await;
     let emptying =
         kinds.iter().filter(|kind| kind.namespaced).map(|kind| empty(&context.client, kind, &name));
-    try_join_all(emptying).await?;
+    join_all(emptying).await;
 
     let api: Api<Namespace> = Api::all(context.client.clone());
     let Some(mut namespace) = api.get_opt(&name).await.trying_to("read an emptied namespace")? else {
@@ -46,7 +47,7 @@ async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Result<A
 }
 
 /// Deletes every object of the kind and waits for the last one to be gone.
-async fn empty(client: &Client, kind: &Kind, namespace: &str) -> Result<(), Error> {
+async fn empty(client: &Client, kind: &Kind, namespace: &str) {
     let api = kind.within(client, Some(namespace));
     let mut left = HashSet::new();
     let mut changes = std::pin::pin!(watch(api.clone()));
@@ -55,27 +56,38 @@ async fn empty(client: &Client, kind: &Kind, namespace: &str) -> Result<(), Erro
             Event::Init => left.clear(),
             Event::InitApply(object) | Event::Apply(object) => {
                 left.insert(object.uid());
-                delete(&api, &object).await?;
+                delete(&api, &object).await;
             }
             Event::Delete(object) => {
                 left.remove(&object.uid());
                 if left.is_empty() {
-                    return Ok(());
+                    return;
                 }
             }
-            Event::InitDone if left.is_empty() => return Ok(()),
+            Event::InitDone if left.is_empty() => return,
             Event::InitDone => {}
         }
     }
-    Ok(())
 }
 
-async fn delete(api: &Api<Meta>, object: &Meta) -> Result<(), Error> {
-    if object.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
+/// Tries as often as it takes: one object's trouble must not begin all anew.
+async fn delete(api: &Api<Meta>, object: &Meta) {
     let this_one = Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams::background().preconditions(this_one);
-    unless_gone(api.delete(&object.name_any(), &params).await).trying_to("delete what a namespace holds")?;
-    Ok(())
+    let mut attempt = 0;
+    while object.metadata.deletion_timestamp.is_none() {
+        match unless_gone(api.delete(&object.name_any(), &params).await) {
+            Ok(_) => return,
+            Err(error) => {
+                // Another may have its name by now; the watch tells of that one.
+                let found = api.get_opt(&object.name_any()).await;
+                if found.is_ok_and(|found| found.is_none_or(|found| found.uid() != object.uid())) {
+                    return;
+                }
+                tracing::debug!(%error, "could not delete what a namespace holds; trying again");
+                attempt += 1;
+                sleep(backoff(attempt)).await;
+            }
+        }
+    }
 }

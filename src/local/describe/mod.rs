@@ -1,7 +1,7 @@
 //! How the server describes itself and its objects to people and to kubectl:
 //! discovery, OpenAPI v3, and tables. Documents are made from the list of
-//! resources alone. There is no OpenAPI v2: kubectl asks for it only after v3
-//! had no answer, and takes no for an answer.
+//! resources alone. OpenAPI v2 is an empty document: kubectl asks for it only
+//! where v3 has no answer, as for a `List`, and then leaves checking to us.
 
 mod age;
 mod discovery;
@@ -15,6 +15,11 @@ use serde_json::{Value, json};
 
 use super::kinds::Kinds;
 pub(crate) use age::since;
+
+const OPENAPI_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// `swagger: "2.0"` and nothing else, in the only form that kubectl reads.
+const EMPTY_OPENAPI_V2: &str = "\n\u{3}2.0";
 
 /// Answers a request outside any resource; `None` if there is no such path.
 pub fn answer(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response<Body>> {
@@ -31,9 +36,10 @@ pub fn answer(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response
         ["openapi", "v3"] => openapi::index(all),
         ["openapi", "v3", "api", version] => openapi::document(all, "", version)?,
         ["openapi", "v3", "apis", group, version] => openapi::document(all, group, version)?,
+        ["openapi", "v2"] => return Some(respond(OPENAPI_V2, EMPTY_OPENAPI_V2)),
         ["version"] => version(),
         ["healthz" | "livez" | "readyz", ..] => {
-            return Some(respond("text/plain; charset=utf-8", "ok".to_owned()));
+            return Some(respond("text/plain; charset=utf-8", "ok"));
         }
         [] => json!({"paths": [
             "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}),
@@ -46,8 +52,8 @@ fn aggregate(document: &Value) -> Response<Body> {
     respond("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", document.to_string())
 }
 
-fn respond(media: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+fn respond(media: &'static str, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media));
     response
 }

@@ -145,10 +145,6 @@ impl Rule {
                 return Some(FieldError::invalid(or_nil(path), &kind.into(), &detail));
             }
         };
-        // A value that has not changed since it was accepted stays accepted.
-        if !self.uses_old_self && node.old == Some(node.value) {
-            return None;
-        }
         let path = match (&self.field_path, path.is_empty()) {
             (None, _) => path,
             (Some(below), true) => below.clone(),
@@ -206,9 +202,8 @@ pub(super) fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec
         static FUNCTIONS: Context<'static> = Context::default().with_all();
     }
     let mut errors = Vec::new();
-    FUNCTIONS.with(|functions| {
-        walk(&Node { schema, value: object, old, path: &Path::ROOT }, functions, &mut errors)
-    });
+    let root = Node { schema, value: object, old, path: &Path::ROOT, unchanged: false };
+    FUNCTIONS.with(|functions| walk(&root, functions, &mut errors));
     errors
 }
 
@@ -217,6 +212,9 @@ struct Node<'a> {
     value: &'a Value,
     old: Option<&'a Value>,
     path: &'a Path<'a>,
+    /// It, or something that holds it, is as it was when it was accepted, and
+    /// stays accepted: only rules about the change itself are asked.
+    unchanged: bool,
 }
 
 impl Node<'_> {
@@ -226,11 +224,13 @@ impl Node<'_> {
 }
 
 fn walk(node: &Node<'_>, functions: &Context<'_>, errors: &mut Vec<FieldError>) {
-    let Node { schema, value, old, path } = node;
+    let Node { schema, value, old, path, unchanged } = *node;
     if !schema.has_rules || value.is_null() {
         return;
     }
-    if !schema.rules.is_empty() {
+    let unchanged = unchanged || old == Some(value);
+    let mut rules = schema.rules.iter().filter(|rule| rule.uses_old_self || !unchanged).peekable();
+    if rules.peek().is_some() {
         let mut context = functions.new_inner_scope();
         context.add_variable_from_value("self", to_cel(Some(schema), value));
         if schema.rules.iter().any(|rule| rule.uses_old_self && !rule.old_self_is_optional)
@@ -238,23 +238,23 @@ fn walk(node: &Node<'_>, functions: &Context<'_>, errors: &mut Vec<FieldError>) 
         {
             context.add_variable_from_value("oldSelf", old);
         }
-        errors.extend(schema.rules.iter().filter_map(|rule| rule.check(node, &context)));
+        errors.extend(rules.filter_map(|rule| rule.check(node, &context)));
     }
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                let Some(schema) = schema.field(name) else { continue };
-                let declared = node.schema.properties.contains_key(name);
-                let path = &if declared { path.field(name) } else { path.key(name) };
+                let Some(below) = schema.field(name) else { continue };
+                let path =
+                    &if schema.properties.contains_key(name) { path.field(name) } else { path.key(name) };
                 let old = old.and_then(|old| old.get(name)).filter(|old| !old.is_null());
-                walk(&Node { schema, value, old, path }, functions, errors);
+                walk(&Node { schema: below, value, old, path, unchanged }, functions, errors);
             }
         }
         Value::Array(items) => {
-            let Some(schema) = schema.items() else { return };
+            let Some(below) = schema.items() else { return };
             for (i, value) in items.iter().enumerate() {
-                let old = old.and_then(|old| counterpart(&node.schema.list, value, old));
-                walk(&Node { schema, value, old, path: &path.index(i) }, functions, errors);
+                let old = old.and_then(|old| counterpart(&schema.list, value, old));
+                walk(&Node { schema: below, value, old, path: &path.index(i), unchanged }, functions, errors);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

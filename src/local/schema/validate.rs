@@ -42,6 +42,10 @@ impl Outcome {
 
 fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
     let mut outcome = Outcome::default();
+    // What was wrong already and is left alone may stay.
+    if old == Some(value) {
+        return outcome;
+    }
     let limits = schema.limits.as_deref();
     if schema.kind.is_some() || schema.format.is_some() {
         match mistyped(schema, value, path) {
@@ -71,10 +75,6 @@ fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -
         check_enum(limits, value, path, &mut outcome);
     }
     outcome.score += 2;
-    // What was wrong already and is left alone may stay.
-    if !outcome.is_valid() && old == Some(value) {
-        outcome.errors.clear();
-    }
     outcome
 }
 

@@ -44,7 +44,9 @@ pub async fn run(context: Arc<Context>) {
         attempts: HashMap::new(),
         queue,
     };
-    for kind in kinds::discover(&context.client).await {
+    // Events own nothing and nobody owns them, and there are many.
+    let kinds = kinds::discover(&context.client).await;
+    for kind in kinds.into_iter().filter(|kind| kind.resource.kind != "Event") {
         collector.unlisted.insert(kind.key());
         collector.watch(kind);
     }

@@ -1,0 +1,79 @@
+//! What cannot be done is said before anything is done.
+
+use kube::api::Api;
+use serde_json::{Value, json};
+use serin::api::canary::Provider;
+use serin::api::{Canary, Weight};
+use serin::engine::Plan;
+use serin::routing::Unsupported;
+
+use crate::world::World;
+
+fn check(world: &World, change: Value) -> Result<(), Unsupported> {
+    let mut spec = serde_json::to_value(&world.canary.spec).expect("a spec");
+    json_patch::merge(&mut spec, &change);
+    let canary = Canary { spec: serde_json::from_value(spec).expect("a spec"), ..world.canary.clone() };
+    world.router().check(&canary, &Plan::try_from(&canary).expect("a plan"))
+}
+
+fn header() -> Value {
+    json!([{"headers": {"x-team": {"exact": "ours"}}}])
+}
+
+pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: World) {
+    let can = world.router().capabilities();
+    let steps = |steps: Value| json!({"analysis": {"iterations": null, "steps": steps}});
+    let matched_and_weighed = steps(json!([{"match": header(), "weight": 10}]));
+    let cookie = json!({"analysis": {"sessionAffinity": {"cookieName": "side"}}});
+    let by_sender = steps(json!([{"match": [{"sourceLabels": {"app": "front"}}]}]));
+    let cases = [
+        ("weights", can.finest_weight == Weight::FULL, steps(json!([{"weight": 10}]))),
+        ("weights home", can.finest_weight == Weight::FULL, json!({"analysis": {"stepWeightPromotion": 50}})),
+        ("fine weights", can.finest_weight.hundredths() > 1, steps(json!([{"weight": 0.25}]))),
+        ("match", !can.matches, steps(json!([{"match": header()}]))),
+        ("match and weight", !can.match_with_weight, matched_and_weighed),
+        ("mirror", !can.mirror, json!({"analysis": {"mirror": true}})),
+        ("affinity", !can.affinity, cookie),
+        ("match by sender", world.row.provider != Provider::Istio, by_sender),
+        ("a long name", true, json!({"service": {"name": "n".repeat(56)}})),
+    ];
+    for (case, refused, change) in cases {
+        let answer = check(&world, change);
+        assert_eq!(answer.is_err(), refused, "{case}: {answer:?}");
+        if let Err(why) = answer {
+            let sentence = why.to_string();
+            let way_out = ["remove", "use ", "set ", "write ", "match by"];
+            assert!(way_out.iter().any(|word| sentence.contains(word)), "no way out in: {sentence}");
+        }
+    }
+    for object in world.router().objects(&world.canary) {
+        let left = Api::<kube::api::DynamicObject>::namespaced_with(
+            world.client.clone(),
+            &world.namespace,
+            &object.kind,
+        )
+        .list(&Default::default())
+        .await
+        .unwrap();
+        assert!(left.items.is_empty(), "{} was touched", object.kind.kind);
+    }
+}
+
+pub async fn what_it_can_do_is_not_refused(world: World) {
+    check(&world, json!({})).unwrap();
+    let can = world.router().capabilities();
+    if can.finest_weight < Weight::FULL {
+        let weights = json!({"analysis": {"iterations": null, "stepWeights": [1, 10, 50]}});
+        check(&world, weights).unwrap();
+        check(&world, json!({"analysis": {"stepWeightPromotion": 10}})).unwrap();
+    }
+    if can.matches {
+        check(&world, json!({"analysis": {"match": header()}})).unwrap();
+    }
+    // What Flagger turns into Blue/Green without a mesh is that here as well.
+    if can.finest_weight == Weight::FULL {
+        check(&world, json!({"analysis": {"iterations": null, "stepWeight": 10, "match": header()}}))
+            .unwrap();
+    }
+    check(&world, json!({"targetRef": {"kind": "DaemonSet"}})).unwrap();
+}
