@@ -11,6 +11,7 @@
 //! | [`metrics`]  | where measurements come from                               | `api`, `analysis` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
+//! | [`controller`] | observe, decide, act, record; on kube                  | all but `cli` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -19,6 +20,7 @@
 pub mod analysis;
 pub mod api;
 pub mod cli;
+pub mod controller;
 pub mod engine;
 pub mod local;
 pub mod metrics;
