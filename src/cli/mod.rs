@@ -1,6 +1,7 @@
 //! The commands of the `serin` binary, one file each.
 
 pub mod crds;
+mod demo;
 mod local;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ struct Cli {
 enum Command {
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
+    Demo(demo::Args),
     /// Serve a Kubernetes API from this process, for kubectl and for trying
     /// things out: no cluster, nothing to install
     Local(local::Args),
@@ -31,6 +33,7 @@ enum Command {
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Crds(args) => crds::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
     };
     match outcome {

@@ -45,7 +45,7 @@ pub fn measure(
         };
         let results = join_all(look.metrics.iter().map(|asked| one(&asked.metric, asked.since))).await;
         let results = BTreeMap::from_iter(results);
-        desk.inbox.lock().measured(Measured { look: look.clone(), results });
+        desk.inbox.lock().measured(Measured { look: look.clone(), at: until, results });
         shared.waker.wake(name);
     });
 }
