@@ -21,8 +21,9 @@ mod view;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
 
 use load::Load;
 use manifests::Manifests;
@@ -106,19 +107,33 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
                 .with_context(|| format!("{} cannot be released", path.display()))?
         }
     };
-    super::runtime()?.block_on(async {
-        tokio::select! {
-            played = play(args, manifests) => played,
-            stop = tokio::signal::ctrl_c() => stop.context("wait for Ctrl-C"),
-        }
-    })
+    super::runtime()?.block_on(play(args, manifests))
 }
 
 /// Sets the stage, plays the three releases on it, and says how they went.
 async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let stage = Stage::set(args.serve).await?;
     let mut show = Show::new(args.output, &stage, &manifests);
-    stage.apply(&manifests).await?;
+    let load = tokio::select! {
+        told = release_all(&stage, &manifests, &mut show) => told?,
+        stop = stopped() => {
+            stop?;
+            bail!("stopped before all three releases had ended");
+        }
+    };
+    show.conclude(args.keep);
+    if args.keep {
+        tokio::select! {
+            gone_on = show.go_on() => gone_on?,
+            stop = stopped() => stop?,
+        }
+    }
+    drop(load);
+    show.verdict()
+}
+
+async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> anyhow::Result<Load> {
+    stage.apply(manifests).await?;
     show.until_initialized().await?;
     // Customers come when the shop is open.
     let load = Load::start(stage.mesh.clone(), manifests.namespace.clone(), manifests.service.clone());
@@ -126,13 +141,18 @@ async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     show.pause().await?;
     for release in &story::RELEASES {
         show.begin(release);
-        stage.set_image(&manifests, &manifests.release(release.tag)).await?;
+        stage.set_image(manifests, &manifests.release(release.tag)).await?;
         show.until_ended().await?;
         show.pause().await?;
     }
-    show.conclude(args.keep);
-    if args.keep {
-        show.go_on().await?;
+    Ok(load)
+}
+
+/// Somebody, or a service manager, has had enough.
+async fn stopped() -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    tokio::select! {
+        stop = tokio::signal::ctrl_c() => stop.context("listen for Ctrl-C"),
+        _ = terminated.recv() => Ok(()),
     }
-    show.verdict()
 }

@@ -191,8 +191,9 @@ impl Show {
         }
     }
 
-    /// For ever: somebody looks around.
+    /// For ever: somebody looks around, and releases who knows what.
     pub async fn go_on(&mut self) -> anyhow::Result<()> {
+        self.primary = "";
         self.follow(|_| false).await
     }
 

@@ -11,6 +11,9 @@ use crate::api::canary::status::{MetricStatus, Verdict};
 /// Lines that each metric has, so that nothing below it jumps.
 const OF_A_METRIC: usize = 2;
 
+/// Metrics that there is room for even before they say anything.
+const METRICS: usize = 2;
+
 /// Everything there is to see.
 pub struct Scene<'a> {
     pub name: &'a str,
@@ -45,22 +48,27 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
     lines.push(Line::new());
     lines.extend(table(scene));
     lines.push(Line::new());
-    for metric in &scene.status.metrics {
-        lines.extend(verdict(metric, width));
+    let first = lines.len();
+    lines.extend(scene.status.metrics.iter().flat_map(|metric| verdict(metric, width)));
+    if scene.status.metrics.is_empty() && scene.release.is_some() {
+        lines.push(vec![(Tone::Dim, " … no verdict yet".to_owned())]);
     }
+    // As many lines as with verdicts, so that nothing jumps when they come.
+    lines.resize(lines.len().max(first + METRICS * OF_A_METRIC), Line::new());
     lines.push(Line::new());
-    let look = vec![
-        (Tone::Dim, " look around: ".to_owned()),
-        (Tone::Plain, format!("export KUBECONFIG={}", scene.kubeconfig)),
-        (Tone::Dim, "  then  ".to_owned()),
-        (Tone::Plain, "kubectl get canaries,trafficsplits,pods".to_owned()),
+    let look = [
+        vec![(Tone::Dim, format!(" export KUBECONFIG={}", scene.kubeconfig))],
+        vec![(
+            Tone::Dim,
+            " kubectl get canaries,trafficsplits,pods   # in another terminal, to look around".to_owned(),
+        )],
     ];
     // The journal has whatever is left, its newest lines at the bottom.
-    let room = height.saturating_sub(lines.len() + 3);
+    let room = height.saturating_sub(lines.len() + look.len() + 2);
     let told: Vec<Line> = scene.journal.iter().flat_map(|entry| tell(entry, width)).collect();
     lines.extend_from_slice(&told[told.len().saturating_sub(room)..]);
     lines.push(Line::new());
-    lines.push(look);
+    lines.extend(look);
     lines
 }
 
@@ -152,8 +160,8 @@ fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
     // Any traffic at all is seen.
     let canary = canary.clamp(usize::from(percent > 0.0), columns);
     let block = if colours { "█" } else { "░" };
-    let left = format!("primary {} {} %", scene.primary, scene.status.canary_weight.rest());
-    let right = format!("canary {} {} %", scene.canary, scene.status.canary_weight);
+    let left = format!("{} {} %", named("primary", scene.primary), scene.status.canary_weight.rest());
+    let right = format!("{} {} %", named("canary", scene.canary), scene.status.canary_weight);
     let gap = columns.saturating_sub(left.chars().count() + right.chars().count()).max(1);
     let right_tone = if percent > 0.0 { Tone::Canary } else { Tone::Dim };
     [
@@ -179,7 +187,7 @@ fn table(scene: &Scene<'_>) -> Vec<Line> {
         let time =
             |time: Option<Duration>| time.map_or("–".to_owned(), |time| format!("{} ms", time.as_millis()));
         lines.push(vec![
-            (tone, format!(" {:<14}", format!("{arm} {version}"))),
+            (tone, format!(" {:<14}", named(arm, version))),
             (
                 mark(worse),
                 format!(
@@ -211,6 +219,11 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
         lines.push(vec![(tone, before), (Tone::Plain, text)]);
     }
     lines
+}
+
+/// An arm and the version it runs, if that is known.
+fn named(arm: &str, version: &str) -> String {
+    format!("{arm} {version}").trim_end().to_owned()
 }
 
 fn thousands(number: u64) -> String {
