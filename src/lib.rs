@@ -11,6 +11,8 @@
 //! | [`metrics`]  | where measurements come from                               | `api`, `analysis` |
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
+//! | [`gates`]    | who is asked: webhooks, and people who approve or command  | `api`, `engine` |
+//! | [`notify`]   | who is told: chats and event receivers                     | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -20,7 +22,9 @@ pub mod analysis;
 pub mod api;
 pub mod cli;
 pub mod engine;
+pub mod gates;
 pub mod local;
 pub mod metrics;
+pub mod notify;
 pub mod routing;
 pub mod workload;
