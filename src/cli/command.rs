@@ -104,8 +104,6 @@ struct Connected {
 
 impl To {
     async fn connect(self) -> anyhow::Result<Connected> {
-        // That somebody chose before us is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = Client::try_default().await.context("find the cluster; is KUBECONFIG set?")?;
         let namespace = self.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
         Ok(Connected { client, namespace, name: self.name, wait: self.wait.get() })
