@@ -15,9 +15,6 @@ lint: ## Formatting and clippy, warnings denied
 testbed: ## Bring the real servers that the tests run against (cached by version)
 	testbed/setup
 
-bench: ## What a decision of the engine costs
-	cargo bench --locked --bench decide
-
 bench: ## What a decision and a look of the judge cost
 	cargo bench --locked --bench decide --bench judge
 

@@ -119,7 +119,7 @@ impl World {
                     ("request-success-rate".to_owned(), Measurement::Counts(counts)),
                     ("request-duration".to_owned(), Measurement::Scalar(120.0)),
                 ]);
-                self.seen.measured = Some(Measured { look, results });
+                self.seen.measured = Some(Measured { look, at: self.now, results });
             }
             _ => {}
         }

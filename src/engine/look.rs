@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, Look, Moment, Since},
-    observed::{Answer, Reply},
-    pass::{Pass, Standing, after},
+    observed::{Measured, Reply},
+    pass::{Pass, after},
     plan::MetricPlan,
     report::Cause,
     steps::Step,
@@ -120,8 +120,7 @@ impl Pass<'_> {
         looked
     }
 
-    /// Asks the hooks of a look. None while one has not answered; no hooks have
-    /// nothing against the canary; one that
+    /// Asks the hooks of a look. None while one has not answered; one that
     /// cannot be reached says nothing about the canary.
     fn hooks(&mut self, at: usize) -> Option<Looked> {
         let plan = self.plan;
@@ -129,16 +128,14 @@ impl Pass<'_> {
         let moment = Moment::Look { step: at as u32, look };
         let mut all = Some(Looked::Certified);
         for gate in plan.gates(HookType::Rollout) {
-            let said = match self.ask(&gate.name, Some(HookType::Rollout), moment) {
-                Standing::Pending => {
-                    all = None;
-                    continue;
-                }
-                Standing::Answered(Answer { reply: Reply::Yes { .. }, .. }) => Looked::Passed,
-                Standing::Answered(Answer { reply: Reply::No { why, .. }, .. }) => {
-                    Looked::Failed(format!("the hook {} said no ({why})", gate.name))
-                }
-                Standing::Answered(Answer { reply: Reply::Silence { why }, .. }) => {
+            let Some(answer) = self.ask(&gate.name, Some(HookType::Rollout), moment) else {
+                all = None;
+                continue;
+            };
+            let said = match &answer.reply {
+                Reply::Yes { .. } => Looked::Passed,
+                Reply::No { why, .. } => Looked::Failed(format!("the hook {} said no ({why})", gate.name)),
+                Reply::Silence { why } => {
                     Looked::Doubt(format!("the hook {} did not answer ({why})", gate.name))
                 }
             };
@@ -201,12 +198,8 @@ impl Pass<'_> {
     }
 
     /// What was measured for exactly this look.
-    fn results(&self, look: &Look) -> Option<&std::collections::BTreeMap<String, Measurement>> {
-        self.seen
-            .measured
-            .as_ref()
-            .filter(|measured| measured.look == *look)
-            .map(|measured| &measured.results)
+    fn results(&self, look: &Look) -> Option<&Measured> {
+        self.seen.measured.as_ref().filter(|measured| measured.look == *look)
     }
 
     fn judge(&mut self, step: &Step, look: &Look) -> Looked {
@@ -218,9 +211,10 @@ impl Pass<'_> {
             if !look.metrics.iter().any(|asked| asked.metric == metric.name) {
                 continue;
             }
-            let measured =
-                self.seen.measured.as_ref().and_then(|measured| measured.results.get(&metric.name));
-            let looked = self.judge_one(metric, measured.unwrap_or(&missing));
+            let measured = self.seen.measured.as_ref();
+            let result = measured.and_then(|measured| measured.results.get(&metric.name)).unwrap_or(&missing);
+            let until = measured.map_or(self.now, |measured| measured.at);
+            let looked = self.judge_one(metric, result, until, look.full);
             match (&metric.terms.share, &looked) {
                 (Some(share), Looked::Passed) => scored.push((share, Outcome::Pass { certified: false })),
                 (Some(share), Looked::Failed(_)) => scored.push((share, Outcome::Fail { critical: false })),
@@ -239,7 +233,15 @@ impl Pass<'_> {
         }
     }
 
-    fn judge_one(&mut self, plan: &MetricPlan, measured: &Measurement) -> Looked {
+    /// Judges what was measured until a moment. Only full looks are counted
+    /// towards limits; a glance can decide, where one failure does.
+    fn judge_one(
+        &mut self,
+        plan: &MetricPlan,
+        measured: &Measurement,
+        until: Timestamp,
+        full: bool,
+    ) -> Looked {
         let (began, now) = (self.look_began(), self.now);
         let terms = &plan.terms;
         let status = self.metric_status(&plan.name);
@@ -251,7 +253,7 @@ impl Pass<'_> {
             Outcome::Inconclusive { doubt } => doubt == Doubt::TooLittle && terms.judge.remembers(),
         };
         if taken_in {
-            status.measured_until = Some(Time(now));
+            status.measured_until = Some(Time(until));
         }
         let looked = match verdict.outcome {
             // The rest of a look that has already passed may well be too short.
@@ -262,11 +264,11 @@ impl Pass<'_> {
         let (count, limit) = match &looked {
             Looked::Failed(_) => {
                 status.inconclusives = 0;
-                status.failures = status.failures.saturating_add(1);
-                (status.failures, terms.failure_limit)
+                status.failures = status.failures.saturating_add(u32::from(full));
+                (status.failures.max(1), terms.failure_limit)
             }
             Looked::Doubt(_) => {
-                status.inconclusives = status.inconclusives.saturating_add(1);
+                status.inconclusives = status.inconclusives.saturating_add(u32::from(full));
                 (status.inconclusives, terms.inconclusive_limit)
             }
             _ => {

@@ -36,7 +36,7 @@
 //! because every action follows from what is recorded and what is seen, never
 //! from what was done.
 //!
-//! What holds, by construction and by the tests in `tests/engine_laws.rs`:
+//! What holds, by construction and by the tests in `tests/engine`:
 //!
 //! 1. The revision promoted is exactly the revision analysed.
 //! 2. A canary has traffic only while it can serve, and gets more only while
@@ -50,9 +50,24 @@
 //! 7. A crash between any two actions changes nothing about the end.
 //! 8. Inside a freeze nothing starts, advances or promotes; rollback may.
 //! 9. A new Serin starts no release.
+//!
+//! What the caller owes in return:
+//!
+//! - It performs actions in order and records the status last, guarded by its
+//!   resourceVersion, and never decides on a status older than it recorded.
+//! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
+//!   again. Answers are handed in until they are no longer asked for; keeping
+//!   them longer, or losing them, is harmless.
+//! - [`Observed::split`] is what is in force, read back from the router, not
+//!   what was last asked for.
+//! - The target's revision is made in the form of what is recorded:
+//!   `revision(Form::of(status.revisions.primary), …)`.
+//! - Each of `report.before`, and `report` itself if it is news, is told once:
+//!   as an event, and by its severity as a notification.
 
 pub mod action;
 pub mod command;
+mod gate;
 pub mod judge;
 mod look;
 pub mod observed;
@@ -64,6 +79,7 @@ mod release;
 pub mod report;
 mod rest;
 pub mod revision;
+mod step;
 pub mod steps;
 pub mod windows;
 

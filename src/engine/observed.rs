@@ -122,6 +122,8 @@ pub enum Reply {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub look: Look,
+    /// Until when requests were counted.
+    pub at: Timestamp,
     /// By the metric's name; one that is missing could not be measured.
     pub results: BTreeMap<String, Measurement>,
 }

@@ -8,16 +8,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Moment, Question, Split},
-    observed::{Answer, Observed, Reply, Target},
-    plan::{Gate, Plan},
+    action::{Action, Split},
+    observed::{Observed, Target},
+    plan::Plan,
     report::{Cause, Reason},
 };
 use crate::api::{
     Weight,
     canary::{
-        CanaryStatus, HookType, Phase,
-        status::{GateState, GateStatus, Outcome, PastRelease, ReleaseStatus, Revisions, Trigger},
+        CanaryStatus, Phase,
+        status::{Outcome, PastRelease, ReleaseStatus, Revisions, Trigger},
     },
 };
 
@@ -64,12 +64,6 @@ impl Stall {
             Self::Evidence => "evidence",
         }
     }
-}
-
-/// How a question stands.
-pub(super) enum Standing<'a> {
-    Pending,
-    Answered(&'a Answer),
 }
 
 /// Releases that history keeps.
@@ -176,12 +170,9 @@ impl<'a> Pass<'a> {
     }
 
     /// The primary carries the revision of this release: promotion has begun.
-    pub fn promotion_begun(&mut self) -> bool {
-        let seen = self.seen;
-        let releasing = self.release().revision.as_str();
-        let carries =
-            seen.primary.as_ref().is_some_and(|primary| primary.revision.as_deref() == Some(releasing));
-        carries && self.promoted_revision() != Some(self.release_revision())
+    pub fn promotion_begun(&self) -> bool {
+        let carried = self.seen.primary.as_ref().and_then(|primary| primary.revision.as_deref());
+        carried == Some(self.release_revision()) && carried != self.promoted_revision()
     }
 
     pub fn release_revision(&self) -> &str {
@@ -220,133 +211,6 @@ impl<'a> Pass<'a> {
             self.act(Action::Route(split));
         }
         in_force
-    }
-
-    /// Puts a question, or finds its latest answer. Gates are asked until they
-    /// say yes, rollback gates for ever, hooks once.
-    pub fn ask(&mut self, gate: &str, kind: Option<HookType>, moment: Moment) -> Standing<'a> {
-        let question = Question { release: self.status.releases, gate: gate.to_owned(), kind, moment };
-        let latest =
-            self.seen.answers.iter().filter(|answer| answer.question == question).max_by_key(|a| a.at);
-        let Some(answer) = latest else {
-            self.act(Action::Ask(question));
-            return Standing::Pending;
-        };
-        let settled = match (kind, moment) {
-            (Some(HookType::PostRollout), _) | (_, Moment::Look { .. }) => true,
-            (Some(HookType::Rollback), _) => false,
-            _ => matches!(answer.reply, Reply::Yes { .. }),
-        };
-        let again = after(answer.at, self.plan.interval);
-        if !settled && again <= self.now {
-            self.act(Action::Ask(question));
-        } else if !settled {
-            self.wake_at(again, WakeReason::AskAgain);
-        }
-        Standing::Answered(answer)
-    }
-
-    /// Are all gates of this kind open? If not, holds, or gives up on one that
-    /// expired.
-    pub fn gates_open(&mut self, kind: HookType, step: Option<u32>) -> bool {
-        let plan = self.plan;
-        let mut closed = None;
-        for gate in plan.gates(kind) {
-            match self.gate_open(gate, step) {
-                Ok(()) => {}
-                Err(Some(cause)) => {
-                    self.fail(cause);
-                    return false;
-                }
-                Err(None) if closed.is_none() => closed = Some(gate),
-                Err(None) => {}
-            }
-        }
-        let Some(gate) = closed else { return true };
-        let why = self.gate_status(&gate.name, Some(kind), step).message.clone();
-        self.hold(Reason::GateClosed { gate: gate.name.clone(), why }, Clock::Stands);
-        false
-    }
-
-    fn gate_open(&mut self, gate: &Gate, step: Option<u32>) -> Result<(), Option<Cause>> {
-        let now = self.now;
-        if self.gate_status(&gate.name, Some(gate.kind), step).state == GateState::Open {
-            return Ok(());
-        }
-        let standing = self.ask(&gate.name, Some(gate.kind), step.map_or(Moment::Release, Moment::Step));
-        let status = self.gate_status(&gate.name, Some(gate.kind), step);
-        match standing {
-            Standing::Answered(Answer { reply: Reply::Yes { by }, at, .. }) => {
-                *status = GateStatus {
-                    state: GateState::Open,
-                    since: Some(Time(*at)),
-                    by: by.clone(),
-                    ..status.clone()
-                };
-                status.message.clear();
-                self.progress();
-                return Ok(());
-            }
-            Standing::Answered(Answer { reply: Reply::No { why, .. } | Reply::Silence { why }, .. }) => {
-                status.message.clone_from(why);
-            }
-            Standing::Pending => {}
-        }
-        let expires =
-            gate.expires.map(|expires| after(status.since.as_ref().map_or(now, |since| since.0), expires));
-        status.expires_at = expires.map(Time);
-        self.expired(expires, &gate.name, Some(gate.kind), step).map_or(Err(None), |cause| Err(Some(cause)))
-    }
-
-    /// Marks a gate that nobody opened in time.
-    pub fn expired(
-        &mut self,
-        expires: Option<Timestamp>,
-        gate: &str,
-        kind: Option<HookType>,
-        step: Option<u32>,
-    ) -> Option<Cause> {
-        let at = expires?;
-        if at > self.now {
-            self.wake_at(at, WakeReason::GateExpires);
-            return None;
-        }
-        self.gate_status(gate, kind, step).state = GateState::Expired;
-        Some(Cause::GateExpired { gate: gate.to_owned() })
-    }
-
-    /// What is recorded of a gate, from the moment it was first met.
-    pub fn gate_status(&mut self, name: &str, kind: Option<HookType>, step: Option<u32>) -> &mut GateStatus {
-        let gates = &mut self.status.gates;
-        let found =
-            gates.iter().position(|gate| gate.name == name && gate.type_ == kind && gate.step == step);
-        let at = found.unwrap_or_else(|| {
-            gates.push(GateStatus {
-                name: name.to_owned(),
-                type_: kind,
-                step,
-                state: GateState::Waiting,
-                since: Some(Time(self.now)),
-                expires_at: None,
-                by: None,
-                message: String::new(),
-            });
-            gates.len() - 1
-        });
-        &mut gates[at]
-    }
-
-    /// Does a rollback gate want the release to end?
-    pub fn rollback_gate(&mut self) -> Option<Cause> {
-        let plan = self.plan;
-        plan.gates(HookType::Rollback).find_map(|gate| {
-            match self.ask(&gate.name, Some(HookType::Rollback), Moment::Release) {
-                Standing::Answered(Answer { reply: Reply::Yes { .. }, .. }) => {
-                    Some(Cause::RollbackGate { gate: gate.name.clone() })
-                }
-                _ => None,
-            }
-        })
     }
 
     /// The release ends badly. What follows, follows from the phase: traffic

@@ -1,24 +1,23 @@
-//! A release on its way: waiting for its turn, then step by step until it may
-//! be promoted.
+//! A release on its way: waiting for its turn, then with a canary that is
+//! started, tested, and kept able to serve while its steps go by.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
     action::{Action, Moment, Split},
-    look::Looked,
-    observed::{Answer, Reply, Target},
-    pass::{Clock, Pass, Stall, Standing, after},
+    observed::{Reply, Target},
+    pass::{Clock, Pass, Stall},
     plan::Gate,
-    report::{Cause, Reason},
-    steps::{Asking, Pause, Step},
+    report::Reason,
 };
 use crate::api::{
     Weight,
     canary::{
         HookType, Phase,
-        status::{GateState, Outcome, StepStatus},
+        status::{GateState, Outcome},
     },
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 impl Pass<'_> {
     /// A revision waits for its turn. Nothing of it runs yet.
@@ -177,7 +176,7 @@ impl Pass<'_> {
 
     /// What the step asks for, or the next one once the canary is scaled for
     /// it; else what there is, or as many as the primary has.
-    fn wanted_replicas(&self, desired: u32) -> u32 {
+    pub fn wanted_replicas(&self, desired: u32) -> u32 {
         let primary = self.seen.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
         let present = self.status.step.as_ref().map_or(0, |step| step.index);
         let next = self.status.release.as_ref().and_then(|release| release.state.scale_for);
@@ -216,282 +215,28 @@ impl Pass<'_> {
         if self.gate_status(&gate.name, kind, None).state == GateState::Open {
             return true;
         }
-        let standing = self.ask(&gate.name, kind, Moment::Release);
+        let answer = self.ask(&gate.name, kind, Moment::Release);
         let status = self.gate_status(&gate.name, kind, None);
-        let closed = |why: &str| Reason::HookPending { hook: gate.name.clone(), why: why.to_owned() };
-        match standing {
-            Standing::Pending => self.hold(closed(""), Clock::Stands),
-            Standing::Answered(Answer { reply: Reply::Silence { why }, .. }) => {
-                self.hold(closed(why), Clock::Stands)
-            }
-            Standing::Answered(Answer { reply: Reply::Yes { .. }, .. }) => {
+        let pending = |why: &str| Reason::HookPending { hook: gate.name.clone(), why: why.to_owned() };
+        match answer.map(|answer| (&answer.reply, answer.at)) {
+            None => self.hold(pending(""), Clock::Stands),
+            Some((Reply::Silence { why }, _)) => self.hold(pending(why), Clock::Stands),
+            Some((Reply::Yes { .. }, _)) => {
                 status.state = GateState::Open;
                 status.message.clear();
                 self.progress();
                 return true;
             }
-            Standing::Answered(Answer { reply: Reply::No { why, .. }, at, .. }) => {
-                let counted = status.state == GateState::Refused && status.since == Some(Time(*at));
+            Some((Reply::No { why, .. }, at)) => {
+                let counted = status.state == GateState::Refused && status.since == Some(Time(at));
                 status.state = GateState::Refused;
-                status.since = Some(Time(*at));
+                status.since = Some(Time(at));
                 status.message.clone_from(why);
                 if counted || !self.check_failed(format!("the hook {} said no ({why})", gate.name)) {
-                    self.hold(closed(why), Clock::Stands);
+                    self.hold(pending(why), Clock::Stands);
                 }
             }
         }
         false
-    }
-
-    /// One more failed check. True if it was one too many.
-    fn check_failed(&mut self, why: String) -> bool {
-        self.status.failed_checks += 1;
-        let (failed, threshold) = (self.status.failed_checks, self.plan.threshold);
-        if failed >= threshold {
-            self.fail(Cause::Checks { failed, why });
-            return true;
-        }
-        self.say(Reason::CheckFailed { failed, threshold, why });
-        false
-    }
-
-    /// The steps were edited while the release was at one of them. It goes on
-    /// from the first new step with the most traffic that is no more than it
-    /// has, and that step is judged anew; without one it begins again.
-    fn reposition(&mut self) {
-        let plan = self.plan;
-        self.release().state.plan.clone_from(&plan.fingerprint);
-        if self.status.step.is_none() {
-            return;
-        }
-        let has = self.status.canary_weight;
-        let weight_at = |at: &usize| plan.steps[*at].split.canary;
-        let fitting = (0..plan.steps.len()).filter(|at| weight_at(at) <= has);
-        let first = fitting.max_by_key(|at| (weight_at(at), std::cmp::Reverse(*at)));
-        match first {
-            Some(at) => {
-                self.take_step(at);
-                let of = plan.steps.len() as u32;
-                self.say(Reason::StepsChanged { step: at as u32, of, weight: self.status.canary_weight });
-            }
-            None => {
-                self.status.step = None;
-                self.status.canary_weight = Weight::ZERO;
-            }
-        }
-        if self.status.phase == Phase::WaitingPromotion {
-            self.enter(Phase::Progressing);
-        }
-    }
-
-    fn run_step(&mut self, at: usize) {
-        let plan = self.plan;
-        let Some(step) = plan.steps.get(at) else { return self.advance(at) };
-        if self.release().state.withdrawn {
-            // Back to what it had, on the same terms as any rise.
-            if !self.may_move() {
-                return;
-            }
-            self.release().state.withdrawn = false;
-            self.set_weight(step.split.canary);
-        }
-        if !self.route(self.step_split()) {
-            self.stop_look();
-            let weight = self.status.canary_weight;
-            return match self.seen.split {
-                Some(_) => self.hold(Reason::RouteNotInForce { weight }, Clock::Runs(Stall::Route)),
-                None => self.hold(Reason::RoutingUnknown, Clock::Stands),
-            };
-        }
-        self.begin_look();
-        let mut doubt = self.doubt(step);
-        match self.look(at, step) {
-            Looked::NotYet => {}
-            Looked::Passed => self.passed(self.status.iterations.saturating_add(1), step),
-            Looked::Certified => self.passed(self.status.iterations.max(step.looks), step),
-            Looked::Failed(why) => {
-                if self.check_failed(why) {
-                    return;
-                }
-            }
-            Looked::Decided(cause) => return self.fail(cause),
-            Looked::Doubt(why) => doubt = Some(why),
-        }
-        if self.status.iterations < step.looks {
-            return match doubt {
-                Some(why) => self.hold(Reason::Inconclusive { why }, Clock::Runs(Stall::Evidence)),
-                None => self.hold(self.judging(at, step), Clock::Stands),
-            };
-        }
-        if let Some(pause) = step.pause
-            && !self.pause_is_over(step, pause)
-        {
-            return;
-        }
-        if let Some(approval) = &step.approval
-            && !self.is_approved(at, step, approval)
-        {
-            return;
-        }
-        self.advance(at + 1);
-    }
-
-    /// Looks that passed beyond what the step needs are no progress.
-    fn passed(&mut self, looks: u32, step: &Step) {
-        if self.status.iterations < step.looks {
-            self.progress();
-        }
-        self.status.iterations = looks;
-    }
-
-    /// What the last look could not tell.
-    fn doubt(&self, step: &Step) -> Option<String> {
-        let judged = |name: &str| step.metrics.iter().any(|at| self.plan.metrics[*at].name == name);
-        let doubtful =
-            self.status.metrics.iter().find(|metric| metric.inconclusives > 0 && judged(&metric.name))?;
-        Some(format!("{}: {}", doubtful.name, doubtful.reason))
-    }
-
-    fn judging(&self, at: usize, step: &Step) -> Reason {
-        Reason::Judging {
-            step: at as u32,
-            of: self.plan.steps.len() as u32,
-            name: step.name.clone(),
-            passed: self.status.iterations,
-            needed: step.looks,
-        }
-    }
-
-    fn pause_is_over(&mut self, step: &Step, pause: Pause) -> bool {
-        if self.release().state.resumed {
-            return true;
-        }
-        let began =
-            self.status.step.as_ref().and_then(|step| step.started_at.as_ref()).map_or(self.now, |at| at.0);
-        let until = match pause {
-            Pause::For(length) => Some(after(began, length)),
-            Pause::UntilResumed => None,
-        };
-        if until.is_some_and(|until| until <= self.now) {
-            return true;
-        }
-        if let Some(until) = until {
-            self.wake_at(until, WakeReason::PauseEnds);
-        }
-        self.hold(Reason::PauseStep { name: step.name.clone(), until }, Clock::Stands);
-        false
-    }
-
-    fn is_approved(&mut self, at: usize, step: &Step, approval: &Asking) -> bool {
-        let place = Some(at as u32);
-        if self.gate_status(&step.name, None, place).state == GateState::Open {
-            return true;
-        }
-        let standing = self.ask(&step.name, None, Moment::Step(at as u32));
-        let status = self.gate_status(&step.name, None, place);
-        if let Standing::Answered(Answer { reply, at, .. }) = standing {
-            match reply {
-                Reply::Yes { by } => {
-                    status.state = GateState::Open;
-                    status.since = Some(Time(*at));
-                    status.by.clone_from(by);
-                    self.progress();
-                    return true;
-                }
-                Reply::No { by, why } => {
-                    status.state = GateState::Refused;
-                    status.by.clone_from(by);
-                    self.fail(Cause::ApprovalRefused { gate: step.name.clone(), why: why.clone() });
-                    return false;
-                }
-                Reply::Silence { why } => status.message.clone_from(why),
-            }
-        }
-        let since = status.since.as_ref().map(|since| since.0);
-        let expires = approval.expires.zip(since).map(|(length, since)| after(since, length));
-        status.expires_at = expires.map(Time);
-        if let Some(cause) = self.expired(expires, &step.name, None, place) {
-            self.fail(cause);
-            return false;
-        }
-        let reason = Reason::AwaitingApproval { name: step.name.clone(), message: approval.message.clone() };
-        self.hold(reason, Clock::Stands);
-        false
-    }
-
-    /// On to the next step, or to the promotion.
-    fn advance(&mut self, next: usize) {
-        if !self.canary_is_ready() {
-            let pods = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
-            return self.hold(
-                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
-                Clock::Runs(Stall::Canary),
-            );
-        }
-        if !self.may_move() {
-            return;
-        }
-        let plan = self.plan;
-        if let Some(step) = plan.steps.get(next) {
-            if !self.is_scaled_for(next) {
-                return;
-            }
-            let now = self.step_split();
-            let rises = step.split.canary > now.canary || step.split.matches != now.matches;
-            if rises && !self.gates_open(HookType::ConfirmTrafficIncrease, Some(next as u32)) {
-                return;
-            }
-            self.take_step(next);
-            self.say(Reason::Advanced {
-                step: next as u32,
-                of: plan.steps.len() as u32,
-                name: step.name.clone(),
-                weight: self.status.canary_weight,
-                matched: !step.split.matches.is_empty(),
-            });
-            self.route(self.step_split());
-        } else if self.gates_open(HookType::ConfirmPromotion, None) {
-            self.enter(Phase::Promoting);
-        } else if self.status.phase == Phase::Progressing {
-            self.enter(Phase::WaitingPromotion);
-        }
-    }
-
-    /// Replicas come first: a step begins with the pods it asks for.
-    fn is_scaled_for(&mut self, next: usize) -> bool {
-        self.release().state.scale_for = Some(next as u32);
-        let desired = self.seen.target.as_ref().map_or(0, |target| target.pods.desired);
-        let wanted = self.wanted_replicas(desired);
-        if !self.plan.scales || wanted == desired {
-            return true;
-        }
-        self.act(Action::ScaleCanary { replicas: wanted });
-        self.hold(Reason::StartingCanary { replicas: wanted }, Clock::Runs(Stall::Canary));
-        false
-    }
-
-    fn take_step(&mut self, at: usize) {
-        let plan = self.plan;
-        let (step, total) = (&plan.steps[at], plan.steps.len() as u32);
-        self.set_weight(step.split.canary);
-        self.status.iterations = 0;
-        self.status.step = Some(StepStatus {
-            index: at as u32,
-            total,
-            progress: format!("{}/{total}", at + 1),
-            name: step.name.clone(),
-            started_at: Some(Time(self.now)),
-            look_started_at: None,
-            looks: 0,
-        });
-        let state = &mut self.release().state;
-        (state.resumed, state.scale_for) = (false, None);
-        // Gates on the way up are behind it; a release of a hundred steps must
-        // not drag them all along.
-        self.status.gates.retain(|gate| {
-            gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
-        });
-        self.begin_judging();
-        self.progress();
     }
 }

@@ -2,11 +2,13 @@
 //! end. Whatever happened, `settle` brings everything to the same place:
 //! traffic home, canary empty, primary free.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::{
     WakeReason,
     action::{Action, Moment, Split, Stable},
     observed::Target,
-    pass::{Pass, Standing, after},
+    pass::{Pass, after},
     report::{NewBecause, Reason},
 };
 use crate::api::{
@@ -16,7 +18,6 @@ use crate::api::{
         status::{GateState, Outcome, ReleaseStatus, Trigger},
     },
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 impl Pass<'_> {
     /// Makes the primary, sends all traffic there and empties the target.
@@ -264,7 +265,7 @@ impl Pass<'_> {
             if self.gate_status(&gate.name, kind, None).state == GateState::Open {
                 continue;
             }
-            if let Standing::Answered(_) = self.ask(&gate.name, kind, Moment::Release) {
+            if self.ask(&gate.name, kind, Moment::Release).is_some() {
                 self.gate_status(&gate.name, kind, None).state = GateState::Open;
             } else {
                 self.rest(Reason::AskingAfterRelease { hook: gate.name.clone() });

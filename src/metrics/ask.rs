@@ -102,6 +102,10 @@ pub enum Refusal {
     BuiltIn { metric: String, mesh: Provider },
     #[error("{metric} measures nothing; set templateRef, or use a built-in name")]
     Nothing { metric: String },
+    #[error(
+        "{template}: {field} is a rate, and rates cannot be counted; write the counter itself, such as http_requests_total"
+    )]
+    Rate { template: String, field: &'static str },
     #[error("{template}: {field}: {why}")]
     Selector { template: String, field: &'static str, why: BadSelector },
 }
@@ -209,6 +213,7 @@ impl Writer<'_> {
         let apart = !scraped;
         let counts = |counts: &Counts| count_queries(&words, &name, counts, apart);
         let histogram = |query: &String| -> Result<Query, Refusal> {
+            counter(&name, "histogram", query)?;
             Ok(Query::Histogram(both(&words, &name, "histogram", query, apart)?))
         };
         let (query, reduce) = match (judge, &spec.query, &spec.counts, &spec.histogram) {
@@ -334,6 +339,13 @@ fn both(
 }
 
 fn count_queries(words: &Words, template: &str, counts: &Counts, apart: bool) -> Result<Query, Refusal> {
+    for (field, query) in [
+        ("counts.total", Some(&counts.total)),
+        ("counts.good", counts.good.as_ref()),
+        ("counts.bad", counts.bad.as_ref()),
+    ] {
+        query.map_or(Ok(()), |query| counter(template, field, query))?;
+    }
     let total = both(words, template, "counts.total", &counts.total, apart)?;
     let (part, good) = match (&counts.good, &counts.bad) {
         (Some(good), _) => (both(words, template, "counts.good", good, apart)?, true),
@@ -348,6 +360,13 @@ fn count_queries(words: &Words, template: &str, counts: &Counts, apart: bool) ->
         canary: arm(part.canary, total.canary),
         primary: arm(part.primary, total.primary),
     }))
+}
+
+/// What is counted must be counters: of rates nobody can tell how many requests
+/// there were.
+fn counter(template: &str, field: &'static str, query: &str) -> Result<(), Refusal> {
+    let rate = ["rate(", "increase(", "delta("].iter().any(|function| query.contains(function));
+    if rate { Err(Refusal::Rate { template: template.to_owned(), field }) } else { Ok(()) }
 }
 
 /// What is scraped is asked for by selectors.

@@ -124,6 +124,10 @@ impl Table {
         let (target, route) = (pattern(target), pattern(route));
         let named = |labels: &dyn Fn(&str) -> String| Arm::both().map(|arm| labels(arm.name()));
         let pods = || workload.map(|workload| pods(namespace, workload, words.kind));
+        let (kind, label) = match words.kind {
+            TargetKind::DaemonSet => ("DaemonSet", "daemonset"),
+            TargetKind::Deployment | TargetKind::Service => ("Deployment", "deployment"),
+        };
         let (series, labels) = match mesh {
             Provider::Istio => {
                 let labels = workload.map(|workload| {
@@ -133,13 +137,13 @@ impl Table {
             }
             Provider::Linkerd => {
                 let labels = workload.map(|workload| {
-                    format!(r#"namespace="{namespace}",deployment="{workload}",direction="inbound""#)
+                    format!(r#"namespace="{namespace}",{label}="{workload}",direction="inbound""#)
                 });
                 (LINKERD, labels)
             }
             Provider::Osm => {
                 let labels = workload.map(|workload| {
-                    format!(r#"destination_namespace="{namespace}",destination_kind="Deployment",destination_name="{workload}""#)
+                    format!(r#"destination_namespace="{namespace}",destination_kind="{kind}",destination_name="{workload}""#)
                 });
                 (OSM, labels)
             }

@@ -107,6 +107,29 @@ fn evidence_may_end_a_step_early() {
 }
 
 #[test]
+fn a_metric_may_be_inconclusive_only_so_often() {
+    let metric = "metrics: [{name: request-success-rate, inconclusiveLimit: 4}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.run_to_weight(50.0);
+    world.health = Health::NoData;
+    world.run_for(3 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Progressing, "glances do not count");
+    world.run_for(2 * MINUTE);
+    assert_eq!(world.status.phase, Phase::Failed);
+}
+
+#[test]
+fn a_critical_metric_fails_at_once() {
+    let metric = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}, critical: true}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, threshold: 9, stepWeights: [50], {metric}")));
+    world.health = Health::Bad;
+    world.run_to(Phase::Failed);
+    assert_eq!(world.status.failed_checks, 0);
+    assert_eq!(world.status.history[0].reason, "errors failed (value 7.5, above the maximum 1)");
+}
+
+#[test]
 fn blue_green_mirrors_judges_switches_and_comes_home() {
     let gates = "webhooks: [{name: test, type: pre-rollout, url: u}, {name: load, url: u}, \
                  {name: ship, type: confirm-promotion, url: u}, {name: after, type: post-rollout, url: u}]";
@@ -526,6 +549,19 @@ fn a_crash_anywhere_changes_nothing_about_the_end() {
         assert_eq!(world.target, calm.target, "crash {victim}");
     }
     assert!(crashes > 12, "{crashes}");
+}
+
+#[test]
+fn a_promotion_that_was_done_but_not_recorded_goes_on() {
+    let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {ERRORS}, {gate}")));
+    world.run_until(|world| world.status.phase == Phase::WaitingPromotion);
+    // The controller copies the revision, and dies.
+    world.primary.as_mut().unwrap().revision = Some("v1-b".to_owned());
+    world.answers.clear();
+    world.closed.insert("ship".to_owned());
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
 #[test]

@@ -402,7 +402,7 @@ impl World {
             }),
         };
         let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();
-        self.measured = Some(Measured { look: look.clone(), results });
+        self.measured = Some(Measured { look: look.clone(), at: self.now, results });
     }
 }
 

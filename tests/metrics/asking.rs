@@ -3,7 +3,7 @@
 use serin::metrics::{CountQueries, Part, Query};
 
 use super::*;
-use crate::support::{Part as Bed, Prometheus};
+use crate::support::{Part as Bed, prometheus::Prometheus};
 
 const PROVIDERS: [Provider; 19] = [
     Provider::Kubernetes,
@@ -141,6 +141,11 @@ fn what_could_never_be_answered_is_refused_with_a_way_out() {
             json!({"provider": prometheus, "histogram": "x_bucket{app=\"web\"}"}),
             JudgeType::Sequential,
             "histogram asks the same of canary and primary; tell them apart with {{ target }} or {{ arm }}",
+        ),
+        (
+            json!({"provider": prometheus, "counts": {"good": "a{x=\"{{ target }}\"}", "total": "sum(rate(a{x=\"{{ target }}\"}[1m]))"}}),
+            JudgeType::Sequential,
+            "counts.total is a rate, and rates cannot be counted; write the counter itself",
         ),
         (
             json!({"provider": {"type": "prometheus"}, "query": "up"}),

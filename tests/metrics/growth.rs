@@ -4,7 +4,7 @@ use serin::analysis::measurement::Counts;
 
 use super::*;
 use crate::front::App;
-use crate::support::Prometheus;
+use crate::support::prometheus::Prometheus;
 
 /// Counters as an application shows them.
 fn hits(canary: u64, canary_bad: u64, primary: u64) -> String {

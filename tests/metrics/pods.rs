@@ -10,13 +10,13 @@ use serin::local::node::address::Network;
 use tokio::sync::OnceCell;
 
 use super::*;
-use crate::support::{Cluster, Prometheus, local, run_node};
+use crate::support::{Cluster, local, node, prometheus::Prometheus};
 
 /// The cluster, with a node that runs its pods.
 pub async fn cluster() -> &'static Cluster {
     static NODE: OnceLock<()> = OnceLock::new();
     let cluster = local().await;
-    NODE.get_or_init(|| run_node(cluster, Network::Loopback));
+    NODE.get_or_init(|| node::run(cluster, Network::Loopback));
     cluster
 }
 

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
 use crate::front::{Door, serve};
-use crate::support::Prometheus;
+use crate::support::prometheus::Prometheus;
 
 const PASSWORD: &str = "a test password";
 /// What bcrypt makes of it.
@@ -127,7 +127,7 @@ async fn answers_without_end_and_answers_of_others_are_not_taken() {
 
 #[tokio::test(start_paused = true)]
 async fn a_prometheus_that_hangs_is_not_waited_for() {
-    let (hanging, _open) = serve(Router::new().fallback(|| std::future::pending::<()>())).await;
+    let (hanging, _open) = serve(Router::new().fallback(std::future::pending::<()>)).await;
     let ask = one(json!({"type": "prometheus", "address": format!("http://{hanging}")}));
     let began = tokio::time::Instant::now();
     let why = unavailable(asked(&ask, None).await);

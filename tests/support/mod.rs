@@ -5,13 +5,14 @@
 //! A part that is missing fails the test and names the command that brings it.
 
 // Every test binary compiles this module and uses a part of it.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code)]
 
 mod child;
 mod local;
 pub mod node;
-mod prometheus;
+pub mod prometheus;
 mod real;
+pub mod receiver;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +24,6 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
-pub use prometheus::Prometheus;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.
@@ -194,7 +194,7 @@ async fn config(kubeconfig: Kubeconfig) -> Config {
 
 /// rustls wants to be told which cryptography to use before its first
 /// connection; that somebody else said so first is fine.
-fn install_crypto() {
+pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

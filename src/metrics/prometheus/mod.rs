@@ -1,10 +1,10 @@
 //! Prometheus, and whatever else speaks its API.
 //!
 //! A single value is what an instant query answers, now, as Flagger asks it.
-//! Counts and histograms are growth of raw counters over the window, worked out
-//! by the server in one query for both arms, at one moment ([`growth`]): small
-//! answers however many series there are, and the same question about the same
-//! window has the same answer after a restart of ours. Points over time are a
+//! Counts and histograms are growth of raw counters over the window, asked for in
+//! one query for both arms, at one moment ([`growth`]): the answer is small
+//! however many series there are, and the same question about the same window
+//! has the same answer after a restart of ours. Points over time are a
 //! range query for each arm.
 
 mod growth;
@@ -21,7 +21,7 @@ use crate::{
 };
 
 use super::{Abilities, Ask, CountQueries, Credentials, Form, MetricSource, Part, Query, Unit, View, Window};
-use growth::{ARM, COUNTED};
+use growth::Growth;
 use server::{Failure, Moment, Server};
 
 pub use server::BadServer;
@@ -107,28 +107,10 @@ fn vector(data: &Data) -> Result<&[InstantVector], Failure> {
     }
 }
 
-/// The part of an answer that is about one arm.
-fn of_arm<'a>(series: &'a [InstantVector], arm: &'a str) -> impl Iterator<Item = &'a InstantVector> {
-    series.iter().filter(move |series| series.metric().get(ARM).is_some_and(|of| of == arm))
-}
-
-/// Requests are whole. What is not a number, or less than none, counts nothing.
-fn whole(series: &InstantVector) -> u64 {
-    series.sample().value().round() as u64
-}
-
 fn counts(data: &Data, asked: &Arms<CountQueries>) -> Result<Measurement, Failure> {
-    let series = vector(data)?;
-    if series.is_empty() {
-        return Ok(Measurement::NoData);
-    }
+    let Some(growth) = Growth::in_counts(vector(data)?) else { return Ok(Measurement::NoData) };
     let arm = |arm: &str, asked: &CountQueries| {
-        let counted = |what: &str| {
-            let found =
-                of_arm(series, arm).find(|series| series.metric().get(COUNTED).is_some_and(|of| of == what));
-            found.map_or(0, whole)
-        };
-        let (part, total) = (counted(growth::PART), counted(growth::TOTAL));
+        let (part, total) = (growth.count(arm, growth::PART), growth.count(arm, growth::TOTAL));
         match asked.part {
             Part::Good(_) => Counts::of_good(part, total),
             Part::Bad(_) => Counts::of_bad(part, total),
@@ -141,16 +123,11 @@ fn counts(data: &Data, asked: &Arms<CountQueries>) -> Result<Measurement, Failur
 }
 
 fn histograms(data: &Data, unit: Unit) -> Result<Measurement, Failure> {
-    let series = vector(data)?;
-    if series.is_empty() {
-        return Ok(Measurement::NoData);
-    }
+    let Some(growth) = Growth::in_buckets(vector(data)?) else { return Ok(Measurement::NoData) };
     let arm = |arm: &str| {
-        let buckets: Vec<(f64, u64)> = of_arm(series, arm)
-            .map(|series| {
-                let bound = series.metric().get("le").and_then(|le| le.parse().ok());
-                bound.map(|bound| (unit.to_seconds(bound), whole(series)))
-            })
+        let buckets: Vec<(f64, u64)> = growth
+            .of(arm)
+            .map(|(le, count)| le.parse().ok().map(|bound| (unit.to_seconds(bound), count)))
             .collect::<Option<_>>()
             .ok_or(Failure::Unfit("series without a bound le where a histogram was asked for"))?;
         match buckets.as_slice() {

@@ -67,7 +67,7 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    let (labels, rest) = match rest.strip_prefix('{') {
+    let (labels, rest) = match rest.trim_start().strip_prefix('{') {
         Some(rest) => labels(rest)?,
         None => (Vec::new(), rest),
     };
@@ -194,7 +194,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_is_too_strange_to_be_read(text in "[a-z{}=\",\\\\# 0-9\n\u{e9}]{0,200}") {
-            samples(&text).for_each(|sample| drop(sample.is_ok()));
+            prop_assert!(samples(&text).count() <= text.lines().count());
         }
 
         #[test]

@@ -44,6 +44,9 @@ pub const ABILITIES: Abilities = Abilities::of(&[Form::Scalar, Form::Counts, For
 /// A pod that has not answered by then is left out.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// So is one whose turn has not come and gone by then.
+const LATEST: Duration = Duration::from_secs(15);
+
 /// No more of a pod's answer is read.
 const LARGEST: usize = 8 << 20;
 
@@ -167,9 +170,17 @@ impl Scrape {
         let fetching = {
             let (fetch, permits, url) = (self.fetch.clone(), self.permits.clone(), url.clone());
             async move {
-                let _permit = permits.acquire_owned().await;
-                let fetched = tokio::time::timeout(PATIENCE, fetch.fetch(&url, LARGEST)).await;
-                fetched.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
+                let turn = async {
+                    let _permit = permits.acquire_owned().await;
+                    tokio::time::timeout(PATIENCE, fetch.fetch(&url, LARGEST)).await
+                };
+                match tokio::time::timeout(LATEST, turn).await {
+                    Ok(Ok(fetched)) => fetched,
+                    Ok(Err(_)) => Err(format!("no answer within {PATIENCE:?}")),
+                    Err(_) => {
+                        Err(format!("not read within {LATEST:?}: there are too many pods that do not answer"))
+                    }
+                }
             }
         };
         let text = self.in_flight.ask(url.clone(), fetching).await;
