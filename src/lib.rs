@@ -12,6 +12,8 @@
 //! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
 //! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
 //! | [`controller`] | observe, decide, act, record; on kube                  | all but `cli` |
+//! | [`gates`]    | who is asked: webhooks, and people who approve or command  | `api`, `engine` |
+//! | [`notify`]   | who is told: chats and event receivers                     | `api`, `engine` |
 //! | [`cli`]      | the commands, one file each                                | everybody    |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -22,7 +24,9 @@ pub mod api;
 pub mod cli;
 pub mod controller;
 pub mod engine;
+pub mod gates;
 pub mod local;
 pub mod metrics;
+pub mod notify;
 pub mod routing;
 pub mod workload;

@@ -1,5 +1,6 @@
 //! The commands of the `serin` binary, one file each.
 
+mod command;
 pub mod crds;
 mod demo;
 mod local;
@@ -8,6 +9,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+
+use crate::engine::command::Verb;
 
 /// Progressive delivery for Kubernetes: every new revision released step by
 /// step, judged by its metrics, promoted or rolled back.
@@ -26,6 +29,23 @@ enum Command {
     /// Serve a Kubernetes API from this process, for kubectl and for trying
     /// things out: no cluster, nothing to install
     Local(local::Args),
+    /// Say yes to the gate or approval step that a release waits for
+    Approve(command::Approve),
+    /// Say no to the approval step that a release waits for; it is rolled back
+    Reject(command::Reject),
+    /// Skip what is left of a release and promote it now
+    Promote(command::Order),
+    /// End a release and roll it back
+    Abort(command::Order),
+    /// Hold a release where it is; judging goes on
+    Pause(command::Order),
+    /// End a pause
+    Resume(command::Order),
+    /// Release the revision again that was rolled back
+    Retry(command::Order),
+    /// Take the promoted revision back at once, while the one before is kept
+    /// warm
+    Rollback(command::Order),
 }
 
 /// Parses the command line, runs the command, and turns its error into one
@@ -35,6 +55,14 @@ pub fn main() -> ExitCode {
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
+        Command::Approve(args) => command::approve(args),
+        Command::Reject(args) => command::reject(args),
+        Command::Promote(args) => command::command(Verb::Promote, args),
+        Command::Abort(args) => command::command(Verb::Abort, args),
+        Command::Pause(args) => command::command(Verb::Pause, args),
+        Command::Resume(args) => command::command(Verb::Resume, args),
+        Command::Retry(args) => command::command(Verb::Retry, args),
+        Command::Rollback(args) => command::command(Verb::Rollback, args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,7 +9,9 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{Shared, desk::Desk, lease::Fenced, measure::measure, observe::Seen, understand::Understood};
+use super::{
+    Shared, ask::ask, desk::Desk, lease::Fenced, measure::measure, observe::Seen, understand::Understood,
+};
 use crate::{
     api::Canary,
     engine::{Action, Decision},
@@ -79,8 +81,7 @@ pub async fn act(
                 understood.router.restore(client, &understood.canary, &shared.caches).await?;
             }
             Action::Measure(look) => measure(shared, desk, understood, seen, look),
-            // Whoever would be asked is refused before anything is touched.
-            Action::Ask(_) => {}
+            Action::Ask(question) => ask(shared, desk, understood, decision, question),
             Action::RemoveFinalizer => remove_finalizer(shared, &understood.canary).await?,
         }
     }

@@ -1,11 +1,15 @@
 //! What is remembered of one Canary while the controller runs, and nowhere
 //! else: whatever is lost with it is simply asked for again.
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use crate::{
     api::CanaryStatus,
-    engine::{action::Look, observed::Measured},
+    engine::{
+        action::{Look, Question},
+        observed::{Answer, Measured, Reply},
+    },
     routing::Arms,
     workload::Configs,
 };
@@ -39,9 +43,11 @@ impl Desk {
     }
 }
 
-/// What is being measured, and what came of it.
+/// Questions and measurements under way, and what came of them.
 #[derive(Default)]
 pub struct Inbox {
+    answers: Vec<Answer>,
+    asking: Vec<Question>,
     measured: Option<Measured>,
     measuring: Option<Look>,
     /// The step of a release whose first window has begun.
@@ -49,6 +55,21 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// True if nobody asks this already.
+    pub fn ask(&mut self, question: &Question) -> bool {
+        let new = !self.asking.contains(question);
+        if new {
+            self.asking.push(question.clone());
+        }
+        new
+    }
+
+    pub fn answered(&mut self, question: Question, reply: Reply, at: Timestamp) {
+        self.asking.retain(|asked| *asked != question);
+        self.answers.retain(|known| known.question != question);
+        self.answers.push(Answer { question, reply, at });
+    }
+
     /// True if nobody measures this already. Another look takes the place of
     /// the one before.
     pub fn measure(&mut self, look: &Look) -> bool {
@@ -72,9 +93,10 @@ impl Inbox {
         new
     }
 
-    /// What came, unless it was about an earlier release.
-    pub fn read(&mut self, release: u64) -> Option<Measured> {
+    /// What came, except what was about an earlier release.
+    pub fn read(&mut self, release: u64) -> (Vec<Answer>, Option<Measured>) {
+        self.answers.retain(|answer| answer.question.release >= release);
         self.measured.take_if(|measured| measured.look.release < release);
-        self.measured.clone()
+        (self.answers.clone(), self.measured.clone())
     }
 }

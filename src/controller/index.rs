@@ -92,8 +92,8 @@ mod tests {
         index.add(&web, vec![concern(Kind::PodDisruptionBudget, None)], false);
         index.add(&api, vec![concern(Kind::Deployment, Some("api"))], true);
         let concerned = |kind: Kind, name| index.concerned(&kind.resource(), "shop", name);
-        assert_eq!(concerned(Kind::Deployment, "web"), [web.clone()]);
-        assert_eq!(concerned(Kind::PodDisruptionBudget, "any"), [web.clone()]);
+        assert_eq!(concerned(Kind::Deployment, "web"), std::slice::from_ref(&web));
+        assert_eq!(concerned(Kind::PodDisruptionBudget, "any"), std::slice::from_ref(&web));
         index.add(&web, vec![concern(Kind::DaemonSet, Some("web"))], true);
         assert!(concerned(Kind::Deployment, "web").is_empty());
         index.forget(&api);

@@ -1,7 +1,7 @@
 //! Measurements, made in the background: a source that hangs delays its own
 //! Canary only. Results land on the Canary's desk and wake it.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -34,7 +34,7 @@ pub fn measure(
     let arms = seen.arms.clone().unwrap_or_default();
     let name = CanaryName::of(&understood.canary);
     let (look, desk, understood) = (look.clone(), Arc::clone(desk), Arc::clone(understood));
-    in_background(shared, async move |shared| {
+    shared.in_background(async move |shared| {
         let until = shared.clock.now();
         let one = async |metric: &String, since: Timestamp| {
             let measured = match understood.asks.get(metric) {
@@ -66,7 +66,7 @@ pub fn begin(
         return;
     }
     let (arms, understood) = (seen.arms.clone().unwrap_or_default(), Arc::clone(understood));
-    in_background(shared, async move |shared| {
+    shared.in_background(async move |shared| {
         let now = shared.clock.now();
         let window = Window { since: now, until: now };
         let opened = async |ask: &Ask| {
@@ -133,23 +133,4 @@ fn metrics_port(understood: &Understood, arms: &routing::Arms) -> u16 {
         Some(IntOrString::String(name)) => arms.ports.get(name).copied().unwrap_or(service.port),
         None => service.port,
     }
-}
-
-/// So many at a time, over all Canaries; none outlives the controller.
-fn in_background<W>(shared: &Arc<Shared>, work: impl FnOnce(Arc<Shared>) -> W + Send + 'static)
-where
-    W: Future<Output = ()> + Send + 'static,
-{
-    let shared = Arc::clone(shared);
-    let tasks = shared.background.clone();
-    tasks.spawn(async move {
-        let permits = Arc::clone(&shared.permits);
-        let stopping = shared.stopping.clone();
-        let permitted = async {
-            if let Ok(_permit) = permits.acquire().await {
-                work(shared).await;
-            }
-        };
-        stopping.run_until_cancelled(permitted).await;
-    });
 }

@@ -4,7 +4,7 @@
 //!   watches ──▶ caches ──▶ index: whom does it concern? ──▶ agenda ──▶ reconcile
 //!                                                            ▲  ▲         │
 //!                                  alarms (one per Canary) ──┘  │         ▼
-//!                                  measurements, in background ─┘◀─ understand, observe,
+//!                                  answers, from the background ─┘◀─ understand, observe,
 //!                                                                   decide, act, record
 //! ```
 //!
@@ -24,6 +24,7 @@
 
 mod act;
 mod agenda;
+mod ask;
 mod caches;
 mod desk;
 mod index;
@@ -33,6 +34,7 @@ mod observe;
 mod reconcile;
 mod record;
 mod table;
+mod tell;
 mod understand;
 mod wake;
 
@@ -51,8 +53,10 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::canary::Provider,
+    gates::{self, webhook::Webhooks},
     local::clock::Clock,
     metrics::{Sources, scrape::Fetch},
+    notify::{self, Outbox},
     routing::Served,
     workload,
 };
@@ -97,9 +101,13 @@ impl Default for Options {
 pub enum StartError {
     #[error("cannot ask the API server which kinds it serves: {0}")]
     Discovery(#[from] kube::Error),
+    #[error(transparent)]
+    Webhooks(#[from] gates::webhook::SetupError),
+    #[error(transparent)]
+    Notifications(#[from] notify::SetupError),
 }
 
-/// How many measurements are made at a time, over all Canaries.
+/// How many questions are asked and measurements made at a time.
 const AT_A_TIME: usize = 64;
 
 /// How long those under way may take when the controller ends.
@@ -120,6 +128,8 @@ struct Shared {
     workload_options: Arc<workload::Options>,
     served: RwLock<Served>,
     sources: Sources,
+    webhooks: Webhooks,
+    outbox: Outbox,
     index: Arc<Index>,
     caches: Caches,
     desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
@@ -139,6 +149,8 @@ impl Controller {
         fence: Fence,
         options: Options,
     ) -> Result<Self, StartError> {
+        // That somebody else said so first is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();
@@ -150,6 +162,8 @@ impl Controller {
             options,
             served,
             sources: Sources::new(fetch),
+            webhooks: Webhooks::new()?,
+            outbox: Outbox::new(notify::Options::default())?,
             index,
             caches,
             desks: Mutex::default(),
@@ -195,6 +209,7 @@ impl Controller {
         let rest = async {
             while work.join_next().await.is_some() {}
             self.shared.background.wait().await;
+            self.shared.outbox.flush(LAST_WORDS).await;
         };
         if timeout(LAST_WORDS, rest).await.is_err() {
             tracing::warn!("ended with work still under way");
@@ -249,5 +264,23 @@ impl Shared {
         self.desks.lock().remove(canary);
         self.index.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
+    }
+
+    /// Works beside the reconcile that wants it: so many at a time, over all
+    /// Canaries, and not beyond the controller's end.
+    fn in_background<W>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> W + Send + 'static)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let shared = Arc::clone(self);
+        self.background.spawn(async move {
+            let (permits, stopping) = (Arc::clone(&shared.permits), shared.stopping.clone());
+            let permitted = async {
+                if let Ok(_permit) = permits.acquire().await {
+                    work(shared).await;
+                }
+            };
+            stopping.run_until_cancelled(permitted).await;
+        });
     }
 }

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     api::CanaryStatus,
     engine::{Observed, observed::Target, revision::ConfigRef},
+    gates::annotations,
     routing::{Arms, Subject},
     workload::{self, Cache as _, Kind, Snapshot, Upkeep},
 };
@@ -76,7 +77,8 @@ pub async fn observe(
     desk.arms.lock().clone_from(&arms);
     let split = arms.as_ref().and_then(|arms| router.split(&Subject { canary, arms }, caches));
 
-    let measured = desk.inbox.lock().read(status.releases);
+    let (mut answers, measured) = desk.inbox.lock().read(status.releases);
+    answers.extend(annotations::answers(canary));
     let observed = Observed {
         generation: canary.metadata.generation,
         deleting,
@@ -88,9 +90,9 @@ pub async fn observe(
         previous: previous.and_then(|previous| workload.see_previous(&previous)),
         split,
         routing_restored: router.restored(canary, caches),
-        answers: Vec::new(),
+        answers,
         measured,
-        commands: Vec::new(),
+        commands: annotations::commands(canary),
         other_releases: 0,
         release_cap: None,
     };

@@ -46,8 +46,6 @@ pub enum Refused {
     Unsupported(#[from] routing::Unsupported),
     #[error("spec.analysis.metrics: {0}")]
     Metric(#[from] metrics::Refusal),
-    #[error("{0} cannot be asked by this version; remove it")]
-    Gates(&'static str),
     #[error("the template {name} cannot be read: {why}; correct it")]
     Template { name: String, why: String },
 }
@@ -76,13 +74,6 @@ pub async fn understand(shared: &Shared, canary: &Canary) -> Result<Understood, 
     if canary.metadata.deletion_timestamp.is_some() {
         let plan = Plan::for_deletion(&canary.spec);
         return Ok(Understood { canary, plan, workload, router, asks: BTreeMap::new() });
-    }
-    let analysis = &canary.spec.analysis;
-    if !analysis.webhooks.is_empty() {
-        return Err(Refused::Gates("spec.analysis.webhooks").into());
-    }
-    if analysis.steps.iter().any(|step| step.approval.is_some()) {
-        return Err(Refused::Gates("spec.analysis.steps[].approval").into());
     }
     let templates = find_templates(&shared.caches, &canary, &shared.options.home).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);

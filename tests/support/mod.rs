@@ -12,6 +12,7 @@ mod local;
 pub mod node;
 pub mod prometheus;
 mod real;
+pub mod receiver;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -193,7 +194,7 @@ async fn config(kubeconfig: Kubeconfig) -> Config {
 
 /// rustls wants to be told which cryptography to use before its first
 /// connection; that somebody else said so first is fine.
-fn install_crypto() {
+pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
