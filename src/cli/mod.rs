@@ -5,10 +5,12 @@ pub mod crds;
 mod demo;
 mod local;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 use crate::engine::command::Verb;
 
@@ -51,7 +53,13 @@ enum Command {
 /// Parses the command line, runs the command, and turns its error into one
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    log(match command {
+        // Its view tells everything, and a line of log would tear it.
+        Command::Demo(_) => "off",
+        _ => "warn",
+    });
+    let outcome = match command {
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
@@ -71,6 +79,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs to stderr as `SERIN_LOG` says, or else from this level on.
+fn log(default: &str) {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(default)))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -120,6 +120,11 @@ impl Traffic {
         self.0.lock().so_far
     }
 
+    /// The canary is another one from now on.
+    pub fn forget_recent(&self) {
+        self.0.lock().recent.clear();
+    }
+
     pub fn recent(&self, of: Arm) -> Recent {
         let mut seen = self.0.lock();
         seen.forget(Instant::now());

@@ -43,6 +43,8 @@ pub struct Show {
     began: Instant,
     name: String,
     kubeconfig: String,
+    /// What somebody could type who looks around.
+    suggestions: [String; 2],
     statuses: BoxStream<'static, CanaryStatus>,
     status: CanaryStatus,
     traffic: Traffic,
@@ -86,6 +88,7 @@ impl Show {
             began: Instant::now(),
             name: format!("{}/{}", manifests.namespace, manifests.canary),
             kubeconfig,
+            suggestions: suggestions(manifests),
             statuses: stage.follow(manifests),
             status: CanaryStatus::default(),
             traffic: Traffic::default(),
@@ -122,6 +125,7 @@ impl Show {
     pub fn begin(&mut self, release: &'static Release) {
         self.tell(Tone::Bold, format!("Releasing {}, which {}.", release.version, release.promise));
         self.status.metrics.clear();
+        self.traffic.forget_recent();
         self.playing = Some(Playing {
             release,
             number: self.ended.len() + 1,
@@ -162,7 +166,7 @@ impl Show {
             self.primary = ended.version;
         }
         if let Medium::Json = self.medium {
-            put(&format!("{}\n", ended.json()));
+            put(&format!("{}\n", ended.json()?));
         }
         self.ended.push(ended);
         Ok(())
@@ -175,8 +179,7 @@ impl Show {
         if stays {
             lines.push(plain(" Everything stays up until Ctrl-C. In another terminal:"));
             lines.push(plain(format!("   export KUBECONFIG={}", self.kubeconfig)));
-            lines.push(plain("   kubectl describe canary"));
-            lines.push(plain("   kubectl set image deployment/shop shop=shop:v5-errors-10"));
+            lines.extend(self.suggestions.iter().map(|suggestion| plain(format!("   {suggestion}"))));
         } else {
             lines.push(plain(" To look around with kubectl, let it stay: serin demo --keep"));
         }
@@ -308,6 +311,15 @@ impl Show {
         let lines = view::render(&scene, width, height, terminal.colours());
         terminal.draw(&lines);
     }
+}
+
+fn suggestions(manifests: &Manifests) -> [String; 2] {
+    let Manifests { namespace, canary, deployment, container, .. } = manifests;
+    let image = manifests.release("v5-errors-10");
+    [
+        format!("kubectl -n {namespace} describe canary {canary}"),
+        format!("kubectl -n {namespace} set image deployment/{deployment} {container}={image}"),
+    ]
 }
 
 fn print_all(lines: &[Line], colours: bool) {

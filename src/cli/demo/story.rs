@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
 
 use super::load::Tally;
 use crate::api::Weight;
@@ -53,30 +53,48 @@ pub struct Ended {
 }
 
 /// The canary got another share of the traffic.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
     pub weight: Weight,
     /// Since the image was changed.
+    #[serde(serialize_with = "in_seconds")]
     pub at: Duration,
 }
 
 impl Ended {
-    pub fn json(&self) -> Value {
-        let seconds = |time: Duration| (time.as_secs_f64() * 10.0).round() / 10.0;
-        let steps = self.steps.iter().map(|step| json!({"weight": step.weight, "at": seconds(step.at)}));
-        json!({
-            "release": self.version,
-            "outcome": match self.outcome {
+    /// One object on one line, for scripts.
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Told {
+            release: self.version,
+            outcome: match self.outcome {
                 Outcome::Promoted => "promoted",
                 Outcome::RolledBack => "rolledBack",
                 Outcome::Aborted => "aborted",
                 Outcome::Superseded => "superseded",
             },
-            "reason": self.reason,
-            "steps": steps.collect::<Vec<_>>(),
-            "requests": self.seen.requests,
-            "badRequests": self.seen.bad,
-            "seconds": seconds(self.took),
+            reason: &self.reason,
+            steps: &self.steps,
+            requests: self.seen.requests,
+            bad_requests: self.seen.bad,
+            seconds: self.took,
         })
     }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    release: &'a str,
+    outcome: &'a str,
+    reason: &'a str,
+    steps: &'a [Step],
+    requests: u64,
+    bad_requests: u64,
+    #[serde(serialize_with = "in_seconds")]
+    seconds: Duration,
+}
+
+/// To a tenth.
+fn in_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.as_secs_f64() * 10.0).round() / 10.0)
 }

@@ -141,16 +141,15 @@ fn heading(scene: &Scene<'_>) -> Line {
     let Some((release, number)) = scene.release else {
         return vec![(Tone::Dim, format!(" {}", scene.status.message.as_deref().unwrap_or("Starting.")))];
     };
-    let mut line = vec![
-        (Tone::Dim, format!(" release {number} of {}  ", scene.releases)),
+    vec![
+        (Tone::Dim, format!(" {number} of {}  ", scene.releases)),
         (Tone::Bold, release.version.to_owned()),
         (Tone::Plain, format!(" {}  ", release.promise)),
-        (Tone::Dim, format!("{:?}", scene.status.phase)),
-    ];
-    if let Some(step) = &scene.status.step {
-        line.push((Tone::Dim, format!(", step {}", step.progress)));
-    }
-    line
+        match &scene.status.step {
+            Some(step) => (Tone::Dim, format!("step {}", step.progress)),
+            None => (Tone::Dim, format!("{:?}", scene.status.phase)),
+        },
+    ]
 }
 
 fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
@@ -211,7 +210,11 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
     };
     let name = format!(" {mark} {:<21}", metric.name);
     let indent = name.chars().count();
-    let mut sentences = wrap(&metric.reason, width.saturating_sub(indent + 1));
+    let mut sentences = wrap(&metric.reason, width.saturating_sub(indent + 2));
+    if sentences.len() > OF_A_METRIC {
+        sentences.truncate(OF_A_METRIC);
+        sentences[OF_A_METRIC - 1].push('…');
+    }
     sentences.resize(OF_A_METRIC, String::new());
     let mut lines = Vec::new();
     for (at, text) in sentences.into_iter().enumerate() {
@@ -230,7 +233,7 @@ fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at) % 3 == 0 {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
