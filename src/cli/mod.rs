@@ -3,6 +3,7 @@
 mod command;
 pub mod crds;
 mod local;
+mod run;
 
 use std::process::ExitCode;
 
@@ -22,6 +23,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
     /// Serve a Kubernetes API from this process, for kubectl and for trying
@@ -50,6 +52,7 @@ enum Command {
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
         Command::Crds(args) => crds::run(args),
         Command::Local(args) => local::run(args),
         Command::Approve(args) => command::approve(args),

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -19,8 +20,8 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
-use serin::controller::lease::Fence;
-use serin::controller::{Controller, Options};
+use serin::controller::lease::{Claim, Fence};
+use serin::controller::{Controller, Options, run_elected};
 use serin::local::mesh::Mesh;
 use serin::local::node::Node;
 use serin::local::{Cluster, Local};
@@ -64,7 +65,11 @@ pub struct Traffic {
 impl World {
     /// With `web:v1` deployed, two pods of it.
     pub async fn new() -> Self {
-        let local = Local::new(serin::local::Options::default());
+        Self::with(serin::local::Options::default()).await
+    }
+
+    pub async fn with(options: serin::local::Options) -> Self {
+        let local = Local::new(options);
         let cluster = local.start_cluster(false);
         let client = local.steady_client();
         for definition in serin::api::crds().into_iter().chain([split_definition()]) {
@@ -145,6 +150,21 @@ impl World {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         Running { stop, work: AbortOnDropHandle::new(tokio::spawn(controller.run(stopped))) }
+    }
+
+    /// Starts one replica of several.
+    pub fn replica(&self, me: &str) -> Running {
+        let fetch = Arc::new(FromNode(self.cluster.node.clone()));
+        let claim = Claim { namespace: NAMESPACE.to_owned(), name: "serin".to_owned(), me: me.to_owned() };
+        let (stop, clock, options) = (CancellationToken::new(), self.local.clock(), Options::default());
+        let run = run_elected(self.local.client(), clock, fetch, options, claim, stop.clone());
+        let work = tokio::spawn(async move { run.await.expect("a controller") });
+        Running { stop, work: AbortOnDropHandle::new(work) }
+    }
+
+    pub async fn holder(&self) -> Option<String> {
+        let lease = self.api::<Lease>().get_opt("serin").await.expect("an answer")?;
+        lease.spec?.holder_identity
     }
 
     /// A hundred requests a second.
