@@ -71,7 +71,7 @@ async fn people_approve_and_abort_by_annotation() {
     sleep(Duration::from_secs(120)).await;
     assert_eq!(world.split().await, Some((10, 90)));
     let approval = json!([{
-        "release": 1, "gate": "qa", "step": 1, "answer": "yes", "by": "ada", "at": world.local.clock().now(),
+        "release": 1, "gate": "qa", "step": 1, "answer": "yes", "by": "ada", "at": world.clock.now(),
     }]);
     annotate(&world, APPROVALS, approval).await;
     let status = world.reaches(Phase::Succeeded).await;

@@ -120,7 +120,7 @@ async fn faults_of_the_api_server_change_nothing_about_the_end() {
         world.canary(json!({})).await;
         let _serin = world.serin().await;
         world.reaches(Phase::Initialized).await;
-        world.local.set_faults(faults);
+        world.set_faults(faults);
         let _traffic = world.traffic();
         world.push("web:v2").await;
         world.reaches(Phase::Succeeded).await;
