@@ -4,6 +4,7 @@ mod command;
 pub mod crds;
 mod demo;
 mod local;
+mod run;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
     Demo(demo::Args),
@@ -52,6 +54,7 @@ enum Command {
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
