@@ -6,10 +6,12 @@ mod demo;
 mod local;
 mod run;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
 
 use crate::engine::command::Verb;
 
@@ -53,7 +55,14 @@ enum Command {
 /// Parses the command line, runs the command, and turns its error into one
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    log_to_stderr(match command {
+        Command::Run(_) => "info",
+        // What goes wrong there is part of the story, and drawn.
+        Command::Demo(_) => "off",
+        _ => "warn",
+    });
+    let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
@@ -74,6 +83,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs what `SERIN_LOG` asks for, else what is usual for the command.
+fn log_to_stderr(usual: &str) {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual)))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -96,8 +96,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    // That somebody else said so first is fine.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = client(args.kubeconfig).await?;
     knows_canaries(&client, args.namespaces.first()).await?;
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
