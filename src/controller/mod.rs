@@ -292,8 +292,15 @@ async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcom
 }
 
 impl Shared {
-    fn desk(&self, canary: &CanaryName) -> Arc<Desk> {
-        Arc::clone(self.desks.lock().entry(canary.clone()).or_default())
+    fn desk(&self, name: &CanaryName, uid: Option<String>) -> Arc<Desk> {
+        let mut desks = self.desks.lock();
+        if let Some(desk) = desks.get(name).filter(|desk| desk.uid == uid) {
+            return Arc::clone(desk);
+        }
+        self.sources.forget(&name.namespace, &name.name);
+        let desk = Arc::new(Desk::of(uid));
+        desks.insert(name.clone(), Arc::clone(&desk));
+        desk
     }
 
     /// The Canary is gone, and what was remembered of it.
