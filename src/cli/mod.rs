@@ -4,6 +4,7 @@ mod command;
 pub mod crds;
 mod demo;
 mod local;
+mod run;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -25,6 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
     Demo(demo::Args),
@@ -54,12 +56,14 @@ enum Command {
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
-    log(match command {
-        // Its view tells everything, and a line of log would tear it.
+    log_to_stderr(match command {
+        Command::Run(_) => "info",
+        // What goes wrong there is part of the story, and drawn.
         Command::Demo(_) => "off",
         _ => "warn",
     });
     let outcome = match command {
+        Command::Run(args) => run::run(args),
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
@@ -81,10 +85,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Logs to stderr as `SERIN_LOG` says, or else from this level on.
-fn log(default: &str) {
+/// Logs what `SERIN_LOG` asks for, else what is usual for the command.
+fn log_to_stderr(usual: &str) {
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(default)))
+        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual)))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();

@@ -7,7 +7,9 @@ use std::{collections::HashMap, fmt::Debug, pin::pin, sync::Arc, time::Duration}
 use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
-    core::{ApiResource, DeserializeGuard, DynamicObject, ObjectMeta, PartialObjectMeta},
+    core::{
+        ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, ObjectMeta, PartialObjectMeta,
+    },
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -30,7 +32,7 @@ use crate::{
 };
 
 /// A list that takes longer is not waited for; whoever needs it tries again.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A kind that cannot be watched.
 #[derive(Debug, thiserror::Error)]
@@ -176,9 +178,9 @@ impl Caches {
         new
     }
 
-    fn api<K: Resource<DynamicType = ApiResource>>(&self, kind: &ApiResource, scope: Option<&str>) -> Api<K>
+    fn api<K>(&self, kind: &ApiResource, scope: Option<&str>) -> Api<K>
     where
-        K: Resource<Scope = kube::core::DynamicResourceScope>,
+        K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
     {
         match scope {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, kind),

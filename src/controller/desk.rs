@@ -16,6 +16,8 @@ use crate::{
 
 #[derive(Default)]
 pub struct Desk {
+    /// Of the Canary: another one by the same name has another desk.
+    pub uid: Option<String>,
     /// Only ever held by the one reconcile of this Canary.
     pub configs: tokio::sync::Mutex<Configs>,
     pub inbox: Mutex<Inbox>,
@@ -31,6 +33,10 @@ struct Written {
 }
 
 impl Desk {
+    pub fn of(uid: Option<String>) -> Self {
+        Self { uid, ..Self::default() }
+    }
+
     /// The status as it was decided, if what the API tells is what was written.
     pub fn exact_status(&self, told: &CanaryStatus) -> CanaryStatus {
         let written = self.written.lock();

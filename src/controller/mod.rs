@@ -49,7 +49,10 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
 
 use crate::{
     api::canary::Provider,
@@ -64,7 +67,7 @@ use agenda::Agenda;
 use caches::Caches;
 use desk::Desk;
 use index::Index;
-use lease::Fence;
+use lease::{Claim, Fence};
 use wake::{CanaryName, Waker};
 
 /// What holds for every Canary of one controller.
@@ -239,6 +242,40 @@ impl Controller {
     }
 }
 
+/// Works whenever it holds the Lease, until it is told to stop; then it gives
+/// the Lease back.
+pub async fn run_elected(
+    client: Client,
+    clock: Clock,
+    fetch: Arc<dyn Fetch>,
+    options: Options,
+    claim: Claim,
+    stop: CancellationToken,
+) -> Result<(), StartError> {
+    let (fence, renewing) = lease::hold(client.clone(), clock, claim.clone());
+    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
+    loop {
+        let mut waiting = fence.clone();
+        if stop.run_until_cancelled(waiting.held()).await.is_none() {
+            break;
+        }
+        tracing::info!(replica = claim.me, "holds the lease");
+        let (client, options) = (client.clone(), options.clone());
+        let controller = Controller::new(client, clock, Arc::clone(&fetch), fence.clone(), options).await?;
+        let until = async {
+            if stop.run_until_cancelled(waiting.lost()).await.is_some() {
+                tracing::warn!(replica = claim.me, "lost the lease");
+            }
+        };
+        controller.run(until).await;
+    }
+    drop(renewing);
+    if let Err(error) = lease::release(&client, &clock, &claim).await {
+        tracing::warn!(%error, "could not give the lease back; it runs out by itself");
+    }
+    Ok(())
+}
+
 enum Outcome {
     Done(Option<Timestamp>),
     Failed(String),
@@ -255,8 +292,15 @@ async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcom
 }
 
 impl Shared {
-    fn desk(&self, canary: &CanaryName) -> Arc<Desk> {
-        Arc::clone(self.desks.lock().entry(canary.clone()).or_default())
+    fn desk(&self, name: &CanaryName, uid: Option<String>) -> Arc<Desk> {
+        let mut desks = self.desks.lock();
+        if let Some(desk) = desks.get(name).filter(|desk| desk.uid == uid) {
+            return Arc::clone(desk);
+        }
+        self.sources.forget(&name.namespace, &name.name);
+        let desk = Arc::new(Desk::of(uid));
+        desks.insert(name.clone(), Arc::clone(&desk));
+        desk
     }
 
     /// The Canary is gone, and what was remembered of it.

@@ -46,7 +46,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
             return Ok(None);
         }
     };
-    let desk = shared.desk(name);
+    let desk = shared.desk(name, canary.metadata.uid.clone());
     let status = desk.exact_status(&canary.status.clone().unwrap_or_default());
     let understood = match understand(shared, canary).await {
         Ok(understood) => Arc::new(understood),

@@ -33,12 +33,21 @@ pub async fn record(
     status: &CanaryStatus,
     decision: &Decision,
 ) -> Result<(), Error> {
-    if decision.status != *status {
+    if is_worth_writing(status, &decision.status) {
         shared.fence.check()?;
         write_status(shared, desk, canary, &decision.status).await?;
     }
     tell(shared, canary, &decision.status, &decision.report);
     Ok(())
+}
+
+/// That a deadline has come, and nothing followed yet, is said together with
+/// what follows.
+fn is_worth_writing(before: &CanaryStatus, after: &CanaryStatus) -> bool {
+    if after.next_deadline.is_some() || before.next_deadline.is_none() {
+        return before != after;
+    }
+    *before != CanaryStatus { next_deadline: before.next_deadline.clone(), ..after.clone() }
 }
 
 /// The version makes sure that nothing was decided on what has changed since.

@@ -23,7 +23,7 @@ async fn a_healthy_revision_is_promoted() {
     assert_eq!(world.split().await, Some((0, 100)));
 
     let traffic = world.traffic();
-    let (requests, began) = (world.requests(), Instant::now());
+    let (before, began) = (world.requests().len(), Instant::now());
     world.push("web:v2").await;
     let mut weights = Vec::new();
     loop {
@@ -41,9 +41,10 @@ async fn a_healthy_revision_is_promoted() {
     world.becomes("at rest", |status| status.release.is_none()).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v2", 0));
     assert_eq!(traffic.bad.load(Ordering::Relaxed), 0);
-    let (requests, seconds) = (world.requests() - requests, began.elapsed().as_secs_f64());
-    println!("{requests} requests and {seconds:.1} s for a release of three steps of 10 s");
-    assert!(requests <= 60, "{requests} requests for one release");
+    let (requests, seconds) = (world.requests().split_off(before), began.elapsed().as_secs_f64());
+    let count = requests.len();
+    println!("{count} requests and {seconds:.1} s for a release of three steps of 10 s: {requests:#?}");
+    assert!(count <= 35, "{count} requests for one release");
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,10 +119,10 @@ async fn an_idle_canary_costs_no_request() {
     let _serin = world.serin().await;
     world.reaches(Phase::Initialized).await;
     sleep(Duration::from_secs(30)).await;
-    let before = world.requests();
+    let before = world.requests().len();
     let _traffic = world.traffic();
     sleep(Duration::from_secs(120)).await;
-    assert_eq!(world.requests(), before);
+    assert_eq!(world.requests()[before..], [] as [String; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,4 +152,40 @@ async fn a_deletion_that_reverts_leaves_the_target_serving() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(world.replicas("web").await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_that_comes_back_begins_anew() {
+    let world = World::new().await;
+    world.canary(json!({})).await;
+    let _serin = world.serin().await;
+    world.reaches(Phase::Initialized).await;
+    let _traffic = world.traffic();
+    world.push("web:v2").await;
+    world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
+    let canaries = world.api::<Canary>();
+    canaries.delete("web", &DeleteParams::default()).await.expect("a deletion");
+    world.canary(json!({})).await;
+    world.reaches(Phase::Initialized).await;
+    assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
+    world.push("web:v3-errors-20").await;
+    world.reaches(Phase::Failed).await;
+    assert_eq!(world.image("web-primary").await, "web:v2");
+}
+
+/// On the real servers, in real time, and so all in one.
+#[tokio::test]
+async fn on_real_servers_the_good_is_promoted_and_the_bad_rolled_back() {
+    let world = World::real().await;
+    world.canary(json!({"analysis": {"interval": "2s", "stepWeights": [30, 60]}})).await;
+    let _serin = world.serin().await;
+    world.reaches(Phase::Initialized).await;
+    let _traffic = world.traffic();
+    world.push("web:v2").await;
+    world.reaches(Phase::Succeeded).await;
+    assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
+    world.push("web:v3-errors-20").await;
+    let status = world.reaches(Phase::Failed).await;
+    assert!(status.history[0].reason.contains("request-success-rate"), "{:#?}", status.history);
+    assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
 }

@@ -11,34 +11,43 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
-use serin::controller::lease::Fence;
-use serin::controller::{Controller, Options};
+use serin::controller::lease::{Claim, Fence};
+use serin::controller::{Controller, Options, run_elected};
+use serin::local::clock::Clock;
+use serin::local::faults::FaultPlan;
 use serin::local::mesh::Mesh;
-use serin::local::node::Node;
+use serin::local::node::address::Network;
+use serin::local::node::{Node, NodeOptions};
 use serin::local::{Cluster, Local};
 use serin::metrics::scrape::Fetch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-pub const NAMESPACE: &str = "default";
+use crate::support;
 
 pub struct World {
-    pub local: Local,
-    /// Spared from faults, and not counted.
+    /// Of people: spared from faults, and not counted.
     pub client: Client,
-    pub mesh: Mesh,
-    cluster: Cluster,
-    requests: Arc<AtomicU64>,
-    _mesh: AbortOnDropHandle<()>,
+    pub clock: Clock,
+    pub namespace: String,
+    /// Of the controller.
+    own: Client,
+    node: Node,
+    mesh: Mesh,
+    requests: Arc<Mutex<Vec<String>>>,
+    local: Option<(Local, Cluster)>,
+    _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// A running controller; dropped, it is as if killed.
@@ -64,18 +73,52 @@ pub struct Traffic {
 impl World {
     /// With `web:v1` deployed, two pods of it.
     pub async fn new() -> Self {
-        let local = Local::new(serin::local::Options::default());
+        Self::with(serin::local::Options::default()).await
+    }
+
+    pub async fn with(options: serin::local::Options) -> Self {
+        let local = Local::new(options);
         let cluster = local.start_cluster(false);
-        let client = local.steady_client();
+        let (client, own, node) = (local.steady_client(), local.client(), cluster.node.clone());
+        let (clock, namespace) = (local.clock(), "default".to_owned());
+        Self::of(client, own, clock, namespace, node, Some((local, cluster)), Vec::new()).await
+    }
+
+    /// On the real API server with the real controller-manager; only the node
+    /// is ours.
+    pub async fn real() -> Self {
+        let cluster = support::real().await;
+        let (client, namespace) = (cluster.client().await, cluster.namespace("release").await);
+        let options =
+            NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
+        let node = Node::new(client.clone(), options);
+        let running = spawn({
+            let node = node.clone();
+            async move { node.run().await }
+        });
+        let own = cluster.client().await;
+        Self::of(client, own, Clock::system(), namespace, node, None, vec![running]).await
+    }
+
+    async fn of(
+        client: Client,
+        own: Client,
+        clock: Clock,
+        namespace: String,
+        node: Node,
+        local: Option<(Local, Cluster)>,
+        mut tasks: Vec<AbortOnDropHandle<()>>,
+    ) -> Self {
         for definition in serin::api::crds().into_iter().chain([split_definition()]) {
             install(&client, definition).await;
         }
-        let mesh = Mesh::new(client.clone(), splits(), cluster.node.clone(), 1);
-        let running = AbortOnDropHandle::new(tokio::spawn({
+        let mesh = Mesh::new(client.clone(), splits(), node.clone(), 1);
+        tasks.push(spawn({
             let mesh = mesh.clone();
             async move { mesh.run().await }
         }));
-        let world = Self { local, client, mesh, cluster, requests: Arc::default(), _mesh: running };
+        let requests = Arc::default();
+        let world = Self { client, clock, namespace, own, node, mesh, requests, local, _tasks: tasks };
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
             "spec": {
@@ -99,7 +142,7 @@ impl World {
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), NAMESPACE)
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     /// A Canary of `web` with these fields beside those it needs.
@@ -137,39 +180,63 @@ impl World {
 
     /// Starts a controller.
     pub async fn serin(&self) -> Running {
-        let fetch = Arc::new(FromNode(self.cluster.node.clone()));
-        let client = counting(self.local.client(), Arc::clone(&self.requests));
-        let controller =
-            Controller::new(client, self.local.clock(), fetch, Fence::open(), Options::default()).await;
+        let fetch = Arc::new(FromNode(self.node.clone()));
+        let client = counting(self.own.clone(), Arc::clone(&self.requests));
+        let controller = Controller::new(client, self.clock, fetch, Fence::open(), self.options()).await;
         let controller = controller.expect("a controller");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         Running { stop, work: AbortOnDropHandle::new(tokio::spawn(controller.run(stopped))) }
     }
 
+    /// Starts one replica of several.
+    pub fn replica(&self, me: &str) -> Running {
+        let fetch = Arc::new(FromNode(self.node.clone()));
+        let claim = Claim { namespace: self.namespace.clone(), name: "serin".to_owned(), me: me.to_owned() };
+        let (stop, options) = (CancellationToken::new(), self.options());
+        let run = run_elected(self.own.clone(), self.clock, fetch, options, claim, stop.clone());
+        let work = tokio::spawn(async move { run.await.expect("a controller") });
+        Running { stop, work: AbortOnDropHandle::new(work) }
+    }
+
+    fn options(&self) -> Options {
+        Options { namespaces: vec![self.namespace.clone()], ..Options::default() }
+    }
+
+    /// From now on requests of the controller fail now and then.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let (local, _) = self.local.as_ref().expect("faults are for the local server");
+        local.set_faults(plan);
+    }
+
+    pub async fn holder(&self) -> Option<String> {
+        let lease = self.api::<Lease>().get_opt("serin").await.expect("an answer")?;
+        lease.spec?.holder_identity
+    }
+
     /// A hundred requests a second.
     pub fn traffic(&self) -> Traffic {
         let bad = Arc::<AtomicU64>::default();
-        let (mesh, count) = (self.mesh.clone(), Arc::clone(&bad));
-        let work = tokio::spawn(async move {
+        let (mesh, namespace, count) = (self.mesh.clone(), self.namespace.clone(), Arc::clone(&bad));
+        let work = spawn(async move {
             loop {
                 sleep(Duration::from_millis(10)).await;
-                let (mesh, count) = (mesh.clone(), Arc::clone(&count));
+                let (mesh, namespace, count) = (mesh.clone(), namespace.clone(), Arc::clone(&count));
                 tokio::spawn(async move {
                     let request = Request::get("/").body(Body::empty()).expect("a request");
-                    let answer = mesh.send(NAMESPACE, "web", request).await;
+                    let answer = mesh.send(&namespace, "web", request).await;
                     if !answer.is_ok_and(|answer| answer.response.status().is_success()) {
                         count.fetch_add(1, Ordering::Relaxed);
                     }
                 });
             }
         });
-        Traffic { bad, _work: AbortOnDropHandle::new(work) }
+        Traffic { bad, _work: work }
     }
 
     /// Requests of the controller so far.
-    pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed)
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().clone()
     }
 
     pub async fn status(&self) -> CanaryStatus {
@@ -228,7 +295,7 @@ impl World {
 
     /// Weights of canary and primary.
     pub async fn split(&self) -> Option<(u64, u64)> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), NAMESPACE, &splits());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &splits());
         let split = api.get_opt("web").await.expect("an answer")?;
         let weight = |service: &str| {
             let backends = split.data["spec"]["backends"].as_array()?;
@@ -255,17 +322,21 @@ impl Fetch for FromNode {
 }
 
 /// A client whose requests are counted, except watches.
-fn counting(client: Client, count: Arc<AtomicU64>) -> Client {
+fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-        let (client, count) = (client.clone(), Arc::clone(&count));
+        let (client, requests) = (client.clone(), Arc::clone(&requests));
         async move {
             if !request.uri().query().is_some_and(|query| query.contains("watch=true")) {
-                count.fetch_add(1, Ordering::Relaxed);
+                requests.lock().push(format!("{} {}", request.method(), request.uri().path()));
             }
             client.send(request).await
         }
     });
-    Client::new(service, NAMESPACE)
+    Client::new(service, "default")
+}
+
+fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(work))
 }
 
 fn splits() -> ApiResource {
@@ -303,7 +374,10 @@ fn split_definition() -> CustomResourceDefinition {
 async fn install(client: &Client, definition: CustomResourceDefinition) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = definition.name_any();
-    api.create(&PostParams::default(), &definition).await.expect("the definition is accepted");
+    match api.create(&PostParams::default(), &definition).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        created => _ = created.expect("the definition is accepted"),
+    }
     let established = |definition: &CustomResourceDefinition| {
         let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
         conditions.into_iter().flatten().any(|is| is.type_ == "Established" && is.status == "True")
