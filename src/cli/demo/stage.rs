@@ -54,7 +54,8 @@ pub struct Stage {
 impl Stage {
     /// Listens on `address` and starts everything but the story.
     pub async fn set(address: SocketAddr) -> anyhow::Result<Self> {
-        let local = Local::new(local::Options::default());
+        let seed = fresh();
+        let local = Local::new(local::Options { seed, ..local::Options::default() });
         let serving = local.serve(address).await?;
         let kubeconfig =
             std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));
@@ -65,7 +66,7 @@ impl Stage {
             define(&client, &crd).await?;
         }
         define(&client, &manifests::traffic_split()?).await?;
-        let mesh = Mesh::new(client.clone(), traffic_splits(), cluster.node.clone(), 0);
+        let mesh = Mesh::new(client.clone(), traffic_splits(), cluster.node.clone(), seed);
         let following = tokio::spawn({
             let mesh = mesh.clone();
             async move { mesh.run().await }
@@ -170,6 +171,13 @@ impl Fetch for FromPods {
         let body = Limited::new(response.into_body(), limit).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes())
     }
+}
+
+/// No two runs draw the same errors, as no two days in production do. The
+/// operating system seeds the keys of hashes.
+fn fresh() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0)
 }
 
 fn as_the_demo() -> PatchParams {
