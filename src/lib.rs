@@ -2,15 +2,19 @@
 //!
 //! The map of the house, and who may know whom:
 //!
-//! | room         | what it is for                                             | knows        |
-//! |--------------|------------------------------------------------------------|--------------|
-//! | [`api`]      | what people write: the custom resources, one file a kind   | nobody       |
-//! | [`engine`]   | the release state machine; pure                            | `api`        |
-//! | [`analysis`] | the judge: measurements in, verdict out; pure              | `api`        |
-//! | [`routing`]  | who carries the weights: Services and routes               | `api`, `engine` |
-//! | [`local`]    | a Kubernetes API in one process, with its controllers and a node | nobody |
-//! | [`workload`] | primary and canary: workloads, their configs and autoscalers   | `api`, `engine` |
-//! | [`cli`]      | the commands, one file each                                | everybody    |
+//! | room           | what it is for                                                   | knows             |
+//! |----------------|------------------------------------------------------------------|-------------------|
+//! | [`api`]        | what people write: the custom resources, one file a kind         | nobody            |
+//! | [`engine`]     | the release state machine; pure                                  | `api`, `analysis` |
+//! | [`analysis`]   | the judge: measurements in, verdict out; pure                    | nobody            |
+//! | [`workload`]   | primary and canary: workloads, their configs and autoscalers     | `api`, `engine`   |
+//! | [`routing`]    | who carries the weights: Services and routes                     | `api`, `engine`   |
+//! | [`metrics`]    | where measurements come from                                     | `api`, `analysis` |
+//! | [`gates`]      | who is asked: webhooks, and people who approve or command        | `api`, `engine`   |
+//! | [`notify`]     | who is told: chats and event receivers                           | `api`, `engine`   |
+//! | [`controller`] | observe, decide, act, record; on kube                            | all but `cli`     |
+//! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
+//! | [`cli`]        | the commands, one file each                                      | everybody         |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
@@ -18,7 +22,11 @@
 pub mod analysis;
 pub mod api;
 pub mod cli;
+pub mod controller;
 pub mod engine;
+pub mod gates;
 pub mod local;
+pub mod metrics;
+pub mod notify;
 pub mod routing;
 pub mod workload;

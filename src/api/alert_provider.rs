@@ -75,4 +75,6 @@ pub enum AlertProviderType {
     Rocket,
     /// Google Chat.
     Gchat,
+    /// any program that takes CloudEvents.
+    Webhook,
 }

@@ -1,12 +1,19 @@
 //! The commands of the `serin` binary, one file each.
 
+mod command;
 pub mod crds;
+mod demo;
 mod local;
+mod run;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use crate::engine::command::Verb;
 
 /// Progressive delivery for Kubernetes: every new revision released step by
 /// step, judged by its metrics, promoted or rolled back.
@@ -19,19 +26,55 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(run::Args),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
+    Demo(demo::Args),
     /// Serve a Kubernetes API from this process, for kubectl and for trying
     /// things out: no cluster, nothing to install
     Local(local::Args),
+    /// Say yes to the gate or approval step that a release waits for
+    Approve(command::Approve),
+    /// Say no to the approval step that a release waits for; it is rolled back
+    Reject(command::Reject),
+    /// Skip what is left of a release and promote it now
+    Promote(command::Order),
+    /// End a release and roll it back
+    Abort(command::Order),
+    /// Hold a release where it is; judging goes on
+    Pause(command::Order),
+    /// End a pause
+    Resume(command::Order),
+    /// Release the revision again that was rolled back
+    Retry(command::Order),
+    /// Take the promoted revision back at once, while the one before is kept
+    /// warm
+    Rollback(command::Order),
 }
 
 /// Parses the command line, runs the command, and turns its error into one
 /// line on stderr and an exit code.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let command = Cli::parse().command;
+    log_to_stderr(match command {
+        Command::Run(_) => "info",
+        // What goes wrong there is part of the story, and drawn.
+        Command::Demo(_) => "off",
+        _ => "warn",
+    });
+    let outcome = match command {
+        Command::Run(args) => run::run(args),
         Command::Crds(args) => crds::run(args),
+        Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),
+        Command::Approve(args) => command::approve(args),
+        Command::Reject(args) => command::reject(args),
+        Command::Promote(args) => command::command(Verb::Promote, args),
+        Command::Abort(args) => command::command(Verb::Abort, args),
+        Command::Pause(args) => command::command(Verb::Pause, args),
+        Command::Resume(args) => command::command(Verb::Resume, args),
+        Command::Retry(args) => command::command(Verb::Retry, args),
+        Command::Rollback(args) => command::command(Verb::Rollback, args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,6 +83,15 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Logs what `SERIN_LOG` asks for, else what is usual for the command.
+fn log_to_stderr(usual: &str) {
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual)))
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

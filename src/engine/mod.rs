@@ -83,6 +83,8 @@ mod step;
 pub mod steps;
 pub mod windows;
 
+use std::fmt::Display;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -149,7 +151,7 @@ pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestam
 
 /// What follows from a Canary that cannot be carried out: it is said, and
 /// nothing is touched.
-pub fn refuse(refusal: &Refusal, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
+pub fn refuse(refusal: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
     let mut status = status.clone();
     let mut report = Report::from(Reason::Refused { why: refusal.to_string() });
     report.news = !report.is_said_in(&status);

@@ -5,12 +5,14 @@
 //! A part that is missing fails the test and names the command that brings it.
 
 // Every test binary compiles this module and uses a part of it.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code)]
 
 mod child;
 mod local;
 pub mod node;
+pub mod prometheus;
 mod real;
+pub mod receiver;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -129,6 +131,7 @@ pub fn program(part: Part, name: &str) -> Result<PathBuf, String> {
 pub enum Part {
     Etcd,
     Kubernetes,
+    Prometheus,
     Flagger,
     ArgoRollouts,
     Osm,
@@ -139,6 +142,7 @@ impl std::fmt::Display for Part {
         f.write_str(match self {
             Part::Etcd => "etcd",
             Part::Kubernetes => "kubernetes",
+            Part::Prometheus => "prometheus",
             Part::Flagger => "flagger",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
@@ -157,6 +161,9 @@ impl Part {
         let (pins, name) = match self {
             Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
             Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
+            Part::Prometheus => {
+                (include_str!("../../testbed/prometheus/go.mod"), "github.com/prometheus/prometheus")
+            }
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
@@ -187,7 +194,7 @@ async fn config(kubeconfig: Kubeconfig) -> Config {
 
 /// rustls wants to be told which cryptography to use before its first
 /// connection; that somebody else said so first is fine.
-fn install_crypto() {
+pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 

@@ -1,6 +1,6 @@
 //! Whole clusters in simulation: paused time, no sockets, and every request of
 //! the controllers and the node may go wrong. A failing seed is named; this runs
-//! it again: `STORM=<seed> cargo test --test workloads storms::`.
+//! it again: `STORM=<seed> cargo test --test machines storms::`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,7 +3,7 @@
 //!
 //! Each runs on the real kube-apiserver with the real controller-manager, and
 //! on `local/` with its own controllers; the node is `local`'s on both:
-//! `cargo test --test workloads real::`, or `local::`. `storms` are
+//! `cargo test --test machines real::`, or `local::`. `storms` are
 //! simulations: paused time, and faults drawn from a seed.
 
 #[path = "../support/mod.rs"]

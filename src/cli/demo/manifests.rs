@@ -1,0 +1,204 @@
+//! What is applied before the first release: the demo's own objects, or those
+//! that a person brings.
+
+use anyhow::{Context as _, bail, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use crate::api::Canary;
+use crate::api::canary::TargetKind;
+
+const OWN: &str = include_str!("shop.yaml");
+const NAMESPACE: &str = "default";
+
+/// Everything that is to be applied, and what in it matters to the story.
+pub struct Manifests {
+    /// In this order.
+    pub objects: Vec<DynamicObject>,
+    pub namespace: String,
+    pub canary: String,
+    pub deployment: String,
+    /// The container whose image is released.
+    pub container: String,
+    /// Its image, without a tag.
+    pub image: String,
+    /// The Service that clients name.
+    pub service: String,
+}
+
+impl Manifests {
+    /// The demo's own.
+    pub fn own(image: Option<&str>) -> anyhow::Result<Self> {
+        Self::parse(OWN, image).context("read the manifests of the demo")
+    }
+
+    /// A person's: a Canary, and whatever it needs. A Deployment that is
+    /// missing is made up.
+    pub fn parse(text: &str, image: Option<&str>) -> anyhow::Result<Self> {
+        let mut documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is not YAML")?;
+        documents.retain(|document| !document.is_null());
+        for document in &mut documents {
+            ensure!(
+                document["metadata"].is_object(),
+                "it holds something that is no Kubernetes object: {document}"
+            );
+            // Whatever has no namespace by its nature loses it again on the way.
+            let namespace = &mut document["metadata"]["namespace"];
+            if namespace.is_null() {
+                *namespace = json!(NAMESPACE);
+            }
+        }
+        let mut canaries = documents.iter().filter(|document| document["kind"] == "Canary");
+        let canary = match (canaries.next(), canaries.next()) {
+            (Some(canary), None) => canary.clone(),
+            (None, _) => bail!("it has no Canary: the demo would have nothing to release by"),
+            (Some(_), Some(_)) => bail!("it has several Canaries: the demo follows one"),
+        };
+        let canary: Canary = serde_json::from_value(canary).context("its Canary cannot be read")?;
+        let (namespace, target) = (canary.namespace().unwrap_or_default(), &canary.spec.target_ref);
+        ensure!(
+            target.kind == TargetKind::Deployment,
+            "its Canary releases no Deployment, and the demo releases by changing the image of one"
+        );
+        let service =
+            canary.spec.service.as_ref().context("its Canary has no spec.service to send requests to")?;
+        let is_target = |document: &Value| {
+            document["kind"] == "Deployment"
+                && document["metadata"]["name"] == target.name.as_str()
+                && document["metadata"]["namespace"] == namespace.as_str()
+        };
+        if !documents.iter().any(is_target) {
+            let port = match &service.target_port {
+                Some(port) => json!(port),
+                None => json!(service.port),
+            };
+            documents.insert(0, stand_in(&target.name, &namespace, port));
+        }
+        let deployment =
+            documents.iter_mut().find(|document| is_target(document)).context("no Deployment")?;
+        let (container, image) = prepare(deployment, image)?;
+        Ok(Self {
+            namespace,
+            canary: canary.name_any(),
+            deployment: target.name.clone(),
+            container,
+            image,
+            service: service.name.clone().unwrap_or_else(|| target.name.clone()),
+            objects: documents
+                .into_iter()
+                .map(serde_json::from_value)
+                .collect::<Result<_, _>>()
+                .context("it holds something that is no Kubernetes object")?,
+        })
+    }
+
+    pub fn release(&self, tag: &str) -> String {
+        format!("{}:{tag}", self.image)
+    }
+}
+
+/// The definition of TrafficSplits, which the demo's mesh obeys.
+pub fn traffic_split() -> anyhow::Result<CustomResourceDefinition> {
+    serde_saphyr::from_str(include_str!("traffic_split.yaml")).context("read the definition of TrafficSplits")
+}
+
+/// Starts the Deployment at the story's first version; says what its first
+/// container is called and which image it runs.
+fn prepare(deployment: &mut Value, image: Option<&str>) -> anyhow::Result<(String, String)> {
+    let read: Deployment =
+        serde_json::from_value(deployment.clone()).context("its Deployment cannot be read")?;
+    let pod = read.spec.and_then(|spec| spec.template.spec);
+    let container = pod.and_then(|pod| pod.containers.into_iter().next());
+    let container = container.context("its Deployment has no container")?;
+    let image = match (image, &container.image) {
+        (Some(image), _) => image,
+        (None, Some(image)) => without_tag(image),
+        (None, None) => bail!("the container {} has no image", container.name),
+    };
+    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = json!(format!("{image}:v1"));
+    Ok((container.name, image.to_owned()))
+}
+
+/// The tag begins after the last colon that is no port's.
+pub fn without_tag(image: &str) -> &str {
+    let image = image.split('@').next().unwrap_or(image);
+    match image.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => image,
+    }
+}
+
+fn stand_in(name: &str, namespace: &str, port: Value) -> Value {
+    let port = if port.is_string() {
+        json!({"name": port, "containerPort": 8080})
+    } else {
+        json!({"name": "http", "containerPort": port})
+    };
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{
+                    "name": "app", "image": "app:v1", "ports": [port],
+                    "env": [{"name": "LATENCY", "value": "20ms"}],
+                }]},
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "
+apiVersion: serin.dev/v1alpha1
+kind: Canary
+metadata: {name: web}
+spec:
+  provider: linkerd
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  service: {port: 9898}
+  analysis: {stepWeight: 10}
+";
+
+    #[test]
+    fn the_demos_own_manifests_are_complete() {
+        let own = Manifests::own(None).unwrap();
+        assert_eq!((own.deployment.as_str(), own.service.as_str()), ("shop", "shop"));
+        assert_eq!(own.release("v2"), "shop:v2");
+        assert_eq!(own.objects.len(), 2);
+    }
+
+    #[test]
+    fn a_canary_alone_gets_a_deployment() {
+        let brought = Manifests::parse(CANARY, Some("team/web")).unwrap();
+        assert_eq!(
+            brought.objects[0].data["spec"]["template"]["spec"]["containers"][0]["image"],
+            "team/web:v1"
+        );
+        assert_eq!(brought.objects[0].name_any(), "web");
+        assert_eq!(brought.namespace, NAMESPACE);
+    }
+
+    #[test]
+    fn what_cannot_be_released_is_refused() {
+        let refused = |text: &str| Manifests::parse(text, None).err().unwrap().to_string();
+        assert!(refused("{kind: Service, metadata: {name: web}}").contains("no Canary"));
+        assert!(refused(&format!("{CANARY}---{CANARY}")).contains("several"));
+        assert!(refused(&CANARY.replace("kind: Deployment", "kind: DaemonSet")).contains("no Deployment"));
+    }
+
+    #[test]
+    fn a_port_is_no_tag() {
+        assert_eq!(without_tag("registry:5000/web"), "registry:5000/web");
+        assert_eq!(without_tag("registry:5000/web:v1@sha256:ab"), "registry:5000/web");
+    }
+}

@@ -1,0 +1,158 @@
+//! `serin demo`: three releases, with nothing but this process.
+//!
+//! ```text
+//!   customers ─ load ─▶ mesh ──obeys──▶ TrafficSplit ◀─writes─ controller ─reads─▶ pods
+//!                        └──▶ pods of both arms                    ▲
+//!   story ─ changes the image of the Deployment, as anybody would ─┘
+//!   show ─ follows the Canary's status and what customers saw ─▶ paint, or lines, or JSON
+//! ```
+//!
+//! Everything but the customers and the story is what runs in a cluster, too:
+//! the controller is the real one, and knows of the demo nothing.
+
+mod load;
+mod manifests;
+mod paint;
+mod show;
+mod stage;
+mod story;
+mod view;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::ValueEnum;
+use tokio::signal::unix::{SignalKind, signal};
+
+use load::Load;
+use manifests::Manifests;
+use show::Show;
+use stage::Stage;
+
+/// Watch three releases: one is promoted, two are rolled back
+///
+/// No cluster and nothing to install: a Kubernetes API, a small shop of two
+/// pods, 500 requests a second and Serin's controller, all in this process.
+/// Three new versions of the shop are released, one after the other:
+///
+///   v2  is healthy, and is promoted
+///   v3  fails 2 % of its requests, and is rolled back
+///   v4  is slow now and then, and is rolled back
+///
+/// Meanwhile kubectl works on it as on any cluster; the view says how. It is
+/// over in about a minute.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// How to tell: a live view (plain lines if this is no terminal), or one
+    /// JSON object for each release, for scripts
+    #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Output::Text)]
+    output: Output,
+
+    /// Leave everything running after the third release, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+
+    /// Address of the Kubernetes API; port 0 takes any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    serve: SocketAddr,
+
+    /// Image of the shop, without a tag: the tag says how a version behaves,
+    /// and the demo sets it
+    #[arg(long, value_name = "IMAGE")]
+    app_image: Option<String>,
+
+    /// A manifest of your own with a Canary whose provider is linkerd or smi,
+    /// and with its Deployment, unless one shall be made up
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Text,
+    Json,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  serin demo                      watch it
+  serin demo --keep               and stay, to try things out:
+    kubectl set image deployment/shop shop=shop:v5-errors-10
+    kubectl describe canary shop
+  serin demo --output json        for scripts; fails unless all three releases
+                                  ended as they should
+  serin demo -f canary.yaml       see how your own Canary would have done
+
+Tags and what they do: v2 is healthy, v3-errors-2 fails 2 % of its requests,
+v4-slow-2s answers one request in a hundred after two seconds, v5-crash crashes,
+v6-never-ready never becomes ready.";
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(
+        args.serve.ip().is_loopback(),
+        "--serve {} is not a loopback address: this server is for one machine and one person",
+        args.serve
+    );
+    if let Some(image) = &args.app_image {
+        let bare = manifests::without_tag(image);
+        ensure!(bare == image, "--app-image {image} has a tag, which the demo sets itself: say {bare}");
+    }
+    let manifests = match &args.file {
+        None => Manifests::own(args.app_image.as_deref())?,
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
+            Manifests::parse(&text, args.app_image.as_deref())
+                .with_context(|| format!("{} cannot be released", path.display()))?
+        }
+    };
+    super::runtime()?.block_on(play(args, manifests))
+}
+
+/// Sets the stage, plays the three releases on it, and says how they went.
+async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
+    let stage = Stage::set(args.serve).await?;
+    let mut show = Show::new(args.output, &stage, &manifests);
+    let load = tokio::select! {
+        told = release_all(&stage, &manifests, &mut show) => told?,
+        stop = stopped() => {
+            stop?;
+            bail!("stopped before all three releases had ended");
+        }
+    };
+    show.conclude(args.keep);
+    if args.keep {
+        tokio::select! {
+            gone_on = show.go_on() => gone_on?,
+            stop = stopped() => stop?,
+        }
+    }
+    drop(load);
+    show.verdict()
+}
+
+async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> anyhow::Result<Load> {
+    stage.apply(manifests).await?;
+    show.until_initialized().await?;
+    // Customers come when the shop is open.
+    let load = Load::start(stage.mesh.clone(), manifests.namespace.clone(), manifests.service.clone());
+    show.watch(load.traffic.clone());
+    show.pause().await?;
+    for release in &story::RELEASES {
+        show.begin(release);
+        stage.set_image(manifests, &manifests.release(release.tag)).await?;
+        show.until_ended().await?;
+        show.pause().await?;
+    }
+    Ok(load)
+}
+
+/// Somebody, or a service manager, has had enough.
+async fn stopped() -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    tokio::select! {
+        stop = tokio::signal::ctrl_c() => stop.context("listen for Ctrl-C"),
+        _ = terminated.recv() => Ok(()),
+    }
+}

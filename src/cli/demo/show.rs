@@ -1,0 +1,328 @@
+//! Tells what happens while it happens: follows the Canary's status, keeps the
+//! journal, and draws.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use anyhow::{bail, ensure};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::Output;
+use super::load::{Arm, Tally, Traffic};
+use super::manifests::Manifests;
+use super::paint::{Line, Terminal, Tone, paint, plain, put};
+use super::stage::Stage;
+use super::story::{Ended, RELEASES, Release, Step};
+use super::view::{self, Entry, Scene};
+use crate::api::CanaryStatus;
+use crate::api::canary::status::{MetricStatus, Outcome, Phase};
+use crate::api::condition::READY;
+
+/// How often the view is drawn.
+const FRAME: Duration = Duration::from_millis(120);
+
+/// Between releases, so that a person sees one end before the next begins.
+const BREATH: Duration = Duration::from_millis(1500);
+
+/// Two pods and a Service take a second.
+const INITIALIZED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The reason of conditions when a Canary cannot be carried out.
+const REFUSED: &str = "Refused";
+
+/// The reason of conditions while a step lasts. Every step has said so itself.
+const JUDGING: &str = "Judging";
+
+/// Columns of lines that are told and not drawn.
+const WIDTH: usize = 100;
+
+pub struct Show {
+    medium: Medium,
+    began: Instant,
+    name: String,
+    kubeconfig: String,
+    /// What somebody could type who looks around.
+    suggestions: [String; 2],
+    statuses: BoxStream<'static, CanaryStatus>,
+    status: CanaryStatus,
+    traffic: Traffic,
+    journal: Vec<Entry>,
+    /// What each revision is called in the story.
+    versions: HashMap<String, String>,
+    primary: &'static str,
+    playing: Option<Playing>,
+    ended: Vec<Ended>,
+}
+
+enum Medium {
+    Live(Terminal),
+    Lines,
+    Json,
+}
+
+/// The release under way.
+struct Playing {
+    release: &'static Release,
+    number: usize,
+    began: Instant,
+    before: Tally,
+    /// Releases that had ended before.
+    past: usize,
+    steps: Vec<Step>,
+}
+
+impl Show {
+    pub fn new(output: Output, stage: &Stage, manifests: &Manifests) -> Self {
+        let medium = match output {
+            Output::Json => Medium::Json,
+            Output::Text => Terminal::open().map_or(Medium::Lines, Medium::Live),
+        };
+        let kubeconfig = stage.kubeconfig.display().to_string();
+        if let Medium::Lines = medium {
+            put(&format!("Look around meanwhile: export KUBECONFIG={kubeconfig}; kubectl get canaries -w\n"));
+        }
+        Self {
+            medium,
+            began: Instant::now(),
+            name: format!("{}/{}", manifests.namespace, manifests.canary),
+            kubeconfig,
+            suggestions: suggestions(manifests),
+            statuses: stage.follow(manifests),
+            status: CanaryStatus::default(),
+            traffic: Traffic::default(),
+            journal: Vec::new(),
+            versions: HashMap::new(),
+            primary: "v1",
+            playing: None,
+            ended: Vec::new(),
+        }
+    }
+
+    pub async fn until_initialized(&mut self) -> anyhow::Result<()> {
+        let initialized = self.follow(|show| show.status.phase == Phase::Initialized);
+        match timeout(INITIALIZED_WITHIN, initialized).await {
+            Ok(outcome) => outcome,
+            Err(_) => bail!(
+                "the Canary was not ready for releases within {INITIALIZED_WITHIN:?}: {}",
+                self.status.message.as_deref().unwrap_or("it has no status")
+            ),
+        }
+    }
+
+    /// What customers see, from now on.
+    pub fn watch(&mut self, traffic: Traffic) {
+        self.traffic = traffic;
+    }
+
+    pub async fn pause(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + BREATH;
+        self.follow(|_| Instant::now() >= until).await
+    }
+
+    /// A release is about to begin.
+    pub fn begin(&mut self, release: &'static Release) {
+        self.tell(Tone::Bold, format!("Releasing {}, which {}.", release.version, release.promise));
+        self.status.metrics.clear();
+        self.traffic.forget_recent();
+        self.playing = Some(Playing {
+            release,
+            number: self.ended.len() + 1,
+            began: Instant::now(),
+            before: self.traffic.so_far(),
+            past: self.status.history.len(),
+            steps: Vec::new(),
+        });
+    }
+
+    /// Until the release is over and all traffic is home.
+    pub async fn until_ended(&mut self) -> anyhow::Result<()> {
+        self.follow(|show| {
+            let past = show.playing.as_ref().map_or(0, |playing| playing.past);
+            show.status.history.len() > past
+                && show.status.canary_weight.hundredths() == 0
+                && matches!(show.status.phase, Phase::Succeeded | Phase::Failed)
+        })
+        .await?;
+        let (Some(playing), Some(past)) = (self.playing.take(), self.status.history.first()) else {
+            bail!("a release ended that had not begun");
+        };
+        // History says why it failed; that it did not needs no reason.
+        let reason = match past.outcome {
+            Outcome::Promoted => self.status.message.as_ref().unwrap_or(&past.reason),
+            Outcome::RolledBack | Outcome::Aborted | Outcome::Superseded => &past.reason,
+        };
+        let ended = Ended {
+            version: playing.release.version,
+            outcome: past.outcome,
+            as_it_should: past.outcome == playing.release.should,
+            reason: self.with_versions(reason),
+            steps: playing.steps,
+            seen: self.traffic.so_far() - playing.before,
+            took: playing.began.elapsed(),
+        };
+        if ended.outcome == Outcome::Promoted {
+            self.primary = ended.version;
+        }
+        if let Medium::Json = self.medium {
+            put(&format!("{}\n", ended.json()?));
+        }
+        self.ended.push(ended);
+        Ok(())
+    }
+
+    /// All is over.
+    pub fn conclude(&mut self, stays: bool) {
+        self.draw();
+        let mut lines = view::summary(&self.ended, self.traffic.so_far(), self.began.elapsed(), WIDTH);
+        if stays {
+            lines.push(plain(" Everything stays up until Ctrl-C. In another terminal:"));
+            lines.push(plain(format!("   export KUBECONFIG={}", self.kubeconfig)));
+            lines.extend(self.suggestions.iter().map(|suggestion| plain(format!("   {suggestion}"))));
+        } else {
+            lines.push(plain(" To look around with kubectl, let it stay: serin demo --keep"));
+        }
+        match &mut self.medium {
+            Medium::Live(terminal) => {
+                terminal.leave();
+                print_all(&lines, terminal.colours());
+            }
+            Medium::Lines => print_all(&lines, false),
+            Medium::Json if stays => eprintln!("export KUBECONFIG={}", self.kubeconfig),
+            Medium::Json => {}
+        }
+    }
+
+    /// For ever: somebody looks around, and releases who knows what.
+    pub async fn go_on(&mut self) -> anyhow::Result<()> {
+        self.primary = "";
+        self.follow(|_| false).await
+    }
+
+    /// Whether all went as it should.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        ensure!(self.ended.len() == RELEASES.len(), "not all releases came to an end");
+        for (ended, release) in self.ended.iter().zip(&RELEASES) {
+            let (is, should) = (view::words(ended.outcome), view::words(release.should));
+            ensure!(
+                ended.as_it_should,
+                "{} was {is} and should have been {should}: {}",
+                ended.version,
+                ended.reason
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes in what happens, and draws, until it is enough.
+    async fn follow(&mut self, enough: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+        let mut frames = interval(FRAME);
+        frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !enough(self) {
+            tokio::select! {
+                status = self.statuses.next() => match status {
+                    Some(status) => self.take_in(status)?,
+                    None => bail!("the watch of the Canary ended"),
+                },
+                _ = frames.tick() => self.draw(),
+            }
+        }
+        self.draw();
+        Ok(())
+    }
+
+    fn take_in(&mut self, status: CanaryStatus) -> anyhow::Result<()> {
+        let told = status.conditions.iter().find(|condition| condition.type_ == READY);
+        let code = told.map(|ready| ready.reason.clone()).unwrap_or_default();
+        // Later, whoever looks around may write whatever they like.
+        if code == REFUSED && self.ended.len() < RELEASES.len() {
+            bail!("{}", status.message.unwrap_or(code));
+        }
+        let before = std::mem::replace(&mut self.status, status);
+        if let Some(playing) = &mut self.playing {
+            if let Some(candidate) =
+                self.status.revisions.as_ref().and_then(|revisions| revisions.candidate.clone())
+                && self.status.release.is_some()
+            {
+                self.versions.insert(candidate, playing.release.version.to_owned());
+            }
+            let weight = self.status.canary_weight;
+            if weight > before.canary_weight {
+                playing.steps.push(Step { weight, at: playing.began.elapsed() });
+            }
+        }
+        let news = self.status.message.clone().filter(|message| before.message.as_ref() != Some(message));
+        if let Medium::Lines = self.medium {
+            self.tell_verdicts(&before);
+        }
+        if let Some(message) = news.filter(|_| code != JUDGING) {
+            let tone = match self.status.phase {
+                Phase::Failed => Tone::Bad,
+                Phase::Succeeded => Tone::Good,
+                _ => Tone::Plain,
+            };
+            self.tell(tone, self.with_versions(&message));
+        }
+        Ok(())
+    }
+
+    /// The view has a place for them; lines have not.
+    fn tell_verdicts(&mut self, before: &CanaryStatus) {
+        let is_new = |metric: &&MetricStatus| !before.metrics.iter().any(|held| held.reason == metric.reason);
+        let sentence =
+            |metric: &MetricStatus| format!("{} {:?}: {}", metric.name, metric.verdict, metric.reason);
+        let sentences: Vec<String> = self.status.metrics.iter().filter(is_new).map(sentence).collect();
+        for sentence in sentences {
+            self.tell(Tone::Plain, sentence);
+        }
+    }
+
+    /// People know v3; the API knows a hash.
+    fn with_versions(&self, sentence: &str) -> String {
+        let known = self.versions.iter();
+        known.fold(sentence.to_owned(), |text, (revision, version)| text.replace(revision, version))
+    }
+
+    fn tell(&mut self, tone: Tone, sentence: String) {
+        let entry = Entry { at: self.began.elapsed(), tone, sentence };
+        if let Medium::Lines = self.medium {
+            print_all(&view::tell(&entry, WIDTH), false);
+        }
+        self.journal.push(entry);
+    }
+
+    fn draw(&mut self) {
+        let Medium::Live(terminal) = &mut self.medium else { return };
+        let (width, height) = terminal.size();
+        let scene = Scene {
+            name: &self.name,
+            elapsed: self.began.elapsed(),
+            primary: self.primary,
+            canary: self.playing.as_ref().map_or("", |playing| playing.release.version),
+            release: self.playing.as_ref().map(|playing| (playing.release, playing.number)),
+            releases: RELEASES.len(),
+            status: &self.status,
+            recent: [Arm::Primary, Arm::Canary].map(|arm| self.traffic.recent(arm)),
+            so_far: self.traffic.so_far(),
+            journal: &self.journal,
+            kubeconfig: &self.kubeconfig,
+        };
+        let lines = view::render(&scene, width, height, terminal.colours());
+        terminal.draw(&lines);
+    }
+}
+
+fn suggestions(manifests: &Manifests) -> [String; 2] {
+    let Manifests { namespace, canary, deployment, container, .. } = manifests;
+    let image = manifests.release("v5-errors-10");
+    [
+        format!("kubectl -n {namespace} describe canary {canary}"),
+        format!("kubectl -n {namespace} set image deployment/{deployment} {container}={image}"),
+    ]
+}
+
+fn print_all(lines: &[Line], colours: bool) {
+    let text: String = lines.iter().map(|line| paint(line, usize::MAX, colours) + "\n").collect();
+    put(&text);
+}

@@ -1,0 +1,206 @@
+//! Everything the demo runs on, in this process: the API, a node with its pods,
+//! a mesh, the controller, and a door for kubectl.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use async_trait::async_trait;
+use axum::body::Body;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use http::{Request, Uri};
+use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, Patch, PatchParams};
+use kube::core::{DynamicObject, GroupVersionKind};
+use kube::discovery::{Scope, pinned_kind};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::manifests::{self, Manifests};
+use crate::api::{self, Canary, CanaryStatus};
+use crate::controller::{self, Controller, lease::Fence};
+use crate::local::mesh::Mesh;
+use crate::local::node::Node;
+use crate::local::serve::Serving;
+use crate::local::{self, Cluster, Local};
+use crate::metrics::scrape::Fetch;
+
+/// Who applies what the demo applies.
+const MANAGER: &str = "serin-demo";
+
+/// Definitions are served at once; more is a mistake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Ends with all that runs on it when dropped.
+pub struct Stage {
+    pub mesh: Mesh,
+    pub kubeconfig: PathBuf,
+    client: Client,
+    _tasks: [AbortOnDropHandle<()>; 2],
+    _cluster: Cluster,
+    _serving: Serving,
+}
+
+impl Stage {
+    /// Listens on `address` and starts everything but the story.
+    pub async fn set(address: SocketAddr) -> anyhow::Result<Self> {
+        let seed = fresh();
+        let local = Local::new(local::Options { seed, ..local::Options::default() });
+        let serving = local.serve(address).await?;
+        let kubeconfig =
+            std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));
+        serving.write_kubeconfig(&kubeconfig)?;
+        let cluster = local.start_cluster(true);
+        let client = local.client();
+        for crd in api::crds() {
+            define(&client, &crd).await?;
+        }
+        define(&client, &manifests::traffic_split()?).await?;
+        let mesh = Mesh::new(client.clone(), traffic_splits(), cluster.node.clone(), seed);
+        let following = tokio::spawn({
+            let mesh = mesh.clone();
+            async move { mesh.run().await }
+        });
+        let fetch = Arc::new(FromPods(cluster.node.clone()));
+        let options = controller::Options::default();
+        let controller =
+            Controller::new(client.clone(), local.clock(), fetch, Fence::open(), options).await?;
+        let controlling = tokio::spawn(controller.run(std::future::pending()));
+        Ok(Self {
+            mesh,
+            kubeconfig,
+            client,
+            _tasks: [following, controlling].map(AbortOnDropHandle::new),
+            _cluster: cluster,
+            _serving: serving,
+        })
+    }
+
+    /// Does as `kubectl apply` would.
+    pub async fn apply(&self, manifests: &Manifests) -> anyhow::Result<()> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": manifests.namespace}});
+        namespaces
+            .patch(&manifests.namespace, &as_the_demo(), &Patch::Apply(namespace))
+            .await
+            .with_context(|| format!("make the namespace {}", manifests.namespace))?;
+        for object in &manifests.objects {
+            let name = object.name_any();
+            self.apply_one(object.clone()).await.with_context(|| {
+                format!("apply the {} {name}", object.types.as_ref().map_or("object", |types| &types.kind))
+            })?;
+        }
+        Ok(())
+    }
+
+    async fn apply_one(&self, mut object: DynamicObject) -> anyhow::Result<()> {
+        let types = object.types.as_ref().context("it says neither apiVersion nor kind")?;
+        let kind = GroupVersionKind::try_from(types).context("its apiVersion is none")?;
+        let (resource, capabilities) = pinned_kind(&self.client, &kind).await?;
+        let objects: Api<DynamicObject> = match (capabilities.scope, object.namespace()) {
+            (Scope::Namespaced, Some(namespace)) => {
+                Api::namespaced_with(self.client.clone(), &namespace, &resource)
+            }
+            _ => {
+                object.metadata.namespace = None;
+                Api::all_with(self.client.clone(), &resource)
+            }
+        };
+        objects.patch(&object.name_any(), &as_the_demo(), &Patch::Apply(&object)).await?;
+        Ok(())
+    }
+
+    /// Does as `kubectl set image` would.
+    pub async fn set_image(&self, manifests: &Manifests, image: &str) -> anyhow::Result<()> {
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &manifests.namespace);
+        let containers = json!([{"name": manifests.container, "image": image}]);
+        let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        deployments
+            .patch(&manifests.deployment, &PatchParams::default(), &Patch::Strategic(patch))
+            .await
+            .with_context(|| format!("set the image of {} to {image}", manifests.deployment))?;
+        Ok(())
+    }
+
+    /// The status of the Canary, now and whenever it changes.
+    pub fn follow(&self, manifests: &Manifests) -> BoxStream<'static, CanaryStatus> {
+        let canaries: Api<Canary> = Api::namespaced(self.client.clone(), &manifests.namespace);
+        let config = watcher::Config::default().fields(&format!("metadata.name={}", manifests.canary));
+        watcher(canaries, config)
+            .default_backoff()
+            .applied_objects()
+            // A watch that broke begins again by itself.
+            .filter_map(async |canary| Some(canary.ok()?.status.unwrap_or_default()))
+            .boxed()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = std::fs::remove_file(&self.kubeconfig);
+    }
+}
+
+/// Reads the metrics of pods without a way over the network.
+struct FromPods(Node);
+
+#[async_trait]
+impl Fetch for FromPods {
+    async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String> {
+        let uri: Uri = url.parse().map_err(|_| format!("{url} is no URL"))?;
+        let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
+        let address = authority.parse().map_err(|_| format!("{authority} is no address of a pod"))?;
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = uri;
+        let response = self.0.call(address, request).await.map_err(|error| error.to_string())?;
+        if !response.status().is_success() {
+            return Err(format!("it answered {}", response.status()));
+        }
+        let body = Limited::new(response.into_body(), limit).collect().await;
+        Ok(body.map_err(|error| error.to_string())?.to_bytes())
+    }
+}
+
+/// No two runs draw the same errors, as no two days in production do. The
+/// operating system seeds the keys of hashes.
+fn fresh() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+fn as_the_demo() -> PatchParams {
+    PatchParams::apply(MANAGER).force()
+}
+
+fn traffic_splits() -> ApiResource {
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("split.smi-spec.io", "v1alpha4", "TrafficSplit"),
+        "trafficsplits",
+    )
+}
+
+async fn define(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<()> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let name = crd.name_any();
+    definitions
+        .patch(&name, &as_the_demo(), &Patch::Apply(crd))
+        .await
+        .with_context(|| format!("install the definition of {name}"))?;
+    let established = await_condition(definitions, &name, conditions::is_crd_established());
+    tokio::time::timeout(PATIENCE, established)
+        .await
+        .with_context(|| format!("{name} is not served after {PATIENCE:?}"))??;
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The three releases and how each should end, and what is told of those that
+//! have ended.
+
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+use super::load::Tally;
+use crate::api::Weight;
+use crate::api::canary::status::Outcome;
+
+/// One release.
+pub struct Release {
+    pub version: &'static str,
+    /// The tag of its image, which says how it behaves.
+    pub tag: &'static str,
+    /// What there is to know about it.
+    pub promise: &'static str,
+    pub should: Outcome,
+}
+
+pub const RELEASES: [Release; 3] = [
+    Release {
+        version: "v2",
+        tag: "v2",
+        promise: "is healthy and should be promoted",
+        should: Outcome::Promoted,
+    },
+    Release {
+        version: "v3",
+        tag: "v3-errors-2",
+        promise: "fails 2 % of its requests and should be rolled back",
+        should: Outcome::RolledBack,
+    },
+    Release {
+        version: "v4",
+        tag: "v4-slow",
+        promise: "is slow, with a p99 of 800 ms, and should be rolled back",
+        should: Outcome::RolledBack,
+    },
+];
+
+/// A release that is over.
+pub struct Ended {
+    pub version: &'static str,
+    pub outcome: Outcome,
+    pub as_it_should: bool,
+    pub reason: String,
+    pub steps: Vec<Step>,
+    /// What customers saw meanwhile, of both arms.
+    pub seen: Tally,
+    pub took: Duration,
+}
+
+/// The canary got another share of the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Step {
+    pub weight: Weight,
+    /// Since the image was changed.
+    #[serde(serialize_with = "in_seconds")]
+    pub at: Duration,
+}
+
+impl Ended {
+    /// One object on one line, for scripts.
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&Told {
+            release: self.version,
+            outcome: match self.outcome {
+                Outcome::Promoted => "promoted",
+                Outcome::RolledBack => "rolledBack",
+                Outcome::Aborted => "aborted",
+                Outcome::Superseded => "superseded",
+            },
+            reason: &self.reason,
+            steps: &self.steps,
+            requests: self.seen.requests,
+            bad_requests: self.seen.bad,
+            seconds: self.took,
+        })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Told<'a> {
+    release: &'a str,
+    outcome: &'a str,
+    reason: &'a str,
+    steps: &'a [Step],
+    requests: u64,
+    bad_requests: u64,
+    #[serde(serialize_with = "in_seconds")]
+    seconds: Duration,
+}
+
+/// To a tenth.
+fn in_seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.as_secs_f64() * 10.0).round() / 10.0)
+}

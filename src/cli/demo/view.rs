@@ -1,0 +1,311 @@
+//! What the demo looks like: a scene in, lines out. Pure.
+
+use std::time::Duration;
+
+use super::load::{RATE, Recent, SLOW, Tally};
+use super::paint::{Line, Tone, plain, wrap};
+use super::story::{Ended, Release};
+use crate::api::CanaryStatus;
+use crate::api::canary::status::{MetricStatus, Verdict};
+
+/// Lines that each metric has, so that nothing below it jumps.
+const OF_A_METRIC: usize = 2;
+
+/// Metrics that there is room for even before they say anything.
+const METRICS: usize = 2;
+
+/// Everything there is to see.
+pub struct Scene<'a> {
+    pub name: &'a str,
+    pub elapsed: Duration,
+    /// The versions that the arms run.
+    pub primary: &'a str,
+    pub canary: &'a str,
+    /// The release under way, and its number.
+    pub release: Option<(&'a Release, usize)>,
+    pub releases: usize,
+    pub status: &'a CanaryStatus,
+    pub recent: [Recent; 2],
+    pub so_far: Tally,
+    pub journal: &'a [Entry],
+    pub kubeconfig: &'a str,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub at: Duration,
+    pub tone: Tone,
+    pub sentence: String,
+}
+
+pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> Vec<Line> {
+    let width = width.clamp(40, 120);
+    let mut lines = vec![title(scene, width), Line::new()];
+    lines.push(heading(scene));
+    lines.push(Line::new());
+    lines.extend(weights(scene, width, colours));
+    lines.push(Line::new());
+    lines.extend(table(scene));
+    lines.push(Line::new());
+    let first = lines.len();
+    lines.extend(scene.status.metrics.iter().flat_map(|metric| verdict(metric, width)));
+    if scene.status.metrics.is_empty() && scene.release.is_some() {
+        lines.push(vec![(Tone::Dim, " … no verdict yet".to_owned())]);
+    }
+    // As many lines as with verdicts, so that nothing jumps when they come.
+    lines.resize(lines.len().max(first + METRICS * OF_A_METRIC), Line::new());
+    lines.push(Line::new());
+    let look = [
+        vec![(Tone::Dim, format!(" export KUBECONFIG={}", scene.kubeconfig))],
+        vec![(
+            Tone::Dim,
+            " kubectl get canaries,trafficsplits,pods   # in another terminal, to look around".to_owned(),
+        )],
+    ];
+    // The journal has whatever is left, its newest lines at the bottom.
+    let room = height.saturating_sub(lines.len() + look.len() + 2);
+    let told: Vec<Line> = scene.journal.iter().flat_map(|entry| tell(entry, width)).collect();
+    lines.extend_from_slice(&told[told.len().saturating_sub(room)..]);
+    lines.push(Line::new());
+    lines.extend(look);
+    lines
+}
+
+/// One entry of the journal, broken into lines.
+pub fn tell(entry: &Entry, width: usize) -> Vec<Line> {
+    let broken = wrap(&entry.sentence, width.saturating_sub(8));
+    let lines = broken.into_iter().enumerate().map(|(at, text)| {
+        let time = if at == 0 { clock(entry.at) } else { " ".repeat(5) };
+        vec![(Tone::Dim, format!(" {time} ")), (entry.tone, text)]
+    });
+    lines.collect()
+}
+
+/// What is left to say when all is over.
+pub fn summary(ended: &[Ended], so_far: Tally, elapsed: Duration, width: usize) -> Vec<Line> {
+    let width = width.clamp(40, 120);
+    let mut lines = vec![
+        Line::new(),
+        vec![(
+            Tone::Bold,
+            format!(" {:<9}{:<13}{:>14}{:>10}", "release", "outcome", "bad requests", "seconds"),
+        )],
+    ];
+    for release in ended {
+        let bad = format!("{} of {}", thousands(release.seen.bad), thousands(release.seen.requests));
+        let tone = if release.as_it_should { Tone::Good } else { Tone::Bad };
+        lines.push(vec![
+            (Tone::Plain, format!(" {:<9}", release.version)),
+            (tone, format!("{:<13}", words(release.outcome))),
+            (Tone::Plain, format!("{bad:>14}{:>10.1}", release.took.as_secs_f64())),
+        ]);
+        let reason = wrap(&release.reason, width.saturating_sub(11));
+        lines.extend(reason.into_iter().map(|text| vec![(Tone::Dim, format!("          {text}"))]));
+    }
+    lines.push(Line::new());
+    lines.push(plain(format!(
+        " {} requests in {:.0} seconds, {} of them bad: failed, or slower than {} ms.",
+        thousands(so_far.requests),
+        elapsed.as_secs_f64(),
+        thousands(so_far.bad),
+        SLOW.as_millis(),
+    )));
+    lines
+}
+
+/// An outcome as people say it.
+pub fn words(outcome: crate::api::canary::status::Outcome) -> &'static str {
+    use crate::api::canary::status::Outcome;
+    match outcome {
+        Outcome::Promoted => "promoted",
+        Outcome::RolledBack => "rolled back",
+        Outcome::Aborted => "aborted",
+        Outcome::Superseded => "superseded",
+    }
+}
+
+pub fn clock(time: Duration) -> String {
+    format!("{:02}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+fn title(scene: &Scene<'_>, width: usize) -> Line {
+    let left = format!(" serin demo  {}", scene.name);
+    let right =
+        format!("{RATE} requests/s, {} bad so far · {} ", thousands(scene.so_far.bad), clock(scene.elapsed));
+    let gap = width.saturating_sub(left.chars().count() + right.chars().count()).max(1);
+    vec![(Tone::Bold, left), (Tone::Plain, " ".repeat(gap)), (Tone::Dim, right)]
+}
+
+fn heading(scene: &Scene<'_>) -> Line {
+    let Some((release, number)) = scene.release else {
+        return vec![(Tone::Dim, format!(" {}", scene.status.message.as_deref().unwrap_or("Starting.")))];
+    };
+    vec![
+        (Tone::Dim, format!(" {number} of {}  ", scene.releases)),
+        (Tone::Bold, release.version.to_owned()),
+        (Tone::Plain, format!(" {}  ", release.promise)),
+        match &scene.status.step {
+            Some(step) => (Tone::Dim, format!("step {}", step.progress)),
+            None => (Tone::Dim, format!("{:?}", scene.status.phase)),
+        },
+    ]
+}
+
+fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
+    let columns = width.saturating_sub(2);
+    let percent = scene.status.canary_weight.percent();
+    let canary = (columns as f64 * percent / 100.0).round() as usize;
+    // Any traffic at all is seen.
+    let canary = canary.clamp(usize::from(percent > 0.0), columns);
+    let block = if colours { "█" } else { "░" };
+    let left = format!("{} {} %", named("primary", scene.primary), scene.status.canary_weight.rest());
+    let right = format!("{} {} %", named("canary", scene.canary), scene.status.canary_weight);
+    let gap = columns.saturating_sub(left.chars().count() + right.chars().count()).max(1);
+    let right_tone = if percent > 0.0 { Tone::Canary } else { Tone::Dim };
+    [
+        vec![
+            (Tone::Primary, format!(" {}", "█".repeat(columns - canary))),
+            (Tone::Canary, block.repeat(canary)),
+        ],
+        vec![(Tone::Primary, format!(" {left}")), (Tone::Plain, " ".repeat(gap)), (right_tone, right)],
+    ]
+}
+
+fn table(scene: &Scene<'_>) -> Vec<Line> {
+    let mut lines = vec![vec![(
+        Tone::Dim,
+        format!(" {:<14}{:>12}{:>12}{:>12}{:>14}", "", "success", "median", "p99", "requests/s"),
+    )]];
+    let arms = [("primary", scene.primary, Tone::Primary), ("canary", scene.canary, Tone::Canary)];
+    for ((arm, version, tone), recent) in arms.into_iter().zip(scene.recent) {
+        let beside = scene.recent[0];
+        let worse = recent.success.zip(beside.success).is_some_and(|(own, other)| own + 0.005 < other);
+        let slower = recent.p99.zip(beside.p99).is_some_and(|(own, other)| own > other * 2);
+        let mark = |bad: bool| if bad { Tone::Bad } else { Tone::Plain };
+        let time =
+            |time: Option<Duration>| time.map_or("–".to_owned(), |time| format!("{} ms", time.as_millis()));
+        lines.push(vec![
+            (tone, format!(" {:<14}", named(arm, version))),
+            (
+                mark(worse),
+                format!(
+                    "{:>12}",
+                    recent.success.map_or("–".to_owned(), |rate| format!("{:.2} %", rate * 100.0))
+                ),
+            ),
+            (Tone::Plain, format!("{:>12}", time(recent.median))),
+            (mark(slower), format!("{:>12}", time(recent.p99))),
+            (Tone::Plain, format!("{:>14.0}", recent.per_second)),
+        ]);
+    }
+    lines
+}
+
+fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
+    let (tone, mark) = match metric.verdict {
+        Verdict::Pass => (Tone::Good, "✓"),
+        Verdict::Fail => (Tone::Bad, "✗"),
+        Verdict::Inconclusive => (Tone::Dim, "…"),
+    };
+    let name = format!(" {mark} {:<21}", metric.name);
+    let indent = name.chars().count();
+    let mut sentences = wrap(&metric.reason, width.saturating_sub(indent + 2));
+    if sentences.len() > OF_A_METRIC {
+        sentences.truncate(OF_A_METRIC);
+        sentences[OF_A_METRIC - 1].push('…');
+    }
+    sentences.resize(OF_A_METRIC, String::new());
+    let mut lines = Vec::new();
+    for (at, text) in sentences.into_iter().enumerate() {
+        let before = if at == 0 { name.clone() } else { " ".repeat(indent) };
+        lines.push(vec![(tone, before), (Tone::Plain, text)]);
+    }
+    lines
+}
+
+/// An arm and the version it runs, if that is known.
+fn named(arm: &str, version: &str) -> String {
+    format!("{arm} {version}").trim_end().to_owned()
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Weight;
+    use crate::cli::demo::paint::paint;
+
+    fn drawn(weight: f64, width: usize, height: usize) -> Vec<String> {
+        let status = CanaryStatus {
+            canary_weight: Weight::from_percent(weight).unwrap(),
+            metrics: vec![MetricStatus {
+                name: "request-success-rate".into(),
+                verdict: Verdict::Pass,
+                reason: "nothing shows it to be 1.5 times worse ".repeat(9),
+                at: None,
+                canary: None,
+                primary: None,
+                canary_count: None,
+                primary_count: None,
+                evidence: None,
+                failures: 0,
+                inconclusives: 0,
+                measured_until: None,
+                analysis_state: None,
+            }],
+            ..CanaryStatus::default()
+        };
+        let entry =
+            |n: u64| Entry { at: Duration::from_secs(n), tone: Tone::Plain, sentence: format!("entry {n}") };
+        let journal: Vec<Entry> = (0..50).map(entry).collect();
+        let scene = Scene {
+            name: "default/shop",
+            elapsed: Duration::from_secs(61),
+            primary: "v1",
+            canary: "v2",
+            release: None,
+            releases: 3,
+            status: &status,
+            recent: [Recent::default(); 2],
+            so_far: Tally { requests: 12_345, bad: 1_234 },
+            journal: &journal,
+            kubeconfig: "k",
+        };
+        render(&scene, width, height, false).iter().map(|line| paint(line, 500, false)).collect()
+    }
+
+    #[test]
+    fn the_bar_shows_the_weights() {
+        let bar = |weight| drawn(weight, 102, 30)[4].trim_start().to_owned();
+        assert_eq!(bar(25.0), format!("{}{}", "█".repeat(75), "░".repeat(25)));
+        assert_eq!(bar(0.0), "█".repeat(100));
+        assert_eq!(bar(0.01).matches('░').count(), 1);
+        assert_eq!(bar(100.0), "░".repeat(100));
+    }
+
+    #[test]
+    fn the_newest_entries_are_seen_and_everything_fits() {
+        for height in [24, 32, 60] {
+            let lines = drawn(10.0, 80, height);
+            assert!(lines.len() < height, "{} lines of {height}", lines.len());
+            assert!(lines.iter().any(|line| line.ends_with("entry 49")), "{lines:#?}");
+        }
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!([1, 999, 1_000, 12_345_678].map(thousands), ["1", "999", "1,000", "12,345,678"]);
+    }
+}

@@ -1,0 +1,174 @@
+//! `serin run`: the controller.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use kube::api::{Api, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::Canary;
+use crate::api::canary::Provider;
+use crate::controller::lease::{Claim, Fence};
+use crate::controller::{Controller, Options, run_elected};
+use crate::local::clock::Clock;
+use crate::metrics::scrape::HttpFetch;
+use crate::workload;
+
+/// Run the controller: it releases every new revision of the workloads that
+/// Canaries name, until it is told to stop.
+///
+/// Without any flag it serves all namespaces of the cluster that kubectl would
+/// talk to (or the one it runs in), reads metrics from the pods themselves, and
+/// lets every Canary say for itself which mesh carries its traffic:
+///
+///     serin crds | kubectl apply -f -
+///     serin run --provider linkerd
+///
+/// Every flag can also be set by the environment variable beside it.
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct Args {
+    /// Namespaces to serve, separated by commas [default: all]
+    #[arg(short, long, env = "SERIN_NAMESPACES", value_name = "NAMES", value_delimiter = ',')]
+    namespaces: Vec<String>,
+
+    /// Who carries the traffic of Canaries that do not say: kubernetes,
+    /// linkerd, osm, smi:v1alpha2, …
+    #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
+    provider: Option<Provider>,
+
+    /// URL of the Prometheus for Canaries that name none. Without one, the pods
+    /// are read themselves
+    #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
+    metrics_server: Option<String>,
+
+    /// Labels that tell one workload from another, most telling first; the
+    /// primary gets another value of the first that its target has
+    #[arg(
+        long,
+        env = "SERIN_SELECTOR_LABELS",
+        value_name = "LABELS",
+        value_delimiter = ',',
+        default_value = "app,name,app.kubernetes.io/name"
+    )]
+    selector_labels: Vec<String>,
+
+    /// Labels and annotations that begin with one of these are copied from the
+    /// target to the primary; * copies all
+    #[arg(long, env = "SERIN_INCLUDE_LABEL_PREFIX", value_name = "PREFIXES", value_delimiter = ',')]
+    include_label_prefix: Vec<String>,
+
+    /// Do not take a changed ConfigMap or Secret for a new revision, and let
+    /// the primary read the same ones as the target
+    #[arg(long, env = "SERIN_NO_CONFIG_TRACKING")]
+    no_config_tracking: bool,
+
+    /// How many Canaries are worked on at a time
+    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
+
+    /// Share a Lease with other replicas: one works, the others wait to take
+    /// over
+    #[arg(long, env = "SERIN_LEADER_ELECTION")]
+    leader_election: bool,
+
+    /// Namespace that the controller runs in: of its Lease, and of Secrets that
+    /// ClusterAnalysisTemplates name [default: that of the kubeconfig's context]
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
+    home: Option<String>,
+
+    /// Name of this replica in the Lease [default: made up]
+    #[arg(long, env = "POD_NAME", value_name = "NAME")]
+    identity: Option<String>,
+
+    /// Which cluster to work on [default: as kubectl finds it, or the one it
+    /// runs in]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    super::runtime()?.block_on(serve(args))
+}
+
+async fn serve(args: Args) -> anyhow::Result<()> {
+    let client = client(args.kubeconfig).await?;
+    knows_canaries(&client, args.namespaces.first()).await?;
+    let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
+    let options = Options {
+        namespaces: args.namespaces,
+        provider: args.provider,
+        metrics_server: args.metrics_server,
+        home: home.clone(),
+        concurrency: args.concurrency.into(),
+        workload: workload::Options {
+            prefixes: args.include_label_prefix,
+            identities: args.selector_labels,
+            track_configs: !args.no_config_tracking,
+        },
+    };
+    let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
+    let (clock, stop) = (Clock::system(), stop_on_signal()?);
+    tracing::info!(namespaces = ?options.namespaces, home, "serin {} runs", env!("CARGO_PKG_VERSION"));
+    if args.leader_election {
+        let me = args.identity.unwrap_or_else(|| format!("serin-{:x}", clock.now().as_nanosecond()));
+        let claim = Claim { namespace: home, name: "serin".to_owned(), me };
+        run_elected(client, clock, fetch, options, claim, stop).await?;
+    } else {
+        let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
+        controller.run(stop.cancelled_owned()).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
+    };
+    Client::try_from(config).context("set up the client of the cluster")
+}
+
+/// A controller of kinds that the cluster does not have would wait for ever.
+async fn knows_canaries(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
+    let canaries: Api<Canary> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    match canaries.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            anyhow::bail!("the cluster knows no Canaries; run `serin crds | kubectl apply -f -` first")
+        }
+        Err(error) => Err(error).context("list Canaries"),
+    }
+}
+
+/// Done when a person or a service manager wants it to end.
+fn stop_on_signal() -> anyhow::Result<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        told.cancel();
+    });
+    Ok(stop)
+}
+
+fn provider(text: &str) -> Result<Provider, String> {
+    serde_json::from_value(text.into()).map_err(|_| format!("{text} is no provider that Serin knows"))
+}

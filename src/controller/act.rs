@@ -1,0 +1,129 @@
+//! Acting: what was decided, in its order, each as often as it is asked for.
+//! Stops at the first failure.
+
+use std::sync::Arc;
+
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{
+    Shared, ask::ask, desk::Desk, lease::Fenced, measure::measure, observe::Seen, understand::Understood,
+};
+use crate::{
+    api::Canary,
+    engine::{Action, Decision},
+    routing::{self, Subject},
+    workload,
+};
+
+/// Keeps a Canary there until everything is put back.
+pub const FINALIZER: &str = "serin.dev/revert";
+
+/// What could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    #[error(transparent)]
+    Workload(#[from] workload::Error),
+    #[error(transparent)]
+    Routing(#[from] routing::Error),
+    #[error("traffic cannot be divided: nobody has seen the target since this controller began")]
+    TargetUnknown,
+    #[error("cannot write the finalizer: {0}")]
+    Finalizer(Box<kube::Error>),
+}
+
+impl Error {
+    /// Trying again cannot help until somebody changes something.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Workload(workload::Error::Refused(_) | workload::Error::Lost { .. }) => true,
+            Self::Routing(error) => error.is_final(),
+            Self::Fenced(_) | Self::Workload(_) | Self::TargetUnknown | Self::Finalizer(_) => false,
+        }
+    }
+}
+
+/// Performs what follows from a decision.
+pub async fn act(
+    shared: &Arc<Shared>,
+    desk: &Arc<Desk>,
+    understood: &Arc<Understood>,
+    seen: &Seen,
+    decision: &Decision,
+) -> Result<(), Error> {
+    let (client, workload) = (&shared.client, &understood.workload);
+    for upkeep in &seen.upkeep {
+        shared.fence.check()?;
+        workload.keep_up(client, upkeep).await?;
+    }
+    for action in &decision.actions {
+        shared.fence.check()?;
+        match action {
+            Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
+            Action::ScaleCanary { replicas } => workload.scale_canary(client, *replicas).await?,
+            Action::PinPrimary => workload.pin_primary(client).await?,
+            Action::UnpinPrimary => workload.unpin_primary(client).await?,
+            Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
+            Action::DropPrevious => workload.drop_previous(client).await?,
+            Action::Promote { revision } => workload.promote(client, revision).await?,
+            Action::RestorePrimary { revision } => workload.restore_primary(client, revision).await?,
+            Action::Route(split) => {
+                let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
+                let on = Subject { canary: &understood.canary, arms };
+                understood.router.set(client, &on, &shared.caches, split).await?;
+            }
+            Action::RestoreRouting => {
+                understood.router.restore(client, &understood.canary, &shared.caches).await?;
+            }
+            Action::Measure(look) => measure(shared, desk, understood, seen, look),
+            Action::Ask(question) => ask(shared, desk, understood, decision, question),
+            Action::RemoveFinalizer => remove_finalizer(shared, &understood.canary).await?,
+        }
+    }
+    Ok(())
+}
+
+/// A Canary has the finalizer exactly as long as its deletion is to revert.
+pub async fn keep_finalizer(shared: &Shared, canary: &Canary) -> Result<(), Error> {
+    let deleting = canary.metadata.deletion_timestamp.is_some();
+    let has = canary.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
+    match (canary.spec.revert_on_deletion, has) {
+        _ if deleting => Ok(()),
+        (true, false) => {
+            let all = canary.finalizers().iter().cloned().chain([FINALIZER.to_owned()]).collect();
+            write_finalizers(shared, canary, all).await
+        }
+        (false, true) => remove_finalizer(shared, canary).await,
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+pub async fn remove_finalizer(shared: &Shared, canary: &Canary) -> Result<(), Error> {
+    let others: Vec<String> =
+        canary.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
+    if others.len() == canary.finalizers().len() {
+        return Ok(());
+    }
+    write_finalizers(shared, canary, others).await
+}
+
+/// The version makes sure that nobody else's finalizer is lost.
+async fn write_finalizers(shared: &Shared, canary: &Canary, finalizers: Vec<String>) -> Result<(), Error> {
+    shared.fence.check()?;
+    let api: Api<Canary> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
+    let patch = json!({ "metadata": {
+        "finalizers": finalizers, "resourceVersion": canary.resource_version(),
+    }});
+    let params =
+        PatchParams { field_manager: Some(workload::FIELD_MANAGER.to_owned()), ..Default::default() };
+    match api.patch(&canary.name_any(), &params, &Patch::Merge(&patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::Finalizer(Box::new(error))),
+    }
+}

@@ -1,0 +1,309 @@
+//! What the watches saw. A kind is watched from when the first Canary needs it,
+//! so an idle controller has no watch that nobody asked for, and needs no
+//! permission that nobody uses.
+
+use std::{collections::HashMap, fmt::Debug, pin::pin, sync::Arc, time::Duration};
+
+use futures::{Stream, StreamExt as _};
+use kube::{
+    Api, Client, Resource,
+    core::{
+        ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, ObjectMeta, PartialObjectMeta,
+    },
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    CanaryName,
+    index::Index,
+    table::{Key, Table},
+    wake::Waker,
+};
+use crate::{
+    api::{Canary, ClusterAnalysisTemplate},
+    routing,
+    workload::{self, Kind, Snapshot},
+};
+
+/// A list that takes longer is not waited for; whoever needs it tries again.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A kind that cannot be watched.
+#[derive(Debug, thiserror::Error)]
+#[error("the list of {kind} has not come yet{}", .trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+pub struct Unsynced {
+    kind: String,
+    trouble: Option<String>,
+}
+
+pub struct Caches {
+    client: Client,
+    /// Namespaces, or none for all of them.
+    scopes: Vec<Option<String>>,
+    pub canaries: Arc<Table<DeserializeGuard<Canary>>>,
+    watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
+    index: Arc<Index>,
+    waker: Waker,
+}
+
+struct Watched {
+    rows: Rows,
+    sync: Sync,
+    _tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+enum Rows {
+    Objects(Arc<Table<DynamicObject>>),
+    Workloads(Arc<Table<Snapshot>>),
+}
+
+/// How far the first lists have come.
+#[derive(Clone)]
+struct Sync {
+    missing: Arc<watch::Sender<usize>>,
+    trouble: Arc<Mutex<Option<String>>>,
+}
+
+impl Caches {
+    pub fn new(client: Client, namespaces: &[String], index: Arc<Index>, waker: Waker) -> Self {
+        let scopes = match namespaces {
+            [] => vec![None],
+            some => some.iter().cloned().map(Some).collect(),
+        };
+        Self { client, scopes, canaries: Arc::default(), watched: Mutex::default(), index, waker }
+    }
+
+    /// Follows the Canaries themselves, until dropped.
+    pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
+        let sync = Sync::of(self.scopes.len());
+        let follow = |scope: &Option<String>| {
+            let api: Api<DeserializeGuard<Canary>> = match scope {
+                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+                None => Api::all(self.client.clone()),
+            };
+            let waker = self.waker.clone();
+            let wake = move |(namespace, name): Key| waker.wake(CanaryName { namespace, name });
+            let stream = watcher(api, watcher::Config::default());
+            spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), wake)
+        };
+        self.scopes.iter().map(follow).collect()
+    }
+
+    /// Makes sure that a kind is watched, and that its first list has come.
+    pub async fn need(&self, kind: &ApiResource) -> Result<(), Unsynced> {
+        let sync = self.watched(kind).sync.clone();
+        let mut missing = sync.missing.subscribe();
+        let synced = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
+        match synced {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Unsynced { kind: kind.plural.clone(), trouble: sync.trouble.lock().clone() }),
+        }
+    }
+
+    pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
+        let watched = self.watched.lock().get(&kind.resource()).cloned()?;
+        match &watched.rows {
+            Rows::Workloads(table) => table.get(namespace, name),
+            // Services are held whole, since routers write them.
+            Rows::Objects(table) => {
+                let object = table.get(namespace, name)?;
+                serde_json::to_value(&*object).and_then(serde_json::from_value).ok().map(Arc::new)
+            }
+        }
+    }
+
+    pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        self.objects(kind)?.get(namespace, name)
+    }
+
+    pub fn all(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        self.objects(kind).map(|table| table.all(namespace)).unwrap_or_default()
+    }
+
+    /// What a workload sees of one namespace.
+    pub fn of(&self, namespace: &str) -> InNamespace<'_> {
+        InNamespace { caches: self, namespace: namespace.to_owned() }
+    }
+
+    fn objects(&self, kind: &ApiResource) -> Option<Arc<Table<DynamicObject>>> {
+        match &self.watched.lock().get(kind)?.rows {
+            Rows::Objects(table) => Some(Arc::clone(table)),
+            Rows::Workloads(_) => None,
+        }
+    }
+
+    fn watched(&self, kind: &ApiResource) -> Arc<Watched> {
+        let mut watched = self.watched.lock();
+        if let Some(known) = watched.get(kind) {
+            return Arc::clone(known);
+        }
+        let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
+        let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
+        let sync = Sync::of(scopes.len());
+        let new = if *kind == Kind::Deployment.resource() || *kind == Kind::DaemonSet.resource() {
+            let table = Arc::<Table<Snapshot>>::default();
+            let follow = |scope: Option<String>| {
+                let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
+                spawn(stream, as_it_is, scope, Arc::clone(&table), sync.clone(), self.tell(kind))
+            };
+            let tasks = scopes.into_iter().map(follow).collect();
+            Watched { rows: Rows::Workloads(table), sync, _tasks: tasks }
+        } else {
+            let table = Arc::<Table<DynamicObject>>::default();
+            let follow = |scope: Option<String>| {
+                let (table, sync, tell) = (Arc::clone(&table), sync.clone(), self.tell(kind));
+                let config = watcher::Config::default();
+                if *kind == Kind::ConfigMap.resource() || *kind == Kind::Secret.resource() {
+                    let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
+                    let stream = watcher(api, config).map(|event| event.map(without_data));
+                    return spawn(stream, trim, scope, table, sync, tell);
+                }
+                let objects = watcher(self.api(kind, scope.as_deref()), config);
+                match *kind == pods() {
+                    true => spawn(objects, trim_pod, scope, table, sync, |_| {}),
+                    false => spawn(objects, trim, scope, table, sync, tell),
+                }
+            };
+            let tasks = scopes.into_iter().map(follow).collect();
+            Watched { rows: Rows::Objects(table), sync, _tasks: tasks }
+        };
+        let new = Arc::new(new);
+        watched.insert(kind.clone(), Arc::clone(&new));
+        new
+    }
+
+    fn api<K>(&self, kind: &ApiResource, scope: Option<&str>) -> Api<K>
+    where
+        K: Resource<DynamicType = ApiResource, Scope = DynamicResourceScope>,
+    {
+        match scope {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, kind),
+            None => Api::all_with(self.client.clone(), kind),
+        }
+    }
+
+    fn tell(&self, kind: &ApiResource) -> impl Fn(Key) + Send + 'static {
+        let (index, waker, kind) = (Arc::clone(&self.index), self.waker.clone(), kind.clone());
+        move |(namespace, name)| {
+            index.concerned(&kind, &namespace, &name).into_iter().for_each(|canary| waker.wake(canary));
+        }
+    }
+}
+
+impl routing::Lookup for Caches {
+    fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        self.object(kind, namespace, name)
+    }
+}
+
+pub struct InNamespace<'a> {
+    caches: &'a Caches,
+    namespace: String,
+}
+
+impl workload::Cache for InNamespace<'_> {
+    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
+        self.caches.object(&kind.resource(), &self.namespace, name)
+    }
+
+    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
+        self.caches.all(&kind.resource(), &self.namespace)
+    }
+}
+
+pub fn pods() -> ApiResource {
+    ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
+}
+
+impl Sync {
+    fn of(lists: usize) -> Self {
+        Self { missing: Arc::new(watch::Sender::new(lists)), trouble: Arc::default() }
+    }
+}
+
+/// Keeps a table as a watch says, and tells of every change.
+fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
+    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
+    trim: fn(&mut K),
+    scope: Option<String>,
+    table: Arc<Table<K>>,
+    sync: Sync,
+    tell: impl Fn(Key) + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut events = pin!(events.default_backoff());
+        let (mut listed, mut first) = (Vec::new(), true);
+        while let Some(event) = events.next().await {
+            match event {
+                Err(error) => {
+                    tracing::debug!(%error, "a watch broke; it starts again");
+                    *sync.trouble.lock() = Some(error.to_string());
+                }
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(mut object)) => {
+                    trim(&mut object);
+                    listed.push(object);
+                }
+                Ok(Event::InitDone) => {
+                    table.replace(scope.as_deref(), std::mem::take(&mut listed)).into_iter().for_each(&tell);
+                    if std::mem::take(&mut first) {
+                        sync.missing.send_modify(|missing| *missing -= 1);
+                    }
+                }
+                Ok(Event::Apply(mut object)) => {
+                    trim(&mut object);
+                    table.put(object).into_iter().for_each(&tell);
+                }
+                Ok(Event::Delete(object)) => tell(table.remove(&object)),
+            }
+        }
+    }))
+}
+
+fn as_it_is(_: &mut Snapshot) {}
+
+/// Who wrote which field, and when, is half of an object's size.
+fn trim(object: &mut DynamicObject) {
+    trim_meta(&mut object.metadata);
+}
+
+fn trim_meta(meta: &mut ObjectMeta) {
+    meta.managed_fields = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
+}
+
+fn trim_canary(canary: &mut DeserializeGuard<Canary>) {
+    if let Ok(canary) = &mut canary.0 {
+        canary.metadata.managed_fields = None;
+    }
+}
+
+/// Of a pod only its labels and its address are asked for.
+fn trim_pod(pod: &mut DynamicObject) {
+    trim(pod);
+    let address = pod.data.pointer("/status/podIP").cloned();
+    pod.data = serde_json::json!({ "status": { "podIP": address } });
+}
+
+fn without_data(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
+    let object = |partial: PartialObjectMeta<DynamicObject>| DynamicObject {
+        types: partial.types,
+        metadata: partial.metadata,
+        data: serde_json::Value::Null,
+    };
+    match event {
+        Event::Init => Event::Init,
+        Event::InitDone => Event::InitDone,
+        Event::InitApply(partial) => Event::InitApply(object(partial)),
+        Event::Apply(partial) => Event::Apply(object(partial)),
+        Event::Delete(partial) => Event::Delete(object(partial)),
+    }
+}

@@ -1,0 +1,330 @@
+//! The controller: observe → decide → act → record, on kube.
+//!
+//! ```text
+//!   watches ──▶ caches ──▶ index: whom does it concern? ──▶ agenda ──▶ reconcile
+//!                                                            ▲  ▲         │
+//!                                  alarms (one per Canary) ──┘  │         ▼
+//!                                  answers, from the background ─┘◀─ understand, observe,
+//!                                                                   decide, act, record
+//! ```
+//!
+//! What it promises:
+//!
+//! - **Idle costs nothing.** Everything is observed from caches that watches
+//!   keep; a Canary at rest has no alarm and sends no request.
+//! - **One event, one lookup.** A changed object wakes the Canaries it concerns
+//!   and looks at no other.
+//! - **One Canary's trouble is its own.** Each is reconciled by itself, never
+//!   twice at a time; failures wait longer each time; a source or server that
+//!   hangs holds up nobody else.
+//! - **Nothing is remembered that matters.** All memory is in the status; what
+//!   is lost with the process is asked for again.
+//! - **One writer.** Of several replicas only the one with the Lease writes,
+//!   and every status is written against the version it was decided on.
+
+mod act;
+mod agenda;
+mod ask;
+mod caches;
+mod desk;
+mod index;
+pub mod lease;
+mod measure;
+mod observe;
+mod reconcile;
+mod record;
+mod table;
+mod tell;
+mod understand;
+mod wake;
+
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use futures::FutureExt as _;
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::{Mutex, RwLock};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
+
+use crate::{
+    api::canary::Provider,
+    gates::{self, webhook::Webhooks},
+    local::clock::Clock,
+    metrics::{Sources, scrape::Fetch},
+    notify::{self, Outbox},
+    routing::Served,
+    workload,
+};
+use agenda::Agenda;
+use caches::Caches;
+use desk::Desk;
+use index::Index;
+use lease::{Claim, Fence};
+use wake::{CanaryName, Waker};
+
+/// What holds for every Canary of one controller.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where Canaries are looked for; everywhere if there are none.
+    pub namespaces: Vec<String>,
+    /// For Canaries that name no provider.
+    pub provider: Option<Provider>,
+    /// The Prometheus for Canaries that name none.
+    pub metrics_server: Option<String>,
+    /// Where Secrets of templates of the whole cluster are.
+    pub home: String,
+    /// How many Canaries are worked on at a time.
+    pub concurrency: usize,
+    pub workload: workload::Options,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            namespaces: Vec::new(),
+            provider: None,
+            metrics_server: None,
+            home: "default".to_owned(),
+            concurrency: 32,
+            workload: workload::Options::default(),
+        }
+    }
+}
+
+/// What cannot be done without.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("cannot ask the API server which kinds it serves: {0}")]
+    Discovery(#[from] kube::Error),
+    #[error(transparent)]
+    Webhooks(#[from] gates::webhook::SetupError),
+    #[error(transparent)]
+    Notifications(#[from] notify::SetupError),
+}
+
+/// How many questions are asked and measurements made at a time.
+const AT_A_TIME: usize = 64;
+
+/// How long those under way may take when the controller ends.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+
+/// A wake-up in the past is one that comes at once, but not faster than this.
+const SOONEST: Duration = Duration::from_millis(20);
+
+pub struct Controller {
+    shared: Arc<Shared>,
+    woken: mpsc::UnboundedReceiver<CanaryName>,
+}
+
+struct Shared {
+    client: Client,
+    clock: Clock,
+    options: Options,
+    workload_options: Arc<workload::Options>,
+    served: RwLock<Served>,
+    sources: Sources,
+    webhooks: Webhooks,
+    outbox: Outbox,
+    index: Arc<Index>,
+    caches: Caches,
+    desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
+    waker: Waker,
+    fence: Fence,
+    background: TaskTracker,
+    permits: Arc<Semaphore>,
+    stopping: CancellationToken,
+}
+
+impl Controller {
+    /// Pods are read through `fetch`, and `fence` says whether it may write.
+    pub async fn new(
+        client: Client,
+        clock: Clock,
+        fetch: Arc<dyn Fetch>,
+        fence: Fence,
+        options: Options,
+    ) -> Result<Self, StartError> {
+        // That somebody else said so first is fine.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let served = RwLock::new(Served::discover(&client).await?);
+        let (waker, woken) = Waker::new();
+        let index = Arc::<Index>::default();
+        let caches = Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone());
+        let shared = Shared {
+            client,
+            clock,
+            workload_options: Arc::new(options.workload.clone()),
+            options,
+            served,
+            sources: Sources::new(fetch),
+            webhooks: Webhooks::new()?,
+            outbox: Outbox::new(notify::Options::default())?,
+            index,
+            caches,
+            desks: Mutex::default(),
+            waker,
+            fence,
+            background: TaskTracker::new(),
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            stopping: CancellationToken::new(),
+        };
+        Ok(Self { shared: Arc::new(shared), woken })
+    }
+
+    /// Works until `stop` is done; what is under way then may come to its end.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        let _watches = self.shared.caches.follow_canaries();
+        let mut agenda = Agenda::default();
+        let mut work = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            while agenda.running() < self.shared.options.concurrency
+                && let Some(canary) = agenda.start()
+            {
+                work.spawn(attempt(Arc::clone(&self.shared), canary));
+            }
+            let alarm = agenda.next_alarm();
+            tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
+                () = &mut stop => break,
+                Some(done) = work.join_next() => match done {
+                    Ok((canary, outcome)) => self.conclude(&mut agenda, canary, outcome),
+                    // Only when the runtime ends.
+                    Err(_) => break,
+                },
+                Some(canary) = self.woken.recv() => agenda.wake(canary),
+                () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
+                    agenda.ring(Instant::now());
+                }
+            }
+        }
+        self.shared.stopping.cancel();
+        self.shared.background.close();
+        let rest = async {
+            while work.join_next().await.is_some() {}
+            self.shared.background.wait().await;
+            self.shared.outbox.flush(LAST_WORDS).await;
+        };
+        if timeout(LAST_WORDS, rest).await.is_err() {
+            tracing::warn!("ended with work still under way");
+        }
+    }
+
+    fn conclude(&self, agenda: &mut Agenda, canary: CanaryName, outcome: Outcome) {
+        match outcome {
+            Outcome::Done(alarm) => {
+                let alarm = alarm.map(|at| self.instant(at));
+                agenda.done(canary, alarm);
+            }
+            Outcome::Failed(why) => {
+                let wait = agenda.failed(canary.clone(), Instant::now());
+                let (failures, seconds) = (agenda.failures(&canary), wait.as_secs_f64());
+                tracing::debug!(%canary, failures, seconds, "{why}; trying again");
+                if failures == 5 {
+                    tracing::warn!(%canary, "{why}; trying again and again");
+                }
+            }
+        }
+    }
+
+    fn instant(&self, at: Timestamp) -> Instant {
+        let wait = Duration::try_from(at.duration_since(self.shared.clock.now())).unwrap_or_default();
+        Instant::now() + wait.max(SOONEST)
+    }
+}
+
+/// Works whenever it holds the Lease, until it is told to stop; then it gives
+/// the Lease back.
+pub async fn run_elected(
+    client: Client,
+    clock: Clock,
+    fetch: Arc<dyn Fetch>,
+    options: Options,
+    claim: Claim,
+    stop: CancellationToken,
+) -> Result<(), StartError> {
+    let (fence, renewing) = lease::hold(client.clone(), clock, claim.clone());
+    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
+    loop {
+        let mut waiting = fence.clone();
+        if stop.run_until_cancelled(waiting.held()).await.is_none() {
+            break;
+        }
+        tracing::info!(replica = claim.me, "holds the lease");
+        let (client, options) = (client.clone(), options.clone());
+        let controller = Controller::new(client, clock, Arc::clone(&fetch), fence.clone(), options).await?;
+        let until = async {
+            if stop.run_until_cancelled(waiting.lost()).await.is_some() {
+                tracing::warn!(replica = claim.me, "lost the lease");
+            }
+        };
+        controller.run(until).await;
+    }
+    drop(renewing);
+    if let Err(error) = lease::release(&client, &clock, &claim).await {
+        tracing::warn!(%error, "could not give the lease back; it runs out by itself");
+    }
+    Ok(())
+}
+
+enum Outcome {
+    Done(Option<Timestamp>),
+    Failed(String),
+}
+
+/// A mistake in the work on one Canary must not end the work on all others.
+async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
+    let outcome = match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
+        Ok(Ok(alarm)) => Outcome::Done(alarm),
+        Ok(Err(error)) => Outcome::Failed(error.to_string()),
+        Err(_) => Outcome::Failed("a mistake of our own".to_owned()),
+    };
+    (canary, outcome)
+}
+
+impl Shared {
+    fn desk(&self, name: &CanaryName, uid: Option<String>) -> Arc<Desk> {
+        let mut desks = self.desks.lock();
+        if let Some(desk) = desks.get(name).filter(|desk| desk.uid == uid) {
+            return Arc::clone(desk);
+        }
+        self.sources.forget(&name.namespace, &name.name);
+        let desk = Arc::new(Desk::of(uid));
+        desks.insert(name.clone(), Arc::clone(&desk));
+        desk
+    }
+
+    /// The Canary is gone, and what was remembered of it.
+    fn forget(&self, canary: &CanaryName) {
+        self.desks.lock().remove(canary);
+        self.index.forget(canary);
+        self.sources.forget(&canary.namespace, &canary.name);
+    }
+
+    /// Works beside the reconcile that wants it: so many at a time, over all
+    /// Canaries, and not beyond the controller's end.
+    fn in_background<W>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> W + Send + 'static)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let shared = Arc::clone(self);
+        self.background.spawn(async move {
+            let (permits, stopping) = (Arc::clone(&shared.permits), shared.stopping.clone());
+            let permitted = async {
+                if let Ok(_permit) = permits.acquire().await {
+                    work(shared).await;
+                }
+            };
+            stopping.run_until_cancelled(permitted).await;
+        });
+    }
+}

@@ -1,0 +1,174 @@
+//! Observing: what there is, from caches. The only requests are for the
+//! contents of configs that have changed.
+
+use kube::ResourceExt as _;
+
+use super::{
+    CanaryName, Shared,
+    caches::{Unsynced, pods},
+    desk::Desk,
+    index::Concern,
+    understand::{Understood, templates},
+};
+use crate::{
+    api::CanaryStatus,
+    engine::{Observed, observed::Target, revision::ConfigRef},
+    gates::annotations,
+    routing::{Arms, Subject},
+    workload::{self, Cache as _, Kind, Snapshot, Upkeep},
+};
+
+/// Why there is nothing to decide on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Unsynced(#[from] Unsynced),
+    #[error(transparent)]
+    Refused(#[from] workload::Refusal),
+    #[error("the configs of the target: {0}")]
+    Configs(workload::Error),
+    #[error("the configs of the target change faster than they can be read")]
+    ConfigsMove,
+}
+
+/// What was seen, and what it takes to act on it.
+pub struct Seen {
+    pub observed: Observed,
+    /// Unknown while the target was never seen.
+    pub arms: Option<Arms>,
+    /// What accompanies the target and has not followed it yet.
+    pub upkeep: Vec<Upkeep>,
+}
+
+pub async fn observe(
+    shared: &Shared,
+    name: &CanaryName,
+    understood: &Understood,
+    status: &CanaryStatus,
+    desk: &Desk,
+) -> Result<Seen, Error> {
+    let Understood { canary, workload, router, .. } = understood;
+    let caches = &shared.caches;
+    follow(shared, name, understood, None).await?;
+    let target = caches.workload(workload.kind(), &name.namespace, workload.target_name());
+    if target.is_some() {
+        follow(shared, name, understood, target.as_deref()).await?;
+    }
+
+    let in_namespace = caches.of(&name.namespace);
+    let primary = caches.workload(workload.kind(), &name.namespace, &workload.primary_name());
+    let previous = caches.workload(workload.kind(), &name.namespace, &workload.previous_name());
+    let scaler = canary
+        .spec
+        .autoscaler_ref
+        .as_ref()
+        .and_then(|scaler| in_namespace.get(scaler.kind.into(), &format!("{}-primary", scaler.name)));
+    let deleting = canary.metadata.deletion_timestamp.is_some();
+    let mut upkeep = Vec::new();
+    if let (Some(target), Some(_), false) = (&target, &primary, deleting) {
+        let canary_service = format!("{}-canary", workload.target_name());
+        let canary_service = caches.workload(Kind::Service, &name.namespace, &canary_service);
+        upkeep = workload.upkeep(target, canary_service.as_deref(), &in_namespace)?;
+    }
+    let arms = match &target {
+        Some(target) => Some(arms(understood, target)?),
+        None => desk.arms.lock().clone(),
+    };
+    desk.arms.lock().clone_from(&arms);
+    let split = arms.as_ref().and_then(|arms| router.split(&Subject { canary, arms }, caches));
+
+    let (mut answers, measured) = desk.inbox.lock().read(status.releases);
+    answers.extend(annotations::answers(canary));
+    let observed = Observed {
+        generation: canary.metadata.generation,
+        deleting,
+        target: match &target {
+            Some(target) => Some(see_target(shared, understood, target, status, desk).await?),
+            None => None,
+        },
+        primary: primary.map(|primary| workload.see_primary(&primary, scaler.as_deref())).transpose()?,
+        previous: previous.and_then(|previous| workload.see_previous(&previous)),
+        split,
+        routing_restored: router.restored(canary, caches),
+        answers,
+        measured,
+        commands: annotations::commands(canary),
+        other_releases: 0,
+        release_cap: None,
+    };
+    Ok(Seen { observed, arms, upkeep })
+}
+
+/// Has everything watched that concerns the Canary, and this Canary woken by
+/// it, before any of it is read: what changes in between wakes it again.
+async fn follow(
+    shared: &Shared,
+    name: &CanaryName,
+    understood: &Understood,
+    target: Option<&Snapshot>,
+) -> Result<(), Unsynced> {
+    let Understood { canary, workload, router, asks, .. } = understood;
+    let mut concerns = templates(canary);
+    concerns.extend(workload.references(target).into_iter().map(|reference| Concern {
+        kind: reference.kind.resource(),
+        namespace: name.namespace.clone(),
+        name: reference.name,
+    }));
+    concerns.extend(router.objects(canary).into_iter().map(|object| Concern {
+        kind: object.kind,
+        namespace: object.namespace,
+        name: Some(object.name),
+    }));
+    let mut kinds: Vec<_> = concerns.iter().map(|concern| concern.kind.clone()).collect();
+    // A copy of an autoscaler that the Canary no longer names must be found.
+    if workload.kind() == Kind::Deployment {
+        kinds.push(Kind::HorizontalPodAutoscaler.resource());
+    }
+    if asks.values().any(|ask| ask.reads_pods()) {
+        kinds.push(pods());
+    }
+    shared.index.add(name, concerns, target.is_some());
+    kinds.dedup();
+    for kind in kinds {
+        shared.caches.need(&kind).await?;
+    }
+    Ok(())
+}
+
+async fn see_target(
+    shared: &Shared,
+    understood: &Understood,
+    target: &Snapshot,
+    status: &CanaryStatus,
+    desk: &Desk,
+) -> Result<Target, Error> {
+    let (workload, namespace) = (&understood.workload, understood.workload.namespace());
+    let recorded = status.revisions.as_ref().and_then(|of| of.seen.as_deref().or(of.primary.as_deref()));
+    let version = |config: &ConfigRef| {
+        let kind = [Kind::ConfigMap, Kind::Secret].into_iter().find(|kind| kind.name() == config.kind)?;
+        shared.caches.object(&kind.resource(), namespace, &config.name)?.resource_version()
+    };
+    let mut configs = desk.configs.lock().await;
+    // Read once; if it has moved on by then, the cache is behind and another
+    // wake is on its way.
+    for _ in 0..2 {
+        match workload.see_target(target, &mut configs, version, recorded) {
+            Ok(target) => return Ok(target),
+            Err(unread) => {
+                configs.read(&shared.client, namespace, &unread.0).await.map_err(Error::Configs)?;
+            }
+        }
+    }
+    Err(Error::ConfigsMove)
+}
+
+fn arms(understood: &Understood, target: &Snapshot) -> Result<Arms, workload::Refusal> {
+    let selectors = understood.workload.selectors(target)?;
+    let named = |port: workload::Port| (port.name.unwrap_or(format!("tcp-{}", port.number)), port.number);
+    Ok(Arms {
+        primary: selectors.primary,
+        canary: selectors.canary,
+        previous: selectors.previous,
+        ports: understood.workload.ports(target).into_iter().map(named).collect(),
+    })
+}

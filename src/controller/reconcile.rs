@@ -1,0 +1,107 @@
+//! One Canary, once: observe, decide, act, record.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::core::DeserializeGuard;
+
+use super::{
+    CanaryName, Shared, act,
+    desk::Desk,
+    measure, observe, record,
+    understand::{self, Refused, Understood, understand},
+};
+use crate::{
+    api::{Canary, CanaryStatus},
+    engine::{self, Observed},
+};
+
+/// At which step it failed; the Canary is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("understand: {0}")]
+    Understand(understand::Error),
+    #[error("observe: {0}")]
+    Observe(#[from] observe::Error),
+    #[error("act: {0}")]
+    Act(#[from] act::Error),
+    #[error("record: {0}")]
+    Record(#[from] record::Error),
+}
+
+/// A Canary that is refused is looked at again when it changes, and seldom
+/// besides: what it lacks may have been installed.
+const REFUSED_AGAIN: std::time::Duration = std::time::Duration::from_secs(300);
+
+/// Takes a Canary one step further; says when to be called again at the latest.
+pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option<Timestamp>, Error> {
+    let Some(canary) = shared.caches.canaries.get(&name.namespace, &name.name) else {
+        shared.forget(name);
+        return Ok(None);
+    };
+    let canary = match &*canary {
+        DeserializeGuard(Ok(canary)) => canary,
+        DeserializeGuard(Err(invalid)) => {
+            tracing::warn!(canary = %name, error = %invalid, "a Canary cannot be read; it is left alone");
+            return Ok(None);
+        }
+    };
+    let desk = shared.desk(name, canary.metadata.uid.clone());
+    let status = desk.exact_status(&canary.status.clone().unwrap_or_default());
+    let understood = match understand(shared, canary).await {
+        Ok(understood) => Arc::new(understood),
+        Err(understand::Error::Refused(refused)) => {
+            return refuse(shared, &desk, canary, &status, refused).await;
+        }
+        Err(error) => return Err(Error::Understand(error)),
+    };
+    act::keep_finalizer(shared, canary).await?;
+    carry_on(shared, name, &desk, canary, &status, &understood).await
+}
+
+async fn carry_on(
+    shared: &Arc<Shared>,
+    name: &CanaryName,
+    desk: &Arc<Desk>,
+    canary: &Canary,
+    status: &CanaryStatus,
+    understood: &Arc<Understood>,
+) -> Result<Option<Timestamp>, Error> {
+    let seen = match observe::observe(shared, name, understood, status, desk).await {
+        Ok(seen) => seen,
+        Err(observe::Error::Refused(refusal)) => {
+            return refuse(shared, desk, canary, status, Refused::from(refusal)).await;
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let decision = engine::decide(&understood.plan, status, &seen.observed, shared.clock.now());
+    if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
+        if error.is_final() {
+            let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
+            record::record(shared, desk, canary, status, &refused).await?;
+        }
+        return Err(error.into());
+    }
+    record::record(shared, desk, canary, status, &decision).await?;
+    measure::begin(shared, desk, understood, &seen, &decision.status);
+    Ok(decision.wake.map(|(at, _)| at))
+}
+
+/// Says why nothing is done. A Canary that goes is let go.
+async fn refuse(
+    shared: &Arc<Shared>,
+    desk: &Desk,
+    canary: &Canary,
+    status: &CanaryStatus,
+    refused: Refused,
+) -> Result<Option<Timestamp>, Error> {
+    let now = shared.clock.now();
+    if canary.metadata.deletion_timestamp.is_some() {
+        act::remove_finalizer(shared, canary).await?;
+        return Ok(None);
+    }
+    let seen = Observed { generation: canary.metadata.generation, ..Observed::default() };
+    let decision = engine::refuse(&refused, status, &seen, now);
+    record::record(shared, desk, canary, status, &decision).await?;
+    Ok(now.checked_add(REFUSED_AGAIN).ok())
+}

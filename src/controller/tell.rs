@@ -1,0 +1,133 @@
+//! Telling what happened: as Events, to webhooks that asked for events, and to
+//! chats. Nothing here is waited for.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference, Secret},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ApiResource};
+
+use super::{Shared, ask};
+use crate::{
+    api::{
+        AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
+        canary::{Alert, HookType, Severity},
+    },
+    engine::Report,
+    gates::webhook::{self, Subject},
+    notify::{self, Destination},
+    workload::FIELD_MANAGER,
+};
+
+/// Tells whatever is new in a report; `status` is what it came to.
+pub fn tell(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+    let happened = report.before.iter().chain([report]).filter(|report| report.news);
+    for report in happened {
+        write_event(shared, canary, report);
+        tell_webhooks(shared, canary, status, report);
+    }
+    tell_chats(shared, canary, status, report);
+}
+
+/// An Event that cannot be written is lost; the status says it too.
+fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
+    let (name, namespace) = (canary.name_any(), canary.namespace().unwrap_or_default());
+    let severe = report.severity != Severity::Info;
+    match severe {
+        true => tracing::warn!(canary = name, namespace, "{}", report.sentence),
+        false => tracing::info!(canary = name, namespace, "{}", report.sentence),
+    }
+    // Two controllers may begin in the same microsecond; they lose an Event.
+    static COUNT: AtomicI64 = AtomicI64::new(0);
+    let now = shared.clock.now();
+    let number = now.as_microsecond().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
+    let event = Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{number:x}")),
+            namespace: Some(namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some(Canary::api_version(&()).into_owned()),
+            kind: Some(Canary::kind(&()).into_owned()),
+            namespace: Some(namespace.clone()),
+            name: Some(name),
+            uid: canary.metadata.uid.clone(),
+            ..ObjectReference::default()
+        },
+        type_: Some(if severe { "Warning" } else { "Normal" }.to_owned()),
+        reason: Some(report.reason.code().to_owned()),
+        message: Some(report.sentence.clone()),
+        source: Some(EventSource { component: Some(FIELD_MANAGER.to_owned()), host: None }),
+        reporting_component: Some(FIELD_MANAGER.to_owned()),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        count: Some(1),
+        ..Event::default()
+    };
+    let events: Api<Event> = Api::namespaced(shared.client.clone(), &namespace);
+    shared.background.spawn(async move {
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, "an event was lost");
+        }
+    });
+}
+
+fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+    let hooks = canary.spec.analysis.webhooks.iter();
+    for hook in hooks.filter(|hook| hook.type_ == Some(HookType::Event)).cloned() {
+        let about = Subject::of(canary, status);
+        let (message, severity, at) = (report.sentence.clone(), report.severity, shared.clock.now());
+        shared.in_background(async move |shared| {
+            let event = webhook::Event { message: &message, severity, at };
+            match ask::key(&shared, &hook, &about.namespace).await {
+                Ok(key) => _ = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await,
+                Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
+            }
+        });
+    }
+}
+
+fn tell_chats(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+    let notices = notify::notices(canary, status, report, shared.clock.now());
+    if notices.is_empty() {
+        return;
+    }
+    for alert in canary.spec.analysis.alerts.clone() {
+        let wanted: Vec<_> = notices.iter().filter(|notice| notice.is_wanted_by(&alert)).cloned().collect();
+        let own = canary.namespace().unwrap_or_default();
+        if wanted.is_empty() {
+            continue;
+        }
+        shared.in_background(async move |shared| match destination(&shared, &alert, &own).await {
+            Ok(to) => wanted.iter().for_each(|notice| shared.outbox.send(&to, notice)),
+            Err(why) => tracing::warn!(alert = alert.name, why, "an alert has nowhere to go"),
+        });
+    }
+}
+
+async fn destination(shared: &Shared, alert: &Alert, own: &str) -> Result<Arc<Destination>, String> {
+    let reference = &alert.provider_ref;
+    let namespace = reference.namespace.as_deref().unwrap_or(own);
+    let kind = ApiResource::erase::<AlertProvider>(&());
+    shared.caches.need(&kind).await.map_err(|error| error.to_string())?;
+    let Some(provider) = shared.caches.object(&kind, namespace, &reference.name) else {
+        return Err(format!("the AlertProvider {} does not exist in {namespace}", reference.name));
+    };
+    let spec: AlertProviderSpec =
+        serde_json::from_value(provider.data["spec"].clone()).map_err(|error| error.to_string())?;
+    let secret = match &spec.secret_ref {
+        None => None,
+        Some(secret) => {
+            let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
+            secrets.get_opt(&secret.name).await.map_err(|error| error.to_string())?
+        }
+    };
+    let data = secret.and_then(|secret| secret.data).unwrap_or_default();
+    Destination::new(&spec, &data).map(Arc::new).map_err(|error| error.to_string())
+}

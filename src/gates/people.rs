@@ -1,0 +1,308 @@
+//! What people say, written on the Canary: approvals, refusals, commands.
+//!
+//! Guarantees: nothing is written for somebody who may not `update
+//! canaries/approve` there; what others wrote at the same moment is kept; an
+//! answer is written only for a question that waits.
+//!
+//! Caveat: the right is checked here, before the write. Whoever may patch a
+//! Canary can write its annotations with kubectl as well; a cluster that gives
+//! that right to people who must not approve needs an admission policy for
+//! `serin.dev/approvals` and `serin.dev/commands`.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec,
+};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+
+use super::annotations::{Approval, Entry, Order, Said, read, waiting};
+use crate::api::{self, Canary, CanaryStatus};
+use crate::engine::{
+    action::{Moment, Question},
+    command::{Command, Verb},
+};
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever the client's credentials name: for a command line.
+    Myself,
+    /// Somebody whom the caller has authenticated: for a server.
+    Person { user: String, groups: Vec<String> },
+}
+
+/// The Canary that is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+/// Why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no Canary {name} in the namespace {namespace}")]
+    NoSuchCanary { namespace: String, name: String },
+    #[error(
+        "{who} may not do that to {name} in the namespace {namespace}: it takes the right to update canaries/approve{why}"
+    )]
+    NotAllowed { who: String, namespace: String, name: String, why: String },
+    #[error("nothing waits for approval: {0}")]
+    NothingWaits(String),
+    #[error("no gate named {gate} waits for approval; these do: {waiting}")]
+    NoSuchGate { gate: String, waiting: String },
+    #[error("several gates wait for approval: name one of {waiting}")]
+    WhichGate { waiting: String },
+    #[error("the gate {0} is a webhook, whose no only keeps it closed: abort ends the release")]
+    NotForPeople(String),
+    #[error("{0} commands wait to be answered already: is the controller running?")]
+    TooMany(usize),
+    #[error("others kept writing to the Canary at the same moment; try again")]
+    Contended,
+    #[error("cannot {doing}")]
+    Api { doing: &'static str, source: Box<kube::Error> },
+}
+
+/// Opens the gate, or gives the approval, that waits; with several of them
+/// `gate` must name one.
+pub async fn approve(
+    client: &Client,
+    who: &Who,
+    canary: Name<'_>,
+    gate: Option<&str>,
+) -> Result<Question, Refused> {
+    answer(client, who, canary, gate, Said::Yes, "").await
+}
+
+/// Refuses the approval that waits, which rolls the release back.
+pub async fn deny(
+    client: &Client,
+    who: &Who,
+    canary: Name<'_>,
+    gate: Option<&str>,
+    why: &str,
+) -> Result<Question, Refused> {
+    answer(client, who, canary, gate, Said::No, why).await
+}
+
+/// Gives a command. Without a revision it is meant for the one that the Canary
+/// is at now: should another take its place first, the command is refused.
+///
+/// What became of it is in `status.lastCommand`, under the id that is returned.
+pub async fn command(
+    client: &Client,
+    who: &Who,
+    canary: Name<'_>,
+    verb: Verb,
+    revision: Option<&str>,
+) -> Result<Command, Refused> {
+    let by = authorize(client, who, canary).await?;
+    let id = unique();
+    let order = write(client, canary, |found, orders: &mut Vec<Order>| {
+        let last = found.status.as_ref().and_then(|status| status.last_command.as_ref());
+        let pending = orders.iter().filter(|order| last.is_none_or(|last| last.id != order.id)).count();
+        if pending >= MOST_PENDING {
+            return Err(Refused::TooMany(pending));
+        }
+        let meant = revision.map(str::to_owned).or_else(|| present(found.status.as_ref()?, verb));
+        let order = Order {
+            uid: found.metadata.uid.clone(),
+            id: id.clone(),
+            verb,
+            revision: meant,
+            by: by.clone(),
+            at: Some(Timestamp::now()),
+        };
+        orders.push(order.clone());
+        Ok(order)
+    })
+    .await?;
+    Ok(order.into())
+}
+
+const MOST_PENDING: usize = 16;
+
+/// A reason is for people: longer than this it is a document.
+const LONGEST_REASON: usize = 1000;
+
+async fn answer(
+    client: &Client,
+    who: &Who,
+    canary: Name<'_>,
+    gate: Option<&str>,
+    said: Said,
+    why: &str,
+) -> Result<Question, Refused> {
+    let by = authorize(client, who, canary).await?;
+    let why: String = why.trim().trim_end_matches('.').chars().take(LONGEST_REASON).collect();
+    write(client, canary, |found, approvals: &mut Vec<Approval>| {
+        let question = choose(found, gate)?;
+        if said == Said::No && question.kind.is_some() {
+            return Err(Refused::NotForPeople(question.gate));
+        }
+        let step = match question.moment {
+            Moment::Step(step) => Some(step),
+            Moment::Release | Moment::Look { .. } => None,
+        };
+        let approval = Approval {
+            uid: found.metadata.uid.clone(),
+            release: question.release,
+            gate: question.gate.clone(),
+            kind: question.kind,
+            step,
+            answer: said,
+            why: why.clone(),
+            by: by.clone(),
+            at: Timestamp::now(),
+        };
+        // Who answers again has changed their mind.
+        approvals.retain(|old| {
+            (&old.gate, old.kind, old.step, &old.by)
+                != (&approval.gate, approval.kind, approval.step, &approval.by)
+        });
+        approvals.push(approval);
+        Ok(question)
+    })
+    .await
+}
+
+/// The question that is meant, if there is exactly one.
+fn choose(canary: &Canary, gate: Option<&str>) -> Result<Question, Refused> {
+    let mut waiting = waiting(canary);
+    if waiting.is_empty() {
+        let message = canary.status.as_ref().and_then(|status| status.message.as_deref());
+        let message = message.unwrap_or("the controller has not seen this Canary yet");
+        return Err(Refused::NothingWaits(message.to_owned()));
+    }
+    let names = waiting.iter().map(|question| question.gate.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(gate) = gate {
+        waiting.retain(|question| question.gate == gate);
+    }
+    match (waiting.pop(), gate) {
+        (Some(question), _) if waiting.is_empty() => Ok(question),
+        (None, Some(gate)) => Err(Refused::NoSuchGate { gate: gate.to_owned(), waiting: names }),
+        _ => Err(Refused::WhichGate { waiting: names }),
+    }
+}
+
+/// The revision that a command is about as things stand.
+fn present(status: &CanaryStatus, verb: Verb) -> Option<String> {
+    match verb {
+        Verb::Abort | Verb::Promote | Verb::Pause | Verb::Resume => {
+            status.release.as_ref().map(|release| release.revision.clone())
+        }
+        Verb::Retry => status.revisions.as_ref()?.rejected.clone(),
+        Verb::Rollback => status.revisions.as_ref()?.primary.clone(),
+    }
+}
+
+/// Changes one annotation, from what is there at that very moment: the API
+/// server refuses the patch if somebody wrote since, and it is done again.
+async fn write<T: Entry, R>(
+    client: &Client,
+    canary: Name<'_>,
+    change: impl Fn(&Canary, &mut Vec<T>) -> Result<R, Refused>,
+) -> Result<R, Refused> {
+    const TRIES: u32 = 20;
+    let canaries = Api::<Canary>::namespaced(client.clone(), canary.namespace);
+    for attempt in 0..TRIES {
+        let found = canaries.get_opt(canary.name).await.map_err(failed("read the Canary"))?;
+        let found = found.ok_or_else(|| Refused::NoSuchCanary {
+            namespace: canary.namespace.to_owned(),
+            name: canary.name.to_owned(),
+        })?;
+        let mut entries = read::<T>(&found).entries;
+        T::tidy(&mut entries, &found);
+        let result = change(&found, &mut entries)?;
+        let annotations = BTreeMap::from([(T::ANNOTATION, json!(entries).to_string())]);
+        let patch = json!({"metadata": {
+            "resourceVersion": found.resource_version(),
+            "annotations": annotations,
+        }});
+        let params = PatchParams { field_manager: Some("serin-people".to_owned()), ..Default::default() };
+        match canaries.patch_metadata(canary.name, &params, &Patch::Merge(patch)).await {
+            Ok(_) => return Ok(result),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                let pause = 5 + RandomState::new().hash_one(attempt) % (20 * (u64::from(attempt) + 1));
+                tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            Err(error) => return Err(failed("write to the Canary")(error)),
+        }
+    }
+    Err(Refused::Contended)
+}
+
+/// May they? Returns their name, as far as the API server tells it.
+async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Option<String>, Refused> {
+    let attributes = ResourceAttributes {
+        group: Some(api::GROUP.to_owned()),
+        resource: Some("canaries".to_owned()),
+        subresource: Some("approve".to_owned()),
+        verb: Some("update".to_owned()),
+        namespace: Some(canary.namespace.to_owned()),
+        name: Some(canary.name.to_owned()),
+        ..Default::default()
+    };
+    let doing = "ask whether that is allowed";
+    let (name, status) = match who {
+        Who::Myself => {
+            let spec =
+                SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
+            (own_name(client).await?, reviewed.map_err(failed(doing))?.status)
+        }
+        Who::Person { user, groups } => {
+            let spec = SubjectAccessReviewSpec {
+                user: Some(user.clone()),
+                groups: Some(groups.clone()),
+                resource_attributes: Some(attributes),
+                ..Default::default()
+            };
+            let review = SubjectAccessReview { spec, ..Default::default() };
+            let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
+            (Some(user.clone()), reviewed.map_err(failed(doing))?.status)
+        }
+    };
+    match status {
+        Some(status) if status.allowed && status.denied != Some(true) => Ok(name),
+        status => Err(Refused::NotAllowed {
+            who: name.unwrap_or_else(|| "you".to_owned()),
+            namespace: canary.namespace.to_owned(),
+            name: canary.name.to_owned(),
+            why: status
+                .and_then(|status| status.reason)
+                .filter(|why| !why.is_empty())
+                .map(|why| format!(" ({why})"))
+                .unwrap_or_default(),
+        }),
+    }
+}
+
+/// What the API server calls us; servers before 1.28 do not say.
+async fn own_name(client: &Client) -> Result<Option<String>, Refused> {
+    let reviews = Api::<SelfSubjectReview>::all(client.clone());
+    match reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await {
+        Ok(review) => Ok(review.status.and_then(|status| status.user_info).and_then(|user| user.username)),
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 403 => Ok(None),
+        Err(error) => Err(failed("ask who we are")(error)),
+    }
+}
+
+fn failed(doing: &'static str) -> impl Fn(kube::Error) -> Refused {
+    move |error| Refused::Api { doing, source: Box::new(error) }
+}
+
+/// Sorts by time for people who look at it; 64 random bits keep it unique.
+fn unique() -> String {
+    let now = Timestamp::now();
+    format!("{}-{:016x}", now.as_millisecond(), RandomState::new().hash_one(now.as_nanosecond()))
+}

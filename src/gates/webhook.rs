@@ -1,0 +1,213 @@
+//! Asks a webhook over HTTP.
+//!
+//! The request is Flagger's: a POST of `{name, namespace, phase, checksum,
+//! metadata}`. Promises:
+//!
+//! - a status up to 202 is a yes, any other a no that names the status and the
+//!   first line of the answer; no answer in time is silence, which is neither;
+//! - a question ends: each try has the webhook's timeout, tries are bounded, and
+//!   of an answer only its beginning is read;
+//! - no URL, body or key is ever logged or repeated in a reply: they may hold
+//!   secrets.
+//!
+//! Only silence is tried again. Redirects are not followed: a signed question
+//! is for one receiver.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use jiff::Timestamp;
+use serde::Serialize;
+use sha2::Sha256;
+
+use crate::api::{
+    Canary, CanaryStatus,
+    canary::{Phase, Severity, Webhook},
+};
+use crate::engine::observed::Reply;
+
+/// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
+pub const SIGNATURE: &str = "X-Serin-Signature";
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// A no needs one line, and nobody may fill our memory with more.
+const MOST_READ: usize = 4096;
+const LONGEST_LINE: usize = 200;
+
+/// Which release a webhook is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    pub name: String,
+    pub namespace: String,
+    pub phase: Phase,
+    /// The revision: a receiver tells by it one release from another.
+    pub checksum: String,
+}
+
+impl Subject {
+    /// The release that a status speaks of.
+    pub fn of(canary: &Canary, status: &CanaryStatus) -> Self {
+        let release = status.release.as_ref().map(|release| &release.revision);
+        Self {
+            name: canary.metadata.name.clone().unwrap_or_default(),
+            namespace: canary.metadata.namespace.clone().unwrap_or_default(),
+            phase: status.phase,
+            checksum: release.or(status.last_applied_spec.as_ref()).cloned().unwrap_or_default(),
+        }
+    }
+}
+
+/// Something that happened, for webhooks of the type `event`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event<'a> {
+    pub message: &'a str,
+    pub severity: Severity,
+    pub at: Timestamp,
+}
+
+/// Asks webhooks. One is enough: clones share its connections.
+#[derive(Clone, Debug)]
+pub struct Webhooks {
+    verifying: reqwest::Client,
+    /// For webhooks with `disableTLS`.
+    trusting: reqwest::Client,
+}
+
+/// The HTTP client could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the HTTP client for webhooks")]
+pub struct SetupError(#[from] reqwest::Error);
+
+impl Webhooks {
+    /// A default crypto provider of rustls must be installed before.
+    pub fn new() -> Result<Self, SetupError> {
+        let builder = || {
+            reqwest::Client::builder()
+                .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
+                .redirect(reqwest::redirect::Policy::none())
+                .pool_idle_timeout(Duration::from_secs(30))
+        };
+        Ok(Self {
+            verifying: builder().build()?,
+            trusting: builder().tls_danger_accept_invalid_certs(true).build()?,
+        })
+    }
+
+    /// Asks, and waits for the answer; `key` signs the question.
+    pub async fn ask(&self, hook: &Webhook, about: &Subject, key: Option<&[u8]>) -> Reply {
+        self.post(hook, body(about, &hook.metadata), key).await
+    }
+
+    /// Tells of an event. The answer is for the log only.
+    pub async fn tell(
+        &self,
+        hook: &Webhook,
+        about: &Subject,
+        event: &Event<'_>,
+        key: Option<&[u8]>,
+    ) -> Reply {
+        let mut metadata = hook.metadata.clone();
+        let kind = if event.severity == Severity::Info { "Normal" } else { "Warning" };
+        metadata.extend([
+            ("eventMessage".to_owned(), event.message.to_owned()),
+            ("eventType".to_owned(), kind.to_owned()),
+            ("timestamp".to_owned(), event.at.as_millisecond().to_string()),
+        ]);
+        self.post(hook, body(about, &metadata), key).await
+    }
+
+    async fn post(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> Reply {
+        let timeout = hook.timeout.map_or(TIMEOUT, |timeout| timeout.get());
+        let client = if hook.disable_tls { &self.trusting } else { &self.verifying };
+        let mut request =
+            client.post(&hook.url).header(reqwest::header::CONTENT_TYPE, "application/json").timeout(timeout);
+        if let Some(key) = key {
+            request = request.header(SIGNATURE, signature(key, &body));
+        }
+        let request = match request.body(body).build() {
+            Ok(request) => request,
+            // What cannot be sent will not be answered, however often.
+            Err(error) => return Reply::Silence { why: format!("cannot ask: {}", plainly(error)) },
+        };
+        let mut pause = FIRST_PAUSE;
+        for left in (0..=hook.retries.unwrap_or(0)).rev() {
+            let Some(attempt) = request.try_clone() else { break };
+            match client.execute(attempt).await {
+                Ok(response) => return reply(response).await,
+                Err(error) if left == 0 => {
+                    let why = match error.is_timeout() {
+                        true => format!("no answer within {timeout:?}"),
+                        false => format!("no answer: {}", plainly(error)),
+                    };
+                    return Reply::Silence { why };
+                }
+                Err(_) => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Reply::Silence { why: "no answer".to_owned() }
+    }
+}
+
+/// `sha256=` and the HMAC of the body, in hexadecimal digits.
+pub fn signature(key: &[u8], body: &[u8]) -> String {
+    let mut text = "sha256=".to_owned();
+    // An HMAC takes keys of any length, so there is always one.
+    if let Ok(mut hmac) = Hmac::<Sha256>::new_from_slice(key) {
+        hmac.update(body);
+        text.extend(hmac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")));
+    }
+    text
+}
+
+fn body(about: &Subject, metadata: &BTreeMap<String, String>) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Payload<'a> {
+        name: &'a str,
+        namespace: &'a str,
+        phase: Phase,
+        checksum: &'a str,
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        metadata: &'a BTreeMap<String, String>,
+    }
+    let Subject { name, namespace, phase, checksum } = about;
+    // Texts and a map of texts: there is nothing that JSON could not say.
+    serde_json::to_vec(&Payload { name, namespace, phase: *phase, checksum, metadata }).unwrap_or_default()
+}
+
+async fn reply(mut response: reqwest::Response) -> Reply {
+    let status = response.status();
+    if status.as_u16() <= 202 {
+        return Reply::Yes { by: None };
+    }
+    // A no is a no, also when the rest of it got lost.
+    let mut text = Vec::new();
+    while let Ok(Some(chunk)) = response.chunk().await {
+        let room = MOST_READ - text.len();
+        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if text.len() == MOST_READ {
+            break;
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let line: String = line.chars().filter(|c| !c.is_control()).take(LONGEST_LINE).collect();
+    let line = line.trim_end_matches('.');
+    let why = if line.is_empty() { status.to_string() } else { format!("{status}: {line}") };
+    Reply::No { by: None, why }
+}
+
+/// The error and its causes, without the URL.
+fn plainly(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

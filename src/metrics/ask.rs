@@ -1,0 +1,397 @@
+//! From what people wrote to what is asked. Pure: everything that can be known
+//! to be wrong without asking is refused here, with what to write instead.
+
+use crate::{
+    analysis::measurement::Arms,
+    api::{
+        AnalysisTemplateSpec, Canary,
+        analysis_template::{Counts, MetricProvider, MetricProviderType},
+        canary::{Metric, Provider, metric::BUILT_IN},
+        judge::JudgeType,
+    },
+};
+
+use super::{
+    Abilities, CountQueries, Form, Part, Query,
+    builtin::{self, BuiltIn},
+    prometheus, scrape,
+    selector::{BadSelector, Selection},
+    template::{Arm, TemplateError, Words},
+};
+
+/// One question, and whom to ask.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ask {
+    /// Whose metric it is. What a source remembers, it remembers by this.
+    pub of: MetricOf,
+    pub provider: MetricProvider,
+    /// The Secret that the provider needs.
+    pub secret: Option<SecretName>,
+    pub query: Query,
+    pub reduce: Option<Reduce>,
+}
+
+/// A metric of a Canary.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MetricOf {
+    pub namespace: String,
+    pub canary: String,
+    pub metric: String,
+}
+
+/// Where a Secret is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretName {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// What becomes of an answer that says more than the judge wants to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Reduce {
+    /// The canary's histogram becomes the duration, in milliseconds, that this
+    /// share of its requests stayed within.
+    Quantile(f64),
+}
+
+/// What a metric is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub canary: &'a Canary,
+    /// Who carries the weights: `spec.provider`, or what stands in for it.
+    pub mesh: Provider,
+    /// The Prometheus that the controller was started with. Without one here
+    /// or in the Canary, built-in metrics are read from the pods themselves.
+    pub metrics_server: Option<&'a str>,
+}
+
+/// A template and where it was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Template<'a> {
+    pub name: &'a str,
+    /// Where its Secrets are: its own namespace, or for a
+    /// ClusterAnalysisTemplate that of the controller.
+    pub namespace: &'a str,
+    pub spec: &'a AnalysisTemplateSpec,
+}
+
+/// Why a metric cannot be measured.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(
+        "{template}: {field} asks the same of canary and primary; tell them apart with {{{{ target }}}} or {{{{ arm }}}}"
+    )]
+    SameForBothArms { template: String, field: &'static str },
+    #[error(
+        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, or scrape to read the pods"
+    )]
+    Provider { template: String, provider: String },
+    #[error(
+        "{what} is PromQL and there is no Prometheus to ask; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
+    )]
+    NoPrometheus { what: String },
+    #[error(
+        "{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090"
+    )]
+    Address { address: String },
+    #[error("judge {judge} needs {needs}, which {what} does not give; {instead}")]
+    Form { judge: &'static str, needs: &'static str, what: String, instead: &'static str },
+    #[error("{metric} is not built in for provider {mesh:?}; measure it with a template")]
+    BuiltIn { metric: String, mesh: Provider },
+    #[error("{metric} measures nothing; set templateRef, or use a built-in name")]
+    Nothing { metric: String },
+    #[error(
+        "{template}: {field} is a rate, and rates cannot be counted; write the counter itself, such as http_requests_total"
+    )]
+    Rate { template: String, field: &'static str },
+    #[error("{template}: {field}: {why}")]
+    Selector { template: String, field: &'static str, why: BadSelector },
+}
+
+impl Ask {
+    /// How a metric of a Canary is measured for its judge.
+    pub fn new(
+        subject: &Subject<'_>,
+        metric: &Metric,
+        template: Option<&Template<'_>>,
+        judge: JudgeType,
+    ) -> Result<Self, Refusal> {
+        let writer = Writer { subject, metric };
+        match (template, BuiltIn::named(&metric.name), &metric.query) {
+            (Some(template), _, _) => writer.templated(template, judge),
+            (None, Some(built_in), _) => writer.built_in(built_in, judge),
+            (None, None, Some(query)) => writer.inline(query, judge),
+            (None, None, None) => Err(Refusal::Nothing { metric: metric.name.clone() }),
+        }
+    }
+
+    /// Is it answered by reading the pods themselves?
+    pub fn reads_pods(&self) -> bool {
+        self.provider.type_ == MetricProviderType::Scrape
+    }
+}
+
+/// What a kind of source can give; nothing for one that cannot be asked.
+pub fn abilities(provider: MetricProviderType) -> Option<Abilities> {
+    match provider {
+        MetricProviderType::Prometheus => Some(prometheus::ABILITIES),
+        MetricProviderType::Scrape => Some(scrape::ABILITIES),
+        _ => None,
+    }
+}
+
+struct Writer<'a> {
+    subject: &'a Subject<'a>,
+    metric: &'a Metric,
+}
+
+impl Writer<'_> {
+    fn built_in(&self, built_in: BuiltIn, judge: JudgeType) -> Result<Ask, Refusal> {
+        let Subject { canary, mesh, .. } = self.subject;
+        let Some(server) = self.server() else {
+            let (query, reduce) = match (built_in, judge) {
+                (_, JudgeType::MannWhitney) => {
+                    return Err(self.lacks(
+                        judge,
+                        "the scrape source",
+                        Form::Samples,
+                        "use judge sequential",
+                    ));
+                }
+                (BuiltIn::SuccessRate, _) => (builtin::scraped_requests(), None),
+                (BuiltIn::Duration, JudgeType::Sequential) => (builtin::scraped_durations(), None),
+                (BuiltIn::Duration, JudgeType::Threshold) => {
+                    (builtin::scraped_durations(), Some(Reduce::Quantile(builtin::QUANTILE)))
+                }
+            };
+            return Ok(self.ask(provider(MetricProviderType::Scrape, None), None, query, reduce));
+        };
+        let words = Words::of(canary, self.metric, &Default::default());
+        let table = builtin::Table::of(*mesh, &words)
+            .ok_or_else(|| Refusal::BuiltIn { metric: self.metric.name.clone(), mesh: *mesh })?;
+        let query = match (built_in, judge) {
+            (_, JudgeType::Threshold) => Query::Scalar(table.scalar(built_in, Arm::Canary)),
+            (_, JudgeType::MannWhitney) => {
+                Query::Samples(Arm::both().map(|arm| table.scalar(built_in, *arm)))
+            }
+            (BuiltIn::SuccessRate, JudgeType::Sequential) => table.requests(),
+            (BuiltIn::Duration, JudgeType::Sequential) => table.durations(),
+        };
+        Ok(self.ask(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
+    }
+
+    fn inline(&self, query: &str, judge: JudgeType) -> Result<Ask, Refusal> {
+        let what = format!("query of metric {}", self.metric.name);
+        let server = self.server().ok_or_else(|| Refusal::NoPrometheus { what: what.clone() })?;
+        let words = Words::of(self.subject.canary, self.metric, &Default::default());
+        let query = match judge {
+            JudgeType::Threshold => Query::Scalar(words.fill(&what, "query", query, Arm::Canary)?),
+            JudgeType::MannWhitney => Query::Samples(both(&words, &what, "query", query, true)?),
+            JudgeType::Sequential => {
+                return Err(self.lacks(
+                    judge,
+                    &what,
+                    Form::Counts,
+                    "move it to an AnalysisTemplate with counts or histogram, or set thresholdRange",
+                ));
+            }
+        };
+        Ok(self.ask(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
+    }
+
+    fn templated(&self, template: &Template<'_>, judge: JudgeType) -> Result<Ask, Refusal> {
+        let spec = template.spec;
+        let name = format!("template {}", template.name);
+        let Some(abilities) = abilities(spec.provider.type_) else {
+            let provider = format!("{:?}", spec.provider.type_).to_lowercase();
+            return Err(Refusal::Provider { template: name, provider });
+        };
+        let words = Words::of(self.subject.canary, self.metric, &spec.variables);
+        let scraped = spec.provider.type_ == MetricProviderType::Scrape;
+        let apart = !scraped;
+        let counts = |counts: &Counts| count_queries(&words, &name, counts, apart);
+        let histogram = |query: &String| -> Result<Query, Refusal> {
+            counter(&name, "histogram", query)?;
+            Ok(Query::Histogram(both(&words, &name, "histogram", query, apart)?))
+        };
+        let (query, reduce) = match (judge, &spec.query, &spec.counts, &spec.histogram) {
+            (JudgeType::Threshold, Some(query), _, _) => {
+                (Query::Scalar(words.fill(&name, "query", query, Arm::Canary)?), None)
+            }
+            (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
+            (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
+            (JudgeType::Threshold, None, None, Some(query)) => {
+                (histogram(query)?, Some(Reduce::Quantile(builtin::QUANTILE)))
+            }
+            (JudgeType::MannWhitney, Some(query), _, _) => {
+                (Query::Samples(both(&words, &name, "query", query, apart)?), None)
+            }
+            (JudgeType::Sequential, _, None, None) => {
+                let instead = "add counts or histogram to the template, or set thresholdRange";
+                return Err(self.lacks(judge, &name, Form::Counts, instead));
+            }
+            (JudgeType::MannWhitney, None, _, _) => {
+                return Err(self.lacks(
+                    judge,
+                    &name,
+                    Form::Samples,
+                    "add query to the template, or use judge sequential",
+                ));
+            }
+            (JudgeType::Threshold, None, None, None) => {
+                return Err(Refusal::Nothing { metric: self.metric.name.clone() });
+            }
+        };
+        if !abilities.include(query.form()) {
+            let source = format!("provider {:?}", spec.provider.type_).to_lowercase();
+            return Err(self.lacks(judge, &source, query.form(), "use another provider, or another judge"));
+        }
+        if scraped {
+            check_selectors(&name, &query)?;
+        }
+        let mut asked = spec.provider.clone();
+        if asked.type_ == MetricProviderType::Prometheus {
+            let server = asked.address.as_deref().or_else(|| self.server());
+            asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
+        }
+        let secret = spec
+            .provider
+            .secret_ref
+            .as_ref()
+            .map(|secret| SecretName { namespace: template.namespace.to_owned(), name: secret.name.clone() });
+        Ok(self.ask(asked, secret, query, reduce))
+    }
+
+    /// The Prometheus for what names none of its own.
+    fn server(&self) -> Option<&str> {
+        let own = self.subject.canary.spec.metrics_server.as_deref();
+        own.or(self.subject.metrics_server).filter(|server| !server.is_empty())
+    }
+
+    fn ask(
+        &self,
+        provider: MetricProvider,
+        secret: Option<SecretName>,
+        query: Query,
+        reduce: Option<Reduce>,
+    ) -> Ask {
+        let metadata = &self.subject.canary.metadata;
+        let of = MetricOf {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            canary: metadata.name.clone().unwrap_or_default(),
+            metric: self.metric.name.clone(),
+        };
+        Ask { of, provider, secret, query, reduce }
+    }
+
+    fn lacks(&self, judge: JudgeType, what: &str, form: Form, instead: &'static str) -> Refusal {
+        let (judge, needs) = match (judge, form) {
+            (JudgeType::Threshold, _) => ("threshold", "a single value"),
+            (JudgeType::Sequential, _) => ("sequential", "counts or a histogram of canary and primary"),
+            (JudgeType::MannWhitney, _) => ("mannWhitney", "points over time of canary and primary"),
+        };
+        Refusal::Form { judge, needs, what: what.to_owned(), instead }
+    }
+}
+
+fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvider {
+    MetricProvider {
+        type_,
+        address,
+        headers: Default::default(),
+        secret_ref: None,
+        region: None,
+        insecure_skip_verify: false,
+        web: None,
+        scrape: None,
+    }
+}
+
+fn address(text: &str) -> Result<String, Refusal> {
+    let refused = || Refusal::Address { address: text.to_owned() };
+    let url = reqwest::Url::parse(text).map_err(|_| refused())?;
+    if ["http", "https"].contains(&url.scheme()) && url.has_host() {
+        Ok(text.to_owned())
+    } else {
+        Err(refused())
+    }
+}
+
+/// One text for each arm, which must differ where the source itself does not
+/// tell the arms apart.
+fn both(
+    words: &Words,
+    template: &str,
+    field: &'static str,
+    text: &str,
+    apart: bool,
+) -> Result<Arms<String>, Refusal> {
+    let arms = Arms {
+        canary: words.fill(template, field, text, Arm::Canary)?,
+        primary: words.fill(template, field, text, Arm::Primary)?,
+    };
+    if apart && arms.canary == arms.primary {
+        return Err(Refusal::SameForBothArms { template: template.to_owned(), field });
+    }
+    Ok(arms)
+}
+
+fn count_queries(words: &Words, template: &str, counts: &Counts, apart: bool) -> Result<Query, Refusal> {
+    for (field, query) in [
+        ("counts.total", Some(&counts.total)),
+        ("counts.good", counts.good.as_ref()),
+        ("counts.bad", counts.bad.as_ref()),
+    ] {
+        query.map_or(Ok(()), |query| counter(template, field, query))?;
+    }
+    let total = both(words, template, "counts.total", &counts.total, apart)?;
+    let (part, good) = match (&counts.good, &counts.bad) {
+        (Some(good), _) => (both(words, template, "counts.good", good, apart)?, true),
+        (None, Some(bad)) => (both(words, template, "counts.bad", bad, apart)?, false),
+        (None, None) => return Err(Refusal::Nothing { metric: template.to_owned() }),
+    };
+    let arm = |part: String, total: String| CountQueries {
+        part: if good { Part::Good(part) } else { Part::Bad(part) },
+        total,
+    };
+    Ok(Query::Counts(Arms {
+        canary: arm(part.canary, total.canary),
+        primary: arm(part.primary, total.primary),
+    }))
+}
+
+/// What is counted must be counters: of rates nobody can tell how many requests
+/// there were.
+fn counter(template: &str, field: &'static str, query: &str) -> Result<(), Refusal> {
+    let rate = ["rate(", "increase(", "delta("].iter().any(|function| query.contains(function));
+    if rate { Err(Refusal::Rate { template: template.to_owned(), field }) } else { Ok(()) }
+}
+
+/// What is scraped is asked for by selectors.
+fn check_selectors(template: &str, query: &Query) -> Result<(), Refusal> {
+    let check = |field, text: &str| match Selection::parse(text) {
+        Ok(_) => Ok(()),
+        Err(why) => Err(Refusal::Selector { template: template.to_owned(), field, why }),
+    };
+    match query {
+        Query::Scalar(text) => check("query", text),
+        Query::Histogram(of) => check("histogram", &of.canary).and(check("histogram", &of.primary)),
+        Query::Samples(of) => check("query", &of.canary).and(check("query", &of.primary)),
+        Query::Counts(arms) => [&arms.canary, &arms.primary]
+            .into_iter()
+            .try_for_each(|arm| check("counts", arm.part.query()).and(check("counts.total", &arm.total))),
+    }
+}
+
+impl BuiltIn {
+    fn named(name: &str) -> Option<Self> {
+        let [success_rate, duration] = BUILT_IN;
+        match name {
+            _ if name == success_rate => Some(Self::SuccessRate),
+            _ if name == duration => Some(Self::Duration),
+            _ => None,
+        }
+    }
+}

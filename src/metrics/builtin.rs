@@ -1,0 +1,302 @@
+//! The metrics that need no query: for each mesh, which counters tell of
+//! requests and durations, and which labels tell the arms apart.
+//!
+//! Names and labels are those that the meshes themselves, and Flagger's queries
+//! to them, use.
+
+use crate::{
+    analysis::measurement::Arms,
+    api::canary::{Provider, TargetKind},
+};
+
+use super::{
+    CountQueries, Part, Query, Unit,
+    template::{Arm, Words},
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltIn {
+    /// Requests without a server error, in percent.
+    SuccessRate,
+    /// 99th percentile of durations, in milliseconds.
+    Duration,
+}
+
+/// Slow is what this share of requests is faster than.
+pub const QUANTILE: f64 = 0.99;
+
+/// The series of one mesh, for one Canary.
+#[derive(Clone, Debug)]
+pub struct Table {
+    series: Series,
+    /// What selects each arm.
+    labels: Arms<String>,
+    interval: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    /// Counts requests.
+    requests: &'static str,
+    /// Selects those without a server error.
+    good: &'static str,
+    /// The histogram of durations, without `_bucket`.
+    durations: &'static str,
+    unit: Unit,
+    /// Selects, of the histogram, what counts as duration.
+    timed: &'static str,
+    /// What stands for a long duration where that is one number.
+    slow: Slow,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Slow {
+    Quantile,
+    /// The mean, which is what Flagger takes here.
+    Mean,
+}
+
+const ISTIO: Series = Series {
+    requests: "istio_requests_total",
+    good: r#"response_code!~"5.*""#,
+    durations: "istio_request_duration_milliseconds",
+    unit: Unit::Milliseconds,
+    timed: "",
+    slow: Slow::Quantile,
+};
+const LINKERD: Series = Series {
+    requests: "response_total",
+    good: r#"classification!="failure""#,
+    durations: "response_latency_ms",
+    ..ISTIO
+};
+const OSM: Series = Series { requests: "osm_request_total", durations: "osm_request_duration_ms", ..ISTIO };
+const ENVOY: Series = Series {
+    requests: "envoy_cluster_upstream_rq",
+    good: r#"envoy_response_code!~"5.*""#,
+    durations: "envoy_cluster_upstream_rq_time",
+    ..ISTIO
+};
+const NGINX: Series = Series {
+    requests: "nginx_ingress_controller_requests",
+    good: r#"status!~"5.*""#,
+    durations: "nginx_ingress_controller_response_duration_seconds",
+    unit: Unit::Seconds,
+    slow: Slow::Mean,
+    ..ISTIO
+};
+/// What the application itself tells.
+const HTTP: Series = Series {
+    requests: "http_request_duration_seconds_count",
+    good: r#"status!~"5.*""#,
+    durations: "http_request_duration_seconds",
+    unit: Unit::Seconds,
+    ..ISTIO
+};
+const TRAEFIK: Series = Series {
+    requests: "traefik_service_request_duration_seconds_count",
+    good: r#"code!~"5..""#,
+    durations: "traefik_service_request_duration_seconds",
+    unit: Unit::Seconds,
+    ..ISTIO
+};
+const SKIPPER: Series = Series {
+    requests: "skipper_response_duration_seconds_count",
+    good: r#"code!~"5..""#,
+    durations: "skipper_serve_route_duration_seconds",
+    unit: Unit::Seconds,
+    slow: Slow::Mean,
+    ..ISTIO
+};
+const APISIX: Series = Series {
+    requests: "apisix_http_status",
+    good: r#"code!~"5..""#,
+    durations: "apisix_http_latency",
+    timed: r#"type="request""#,
+    ..ISTIO
+};
+
+impl Table {
+    /// None for a mesh that says nothing of its own.
+    pub fn of(mesh: Provider, words: &Words) -> Option<Self> {
+        let Words { namespace, target, service, ingress, route, interval, .. } = words;
+        let workload = Arm::both().map(|arm| words.workload(*arm));
+        let (target, route) = (pattern(target), pattern(route));
+        let named = |labels: &dyn Fn(&str) -> String| Arm::both().map(|arm| labels(arm.name()));
+        let pods = || workload.map(|workload| pods(namespace, workload, words.kind));
+        let (kind, label) = match words.kind {
+            TargetKind::DaemonSet => ("DaemonSet", "daemonset"),
+            TargetKind::Deployment | TargetKind::Service => ("Deployment", "deployment"),
+        };
+        let (series, labels) = match mesh {
+            Provider::Istio => {
+                let labels = workload.map(|workload| {
+                    format!(r#"reporter="destination",destination_workload_namespace="{namespace}",destination_workload="{workload}""#)
+                });
+                (ISTIO, labels)
+            }
+            Provider::Linkerd => {
+                let labels = workload.map(|workload| {
+                    format!(r#"namespace="{namespace}",{label}="{workload}",direction="inbound""#)
+                });
+                (LINKERD, labels)
+            }
+            Provider::Osm => {
+                let labels = workload.map(|workload| {
+                    format!(r#"destination_namespace="{namespace}",destination_kind="{kind}",destination_name="{workload}""#)
+                });
+                (OSM, labels)
+            }
+            Provider::AppMesh | Provider::AppMeshV1Beta2 => (ENVOY, pods()),
+            Provider::Kubernetes
+            | Provider::SmiV1Alpha1
+            | Provider::SmiV1Alpha2
+            | Provider::SmiV1Alpha3
+            | Provider::GatewayApiV1
+            | Provider::GatewayApiV1Beta1
+            | Provider::Xds => (HTTP, pods()),
+            Provider::Nginx => {
+                let labels =
+                    |canary| format!(r#"namespace="{namespace}",ingress="{ingress}",canary{canary}"""#);
+                (NGINX, Arms { canary: labels("!="), primary: labels("=") })
+            }
+            Provider::Contour => {
+                let service = pattern(service);
+                (
+                    ENVOY,
+                    named(&|arm| {
+                        format!(r#"envoy_cluster_name=~"{namespace}_{service}-{arm}_[0-9a-zA-Z-]+""#)
+                    }),
+                )
+            }
+            Provider::Gloo => (
+                ENVOY,
+                named(&|arm| {
+                    format!(
+                        r#"envoy_cluster_name=~"{namespace}-{target}-{arm}upstream-[0-9a-zA-Z-]+_[0-9a-zA-Z-]+""#
+                    )
+                }),
+            ),
+            Provider::Kuma => {
+                (ENVOY, named(&|arm| format!(r#"service=~"{target}-{arm}_{namespace}_svc_[0-9a-zA-Z-]+""#)))
+            }
+            Provider::Traefik => (
+                TRAEFIK,
+                named(&|arm| format!(r#"service=~"{namespace}-{target}-{arm}-[0-9a-zA-Z-]+@kubernetescrd""#)),
+            ),
+            Provider::Apisix => {
+                (APISIX, named(&|arm| format!(r#"route=~"{namespace}_{route}-{target}-{arm}_.+""#)))
+            }
+            Provider::Skipper => {
+                let [namespace, ingress, service] = [namespace, ingress, service].map(|name| word(name));
+                let labels = |ingress: &str, arm| {
+                    format!(r#"route=~"kube(ew)?_{namespace}__{ingress}__.*__{service}_{arm}(_[0-9]+)?""#)
+                };
+                let canary = labels(&format!("{ingress}_canary"), "canary");
+                (SKIPPER, Arms { canary, primary: labels(&ingress, "primary") })
+            }
+            // Its revisions are named by Knative, and known only to the router.
+            Provider::Knative => return None,
+        };
+        Some(Self { series, labels, interval: interval.clone() })
+    }
+
+    /// One number about one arm.
+    pub fn scalar(&self, of: BuiltIn, arm: Arm) -> String {
+        let Self { series, interval, .. } = self;
+        let Series { requests, good, durations, timed, slow, unit } = series;
+        let labels = match arm {
+            Arm::Canary => &self.labels.canary,
+            Arm::Primary => &self.labels.primary,
+        };
+        let rate = |name: &str, labels: &str| format!("sum(rate({name}{{{labels}}}[{interval}]))");
+        let milliseconds = match unit {
+            Unit::Seconds => " * 1000",
+            Unit::Milliseconds => "",
+        };
+        match (of, slow) {
+            (BuiltIn::SuccessRate, _) => {
+                format!("{} / {} * 100", rate(requests, &join(labels, good)), rate(requests, labels))
+            }
+            (BuiltIn::Duration, Slow::Quantile) => format!(
+                "histogram_quantile({QUANTILE}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",
+                join(labels, timed)
+            ),
+            (BuiltIn::Duration, Slow::Mean) => {
+                let [sum, count] = ["sum", "count"].map(|part| rate(&format!("{durations}_{part}"), labels));
+                format!("{sum} / {count}{milliseconds}")
+            }
+        }
+    }
+
+    /// Requests of both arms, as counters.
+    pub fn requests(&self) -> Query {
+        let Series { requests, good, .. } = self.series;
+        Query::Counts(self.labels.map(|labels| CountQueries {
+            part: Part::Good(format!("{requests}{{{}}}", join(labels, good))),
+            total: format!("{requests}{{{labels}}}"),
+        }))
+    }
+
+    /// Durations of both arms, as counters.
+    pub fn durations(&self) -> Query {
+        let Series { durations, timed, .. } = self.series;
+        Query::Histogram(self.labels.map(|labels| format!("{durations}_bucket{{{}}}", join(labels, timed))))
+    }
+}
+
+/// Requests as pods and their sidecars count them, whichever is there.
+pub fn scraped_requests() -> Query {
+    let either = r#"code!~"5..",status!~"5..""#;
+    let known = [
+        ("istio_requests_total", r#"reporter="destination""#, ISTIO.good),
+        ("response_total", r#"direction="inbound""#, LINKERD.good),
+        ("http_requests_total", "", either),
+        ("http_request_duration_seconds_count", "", either),
+        ("envoy_cluster_upstream_rq", "", ENVOY.good),
+    ];
+    let any = |good: bool| {
+        let selectors = known.map(|(name, labels, filter)| {
+            format!("{name}{{{}}}", join(labels, if good { filter } else { "" }))
+        });
+        selectors.join(" or ")
+    };
+    let queries = CountQueries { part: Part::Good(any(true)), total: any(false) };
+    Query::Counts(Arms { canary: queries.clone(), primary: queries })
+}
+
+/// Durations in the same way.
+pub fn scraped_durations() -> Query {
+    let known = [
+        r#"istio_request_duration_milliseconds_bucket{reporter="destination"}"#,
+        r#"response_latency_ms_bucket{direction="inbound"}"#,
+        "http_request_duration_seconds_bucket",
+        "envoy_cluster_upstream_rq_time_bucket",
+    ];
+    let any = known.join(" or ");
+    Query::Histogram(Arms { canary: any.clone(), primary: any })
+}
+
+/// The pods of a workload, by how Kubernetes names them.
+fn pods(namespace: &str, workload: &str, kind: TargetKind) -> String {
+    let workload = pattern(workload);
+    let suffix = match kind {
+        TargetKind::DaemonSet => "[0-9a-zA-Z]+",
+        TargetKind::Deployment | TargetKind::Service => "[0-9a-zA-Z]+-[0-9a-zA-Z]+",
+    };
+    format!(r#"kubernetes_namespace="{namespace}",kubernetes_pod_name=~"{workload}-{suffix}""#)
+}
+
+/// The dot is all that a name can hold and a pattern would take for more.
+fn pattern(name: &str) -> String {
+    name.replace('.', "[.]")
+}
+
+/// As Skipper writes names.
+fn word(name: &str) -> String {
+    name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_")
+}
+
+fn join(labels: &str, more: &str) -> String {
+    [labels, more].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
+}

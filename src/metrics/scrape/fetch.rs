@@ -1,0 +1,69 @@
+//! How a pod is reached.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use k8s_openapi::api::core::v1::Pod;
+use reqwest::header::ACCEPT;
+
+use crate::api::analysis_template::ScrapeTarget;
+use crate::metrics::{
+    Endpoint,
+    http::{self, Unread},
+};
+
+/// Gets what is at a URL: from the network, or from pods that have no sockets.
+#[async_trait]
+pub trait Fetch: Send + Sync {
+    /// The body of a good answer, unless it is longer than `limit`; else why
+    /// there is none, in words.
+    async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String>;
+}
+
+/// From the network, straight to the pod.
+pub struct HttpFetch {
+    client: reqwest::Client,
+}
+
+impl HttpFetch {
+    pub fn new() -> Result<Self, reqwest::Error> {
+        // A pod's own certificate, if it has one, names no address.
+        let client = http::client().no_proxy().tls_danger_accept_invalid_certs(true).build()?;
+        Ok(Self { client })
+    }
+}
+
+#[async_trait]
+impl Fetch for HttpFetch {
+    async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String> {
+        let request = self.client.get(url).header(ACCEPT, "text/plain;version=0.0.4");
+        let response = request.send().await.map_err(|error| http::cause(&error))?;
+        if !response.status().is_success() {
+            return Err(format!("it answered {}", response.status()));
+        }
+        match http::body(response, limit).await {
+            Ok(body) => Ok(body.into()),
+            Err(Unread::TooLong) => Err(format!("its answer is longer than {} MiB", limit >> 20)),
+            Err(Unread::Broken(error)) => Err(http::cause(&error)),
+        }
+    }
+}
+
+/// Where a pod shows its metrics: as the template says, else as the pod's
+/// `prometheus.io` annotations say, else at `/metrics` of `port`. None while
+/// the pod has no address, and once it is going.
+pub fn endpoint(pod: &Pod, target: Option<&ScrapeTarget>, port: u16) -> Option<Endpoint> {
+    let metadata = &pod.metadata;
+    let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;
+    if metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let annotation = |name: &str| metadata.annotations.as_ref()?.get(&format!("prometheus.io/{name}"));
+    let port =
+        target.and_then(|target| target.port).or_else(|| annotation("port")?.parse().ok()).unwrap_or(port);
+    let path = target.and_then(|target| target.path.as_ref()).or_else(|| annotation("path"));
+    let path = path.map_or("/metrics", String::as_str);
+    let scheme = annotation("scheme").map_or("http", String::as_str);
+    let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    Some(Endpoint { pod: metadata.uid.clone()?, url: format!("{scheme}://{host}:{port}{slash}{path}") })
+}

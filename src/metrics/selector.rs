@@ -1,0 +1,315 @@
+//! Selectors of series, as PromQL writes them: `name{label="value",other=~"a|b"}`.
+
+use regex::Regex;
+
+/// Which series are meant.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    name: Option<String>,
+    matchers: Vec<Matcher>,
+}
+
+/// One selector, or several joined by `or`: the first whose name is there at
+/// all is meant.
+#[derive(Clone, Debug)]
+pub struct Selection(Vec<Selector>);
+
+#[derive(Clone, Debug)]
+struct Matcher {
+    label: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug)]
+enum Test {
+    Is(String),
+    IsNot(String),
+    Like(Regex),
+    Unlike(Regex),
+}
+
+/// Why a text selects nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSelector {
+    #[error(
+        "{text:?} is no selector of series, such as http_requests_total{{status=~\"5..\"}}: {expected} is missing at {at:?}"
+    )]
+    Expected { text: String, expected: &'static str, at: String },
+    #[error("{pattern:?} is no regular expression: {why}")]
+    Pattern { pattern: String, why: String },
+}
+
+impl Selector {
+    /// The selector that the whole text is.
+    pub fn parse(text: &str) -> Result<Self, BadSelector> {
+        let mut reader = Reader { text, at: 0 };
+        let selector = reader.selector()?;
+        reader.end()?;
+        Ok(selector)
+    }
+
+    /// Can series of this name be meant?
+    pub fn names(&self, name: &str) -> bool {
+        self.name.as_deref().is_none_or(|own| own == name)
+    }
+
+    /// Is the series meant? A label that it has not is empty.
+    pub fn matches<'s>(&self, name: &'s str, label: impl Fn(&str) -> &'s str) -> bool {
+        self.names(name)
+            && self.matchers.iter().all(|matcher| {
+                let value = if matcher.label == "__name__" { name } else { label(&matcher.label) };
+                match &matcher.test {
+                    Test::Is(text) => value == text,
+                    Test::IsNot(text) => value != text,
+                    Test::Like(pattern) => pattern.is_match(value),
+                    Test::Unlike(pattern) => !pattern.is_match(value),
+                }
+            })
+    }
+}
+
+impl Selection {
+    pub fn parse(text: &str) -> Result<Self, BadSelector> {
+        let mut reader = Reader { text, at: 0 };
+        let mut selectors = vec![reader.selector()?];
+        while reader.word("or") {
+            selectors.push(reader.selector()?);
+        }
+        reader.end()?;
+        Ok(Self(selectors))
+    }
+
+    /// The one that is meant among series of these names.
+    pub fn among(&self, there: impl Fn(&Selector) -> bool) -> Option<&Selector> {
+        self.0.iter().find(|selector| there(selector))
+    }
+}
+
+/// The selector that an expression is, or is the sum over.
+pub fn summed(expression: &str) -> Option<&str> {
+    if Selector::parse(expression).is_ok() {
+        return Some(expression.trim());
+    }
+    let mut reader = Reader { text: expression, at: 0 };
+    let opens = reader.take("sum") && reader.grouping() && reader.take("(");
+    reader.space();
+    let from = reader.at;
+    let selector = if opens { reader.selector().ok() } else { None };
+    selector?;
+    let to = reader.at;
+    let closes = reader.take(")") && reader.grouping() && reader.end().is_ok();
+    closes.then(|| expression[from..to].trim())
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl<'t> Reader<'t> {
+    fn rest(&self) -> &'t str {
+        &self.text[self.at..]
+    }
+
+    fn space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_start().len();
+    }
+
+    fn take(&mut self, token: &str) -> bool {
+        self.space();
+        let found = self.rest().starts_with(token);
+        self.at += if found { token.len() } else { 0 };
+        found
+    }
+
+    fn word(&mut self, word: &str) -> bool {
+        self.space();
+        let rest = self.rest();
+        let found = rest.strip_prefix(word).is_some_and(|after| after.starts_with(char::is_whitespace));
+        self.at += if found { word.len() } else { 0 };
+        found
+    }
+
+    /// `by (label, other)`, if it is there; false if it is there and broken.
+    fn grouping(&mut self) -> bool {
+        if !self.take("by") {
+            return true;
+        }
+        let opens = self.take("(");
+        while self.name(false).is_some() && self.take(",") {}
+        opens && self.take(")")
+    }
+
+    fn expected<T>(&self, expected: &'static str) -> Result<T, BadSelector> {
+        let at = self.rest().chars().take(20).collect();
+        Err(BadSelector::Expected { text: self.text.trim().to_owned(), expected, at })
+    }
+
+    fn end(&mut self) -> Result<(), BadSelector> {
+        self.space();
+        if self.rest().is_empty() { Ok(()) } else { self.expected("the end") }
+    }
+
+    fn name(&mut self, colons: bool) -> Option<String> {
+        self.space();
+        let rest = self.rest();
+        let inside = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
+        let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
+        if end == 0 || rest.starts_with(|c: char| c.is_ascii_digit()) {
+            return None;
+        }
+        self.at += end;
+        Some(rest[..end].to_owned())
+    }
+
+    fn selector(&mut self) -> Result<Selector, BadSelector> {
+        let name = self.name(true);
+        let mut matchers = Vec::new();
+        if self.take("{") {
+            while !self.take("}") {
+                matchers.push(self.matcher()?);
+                if !self.take(",") {
+                    if self.take("}") {
+                        break;
+                    }
+                    return self.expected("a comma or }");
+                }
+            }
+        }
+        if name.is_none() && matchers.is_empty() {
+            self.expected("a name")
+        } else {
+            Ok(Selector { name, matchers })
+        }
+    }
+
+    fn matcher(&mut self) -> Result<Matcher, BadSelector> {
+        let Some(label) = self.name(false) else { return self.expected("a label") };
+        let operator = ["=~", "!~", "!=", "="].into_iter().find(|operator| self.take(operator));
+        let Some(operator) = operator else { return self.expected("one of =, !=, =~ and !~") };
+        let value = self.quoted()?;
+        let pattern = |value: String| {
+            Regex::new(&format!("^(?s:{value})$"))
+                .map_err(|why| BadSelector::Pattern { pattern: value, why: why.to_string() })
+        };
+        let test = match operator {
+            "=" => Test::Is(value),
+            "!=" => Test::IsNot(value),
+            "=~" => Test::Like(pattern(value)?),
+            _ => Test::Unlike(pattern(value)?),
+        };
+        Ok(Matcher { label, test })
+    }
+
+    fn quoted(&mut self) -> Result<String, BadSelector> {
+        self.space();
+        let mut chars = self.rest().char_indices();
+        let Some((_, quote @ ('"' | '\'' | '`'))) = chars.next() else {
+            return self.expected("a value in quotes");
+        };
+        let mut value = String::new();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                _ if c == quote => {
+                    self.at += at + c.len_utf8();
+                    return Ok(value);
+                }
+                '\\' if quote != '`' => match chars.next() {
+                    Some((_, 'n')) => value.push('\n'),
+                    Some((_, 't')) => value.push('\t'),
+                    Some((_, c)) => value.push(c),
+                    None => break,
+                },
+                c => value.push(c),
+            }
+        }
+        self.expected("the closing quote")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(selector: &str, name: &str, labels: &[(&str, &'static str)]) -> bool {
+        let label = |key: &str| labels.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| *value);
+        Selector::parse(selector).unwrap().matches(name, label)
+    }
+
+    #[test]
+    fn all_four_comparisons_hold() {
+        let series = [("status", "503"), ("path", "/a")];
+        for (selector, expected) in [
+            ("up", false),
+            ("hits", true),
+            (r#"hits{status="503"}"#, true),
+            (r#"hits{status="5"}"#, false),
+            (r#"hits { status =~ "5.." , path!='/b', }"#, true),
+            (r#"hits{status=~"5"}"#, false),
+            (r#"hits{status!~"5..|4.."}"#, false),
+            (r#"hits{status!=`200`}"#, true),
+            (r#"hits{code!~"5.."}"#, true),
+            (r#"hits{code=""}"#, true),
+            (r#"{__name__=~"hi.*"}"#, true),
+        ] {
+            assert_eq!(matches(selector, "hits", &series), expected, "{selector}");
+        }
+    }
+
+    #[test]
+    fn braces_and_quotes_in_values_are_values() {
+        assert!(matches(r#"a{b="}\"{,"}"#, "a", &[("b", "}\"{,")]));
+        assert!(matches(r#"a{b="x\\.y"}"#, "a", &[("b", "x\\.y")]));
+    }
+
+    #[test]
+    fn what_is_no_selector_is_refused_with_an_example() {
+        for text in
+            ["", "{}", "rate(a[1m])", "a{b}", "a{b=c}", "a{b=\"c\"", "a{b=\"c", "a b", "9a", "a{b=~\"(\"}"]
+        {
+            let error = Selector::parse(text).expect_err(text).to_string();
+            assert!(error.contains("http_requests_total") || error.contains("regular expression"), "{error}");
+        }
+    }
+
+    #[test]
+    fn of_several_the_first_whose_name_is_there_is_meant() {
+        let selection = Selection::parse(r#"a{x="1"} or b or c{y="2"}"#).unwrap();
+        let meant = selection.among(|selector| selector.names("c")).unwrap();
+        assert_eq!(meant.name.as_deref(), Some("c"));
+        assert!(selection.among(|_| false).is_none());
+    }
+
+    #[test]
+    fn a_sum_over_a_selector_is_taken_apart() {
+        let inner = r#"a_bucket{x="1) by (",y=~"b|c"}"#;
+        for expression in [
+            inner.to_owned(),
+            format!("sum({inner})"),
+            format!("sum ( {inner} ) "),
+            format!("sum by (le) ({inner})"),
+            format!("sum by(le,pod)({inner})"),
+            format!("sum({inner}) by (le)"),
+            format!("sum({inner})by(le)"),
+        ] {
+            assert_eq!(summed(&expression), Some(inner), "{expression}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not() {
+        for expression in [
+            "sum(a) + sum(b)",
+            "sum(rate(a[1m]))",
+            "max(a)",
+            "sum(a) by (le) * 2",
+            "sum without (x) (a)",
+            "a + b",
+            "(a)",
+            "sum(a) / sum(b)",
+        ] {
+            assert_eq!(summed(expression), None, "{expression}");
+        }
+        assert_eq!(summed("summary_total"), Some("summary_total"));
+    }
+}

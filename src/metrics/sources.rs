@@ -1,0 +1,115 @@
+//! Every source there is, made when first asked and kept for the next time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::{
+    analysis::measurement::Measurement,
+    api::analysis_template::{MetricProvider, MetricProviderType},
+};
+
+use super::{
+    Ask, Credentials, MetricSource, Reduce, View,
+    prometheus::Prometheus,
+    quantile::quantile,
+    scrape::{Fetch, Scrape},
+};
+
+/// More servers than this are not kept at a time.
+const KEPT: usize = 256;
+
+/// Clones are the same sources.
+#[derive(Clone)]
+pub struct Sources {
+    prometheus: Arc<Mutex<HashMap<Server, Arc<Prometheus>>>>,
+    scrape: Arc<Scrape>,
+}
+
+/// What makes one server, and our way to it, another.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Server {
+    address: String,
+    headers: BTreeMap<String, Vec<String>>,
+    insecure: bool,
+    credentials: Credentials,
+}
+
+impl Sources {
+    /// Pods are read through `fetch`.
+    pub fn new(fetch: Arc<dyn Fetch>) -> Self {
+        Self { prometheus: Arc::default(), scrape: Arc::new(Scrape::new(fetch)) }
+    }
+
+    /// What the source says about the window. `credentials` are what
+    /// [`Ask::secret`] names.
+    pub async fn measure(
+        &self,
+        ask: &Ask,
+        credentials: Option<&Credentials>,
+        view: &View<'_>,
+    ) -> Measurement {
+        let measured = match self.source(ask, credentials) {
+            Ok(source) => source.measure(ask, view).await,
+            Err(why) => Measurement::Unavailable { why },
+        };
+        match (ask.reduce, measured) {
+            (Some(Reduce::Quantile(share)), Measurement::Histogram(arms)) => {
+                quantile(&arms.canary, share).map_or(Measurement::NoData, Measurement::Scalar)
+            }
+            (_, measured) => measured,
+        }
+    }
+
+    /// A window opens at `view.window.until`.
+    pub async fn begin(&self, ask: &Ask, view: &View<'_>) {
+        if ask.reads_pods() {
+            self.scrape.begin(ask, view).await;
+        }
+    }
+
+    /// The Canary is gone, and what was remembered for it.
+    pub fn forget(&self, namespace: &str, canary: &str) {
+        self.scrape.forget(namespace, canary);
+    }
+
+    fn source(&self, ask: &Ask, credentials: Option<&Credentials>) -> Result<Arc<dyn MetricSource>, String> {
+        let credentials = match (&ask.secret, credentials) {
+            (None, _) => Credentials::default(),
+            (Some(_), Some(credentials)) => credentials.clone(),
+            (Some(secret), None) => {
+                return Err(format!("the Secret {} in {} is not there", secret.name, secret.namespace));
+            }
+        };
+        match ask.provider.type_ {
+            MetricProviderType::Scrape => Ok(self.scrape.clone()),
+            MetricProviderType::Prometheus => Ok(self.prometheus(&ask.provider, credentials)?),
+            other => Err(format!("{other:?} cannot be asked by this version")),
+        }
+    }
+
+    fn prometheus(
+        &self,
+        provider: &MetricProvider,
+        credentials: Credentials,
+    ) -> Result<Arc<Prometheus>, String> {
+        let server = Server {
+            address: provider.address.clone().unwrap_or_default(),
+            headers: provider.headers.clone(),
+            insecure: provider.insecure_skip_verify,
+            credentials,
+        };
+        let mut known = self.prometheus.lock();
+        if let Some(prometheus) = known.get(&server) {
+            return Ok(prometheus.clone());
+        }
+        let prometheus = Prometheus::new(provider, &server.credentials).map_err(|error| error.to_string())?;
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        let prometheus = Arc::new(prometheus);
+        known.insert(server, prometheus.clone());
+        Ok(prometheus)
+    }
+}

@@ -1,0 +1,359 @@
+//! Queries with words to fill in.
+//!
+//! Between `{{` and `}}` stand the words that Flagger knows (`name`,
+//! `namespace`, `target`, `service`, `ingress`, `route`, `interval`,
+//! `variables.NAME`) and one more, `arm`: `canary` or `primary`. They mean what
+//! they mean there. Asked about the primary, `target` is the primary's
+//! workload, so that one template serves both arms. Go's way of calling,
+//! `{{ printf "%s-x" target }}` and `{{ index variables "NAME" }}`, is
+//! understood too. A word that nobody knows is an error, never an empty place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use minijinja::value::{Object, Rest};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use parking_lot::Mutex;
+
+use crate::{
+    analysis::measurement::Arms,
+    api::{
+        Canary, Duration,
+        canary::{Metric, TargetKind},
+    },
+};
+
+/// Which side a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    Canary,
+    Primary,
+}
+
+impl Arm {
+    pub const fn both() -> Arms<Arm> {
+        Arms { canary: Arm::Canary, primary: Arm::Primary }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Canary => "canary",
+            Self::Primary => "primary",
+        }
+    }
+}
+
+/// What the words of a query stand for.
+#[derive(Clone, Debug)]
+pub struct Words {
+    pub name: String,
+    pub namespace: String,
+    pub target: String,
+    pub kind: TargetKind,
+    pub service: String,
+    pub ingress: String,
+    pub route: String,
+    pub interval: String,
+    pub variables: BTreeMap<String, String>,
+}
+
+/// Why a query cannot be filled in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    #[error("{template}: {field} uses {word}, which nothing sets; {instead}")]
+    Unknown { template: String, field: &'static str, word: String, instead: String },
+    #[error("{template}: {field} cannot be read: {why}")]
+    Unreadable { template: String, field: &'static str, why: String },
+}
+
+const WORDS: &str = "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
+
+/// A query without an interval looks back this far.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+impl Words {
+    /// The words of a metric; its own variables win over those of its template.
+    pub fn of(canary: &Canary, metric: &Metric, variables: &BTreeMap<String, String>) -> Self {
+        let spec = &canary.spec;
+        let target = spec.target_ref.name.clone();
+        let or_target = |name: Option<&String>| name.cloned().unwrap_or_else(|| target.clone());
+        let mut variables = variables.clone();
+        variables.extend(metric.template_variables.clone());
+        Self {
+            name: canary.metadata.name.clone().unwrap_or_default(),
+            namespace: canary.metadata.namespace.clone().unwrap_or_default(),
+            kind: spec.target_ref.kind,
+            service: or_target(spec.service.as_ref().and_then(|service| service.name.as_ref())),
+            ingress: or_target(spec.ingress_ref.as_ref().map(|ingress| &ingress.name)),
+            route: or_target(spec.route_ref.as_ref().map(|route| &route.name)),
+            interval: whole_milliseconds(metric.interval.unwrap_or(INTERVAL)),
+            target,
+            variables,
+        }
+    }
+
+    /// The workload of an arm.
+    pub fn workload(&self, arm: Arm) -> String {
+        match arm {
+            Arm::Canary => self.target.clone(),
+            Arm::Primary => format!("{}-primary", self.target),
+        }
+    }
+
+    /// The text with every word filled in.
+    pub fn fill(
+        &self,
+        template: &str,
+        field: &'static str,
+        text: &str,
+        arm: Arm,
+    ) -> Result<String, TemplateError> {
+        let missing = Arc::new(Mutex::new(None));
+        let scope = self.scope(arm, &missing);
+        environment().render_named_str("query", &from_go(text), Value::from_object(scope)).map_err(|error| {
+            let template = template.to_owned();
+            match missing.lock().take().filter(|_| error.kind() == ErrorKind::UndefinedError) {
+                Some(word) => TemplateError::Unknown { template, field, instead: instead(&word), word },
+                None => TemplateError::Unreadable { template, field, why: error.to_string() },
+            }
+        })
+    }
+
+    fn scope(&self, arm: Arm, missing: &Arc<Mutex<Option<String>>>) -> Scope {
+        let variables =
+            self.variables.iter().map(|(name, value)| (name.clone(), Value::from(value))).collect();
+        let variables = Scope { prefix: "variables.", words: variables, missing: missing.clone() };
+        let words = [
+            ("name", Value::from(&self.name)),
+            ("namespace", Value::from(&self.namespace)),
+            ("target", Value::from(self.workload(arm))),
+            ("service", Value::from(&self.service)),
+            ("ingress", Value::from(&self.ingress)),
+            ("route", Value::from(&self.route)),
+            ("interval", Value::from(&self.interval)),
+            ("arm", Value::from(arm.name())),
+            ("variables", Value::from_object(variables)),
+        ];
+        let words = words.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Scope { prefix: "", words, missing: missing.clone() }
+    }
+}
+
+fn instead(word: &str) -> String {
+    match word.strip_prefix("variables.") {
+        Some(name) => format!("add {name} to templateVariables of the metric"),
+        None => format!("known are {WORDS}"),
+    }
+}
+
+/// Query languages know no finer unit.
+fn whole_milliseconds(interval: Duration) -> String {
+    let milliseconds = u64::try_from(interval.get().as_millis()).unwrap_or(u64::MAX);
+    Duration::from_millis(milliseconds.max(1)).to_string()
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.add_function("printf", printf);
+    environment
+}
+
+/// Words that remember which of them was asked for and not there.
+#[derive(Debug)]
+struct Scope {
+    prefix: &'static str,
+    words: BTreeMap<String, Value>,
+    missing: Arc<Mutex<Option<String>>>,
+}
+
+impl Object for Scope {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        let key = key.as_str()?;
+        let word = self.words.get(key).cloned();
+        if word.is_none() && key != "printf" {
+            *self.missing.lock() = Some(format!("{}{key}", self.prefix));
+        }
+        word
+    }
+}
+
+/// As much of Go's as queries use.
+fn printf(format: &str, values: Rest<Value>) -> Result<String, Error> {
+    let bad = |why| Error::new(ErrorKind::InvalidOperation, format!("printf {format:?} {why}"));
+    let mut text = String::new();
+    let mut values = values.iter();
+    let mut parts = format.split('%');
+    text.push_str(parts.next().unwrap_or_default());
+    while let Some(part) = parts.next() {
+        if part.is_empty() {
+            text.push('%');
+            text.push_str(parts.next().unwrap_or_default());
+            continue;
+        }
+        let rest =
+            part.strip_prefix(['s', 'v', 'd']).ok_or_else(|| bad("has a verb other than %s, %v and %d"))?;
+        match values.next() {
+            Some(value) if value.is_undefined() => return Err(ErrorKind::UndefinedError.into()),
+            Some(value) => text.push_str(&value.to_string()),
+            None => return Err(bad("has fewer values than verbs")),
+        }
+        text.push_str(rest);
+    }
+    if values.next().is_some() { Err(bad("has more values than verbs")) } else { Ok(text) }
+}
+
+/// Go calls functions without parentheses. Everything else is left alone.
+fn from_go(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("{{") {
+        let Some((inside, after)) = after.split_once("}}") else { break };
+        out.push_str(before);
+        let trimmed = inside.trim_matches('-').trim();
+        let (open, close) = (inside.starts_with('-'), inside.ends_with('-'));
+        let called = match trimmed.split_once(char::is_whitespace) {
+            Some(("printf", values)) => Some(format!("printf({})", arguments(values).join(", "))),
+            Some(("index", values)) => arguments(values)
+                .split_first()
+                .map(|(of, keys)| keys.iter().fold(of.clone(), |of, key| format!("{of}[{key}]"))),
+            _ => None,
+        };
+        match called {
+            Some(call) => {
+                let dash = |is: bool| if is { "-" } else { "" };
+                out.push_str(&format!("{{{{{} {call} {}}}}}", dash(open), dash(close)));
+            }
+            None => out.push_str(&format!("{{{{{inside}}}}}")),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// What stands between spaces, or between quotes.
+fn arguments(text: &str) -> Vec<String> {
+    let mut arguments: Vec<String> = Vec::new();
+    let mut open: Option<char> = None;
+    let mut apart = true;
+    let mut escaped = false;
+    for c in text.chars() {
+        if open.is_none() && c.is_whitespace() {
+            apart = true;
+            continue;
+        }
+        if std::mem::take(&mut apart) {
+            arguments.push(String::new());
+        }
+        match open {
+            None if c == '"' || c == '`' => open = Some(c),
+            Some(quote) if c == quote && !escaped => open = None,
+            _ => {}
+        }
+        escaped = open == Some('"') && c == '\\' && !escaped;
+        if let Some(last) = arguments.last_mut() {
+            last.push(if c == '`' { '"' } else { c });
+        }
+    }
+    arguments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> Words {
+        Words {
+            name: "shop".into(),
+            namespace: "prod".into(),
+            target: "web".into(),
+            kind: TargetKind::Deployment,
+            service: "web-svc".into(),
+            ingress: "web-ing".into(),
+            route: "web-route".into(),
+            interval: "1m".into(),
+            variables: [("path".to_owned(), "/a{1,2}".to_owned())].into(),
+        }
+    }
+
+    #[track_caller]
+    fn check(text: &str, canary: &str) {
+        assert_eq!(words().fill("template t", "query", text, Arm::Canary).unwrap(), canary);
+    }
+
+    #[track_caller]
+    fn refused(text: &str) -> String {
+        words().fill("template errors", "query", text, Arm::Canary).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_words_of_flagger_are_known() {
+        check("{{name}}/{{ namespace }}/{{ target }}/{{ service }}", "shop/prod/web/web-svc");
+        check("{{ ingress }} {{ route }} [{{ interval }}] {{ arm }}", "web-ing web-route [1m] canary");
+        check(
+            r#"x{path="{{ variables.path }}",a=~"{{ target }}-[0-9]+(-[0-9]+)"}"#,
+            r#"x{path="/a{1,2}",a=~"web-[0-9]+(-[0-9]+)"}"#,
+        );
+    }
+
+    #[test]
+    fn calls_in_the_way_of_go_are_understood() {
+        check(
+            r#"r=~"{{ printf "kube(ew)?_%s__%s_canary__.*__%s_canary(_[0-9]+)?" namespace ingress service }}","#,
+            r#"r=~"kube(ew)?_prod__web-ing_canary__.*__web-svc_canary(_[0-9]+)?","#,
+        );
+        check(r#"{{ index variables "path" }}"#, "/a{1,2}");
+        check("a  {{- printf \"%s%%\" target -}}  b", "aweb%b");
+    }
+
+    #[test]
+    fn one_template_serves_both_arms() {
+        let text = "{{ target }} {{ service }}-{{ arm }}";
+        assert_eq!(words().fill("t", "query", text, Arm::Primary).unwrap(), "web-primary web-svc-primary");
+    }
+
+    #[test]
+    fn a_word_that_nobody_sets_is_named_with_its_template() {
+        let error = refused("sum({{ variables.direction }})");
+        assert_eq!(
+            error,
+            "template errors: query uses variables.direction, which nothing sets; add direction to templateVariables of the metric"
+        );
+        let error = refused("sum({{ deployment }})");
+        assert!(
+            error.starts_with("template errors: query uses deployment, which nothing sets; known are name,"),
+            "{error}"
+        );
+        let error = refused(r#"{{ printf "%s" tarjet }}"#);
+        assert!(error.contains("uses tarjet"), "{error}");
+        assert!(refused("{{ index variables \"other\" }}").contains("variables.other"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused() {
+        for text in [
+            "{{ target",
+            "{{ $x := target }}",
+            r#"{{ printf "%q" target }}"#,
+            r#"{{ printf "%s" }}"#,
+            "{% if %}",
+        ] {
+            assert!(refused(text).starts_with("template errors: query cannot be read: "), "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_not_escaped() {
+        let mut words = words();
+        words.variables.insert("html".into(), "<\"&>".into());
+        assert_eq!(words.fill("x.html", "query", "{{ variables.html }}", Arm::Canary).unwrap(), "<\"&>");
+    }
+
+    #[test]
+    fn intervals_are_written_as_query_languages_write_them() {
+        assert_eq!(whole_milliseconds("1.5h".parse().unwrap()), "1h30m");
+        assert_eq!(whole_milliseconds("1s500us".parse().unwrap()), "1s");
+    }
+}

@@ -1,0 +1,183 @@
+//! Who is told what a release has come to: chats and event receivers.
+//!
+//! ```text
+//!   Report ── notices ──▶ Notice ── is_wanted_by(alert)? ──▶ Outbox::send ──▶ Destination
+//! ```
+//!
+//! Each kind of receiver is one file that turns a [`Notice`] into the message
+//! it takes; the [`Outbox`] delivers. Promises: telling never waits and never
+//! fails a release; an alert without a severity is told everything; what a
+//! receiver limits in length is cut before it is sent; addresses and tokens are
+//! never logged.
+
+mod cloud_event;
+mod destination;
+mod discord;
+mod google_chat;
+mod outbox;
+mod rocket;
+mod slack;
+mod teams;
+mod text;
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+pub use destination::{Destination, NoDestination};
+pub use outbox::{Options, Outbox, SetupError};
+
+use crate::api::{
+    Canary, CanaryStatus, Weight,
+    canary::{Alert, Phase, Severity, status::Verdict},
+};
+use crate::engine::report::{Reason, Report};
+
+/// Something worth telling about a Canary.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Notice {
+    pub name: String,
+    pub namespace: String,
+    pub phase: Phase,
+    /// The canary's share of the traffic.
+    pub weight: Weight,
+    /// `2/5`, while a release is under way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    pub severity: Severity,
+    /// One word for programs.
+    pub reason: &'static str,
+    /// The same for people.
+    pub sentence: String,
+    /// The last verdict of each metric.
+    pub metrics: Vec<MetricLine>,
+    pub at: Timestamp,
+}
+
+/// The verdict of one metric.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetricLine {
+    pub name: String,
+    pub verdict: Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub canary: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub primary: Option<f64>,
+    pub reason: String,
+}
+
+/// What of a decision is worth telling, in the order it happened: `status` is
+/// the one that the decision came to.
+pub fn notices(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Vec<Notice> {
+    let told = report.before.iter().chain([report]);
+    told.filter(|report| report.news && is_told(&report.reason) && !is_muted(canary, &report.reason))
+        .map(|report| notice(canary, status, report, at))
+        .collect()
+}
+
+impl Notice {
+    /// Does this alert ask for notices so severe?
+    pub fn is_wanted_by(&self, alert: &Alert) -> bool {
+        self.severity >= alert.severity.unwrap_or_default()
+    }
+
+    /// As Flagger names the author of a message.
+    fn author(&self) -> String {
+        format!("{}.{}", self.name, self.namespace)
+    }
+
+    /// What a message says besides the sentence, each with its title.
+    fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts =
+            vec![("Phase", format!("{:?}", self.phase)), ("Canary weight", format!("{} %", self.weight))];
+        facts.extend(self.step.clone().map(|step| ("Step", step)));
+        facts.extend(self.revision.clone().map(|revision| ("Revision", revision)));
+        facts
+    }
+}
+
+fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Notice {
+    let release = status.release.as_ref().map(|release| &release.revision);
+    let candidate = status.revisions.as_ref().and_then(|revisions| revisions.candidate.as_ref());
+    let metrics = status.metrics.iter().map(|metric| MetricLine {
+        name: metric.name.clone(),
+        verdict: metric.verdict,
+        canary: metric.canary,
+        primary: metric.primary,
+        reason: metric.reason.clone(),
+    });
+    Notice {
+        name: canary.metadata.name.clone().unwrap_or_default(),
+        namespace: canary.metadata.namespace.clone().unwrap_or_default(),
+        phase: status.phase,
+        weight: status.canary_weight,
+        step: status.step.as_ref().map(|step| step.progress.clone()),
+        revision: release.or(candidate).cloned(),
+        severity: report.severity,
+        reason: report.reason.code(),
+        sentence: report.sentence.clone(),
+        metrics: metrics.collect(),
+        at,
+    }
+}
+
+/// A chat is told what people want to know of, not each pod that starts: that
+/// is what events and the dashboard are for.
+fn is_told(reason: &Reason) -> bool {
+    match reason {
+        Reason::TargetMissing
+        | Reason::PrimaryMissing
+        | Reason::Initialized
+        | Reason::Suspended
+        | Reason::Promoted { .. }
+        | Reason::Reverted { .. }
+        | Reason::RestoringPrimary { .. }
+        | Reason::NewRevision { .. }
+        | Reason::Superseded { .. }
+        | Reason::WindowClosed { .. }
+        | Reason::GateClosed { .. }
+        | Reason::CanaryDown
+        | Reason::RoutingUnknown
+        | Reason::HookPending { .. }
+        | Reason::Advanced { .. }
+        | Reason::StepsChanged { .. }
+        | Reason::CheckFailed { .. }
+        | Reason::Inconclusive { .. }
+        | Reason::Paused
+        | Reason::PauseStep { .. }
+        | Reason::AwaitingApproval { .. }
+        | Reason::Promoting { .. }
+        | Reason::RolledBack { .. }
+        | Reason::StaysRolledBack { .. }
+        | Reason::TrafficHeld
+        | Reason::CommandRefused { .. }
+        | Reason::Refused { .. }
+        | Reason::Terminated => true,
+        Reason::CreatingPrimary
+        | Reason::PrimaryStarting { .. }
+        | Reason::EmptyingTarget
+        | Reason::AskingAfterRelease { .. }
+        | Reason::PrimaryNotReady { .. }
+        | Reason::TooManyReleases { .. }
+        | Reason::ClearingCanary
+        | Reason::StartingCanary { .. }
+        | Reason::CanaryNotReady { .. }
+        | Reason::RouteNotInForce { .. }
+        | Reason::Judging { .. }
+        | Reason::Switching
+        | Reason::PrimaryRolling { .. }
+        | Reason::TrafficReturning { .. }
+        | Reason::Reverting => false,
+    }
+}
+
+/// Is it about a webhook with `muteAlert`? How a release ended is told anyway.
+fn is_muted(canary: &Canary, reason: &Reason) -> bool {
+    let (Reason::GateClosed { gate: hook, .. } | Reason::HookPending { hook, .. }) = reason else {
+        return false;
+    };
+    canary.spec.analysis.webhooks.iter().any(|webhook| webhook.mute_alert && webhook.name == *hook)
+}

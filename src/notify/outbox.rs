@@ -1,0 +1,353 @@
+//! Delivers notices without anybody waiting for it.
+//!
+//! Each address has a lane of its own with a short queue and one task that
+//! empties it, so a dead receiver delays nobody else, and one receiver gets its
+//! messages in order. A lane that had nothing to do for a while ends.
+//!
+//! Guarantees: [`Outbox::send`] returns at once; memory is bounded, by dropping
+//! the oldest message of a full lane with a line in the log; a message is tried
+//! a bounded number of times, with growing pauses or when the receiver said to;
+//! an address gets no more than its rate.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use reqwest::{StatusCode, header};
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use super::{Destination, Notice};
+use crate::api::alert_provider::AlertProviderType;
+
+/// How messages are delivered; the default suits every chat we know.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Messages that may wait for one address.
+    pub capacity: usize,
+    /// Addresses that may have messages waiting.
+    pub lanes: usize,
+    pub timeout: Duration,
+    /// How often one message is tried in all.
+    pub tries: u32,
+    /// The pause after the first failure; it doubles with each.
+    pub first_pause: Duration,
+    /// No pause is longer, whatever a receiver says.
+    pub longest_pause: Duration,
+    /// One message per address in this time on average …
+    pub pace: Duration,
+    /// … and so many at once.
+    pub burst: u32,
+    /// A lane ends when it had nothing to do for so long.
+    pub idle: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            capacity: 100,
+            lanes: 1000,
+            timeout: Duration::from_secs(10),
+            tries: 6,
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(60),
+            pace: Duration::from_secs(1),
+            burst: 5,
+            idle: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The HTTP client could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up the HTTP client for notifications")]
+pub struct SetupError(#[from] reqwest::Error);
+
+/// Takes notices and delivers them; clones share it.
+#[derive(Clone)]
+pub struct Outbox(Arc<Inner>);
+
+struct Inner {
+    options: Options,
+    /// For addresses without a proxy of their own.
+    client: reqwest::Client,
+    lanes: Mutex<HashMap<Key, Arc<Lane>>>,
+    runtime: tokio::runtime::Handle,
+    tasks: TaskTracker,
+}
+
+/// What messages have in common that share a lane.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    url: String,
+    proxy: Option<String>,
+}
+
+#[derive(Default)]
+struct Lane {
+    state: Mutex<State>,
+    filled: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Message>,
+    /// One is being delivered.
+    busy: bool,
+}
+
+struct Message {
+    to: Arc<Destination>,
+    body: Value,
+}
+
+impl Outbox {
+    /// Must be called inside the tokio runtime that is to deliver; a default
+    /// crypto provider of rustls must be installed before.
+    pub fn new(options: Options) -> Result<Self, SetupError> {
+        let client = client(&options, None)?;
+        Ok(Self(Arc::new(Inner {
+            options,
+            client,
+            lanes: Mutex::default(),
+            runtime: tokio::runtime::Handle::current(),
+            tasks: TaskTracker::new(),
+        })))
+    }
+
+    /// Queues a notice and returns at once.
+    pub fn send(&self, to: &Arc<Destination>, notice: &Notice) {
+        let inner = &self.0;
+        let key = Key { url: to.url().to_owned(), proxy: to.proxy.clone() };
+        let message = Message { to: to.clone(), body: to.message(notice) };
+        let mut lanes = inner.lanes.lock();
+        if let Some(lane) = lanes.get(&key) {
+            lane.push(message, inner.options.capacity);
+            return;
+        }
+        if lanes.len() >= inner.options.lanes {
+            tracing::warn!(%to, "a notice is dropped: too many receivers have notices waiting");
+            return;
+        }
+        let lane = Arc::new(Lane::default());
+        lane.push(message, inner.options.capacity);
+        lanes.insert(key.clone(), lane.clone());
+        inner.tasks.spawn_on(self.clone().deliver(key, lane), &inner.runtime);
+    }
+
+    /// Waits until everything is delivered or given up, but not longer than
+    /// this; false if something is left. For the end of a process.
+    pub async fn flush(&self, within: Duration) -> bool {
+        let end = Instant::now() + within;
+        loop {
+            let left = self.0.lanes.lock().values().any(|lane| {
+                let state = lane.state.lock();
+                state.busy || !state.queue.is_empty()
+            });
+            if !left || Instant::now() >= end {
+                return !left;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn deliver(self, key: Key, lane: Arc<Lane>) {
+        let options = &self.0.options;
+        let client = match key.proxy.as_deref() {
+            None => Ok(self.0.client.clone()),
+            Some(proxy) => client(options, Some(proxy)),
+        };
+        let mut rate = Rate { free_at: Instant::now(), pace: options.pace, burst: options.burst };
+        loop {
+            let Some(message) = lane.pop() else {
+                let filled = tokio::time::timeout(options.idle, lane.filled.notified()).await;
+                if filled.is_err() && self.remove(&key, &lane) {
+                    return;
+                }
+                continue;
+            };
+            match &client {
+                Ok(client) => {
+                    rate.wait().await;
+                    post(client, &message, options).await;
+                }
+                Err(error) => {
+                    tracing::warn!(to = %message.to, why = plainly(error), "a notice is dropped: the proxy is unusable");
+                }
+            }
+            lane.state.lock().busy = false;
+        }
+    }
+
+    /// Ends a lane, unless something came in meanwhile.
+    fn remove(&self, key: &Key, lane: &Lane) -> bool {
+        let mut lanes = self.0.lanes.lock();
+        let is_empty = lane.state.lock().queue.is_empty();
+        if is_empty {
+            lanes.remove(key);
+        }
+        is_empty
+    }
+}
+
+impl Lane {
+    fn push(&self, message: Message, capacity: usize) {
+        let mut state = self.state.lock();
+        if state.queue.len() >= capacity.max(1) {
+            state.queue.pop_front();
+            tracing::warn!(to = %message.to, "the oldest notice is dropped: the receiver is too slow");
+        }
+        state.queue.push_back(message);
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    fn pop(&self) -> Option<Message> {
+        let mut state = self.state.lock();
+        let message = state.queue.pop_front();
+        state.busy = message.is_some();
+        message
+    }
+}
+
+/// So many at once, and one more each time `pace` has passed.
+struct Rate {
+    /// When everything that was sent is paid for.
+    free_at: Instant,
+    pace: Duration,
+    burst: u32,
+}
+
+impl Rate {
+    async fn wait(&mut self) {
+        let credit = self.pace * self.burst.saturating_sub(1);
+        self.free_at = self.free_at.max(Instant::now());
+        if let Some(at) = self.free_at.checked_sub(credit) {
+            tokio::time::sleep_until(at).await;
+        }
+        self.free_at += self.pace;
+    }
+}
+
+/// What became of one try.
+enum Outcome {
+    Delivered,
+    /// Trying again would not help.
+    Refused(String),
+    /// It may, after this long if the receiver said so.
+    Failed(String, Option<Duration>),
+}
+
+async fn post(client: &reqwest::Client, message: &Message, options: &Options) {
+    let to = &message.to;
+    let mut pause = options.first_pause;
+    for left in (0..options.tries.max(1)).rev() {
+        let (why, asked) = match attempt(client, message, options.timeout).await {
+            Outcome::Delivered => return,
+            Outcome::Refused(why) => {
+                tracing::warn!(%to, why, "a notice was refused");
+                return;
+            }
+            Outcome::Failed(why, asked) => (why, asked),
+        };
+        if left == 0 {
+            tracing::warn!(%to, why, tries = options.tries, "a notice could not be delivered");
+            return;
+        }
+        tracing::debug!(%to, why, "a notice is tried again");
+        // Between half and all of it, so that many do not come back at once.
+        let jitter = 0.5 + (RandomState::new().hash_one(left) % 512) as f64 / 1024.0;
+        let wait = asked.unwrap_or_else(|| pause.mul_f64(jitter)).min(options.longest_pause);
+        tokio::time::sleep(wait).await;
+        pause = (pause * 2).min(options.longest_pause);
+    }
+}
+
+async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration) -> Outcome {
+    let to = &message.to;
+    let mut request = client
+        .post(to.url())
+        .header(header::CONTENT_TYPE, to.content_type())
+        .timeout(timeout)
+        .body(message.body.to_string());
+    if let (AlertProviderType::Slack, Some(token)) = (to.kind, &to.token) {
+        request = request.bearer_auth(token);
+    }
+    let mut response = match request.send().await {
+        Ok(response) => response,
+        Err(error) if error.is_builder() => return Outcome::Refused(plainly(&error)),
+        Err(error) => return Outcome::Failed(plainly(&error), None),
+    };
+    let status = response.status();
+    let asked =
+        response.headers().get(header::RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
+    let text = beginning(&mut response).await;
+    let is_passing = status.is_server_error()
+        || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
+    if is_passing {
+        return Outcome::Failed(status.to_string(), asked);
+    }
+    if !status.is_success() {
+        let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
+        return Outcome::Refused(format!("{status}: {line}"));
+    }
+    // A bot is told of its mistakes in the body.
+    if to.kind == AlertProviderType::Slack
+        && let Ok(answer) = serde_json::from_str::<Value>(&text)
+        && answer["ok"] == false
+    {
+        return Outcome::Refused(answer["error"].as_str().unwrap_or("it does not say why").to_owned());
+    }
+    Outcome::Delivered
+}
+
+/// The beginning of an answer is enough to know, and all that we keep of it.
+async fn beginning(response: &mut reqwest::Response) -> String {
+    const MOST: usize = 16 * 1024;
+    let mut text = Vec::new();
+    while text.len() < MOST {
+        let Ok(Some(chunk)) = response.chunk().await else { break };
+        text.extend_from_slice(&chunk[..chunk.len().min(MOST - text.len())]);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Seconds, or a date.
+fn retry_after(value: &str) -> Option<Duration> {
+    if let Ok(seconds) = value.trim().parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let at = jiff::fmt::rfc2822::parse(value.trim()).ok()?.timestamp();
+    Some(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default())
+}
+
+fn client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(options.timeout)
+        .redirect(reqwest::redirect::Policy::none());
+    if let Some(proxy) = proxy {
+        builder = builder.proxy(reqwest::Proxy::all(proxy)?);
+    }
+    builder.build()
+}
+
+/// The error and its causes, without the URL, which may hold a token.
+fn plainly(error: &reqwest::Error) -> String {
+    use std::error::Error as _;
+    let mut text = match error.is_timeout() {
+        true => "no answer in time".to_owned(),
+        false => "no answer".to_owned(),
+    };
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,36 @@
+//! Rocket.Chat: the attachment that it took over from Slack.
+
+use serde_json::{Value, json};
+
+use super::{Destination, Notice, text};
+use crate::api::canary::Severity;
+
+pub fn message(notice: &Notice, to: &Destination) -> Value {
+    let color = match notice.severity {
+        Severity::Info => "#2eb886",
+        Severity::Warn => "#daa038",
+        Severity::Error => "#a30200",
+    };
+    let fields = notice.facts().into_iter();
+    let mut fields: Vec<Value> =
+        fields.map(|(title, value)| json!({"title": title, "value": value, "short": true})).collect();
+    if !notice.metrics.is_empty() {
+        let table = format!("```\n{}\n```", text::cut(&text::table(&notice.metrics), 3000));
+        fields.push(json!({"title": "Metrics", "value": table, "short": false}));
+    }
+    let mut message = json!({
+        "username": to.username(),
+        "icon_emoji": ":rocket:",
+        "attachments": [{
+            "color": color,
+            "author_name": notice.author(),
+            "text": format!("{}\n`{}`", text::cut(&notice.sentence, 3000), text::bar(notice.weight)),
+            "mrkdwn_in": ["text"],
+            "fields": fields,
+        }],
+    });
+    if let Some(channel) = &to.channel {
+        message["channel"] = json!(channel);
+    }
+    message
+}

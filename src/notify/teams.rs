@@ -1,0 +1,48 @@
+//! Microsoft Teams: an Adaptive Card, which workflows take as well as the
+//! older incoming webhooks.
+
+use serde_json::{Value, json};
+
+use super::{Notice, text};
+use crate::api::canary::Severity;
+
+pub fn message(notice: &Notice) -> Value {
+    let color = match notice.severity {
+        Severity::Info => "Good",
+        Severity::Warn => "Warning",
+        Severity::Error => "Attention",
+    };
+    let facts: Vec<Value> =
+        notice.facts().into_iter().map(|(title, value)| json!({"title": title, "value": value})).collect();
+    let mut body = vec![
+        block(json!({"text": notice.author(), "weight": "Bolder", "size": "Medium", "color": color})),
+        block(json!({"text": text::cut(&notice.sentence, 3000)})),
+        block(json!({"text": text::bar(notice.weight), "fontType": "Monospace"})),
+        json!({"type": "FactSet", "facts": facts}),
+    ];
+    for metric in &notice.metrics {
+        let line = format!("{} ({}): {}", metric.name, text::verdict(metric.verdict), metric.reason);
+        body.push(block(json!({"text": text::cut(&line, 300), "isSubtle": true, "spacing": "Small"})));
+    }
+    // A card of more than 28 KB is refused; nobody reads so far either.
+    body.truncate(40);
+    json!({
+        "type": "message",
+        "attachments": [{
+            "contentType": "application/vnd.microsoft.card.adaptive",
+            "contentUrl": null,
+            "content": {
+                "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+                "type": "AdaptiveCard",
+                "version": "1.4",
+                "body": body,
+            },
+        }],
+    })
+}
+
+fn block(mut block: Value) -> Value {
+    block["type"] = json!("TextBlock");
+    block["wrap"] = json!(true);
+    block
+}

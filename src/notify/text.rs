@@ -1,0 +1,67 @@
+//! Pieces of text that every chat shows.
+
+use std::fmt::Write as _;
+
+use super::MetricLine;
+use crate::api::{Weight, canary::status::Verdict};
+
+/// At most so many characters; what was cut shows.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// The canary's share as a bar of twenty cells. Something is never shown as
+/// nothing, and not all never as all.
+pub fn bar(weight: Weight) -> String {
+    const CELLS: u32 = 20;
+    let hundredths = u32::from(weight.hundredths());
+    let full = match hundredths {
+        0 => 0,
+        10_000 => CELLS,
+        some => ((some * CELLS + 5_000) / 10_000).clamp(1, CELLS - 1),
+    };
+    let cells = |cell: &str, count: u32| cell.repeat(count as usize);
+    format!("{}{} {weight} %", cells("█", full), cells("░", CELLS - full))
+}
+
+/// The metrics as a table in a fixed-width font.
+pub fn table(metrics: &[MetricLine]) -> String {
+    const WIDEST: usize = 40;
+    let name = |metric: &MetricLine| cut(&metric.name, WIDEST);
+    let width = metrics.iter().map(|metric| name(metric).chars().count()).max().unwrap_or(0).max(6);
+    let mut table = format!("{:width$}  {:12}  {:>10}  {:>10}", "metric", "verdict", "canary", "primary");
+    for metric in metrics {
+        let (canary, primary) = (number(metric.canary), number(metric.primary));
+        let verdict = verdict(metric.verdict);
+        let _ = write!(table, "\n{:width$}  {verdict:12}  {canary:>10}  {primary:>10}", name(metric));
+    }
+    table
+}
+
+/// Why each metric that did not pass did not.
+pub fn troubles(metrics: &[MetricLine]) -> Vec<String> {
+    let troubled = metrics.iter().filter(|metric| metric.verdict != Verdict::Pass);
+    troubled.map(|metric| format!("{}: {}", metric.name, metric.reason)).collect()
+}
+
+pub fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Pass => "pass",
+        Verdict::Fail => "fail",
+        Verdict::Inconclusive => "inconclusive",
+    }
+}
+
+fn number(value: Option<f64>) -> String {
+    match value {
+        None => "–".to_owned(),
+        Some(value) if value != 0.0 && (value.abs() < 0.001 || value.abs() >= 1e7) => format!("{value:.2e}"),
+        Some(value) => {
+            let text = format!("{value:.3}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What people said, as it is read.
+
+use serde_json::{Value, json};
+use serin::api::Canary;
+use serin::engine::action::{Moment, Question};
+use serin::engine::command::Verb;
+use serin::engine::observed::Reply;
+use serin::gates::annotations::{APPROVALS, COMMANDS, answers, commands, malformed};
+
+#[test]
+fn what_cannot_be_read_is_told_and_the_rest_counts() {
+    let canary = noted(&[
+        (
+            APPROVALS,
+            r#"[{"release": "three"}, {"release": 3, "gate": "go", "answer": "yes", "at": "1970-01-01T00:00:00Z"}, 7]"#,
+        ),
+        (COMMANDS, "promote!"),
+    ]);
+    let said = answers(&canary);
+    assert_eq!(said.len(), 1);
+    let question = Question { release: 3, gate: "go".to_owned(), kind: None, moment: Moment::Release };
+    assert_eq!((&said[0].question, &said[0].reply), (&question, &Reply::Yes { by: None }));
+    assert!(commands(&canary).is_empty());
+    let told: Vec<String> = malformed(&canary).iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[0].starts_with("entry 1 of the annotation serin.dev/approvals is ignored: "), "{}", told[0]);
+    assert!(told[1].starts_with("entry 3 of"), "{}", told[1]);
+    assert!(
+        told[2].starts_with("the whole of the annotation serin.dev/commands is ignored: "),
+        "{}",
+        told[2]
+    );
+}
+
+#[test]
+fn what_was_said_to_another_canary_does_not_count() {
+    let yes = |uid: &str| {
+        format!(
+            r#"{{"uid": "{uid}", "release": 1, "gate": "go", "answer": "yes", "at": "1970-01-01T00:00:00Z"}}"#
+        )
+    };
+    let order = |uid: &str| format!(r#"{{"uid": "{uid}", "id": "{uid}", "verb": "abort"}}"#);
+    let canary = noted(&[
+        (APPROVALS, &format!("[{}, {}]", yes("mine"), yes("another"))),
+        (COMMANDS, &format!("[{}, {}]", order("another"), order("mine"))),
+    ]);
+    assert_eq!(answers(&canary).len(), 1);
+    let orders = commands(&canary);
+    assert_eq!((orders.len(), orders[0].id.as_str(), orders[0].verb), (1, "mine", Verb::Abort));
+    assert!(malformed(&canary).is_empty());
+}
+
+fn noted(annotations: &[(&str, &str)]) -> Canary {
+    let annotations: serde_json::Map<String, Value> =
+        annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+    serde_json::from_value(json!({
+        "apiVersion": "serin.dev/v1alpha1", "kind": "Canary",
+        "metadata": {"name": "web", "uid": "mine", "annotations": annotations},
+        "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "analysis": {}},
+    }))
+    .expect("a Canary")
+}

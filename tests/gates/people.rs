@@ -1,0 +1,204 @@
+//! What people say, as it is written.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use serin::api::canary::HookType;
+use serin::engine::action::{Moment, Question};
+use serin::engine::command::Verb;
+use serin::engine::observed::Reply;
+use serin::gates::annotations::{answers, commands, waiting};
+use serin::gates::people::{self, Name, Refused, Who};
+
+use crate::world::{World, gate};
+
+pub async fn an_approval_answers_the_question_that_waits(world: World) {
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    let before = world.canary().await;
+    let question = world.approve("alice", None).await.expect("alice may");
+    assert_eq!(waiting(&before), std::slice::from_ref(&question));
+    let after = world.canary().await;
+    let said = answers(&after);
+    assert_eq!(said.len(), 1);
+    assert_eq!(said[0].question, question);
+    assert_eq!(said[0].reply, Reply::Yes { by: Some("alice".to_owned()) });
+    assert_eq!((after.metadata.generation, after.spec), (before.metadata.generation, before.spec));
+
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    let who = world.who("bob");
+    people::deny(&world.client, &who, world.name(), None, " too risky. ").await.expect("bob may");
+    let said = answers(&world.canary().await);
+    let no = Reply::No { by: Some("bob".to_owned()), why: "too risky".to_owned() };
+    assert_eq!(said.last().map(|answer| &answer.reply), Some(&no));
+}
+
+pub async fn who_may_not_approve_is_refused_and_nothing_is_written(world: World) {
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    let before = world.canary().await;
+    let mallory = Who::Person { user: "mallory".to_owned(), groups: vec!["system:authenticated".to_owned()] };
+    for refused in [
+        people::approve(&world.client, &mallory, world.name(), None).await.expect_err("may not"),
+        people::deny(&world.client, &mallory, world.name(), None, "").await.expect_err("may not"),
+        people::command(&world.client, &mallory, world.name(), Verb::Promote, None)
+            .await
+            .expect_err("may not"),
+    ] {
+        assert!(matches!(refused, Refused::NotAllowed { .. }), "{refused:?}");
+        let beginning = format!(
+            "mallory may not do that to web in the namespace {}: it takes the right to update canaries/approve",
+            world.namespace
+        );
+        assert!(refused.to_string().starts_with(&beginning), "{refused}");
+    }
+    let elsewhere = Name { namespace: "default", name: "web" };
+    let refused = people::approve(&world.client, &world.who("alice"), elsewhere, None).await;
+    assert!(
+        matches!(refused, Err(Refused::NotAllowed { .. })),
+        "a right ends with its namespace: {refused:?}"
+    );
+    assert_eq!(world.canary().await.metadata, before.metadata);
+}
+
+pub async fn people_who_write_at_once_are_all_heard(world: World) {
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    let crowd: Vec<String> = (0..6).map(|at| format!("person-{at}")).collect();
+    let approve = crowd.iter().map(|user| async { world.approve(user, None).await });
+    let pause = crowd.iter().map(|user| async {
+        people::command(&world.client, &world.who(user), world.name(), Verb::Pause, None).await
+    });
+    let (approved, paused) =
+        tokio::join!(futures::future::join_all(approve), futures::future::join_all(pause));
+    approved.into_iter().for_each(|result| drop(result.expect("approved")));
+    let ids: Vec<String> = paused.into_iter().map(|result| result.expect("paused").id).collect();
+    let canary = world.canary().await;
+    let mut heard: Vec<String> = answers(&canary)
+        .into_iter()
+        .filter_map(|answer| match answer.reply {
+            Reply::Yes { by } => by,
+            Reply::No { .. } | Reply::Silence { .. } => None,
+        })
+        .collect();
+    heard.sort();
+    assert_eq!(heard, crowd);
+    let orders = commands(&canary);
+    assert_eq!(orders.len(), crowd.len());
+    assert!(ids.iter().all(|id| orders.iter().filter(|order| order.id == *id).count() == 1));
+}
+
+pub async fn who_answers_again_has_changed_their_mind(world: World) {
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    world.approve("alice", None).await.expect("alice may");
+    people::deny(&world.client, &world.who("alice"), world.name(), None, "").await.expect("alice may");
+    world.approve("bob", None).await.expect("bob may");
+    let said: Vec<Reply> = answers(&world.canary().await).into_iter().map(|answer| answer.reply).collect();
+    let no = Reply::No { by: Some("alice".to_owned()), why: String::new() };
+    assert_eq!(said, [no, Reply::Yes { by: Some("bob".to_owned()) }]);
+}
+
+pub async fn only_what_waits_can_be_approved(world: World) {
+    let told = |result: Result<Question, Refused>| result.expect_err("nothing to approve").to_string();
+    let refused = told(world.approve("alice", None).await);
+    assert_eq!(refused, "nothing waits for approval: the controller has not seen this Canary yet");
+    let mut open = gate("go-live", None, Some(2));
+    open["state"] = json!("Open");
+    world.asks(&[open, gate("tests", Some("pre-rollout"), None)]).await;
+    let refused = told(world.approve("alice", None).await);
+    assert_eq!(refused, "nothing waits for approval: Judging.");
+    world.asks(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
+    let refused = told(world.approve("alice", None).await);
+    assert_eq!(refused, "several gates wait for approval: name one of first, second");
+    let refused = told(world.approve("alice", Some("third")).await);
+    assert_eq!(refused, "no gate named third waits for approval; these do: first, second");
+    assert_eq!(world.approve("alice", Some("second")).await.expect("it waits").moment, Moment::Step(2));
+    let gone = Name { namespace: &world.namespace, name: "gone" };
+    let refused = told(people::approve(&world.client, &world.who("alice"), gone, None).await);
+    assert_eq!(refused, format!("there is no Canary gone in the namespace {}", world.namespace));
+}
+
+pub async fn a_webhook_can_be_opened_by_hand_but_not_refused(world: World) {
+    world.asks(&[gate("closed", Some("confirm-promotion"), None)]).await;
+    let refused = people::deny(&world.client, &world.who("alice"), world.name(), None, "").await;
+    assert!(matches!(refused, Err(Refused::NotForPeople(_))), "{refused:?}");
+    world.approve("alice", None).await.expect("alice may");
+    let question = answers(&world.canary().await).remove(0).question;
+    let kind = Some(HookType::ConfirmPromotion);
+    assert_eq!(question, Question { release: 3, gate: "closed".to_owned(), kind, moment: Moment::Release });
+}
+
+pub async fn what_is_over_is_forgotten_when_somebody_writes(world: World) {
+    world.asks(&[gate("go-live", None, Some(2))]).await;
+    world.approve("alice", None).await.expect("alice may");
+    let command = |verb| {
+        let (world, who) = (&world, world.who("alice"));
+        async move { people::command(&world.client, &who, world.name(), verb, None).await.expect("alice may") }
+    };
+    let (pause, resume) = (command(Verb::Pause).await, command(Verb::Resume).await);
+    let answered =
+        json!({"id": resume.id, "verb": "resume", "obeyed": true, "message": "done", "at": Timestamp::now()});
+    world.status(json!({"releases": 4, "lastCommand": answered})).await;
+    let abort = command(Verb::Abort).await;
+    let canary = world.canary().await;
+    let ids: Vec<String> = commands(&canary).into_iter().map(|command| command.id).collect();
+    assert_eq!(ids, [resume.id, abort.id], "the last one answered stays, {} does not", pause.id);
+    world.approve("bob", None).await.expect("bob may");
+    let releases: Vec<u64> =
+        answers(&world.canary().await).iter().map(|answer| answer.question.release).collect();
+    assert_eq!(releases, [4]);
+    for _ in 1..16 {
+        command(Verb::Abort).await;
+    }
+    let refused = people::command(&world.client, &world.who("alice"), world.name(), Verb::Abort, None).await;
+    assert!(matches!(refused, Err(Refused::TooMany(16))), "{refused:?}");
+}
+
+pub async fn a_command_is_meant_for_the_present_revision(world: World) {
+    world.asks(&[]).await;
+    let revisions = json!({"revisions": {"primary": "1-old", "rejected": "1-bad"}});
+    world.status(revisions).await;
+    let meant = |verb, revision| {
+        let (world, who) = (&world, world.who("alice"));
+        async move {
+            people::command(&world.client, &who, world.name(), verb, revision)
+                .await
+                .expect("alice may")
+                .revision
+        }
+    };
+    assert_eq!(meant(Verb::Promote, None).await.as_deref(), Some("1-abc"));
+    assert_eq!(meant(Verb::Retry, None).await.as_deref(), Some("1-bad"));
+    assert_eq!(meant(Verb::Rollback, None).await.as_deref(), Some("1-old"));
+    assert_eq!(meant(Verb::Abort, Some("1-mine")).await.as_deref(), Some("1-mine"));
+}
+
+pub async fn the_command_line_says_yes_and_says_what_is_wrong(world: World) {
+    let (code, _, error) = world.serin(&["approve", "gone"]).await;
+    assert_eq!(
+        (code, error),
+        (1, format!("serin: there is no Canary gone in the namespace {}\n", world.namespace))
+    );
+    world.asks(&[]).await;
+    let (code, _, error) = world.serin(&["approve", "web"]).await;
+    assert_eq!((code, error.as_str()), (1, "serin: nothing waits for approval: Judging.\n"));
+    world.asks(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
+    let (code, text, error) = world.serin(&["approve", "web", "--gate", "second", "--wait", "0s"]).await;
+    assert_eq!((code, text.as_str()), (0, "Approved: second.\n"), "{error}");
+    assert_eq!(answers(&world.canary().await).remove(0).question.gate, "second");
+
+    let answers = async {
+        loop {
+            let canary = world.canary().await;
+            if let Some(command) = commands(&canary).pop() {
+                let last = json!({"id": command.id, "verb": "promote", "obeyed": false,
+                    "message": "the canary is not ready", "at": Timestamp::now()});
+                return world.status(json!({"lastCommand": last})).await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ((code, _, error), ()) = tokio::join!(world.serin(&["promote", "web", "--wait", "30s"]), answers);
+    assert_eq!((code, error.as_str()), (1, "serin: refused to promote: the canary is not ready\n"));
+    let (code, text, error) = world.serin(&["abort", "web", "--wait", "100ms"]).await;
+    assert_eq!((code, text.as_str()), (0, "Asked to abort.\n"), "{error}");
+    assert!(error.starts_with("The controller has not answered"), "{error}");
+}

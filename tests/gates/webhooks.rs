@@ -1,0 +1,205 @@
+//! Programs, asked over real HTTP.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use jiff::Timestamp;
+use serde_json::json;
+use serin::api::canary::{Phase, Severity, Webhook};
+use serin::engine::observed::Reply;
+use serin::gates::webhook::{Event, SIGNATURE, Subject, Webhooks};
+use sha2::Sha256;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::support::{
+    self,
+    receiver::{Receiver, answer},
+};
+
+#[tokio::test]
+async fn a_webhook_is_asked_as_flagger_asks() {
+    let receiver = Receiver::start([]).await;
+    let hook =
+        Webhook { metadata: [("team".to_owned(), "web".to_owned())].into(), ..hook("gate", &receiver.url) };
+    assert_eq!(webhooks().ask(&hook, &subject(), None).await, Reply::Yes { by: None });
+    let got = receiver.got().remove(0);
+    let expected = json!({
+        "name": "web", "namespace": "prod", "phase": "Progressing", "checksum": "1-abc",
+        "metadata": {"team": "web"},
+    });
+    assert_eq!(got.json(), expected);
+    assert_eq!(got.header("content-type"), "application/json");
+    assert_eq!(got.header(SIGNATURE), "", "nobody gave a key");
+}
+
+#[tokio::test]
+async fn an_event_says_what_happened_and_when() {
+    let receiver = Receiver::start([]).await;
+    let metadata =
+        [("team", "web"), ("eventType", "Mine")].map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let hook = Webhook { metadata: metadata.into(), ..hook("events", &receiver.url) };
+    let at = Timestamp::from_millisecond(1_700_000_000_123).unwrap();
+    let event = Event { message: "It is rolled back.", severity: Severity::Error, at };
+    webhooks().tell(&hook, &subject(), &event, None).await;
+    let expected = json!({
+        "team": "web", "eventMessage": "It is rolled back.", "eventType": "Warning", "timestamp": "1700000000123",
+    });
+    assert_eq!(receiver.got()[0].json()["metadata"], expected);
+}
+
+#[tokio::test]
+async fn up_to_202_is_a_yes_and_all_else_a_no_with_its_reason() {
+    for (status, body, expected) in [
+        (200, "", None),
+        (201, "made", None),
+        (202, "", None),
+        (204, "", Some("204 No Content")),
+        (302, "", Some("302 Found")),
+        (403, "\n  closed for today.\r\nsecond line", Some("403 Forbidden: closed for today")),
+        (500, "", Some("500 Internal Server Error")),
+    ] {
+        let receiver = Receiver::start([answer(status, body).header("location", "/elsewhere")]).await;
+        let hook = Webhook { retries: Some(3), ..hook("gate", &receiver.url) };
+        let expected = match expected {
+            None => Reply::Yes { by: None },
+            Some(why) => Reply::No { by: None, why: why.to_owned() },
+        };
+        assert_eq!(webhooks().ask(&hook, &subject(), None).await, expected);
+        assert_eq!(receiver.got().len(), 1, "an answer is an answer: {status}");
+    }
+}
+
+#[tokio::test]
+async fn no_answer_is_silence_and_tells_no_secret() {
+    let url = format!("http://user:hunter2@127.0.0.1:{}/T0/hunter2?token=hunter2", support::free_port());
+    let Reply::Silence { why } = webhooks().ask(&hook("gate", &url), &subject(), None).await else {
+        panic!("nobody is there")
+    };
+    assert!(why.starts_with("no answer: ") && why.contains("refused"), "{why}");
+    assert!(!why.contains("hunter2"), "{why}");
+    let Reply::Silence { why } = webhooks().ask(&hook("gate", "hunter2"), &subject(), None).await else {
+        panic!("that is no URL")
+    };
+    assert!(why.starts_with("cannot ask") && !why.contains("hunter2"), "{why}");
+}
+
+#[tokio::test]
+async fn a_slow_answer_is_silence() {
+    let receiver = Receiver::start([answer(200, "").after(Duration::from_secs(30))]).await;
+    let hook = Webhook { timeout: Some("200ms".parse().unwrap()), ..hook("gate", &receiver.url) };
+    let began = Instant::now();
+    let reply = webhooks().ask(&hook, &subject(), None).await;
+    assert_eq!(reply, Reply::Silence { why: "no answer within 200ms".to_owned() });
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn silence_is_tried_again_as_often_as_asked() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        for _ in 0..2 {
+            drop(listener.accept().await.unwrap());
+        }
+        say_yes(listener.accept().await.unwrap().0).await;
+        listener
+    });
+    let patient = Webhook { retries: Some(2), ..hook("gate", &url) };
+    assert_eq!(webhooks().ask(&patient, &subject(), None).await, Reply::Yes { by: None });
+
+    let listener = server.await.unwrap();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            drop(listener.accept().await.unwrap());
+        }
+        say_yes(listener.accept().await.unwrap().0).await;
+    });
+    let hasty = Webhook { retries: Some(1), ..hook("gate", &url) };
+    assert!(matches!(webhooks().ask(&hasty, &subject(), None).await, Reply::Silence { .. }));
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_cut() {
+    let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024])));
+    let receiver = Receiver::start([answer(500, Body::from_stream(endless))]).await;
+    let began = Instant::now();
+    let Reply::No { why, .. } = webhooks().ask(&hook("gate", &receiver.url), &subject(), None).await else {
+        panic!("it said no")
+    };
+    assert!(why.starts_with("500 Internal Server Error: xxx") && why.len() < 300, "{why}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn the_receiver_can_tell_that_it_was_us() {
+    let receiver = Receiver::start([]).await;
+    webhooks().ask(&hook("gate", &receiver.url), &subject(), Some(b"the key")).await;
+    let got = receiver.got().remove(0);
+    let digits = got.header(SIGNATURE).strip_prefix("sha256=").expect("a signature");
+    let bytes: Vec<u8> =
+        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
+    let verify = |key: &[u8], body: &[u8]| {
+        let mut hmac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+        hmac.update(body);
+        hmac.verify_slice(&bytes).is_ok()
+    };
+    assert!(verify(b"the key", &got.body));
+    assert!(!verify(b"another", &got.body) && !verify(b"the key", b"{}"));
+}
+
+#[tokio::test]
+async fn a_certificate_is_verified_unless_told_not_to() {
+    let webhooks = webhooks();
+    let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+    let config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            if let Ok(stream) = acceptor.accept(stream).await {
+                say_yes(stream).await;
+            }
+        }
+    });
+    let strict = hook("gate", &url);
+    let Reply::Silence { why } = webhooks.ask(&strict, &subject(), None).await else {
+        panic!("nobody vouches for it")
+    };
+    assert!(why.to_lowercase().contains("certificate"), "{why}");
+    let lax = Webhook { disable_tls: true, ..strict };
+    assert_eq!(webhooks.ask(&lax, &subject(), None).await, Reply::Yes { by: None });
+}
+
+fn webhooks() -> Webhooks {
+    support::install_crypto();
+    Webhooks::new().expect("a client")
+}
+
+fn hook(name: &str, url: &str) -> Webhook {
+    Webhook { name: name.to_owned(), url: url.to_owned(), ..Webhook::default() }
+}
+
+fn subject() -> Subject {
+    Subject {
+        name: "web".to_owned(),
+        namespace: "prod".to_owned(),
+        phase: Phase::Progressing,
+        checksum: "1-abc".to_owned(),
+    }
+}
+
+/// An HTTP server of one answer.
+async fn say_yes(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
+    let mut request = [0; 4096];
+    let _ = stream.read(&mut request).await;
+    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
+    let _ = stream.shutdown().await;
+}

@@ -1,0 +1,115 @@
+//! Measurements are what was served: against a real Prometheus and real pods.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod asking;
+mod front;
+mod growth;
+mod pods;
+mod reaching;
+mod scraping;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use serin::analysis::Measurement;
+use serin::analysis::measurement::Arms;
+use serin::api::canary::{Metric, Provider};
+use serin::api::judge::JudgeType;
+use serin::api::{AnalysisTemplateSpec, Canary};
+use serin::metrics::scrape::HttpFetch;
+use serin::metrics::{Ask, Credentials, Endpoint, Refusal, Sources, Subject, Template, View, Window};
+
+/// Two cores shared with a build are slow.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A Canary of the Deployment `web`.
+fn canary(namespace: &str) -> Canary {
+    let manifest = json!({
+        "apiVersion": "serin.dev/v1alpha1",
+        "kind": "Canary",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "service": {"port": 80},
+            "analysis": {"interval": "10s", "threshold": 1, "stepWeight": 10},
+        },
+    });
+    serde_json::from_value(manifest).expect("a Canary")
+}
+
+fn metric(name: &str) -> Metric {
+    Metric { name: name.to_owned(), ..Metric::default() }
+}
+
+fn template(spec: Value) -> AnalysisTemplateSpec {
+    serde_json::from_value(spec).expect("the spec of an AnalysisTemplate")
+}
+
+/// A built-in metric of a Canary without a mesh.
+fn built_in(namespace: &str, name: &str, judge: JudgeType, server: Option<&str>) -> Ask {
+    let canary = canary(namespace);
+    let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    Ask::new(&subject, &metric(name), None, judge).expect("a built-in metric can be asked for")
+}
+
+fn from_template(
+    spec: &AnalysisTemplateSpec,
+    judge: JudgeType,
+    server: Option<&str>,
+) -> Result<Ask, Refusal> {
+    let canary = canary("shop");
+    let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    let template = Template { name: "AnalysisTemplate shop/errors", namespace: "shop", spec };
+    Ask::new(&subject, &metric("errors"), Some(&template), judge)
+}
+
+fn sources() -> Sources {
+    Sources::new(Arc::new(HttpFetch::new().expect("an HTTP client")))
+}
+
+/// What is asked of a source that needs no pods, from `since` until now.
+async fn measure_since(sources: &Sources, ask: &Ask, since: Timestamp) -> Measurement {
+    measure(sources, ask, None, since, &Arms::default()).await
+}
+
+async fn measure(
+    sources: &Sources,
+    ask: &Ask,
+    credentials: Option<&Credentials>,
+    since: Timestamp,
+    pods: &Arms<Vec<Endpoint>>,
+) -> Measurement {
+    let window = Window { since, until: Timestamp::now() };
+    sources.measure(ask, credentials, &View { window, pods }).await
+}
+
+#[track_caller]
+fn unavailable(measured: Measurement) -> String {
+    match measured {
+        Measurement::Unavailable { why } => why,
+        other => panic!("{other:?} is available"),
+    }
+}
+
+/// Asks Prometheus itself until the answer to a query is this number.
+async fn await_value(server: &str, query: &str, expected: f64) {
+    let client = reqwest::Client::new();
+    let began = Instant::now();
+    let mut last = Value::Null;
+    while began.elapsed() < PATIENCE {
+        let request = client.get(format!("{server}/api/v1/query")).query(&[("query", query)]);
+        if let Ok(answer) = request.send().await {
+            last = answer.json().await.unwrap_or_default();
+            let value = last["data"]["result"][0]["value"][1].as_str().and_then(|value| value.parse().ok());
+            if value == Some(expected) {
+                return;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("{query} is not {expected} after {PATIENCE:?} but {last}");
+}

@@ -1,0 +1,482 @@
+//! Who is told what, in which form, and what happens when they do not listen.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod slack_rules;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use serin::api::alert_provider::AlertProviderType;
+use serin::api::canary::status::Verdict;
+use serin::api::canary::{Alert, Phase, Severity};
+use serin::api::{AlertProviderSpec, Canary, CanaryStatus, Weight};
+use serin::engine::report::{Cause, Reason, Report};
+use serin::notify::{Destination, MetricLine, NoDestination, Notice, Options, Outbox, notices};
+use slack_rules::check_slack;
+use support::receiver::{Receiver, answer};
+
+const SENTENCE: &str =
+    "Revision 1-abc is rolled back: request-success-rate failed (98.1 % < 99 % & falling).";
+
+// What is told.
+
+#[test]
+fn an_alert_without_a_severity_is_told_everything() {
+    for (written, told) in [
+        (json!({}), [true, true, true]),
+        (json!({"severity": ""}), [true, true, true]),
+        (json!({"severity": "info"}), [true, true, true]),
+        (json!({"severity": "warn"}), [false, true, true]),
+        (json!({"severity": "error"}), [false, false, true]),
+    ] {
+        let mut alert = json!({"name": "all", "providerRef": {"name": "slack"}});
+        alert.as_object_mut().unwrap().extend(written.as_object().unwrap().clone());
+        let alert: Alert = serde_json::from_value(alert).expect("an alert");
+        let wanted = [Severity::Info, Severity::Warn, Severity::Error]
+            .map(|severity| Notice { severity, ..notice() }.is_wanted_by(&alert));
+        assert_eq!(wanted, told, "{written}");
+    }
+}
+
+#[test]
+fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
+    let status: CanaryStatus = serde_json::from_value(json!({
+        "phase": "Failed", "canaryWeight": 0, "revisions": {"candidate": "1-abc"},
+        "metrics": [{"name": "errors", "verdict": "Fail", "reason": "too many", "canary": 2.5}],
+    }))
+    .expect("a status");
+    let told = |report: &Report| notices(&canary(), &status, report, Timestamp::UNIX_EPOCH);
+    let mut report = Report::from(Reason::RolledBack {
+        revision: "1-abc".to_owned(),
+        cause: Cause::Metric { metric: "errors".to_owned(), why: "too many".to_owned() },
+    });
+    report.before.push(Reason::CheckFailed { failed: 1, threshold: 1, why: "too many".to_owned() }.into());
+    let both = told(&report);
+    let codes: Vec<_> = both.iter().map(|notice| (notice.reason, notice.severity)).collect();
+    assert_eq!(codes, [("CheckFailed", Severity::Warn), ("RolledBack", Severity::Error)]);
+    assert_eq!(both[1].sentence, "Revision 1-abc is rolled back: errors failed (too many).");
+    assert_eq!((both[1].name.as_str(), both[1].namespace.as_str()), ("web", "prod"));
+    assert_eq!(both[1].revision.as_deref(), Some("1-abc"));
+    assert_eq!(both[1].metrics[0].canary, Some(2.5));
+    report.news = false;
+    assert_eq!(told(&report).len(), 1, "the check that failed is still news");
+    assert!(
+        told(&Reason::CanaryNotReady { ready: 1, desired: 3 }.into()).is_empty(),
+        "pods that start are not"
+    );
+}
+
+#[test]
+fn a_muted_webhook_raises_no_alert_but_the_end_of_its_release_does() {
+    let status = CanaryStatus::default();
+    let told = |reason: Reason| notices(&canary(), &status, &reason.into(), Timestamp::UNIX_EPOCH).len();
+    let closed = |gate: &str| Reason::GateClosed { gate: gate.to_owned(), why: String::new() };
+    assert_eq!(told(closed("quiet")), 0);
+    assert_eq!(told(closed("loud")), 1);
+    let cause = Cause::GateExpired { gate: "quiet".to_owned() };
+    assert_eq!(told(Reason::RolledBack { revision: "1-abc".to_owned(), cause }), 1);
+}
+
+// In which form.
+
+#[tokio::test]
+async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
+    let receiver = Receiver::start([]).await;
+    deliver(&destination("slack", &receiver.url), &notice()).await;
+    let got = receiver.await_got(1).await.remove(0);
+    assert_eq!(got.header("content-type"), "application/json; charset=utf-8");
+    let message = got.json();
+    check_slack(&message);
+    assert_eq!(message["channel"], "releases");
+    assert_eq!(message["username"], "bird");
+    let attachment = &message["attachments"][0];
+    assert_eq!(attachment["author_name"], "web.prod");
+    assert_eq!(attachment["color"], "danger");
+    assert_eq!(attachment["text"], SENTENCE.replace('&', "&amp;").replace('<', "&lt;"));
+    assert_eq!(attachment["mrkdwn_in"], json!(["text"]));
+    let fields = json!([
+        {"title": "Phase", "value": "Progressing", "short": true},
+        {"title": "Canary weight", "value": "30 %", "short": true},
+        {"title": "Step", "value": "2/5", "short": true},
+        {"title": "Revision", "value": "1-abc", "short": true},
+    ]);
+    assert_eq!(attachment["fields"], fields);
+    let blocks = message["blocks"].to_string();
+    for part in ["web.prod: Progressing", "██████░░░░░░░░░░░░░░ 30 %", "step 2/5", "98.1 against 99.95"]
+    {
+        assert!(blocks.contains(part), "{part} is not in {blocks}");
+    }
+    let table = message["blocks"][2]["text"]["text"].as_str().expect("the table");
+    let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!(rows[1], ["metric", "verdict", "canary", "primary"]);
+    assert_eq!(rows[2], ["request-success-rate", "fail", "98.1", "99.95"]);
+    assert_eq!(rows[3], ["request-duration", "pass", "120", "–"]);
+}
+
+#[test]
+fn slack_s_rules_hold_for_whatever_is_said() {
+    let to = destination("slack", "http://127.0.0.1/");
+    let long = "<!channel> & a very long text. ".repeat(500);
+    let line = |at: usize| MetricLine {
+        name: format!("{long}{at}"),
+        verdict: Verdict::Inconclusive,
+        canary: Some(1e300),
+        primary: Some(f64::NAN),
+        reason: long.clone(),
+    };
+    for (severity, color) in
+        [(Severity::Info, "good"), (Severity::Warn, "warning"), (Severity::Error, "danger")]
+    {
+        for count in [0, 1, 50] {
+            let hostile = Notice {
+                severity,
+                name: "n".repeat(253),
+                sentence: long.clone(),
+                step: Some(long.clone()),
+                revision: Some(long.clone()),
+                metrics: (0..count).map(line).collect(),
+                ..notice()
+            };
+            let message = to.message(&hostile);
+            check_slack(&message);
+            assert_eq!(message["attachments"][0]["color"], color);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slack_bot_shows_its_token_and_is_not_tried_again_when_refused() {
+    let refusal = r#"{"ok":false,"error":"channel_not_found"}"#;
+    let receiver = Receiver::start([answer(200, refusal)]).await;
+    let secret = secret(&[("token", "xoxb-secret\n"), ("address", &receiver.url)]);
+    let spec = spec("slack", Some("http://ignored.invalid"));
+    let to = Arc::new(Destination::new(&spec, &secret).expect("a destination"));
+    let log = Log::start();
+    deliver(&to, &notice()).await;
+    assert_eq!(receiver.got().len(), 1);
+    let got = &receiver.got()[0];
+    assert_eq!(got.header("authorization"), "Bearer xoxb-secret");
+    check_slack(&got.json());
+    let log = log.text();
+    assert!(log.contains("channel_not_found") && !log.contains("xoxb"), "{log}");
+}
+
+#[test]
+fn a_bot_needs_a_channel_and_everybody_an_address() {
+    let none = BTreeMap::new();
+    let new = |spec: &AlertProviderSpec, secret| Destination::new(spec, secret);
+    assert_eq!(new(&spec("slack", None), &none), Err(NoDestination::NoAddress));
+    let token = secret(&[("token", "xoxb")]);
+    let bot = new(&spec("slack", None), &token).expect("a bot needs no address");
+    assert_eq!(bot.address, "https://slack.com/api/chat.postMessage");
+    let nowhere = AlertProviderSpec { channel: None, ..spec("slack", None) };
+    assert_eq!(new(&nowhere, &token), Err(NoDestination::NoChannel));
+    assert_eq!(new(&spec("gchat", None), &token), Err(NoDestination::NoAddress), "only Slack has bots");
+    let binary = BTreeMap::from([("address".to_owned(), ByteString(vec![0xff]))]);
+    assert_eq!(new(&spec("slack", None), &binary), Err(NoDestination::NotText("address")));
+}
+
+#[test]
+fn every_chat_gets_the_sentence_in_its_own_form() {
+    let teams = destination("msteams", "http://t/").message(&notice());
+    let card = &teams["attachments"][0];
+    assert_eq!(card["contentType"], "application/vnd.microsoft.card.adaptive");
+    assert_eq!(card["content"]["type"], "AdaptiveCard");
+    assert_eq!(card["content"]["body"][0]["color"], "Attention");
+    assert_eq!(card["content"]["body"][1]["text"], SENTENCE);
+
+    let discord = destination("discord", "http://d/").message(&notice());
+    let embed = &discord["embeds"][0];
+    assert_eq!(embed["author"]["name"], "web.prod");
+    assert_eq!(embed["color"], 0xa30200);
+    assert!(embed["description"].as_str().unwrap().starts_with(SENTENCE));
+
+    let rocket = destination("rocket", "http://r/").message(&notice());
+    assert_eq!(rocket["attachments"][0]["author_name"], "web.prod");
+    assert_eq!(rocket["attachments"][0]["color"], "#a30200");
+    assert!(rocket["attachments"][0]["text"].as_str().unwrap().starts_with(SENTENCE));
+
+    let google = destination("gchat", "http://g/").message(&notice());
+    let card = &google["cardsV2"][0]["card"];
+    let text = card["sections"][0]["widgets"][0]["textParagraph"]["text"].as_str().unwrap();
+    assert_eq!(text, SENTENCE.replace('&', "&amp;").replace('<', "&lt;"));
+}
+
+#[test]
+fn no_chat_gets_more_than_it_takes() {
+    let long = "words and more words ".repeat(2000);
+    let metric =
+        |at| MetricLine { name: format!("m{at}"), reason: long.clone(), ..notice().metrics[0].clone() };
+    let hostile = Notice { sentence: long.clone(), metrics: (0..50).map(metric).collect(), ..notice() };
+    for (kind, most) in [("msteams", 28_000), ("discord", 8_000), ("rocket", 10_000), ("gchat", 32_000)] {
+        let message = destination(kind, "http://x/").message(&hostile).to_string();
+        assert!(message.len() <= most, "{kind}: {} bytes", message.len());
+    }
+    let embed = &destination("discord", "http://x/").message(&hostile)["embeds"][0];
+    let length = |value: &Value| value.as_str().unwrap().chars().count();
+    assert!(length(&embed["description"]) <= 4096);
+    let fields = embed["fields"].as_array().unwrap();
+    assert!(fields.len() <= 25 && fields.iter().all(|field| length(&field["value"]) <= 1024));
+    let all = fields.iter().map(|field| length(&field["value"]) + length(&field["name"])).sum::<usize>();
+    assert!(all + length(&embed["description"]) + length(&embed["author"]["name"]) <= 6000);
+}
+
+#[tokio::test]
+async fn a_program_gets_a_cloud_event() {
+    let receiver = Receiver::start([]).await;
+    deliver(&destination("webhook", &receiver.url), &notice()).await;
+    let got = receiver.await_got(1).await.remove(0);
+    assert_eq!(got.header("content-type"), "application/cloudevents+json");
+    let event = got.json();
+    assert_eq!(event["specversion"], "1.0");
+    assert_eq!(event["type"], "dev.serin.canary.RolledBack");
+    assert_eq!(event["source"], "/apis/serin.dev/v1alpha1/namespaces/prod/canaries/web");
+    assert_eq!(event["time"], "1970-01-01T00:00:00Z");
+    assert!(event["id"].as_str().is_some_and(|id| !id.is_empty()));
+    assert_eq!(event["data"]["sentence"], SENTENCE);
+    assert_eq!(event["data"]["weight"], 30);
+    assert_eq!(event["data"]["metrics"][0]["verdict"], "Fail");
+}
+
+// And when they do not listen.
+
+#[tokio::test]
+async fn a_failure_is_tried_again_when_the_receiver_says() {
+    let busy = answer(429, "slow down").header("retry-after", "1");
+    let receiver = Receiver::start([answer(500, "oops"), busy]).await;
+    let began = Instant::now();
+    deliver(&destination("slack", &receiver.url), &notice()).await;
+    let got = receiver.got();
+    assert_eq!(got.len(), 3, "two failures and the delivery");
+    let gaps: Vec<Duration> = got.windows(2).map(|pair| pair[1].at - pair[0].at).collect();
+    assert!(gaps[0] < Duration::from_millis(500), "{gaps:?}");
+    assert!(gaps[1] >= Duration::from_secs(1), "{gaps:?}");
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(got[0].body, got[2].body);
+}
+
+#[tokio::test]
+async fn a_message_that_cannot_be_delivered_is_given_up_and_told_without_its_address() {
+    let receiver = Receiver::start((0..10).map(|_| answer(503, ""))).await;
+    let to = destination("slack", &receiver.url.replace("/hook", "/T0/secret-path"));
+    let log = Log::start();
+    deliver(&to, &notice()).await;
+    assert_eq!(receiver.got().len(), 4, "as often as the options say");
+    let log = log.text();
+    assert!(log.contains("could not be delivered") && log.contains("127.0.0.1"), "{log}");
+    assert!(!log.contains("secret-path") && !format!("{to:?}").contains("secret-path"), "{log}");
+}
+
+#[tokio::test]
+async fn what_is_refused_is_not_tried_again() {
+    let receiver = Receiver::start([answer(404, "no_such_hook")]).await;
+    let log = Log::start();
+    deliver(&destination("slack", &receiver.url), &notice()).await;
+    assert_eq!(receiver.got().len(), 1);
+    assert!(log.text().contains("no_such_hook"));
+}
+
+#[tokio::test]
+async fn a_dead_receiver_blocks_nobody() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let dead = destination("slack", &format!("http://{}/", listener.local_addr().unwrap()));
+    let alive = Receiver::start([]).await;
+    let outbox = outbox(Options { timeout: Duration::from_secs(60), ..quick() });
+    let began = Instant::now();
+    for _ in 0..500 {
+        outbox.send(&dead, &notice());
+    }
+    outbox.send(&destination("slack", &alive.url), &notice());
+    assert!(began.elapsed() < Duration::from_secs(2), "sending took {:?}", began.elapsed());
+    alive.await_got(1).await;
+    assert!(began.elapsed() < Duration::from_secs(5), "the other one waited {:?}", began.elapsed());
+    let began = Instant::now();
+    assert!(!outbox.flush(Duration::from_millis(100)).await, "the dead one has not got anything");
+    assert!(began.elapsed() < Duration::from_secs(2), "flushing took {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_full_queue_drops_the_oldest_and_says_so() {
+    let receiver = Receiver::start([answer(200, "").after(Duration::from_millis(300))]).await;
+    let to = destination("webhook", &receiver.url);
+    let outbox = outbox(Options { capacity: 3, ..quick() });
+    let log = Log::start();
+    let numbered = |at: usize| Notice { sentence: at.to_string(), ..notice() };
+    outbox.send(&to, &numbered(0));
+    receiver.await_got(1).await;
+    for at in 1..=10 {
+        outbox.send(&to, &numbered(at));
+    }
+    assert!(outbox.flush(Duration::from_secs(10)).await);
+    let got: Vec<Value> = receiver.got().iter().map(|got| got.json()["data"]["sentence"].clone()).collect();
+    assert_eq!(got, ["0", "8", "9", "10"]);
+    assert_eq!(log.text().matches("the oldest notice is dropped").count(), 7);
+}
+
+#[tokio::test]
+async fn an_address_gets_no_more_than_its_rate() {
+    let receiver = Receiver::start([]).await;
+    let pace = Duration::from_millis(200);
+    let outbox = outbox(Options { pace, burst: 3, ..quick() });
+    let to = destination("slack", &receiver.url);
+    (0..6).for_each(|_| outbox.send(&to, &notice()));
+    assert!(outbox.flush(Duration::from_secs(10)).await);
+    let got = receiver.got();
+    assert_eq!(got.len(), 6);
+    assert!(got[2].at - got[0].at < pace, "three at once");
+    assert!(got[5].at - got[2].at >= pace * 5 / 2, "then one at a time: {:?}", got[5].at - got[2].at);
+}
+
+#[tokio::test]
+async fn an_idle_lane_ends_and_begins_anew() {
+    let receiver = Receiver::start([]).await;
+    let outbox = outbox(Options { lanes: 1, idle: Duration::from_millis(50), ..quick() });
+    outbox.send(&destination("slack", &receiver.url), &notice());
+    assert!(outbox.flush(Duration::from_secs(10)).await);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let other = Receiver::start([]).await;
+    outbox.send(&destination("slack", &other.url), &notice());
+    other.await_got(1).await;
+}
+
+#[tokio::test]
+async fn a_proxy_is_gone_through() {
+    let proxy = Receiver::start([]).await;
+    let mut to = Destination::clone(&destination("slack", "http://chat.invalid/hook"));
+    to.proxy = Some(proxy.url.replace("/hook", ""));
+    deliver(&Arc::new(to), &notice()).await;
+    let got = proxy.await_got(1).await.remove(0);
+    assert_eq!(got.uri.to_string(), "http://chat.invalid/hook");
+}
+
+#[tokio::test]
+async fn discord_is_spoken_to_in_its_own_way_at_flagger_s_address() {
+    let receiver = Receiver::start([]).await;
+    deliver(&destination("discord", &format!("{}/slack", receiver.url)), &notice()).await;
+    assert_eq!(receiver.await_got(1).await[0].uri.path(), "/hook");
+}
+
+fn notice() -> Notice {
+    let metric = |name: &str, verdict, canary, primary, reason: &str| MetricLine {
+        name: name.to_owned(),
+        verdict,
+        canary,
+        primary,
+        reason: reason.to_owned(),
+    };
+    Notice {
+        name: "web".to_owned(),
+        namespace: "prod".to_owned(),
+        phase: Phase::Progressing,
+        weight: Weight::from_percent(30.0).expect("a weight"),
+        step: Some("2/5".to_owned()),
+        revision: Some("1-abc".to_owned()),
+        severity: Severity::Error,
+        reason: "RolledBack",
+        sentence: SENTENCE.to_owned(),
+        metrics: vec![
+            metric("request-success-rate", Verdict::Fail, Some(98.1), Some(99.95), "98.1 against 99.95"),
+            metric("request-duration", Verdict::Pass, Some(120.0), None, "fast enough"),
+        ],
+        at: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn canary() -> Canary {
+    serde_json::from_value(json!({
+        "apiVersion": "serin.dev/v1alpha1",
+        "kind": "Canary",
+        "metadata": {"name": "web", "namespace": "prod"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "service": {"port": 80},
+            "analysis": {"iterations": 1, "webhooks": [
+                {"name": "quiet", "type": "confirm-rollout", "url": "http://gate", "muteAlert": true},
+                {"name": "loud", "type": "confirm-rollout", "url": "http://gate"},
+            ]},
+        },
+    }))
+    .expect("a Canary")
+}
+
+fn spec(kind: &str, address: Option<&str>) -> AlertProviderSpec {
+    let type_: AlertProviderType = serde_json::from_value(json!(kind)).expect("a kind of chat");
+    AlertProviderSpec {
+        type_,
+        channel: Some("releases".to_owned()),
+        username: Some("bird".to_owned()),
+        address: address.map(str::to_owned),
+        proxy: None,
+        secret_ref: None,
+    }
+}
+
+fn secret(data: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
+    data.iter().map(|(key, value)| ((*key).to_owned(), ByteString(value.as_bytes().to_vec()))).collect()
+}
+
+fn destination(kind: &str, address: &str) -> Arc<Destination> {
+    Arc::new(Destination::new(&spec(kind, Some(address)), &BTreeMap::new()).expect("a destination"))
+}
+
+fn quick() -> Options {
+    Options {
+        tries: 4,
+        first_pause: Duration::from_millis(10),
+        pace: Duration::from_millis(1),
+        ..Options::default()
+    }
+}
+
+fn outbox(options: Options) -> Outbox {
+    support::install_crypto();
+    Outbox::new(options).expect("an outbox")
+}
+
+async fn deliver(to: &Arc<Destination>, notice: &Notice) {
+    let outbox = outbox(quick());
+    outbox.send(to, notice);
+    assert!(outbox.flush(Duration::from_secs(20)).await, "still not delivered");
+}
+
+/// What is logged on this thread from now on.
+struct Log {
+    text: Arc<Mutex<Vec<u8>>>,
+    _guard: tracing::subscriber::DefaultGuard,
+}
+
+impl Log {
+    fn start() -> Log {
+        struct Writer(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Writer {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let text = Arc::new(Mutex::new(Vec::new()));
+        let writer = text.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_ansi(false)
+            .with_writer(move || Writer(writer.clone()))
+            .finish();
+        Log { text, _guard: tracing::subscriber::set_default(subscriber) }
+    }
+
+    /// Of ours; what libraries log at their own levels is not ours to promise.
+    fn text(&self) -> String {
+        let text = String::from_utf8_lossy(&self.text.lock()).into_owned();
+        text.lines().filter(|line| line.contains("serin::")).collect::<Vec<_>>().join("\n")
+    }
+}
