@@ -15,6 +15,7 @@
 //! | [`controller`] | observe, decide, act, record; on kube                            | all but `cli`     |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
+//! | [`clock`], [`tls`] | the time, and whose cryptography; one file each              | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
@@ -22,6 +23,7 @@
 pub mod analysis;
 pub mod api;
 pub mod cli;
+pub mod clock;
 pub mod controller;
 pub mod engine;
 pub mod gates;
@@ -29,4 +31,5 @@ pub mod local;
 pub mod metrics;
 pub mod notify;
 pub mod routing;
+pub mod tls;
 pub mod workload;

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::Canary;
 use crate::api::canary::Provider;
+use crate::clock::Clock;
 use crate::controller::lease::{Claim, Fence};
 use crate::controller::{Controller, Options, run_elected};
-use crate::local::clock::Clock;
 use crate::metrics::scrape::HttpFetch;
 use crate::workload;
 

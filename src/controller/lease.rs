@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::local::clock::Clock;
+use crate::clock::Clock;
 
 /// How long a Lease is held without being renewed.
 const LENGTH: Duration = Duration::from_secs(15);

@@ -56,8 +56,8 @@ use tokio_util::{
 
 use crate::{
     api::canary::Provider,
+    clock::Clock,
     gates::{self, webhook::Webhooks},
-    local::clock::Clock,
     metrics::{Sources, scrape::Fetch},
     notify::{self, Outbox},
     routing::Served,
@@ -152,8 +152,6 @@ impl Controller {
         fence: Fence,
         options: Options,
     ) -> Result<Self, StartError> {
-        // That somebody else said so first is fine.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();

@@ -82,8 +82,8 @@ pub struct Webhooks {
 pub struct SetupError(#[from] reqwest::Error);
 
 impl Webhooks {
-    /// A default crypto provider of rustls must be installed before.
     pub fn new() -> Result<Self, SetupError> {
+        crate::tls::choose_cryptography();
         let builder = || {
             reqwest::Client::builder()
                 .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))

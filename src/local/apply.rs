@@ -8,11 +8,11 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::clock;
 use super::fields::{Fields, Step, children, item_step};
 use super::kinds::Resource;
 use super::refusal::Refusal;
 use super::schema::{ListKind, Schema};
+use crate::clock;
 
 /// Who writes, and how.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,8 @@ use super::selector::Selector;
 use super::server::{Call, Server, success};
 use super::store::{Expect, Key, Object};
 use super::write::{TRIES, is_finished};
-use super::{clock, crd, read};
+use super::{crd, read};
+use crate::clock;
 
 /// What a delete asks for besides the object.
 #[derive(Default)]

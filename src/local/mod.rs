@@ -10,14 +10,13 @@
 //! It promises the semantics of the real API server for what Serin and kubectl
 //! use, proved by running one conformance suite against both. What it leaves
 //! out on purpose: persistence, roles and bindings, webhooks, protobuf. Time
-//! is a [`clock::Clock`] that follows tokio's, randomness comes from a seed,
+//! is a [`Clock`] that follows tokio's, randomness comes from a seed,
 //! and trouble can be injected ([`faults`]).
 
 pub mod access;
 mod apply;
 pub mod builtin;
 pub mod chance;
-pub mod clock;
 pub mod controllers;
 mod crd;
 mod delete;
@@ -50,8 +49,8 @@ use http::Request;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::clock::Clock;
 use access::{Access, Grant, Identity};
-use clock::Clock;
 use faults::{FaultPlan, Faults};
 use node::{Node, NodeOptions};
 use serve::{ServeError, Serving};

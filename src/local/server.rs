@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 
 use super::access::{Access, Identity};
 use super::chance::Chance;
-use super::clock::Clock;
 use super::describe;
 use super::faults::{Faults, RequestFault};
 use super::kinds::{Kinds, Origin, Resource};
@@ -19,6 +18,7 @@ use super::request::{Params, Path, Verb, View};
 use super::store::{Key, Store};
 use super::write::{Author, Checking, Written};
 use super::{apply, crd, delete, patch, protobuf, read, subresource, watch, write};
+use crate::clock::Clock;
 
 /// As the real server limits a request's body.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;

@@ -5,8 +5,7 @@ use reqwest::{ClientBuilder, Error, Response};
 
 /// Follows nobody elsewhere: credentials are meant for one server.
 pub fn client() -> ClientBuilder {
-    // Whoever installs one first wins, and any will do.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    crate::tls::choose_cryptography();
     ClientBuilder::new().redirect(Policy::none())
 }
 

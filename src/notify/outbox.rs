@@ -327,6 +327,7 @@ fn retry_after(value: &str) -> Option<Duration> {
 }
 
 fn client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {
+    crate::tls::choose_cryptography();
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(options.timeout)

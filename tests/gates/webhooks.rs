@@ -179,7 +179,7 @@ async fn a_certificate_is_verified_unless_told_not_to() {
 }
 
 fn webhooks() -> Webhooks {
-    support::install_crypto();
+    serin::tls::choose_cryptography();
     Webhooks::new().expect("a client")
 }
 

@@ -51,7 +51,7 @@ impl World {
     }
 
     pub async fn local() -> World {
-        support::install_crypto();
+        serin::tls::choose_cryptography();
         let namespace = "gates".to_owned();
         let grant = Grant {
             to: "approvers".to_owned(),

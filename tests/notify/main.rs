@@ -436,7 +436,7 @@ fn quick() -> Options {
 }
 
 fn outbox(options: Options) -> Outbox {
-    support::install_crypto();
+    serin::tls::choose_cryptography();
     Outbox::new(options).expect("an outbox")
 }
 

@@ -6,7 +6,7 @@ use serin::local::{Local, Options, controllers};
 use super::{Cluster, Folder, NODE};
 
 pub async fn start() -> Result<Cluster, String> {
-    super::install_crypto();
+    serin::tls::choose_cryptography();
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");

@@ -187,15 +187,9 @@ fn cache() -> PathBuf {
 }
 
 async fn config(kubeconfig: Kubeconfig) -> Config {
-    install_crypto();
+    serin::tls::choose_cryptography();
     let options = KubeConfigOptions::default();
     Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a complete kubeconfig")
-}
-
-/// rustls wants to be told which cryptography to use before its first
-/// connection; that somebody else said so first is fine.
-pub fn install_crypto() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// A loopback port that was free a moment ago.

@@ -21,7 +21,7 @@ pub(super) mod work;
 
 use kube::Client;
 
-use super::clock::Clock;
+use crate::clock::Clock;
 use work::Context;
 
 #[derive(Clone, Debug)]

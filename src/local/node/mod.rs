@@ -40,9 +40,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tower::ServiceExt;
 
-use super::clock::Clock;
 use super::controllers::events::{Events, Tone};
 use super::controllers::work::{backoff, is_conflict, unless_gone, watch as watch_all};
+use crate::clock::Clock;
 use address::{Addresses, Network};
 use container::Directory;
 

@@ -1,4 +1,4 @@
-//! The server's clock: wall time that moves with tokio's.
+//! The clock of everything that acts: wall time that moves with tokio's.
 //!
 //! Under tokio's paused time (tests, simulation) an hour passes in no time and
 //! timestamps follow; otherwise it is the wall clock.
