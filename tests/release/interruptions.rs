@@ -80,29 +80,6 @@ async fn a_revision_pushed_while_nobody_looks_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_replica_takes_over_a_release_under_way() {
-    for gently in [true, false] {
-        let world = World::new().await;
-        world.canary(json!({})).await;
-        let first = world.replica("first");
-        world.reaches(Phase::Initialized).await;
-        let _second = world.replica("second");
-        let _traffic = world.traffic();
-        world.push("web:v2").await;
-        world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
-        assert_eq!(world.holder().await.as_deref(), Some("first"));
-        match gently {
-            true => first.end().await,
-            false => drop(first),
-        }
-        let status = world.reaches(Phase::Succeeded).await;
-        assert_eq!(world.holder().await.as_deref(), Some("second"));
-        assert_eq!((status.history.len(), status.releases), (1, 1));
-        assert_eq!(world.image("web-primary").await, "web:v2");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn faults_of_the_api_server_change_nothing_about_the_end() {
     for seed in 1..=4 {
         let faults = FaultPlan {

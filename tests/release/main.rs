@@ -9,4 +9,5 @@ mod support;
 mod ends;
 mod hooks;
 mod interruptions;
+mod replicas;
 mod world;
