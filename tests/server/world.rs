@@ -12,9 +12,8 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
@@ -26,6 +25,8 @@ use serin::local::{Cluster, Local};
 use serin::metrics::scrape::Fetch;
 use serin::server::{self, Server, Serving};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::support::definitions;
 
 /// Everything is slow on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -44,9 +45,8 @@ impl World {
         let local = Local::new(serin::local::Options::default());
         let (cluster, client) = (local.start_cluster(false), local.client());
         let world = Self { local, client, vitals: Arc::default(), cluster };
-        for definition in serin::api::crds().into_iter().chain([split_definition()]) {
-            world.install(definition).await;
-        }
+        let definitions = definitions::ours().into_iter().chain(definitions::smi());
+        definitions::install(&world.client, definitions).await;
         let deployment = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
             "spec": {
@@ -62,18 +62,6 @@ impl World {
         });
         world.create::<Deployment>(deployment).await;
         world
-    }
-
-    async fn install(&self, definition: CustomResourceDefinition) {
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        api.create(&PostParams::default(), &definition).await.expect("the definition is accepted");
-        let established = |definition: CustomResourceDefinition| {
-            let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
-            conditions.iter().any(|is| is.type_ == "Established" && is.status == "True")
-        };
-        while !established(api.get(&definition.name_any()).await.expect("the definition")) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
     }
 
     pub fn api<K>(&self) -> Api<K>
@@ -300,24 +288,4 @@ impl Fetch for FromNode {
         let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
         Ok(body.to_bytes())
     }
-}
-
-fn split_definition() -> CustomResourceDefinition {
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    serde_json::from_value(json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "trafficsplits.split.smi-spec.io"},
-        "spec": {
-            "group": "split.smi-spec.io", "scope": "Namespaced",
-            "names": {
-                "kind": "TrafficSplit", "listKind": "TrafficSplitList",
-                "plural": "trafficsplits", "singular": "trafficsplit",
-            },
-            "versions": [{
-                "name": "v1alpha2", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}},
-            }],
-        },
-    }))
-    .expect("a definition")
 }
