@@ -34,7 +34,6 @@ use crate::{
     notify,
 };
 pub use counts::{Counts, Distribution, Distributions, Labels, word};
-pub use requests::Reach;
 
 /// How long the loop may take to notice that it was asked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -73,7 +72,8 @@ pub struct Vitals {
     waiting: AtomicUsize,
     running: AtomicUsize,
     canaries: Mutex<HashMap<CanaryName, Tally>>,
-    reach: Mutex<Reach>,
+    /// Why Canaries could not be asked for, the last time they were.
+    unreachable: Mutex<Option<String>>,
     /// When work on any Canary last came to an end.
     finished: Mutex<Instant>,
     asked: watch::Sender<u64>,
@@ -121,7 +121,7 @@ impl Default for Vitals {
             waiting: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             canaries: Mutex::default(),
-            reach: Mutex::default(),
+            unreachable: Mutex::default(),
             finished: Mutex::new(Instant::now()),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
@@ -225,7 +225,7 @@ impl Vitals {
                 Some(shared) => missing.extend(shared.caches.on_their_way()),
             },
         }
-        if let Reach::Silent { why } = &*self.reach.lock() {
+        if let Some(why) = &*self.unreachable.lock() {
             missing.push(format!("the API server does not answer: {why}"));
         }
         if missing.is_empty() { Ok(()) } else { Err(missing) }
@@ -292,7 +292,7 @@ impl Vitals {
 
     pub(super) fn measured(&self, source: &impl serde::Serialize, measured: &Measurement) {
         let result = match measured {
-            Measurement::NoData => "no data",
+            Measurement::NoData => "no_data",
             Measurement::Unavailable { .. } => "unavailable",
             _ => "ok",
         };
