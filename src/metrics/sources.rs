@@ -13,7 +13,6 @@ use crate::{
 use super::{
     Ask, Credentials, MetricSource, Reduce, View,
     prometheus::Prometheus,
-    quantile::quantile,
     scrape::{Fetch, Scrape},
 };
 
@@ -56,7 +55,7 @@ impl Sources {
         };
         match (ask.reduce, measured) {
             (Some(Reduce::Quantile(share)), Measurement::Histogram(arms)) => {
-                quantile(&arms.canary, share).map_or(Measurement::NoData, Measurement::Scalar)
+                arms.canary.quantile(share).map_or(Measurement::NoData, Measurement::Scalar)
             }
             (_, measured) => measured,
         }

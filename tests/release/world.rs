@@ -100,6 +100,13 @@ impl World {
         Self::of(client, own, Clock::system(), namespace, node, None, vec![running]).await
     }
 
+    /// On a cluster whose node somebody else runs, for others as well.
+    pub async fn shared(cluster: &support::Cluster, node: Node) -> Self {
+        let (client, own) = (cluster.client().await, cluster.client().await);
+        let namespace = cluster.namespace("release").await;
+        Self::of(client, own, Clock::system(), namespace, node, None, Vec::new()).await
+    }
+
     async fn of(
         client: Client,
         own: Client,

@@ -8,11 +8,13 @@
 #![allow(dead_code)]
 
 mod child;
+pub mod front;
 mod local;
 pub mod node;
 pub mod prometheus;
 mod real;
 pub mod receiver;
+pub mod slack_rules;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
