@@ -76,7 +76,7 @@ impl Verdict {
         Self::inconclusive(
             Doubt::NoData,
             Arms::default(),
-            "no data: there is nothing to measure, as without traffic",
+            "no data: nothing was measured, as when there is no traffic",
         )
     }
 

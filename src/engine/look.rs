@@ -398,13 +398,20 @@ fn figures(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
     match measured {
         Measurement::Scalar(value) => (Arms { canary: Some(*value), primary: None }, Arms::default()),
         Measurement::Counts(arms) => {
-            let success = |counts: &Counts| counts.rate().map(|bad| 100.0 * (1.0 - bad));
+            let success = |counts: &Counts| counts.rate().map(|bad| rounded(100.0 * (1.0 - bad)));
             (arms.map(success), arms.map(Counts::total))
         }
-        Measurement::Histogram(arms) => (arms.map(|arm| arm.quantile(SLOW)), arms.map(Histogram::total)),
+        Measurement::Histogram(arms) => {
+            (arms.map(|arm| arm.quantile(SLOW).map(rounded)), arms.map(Histogram::total))
+        }
         Measurement::Samples(arms) => (arms.map(|arm| median(arm)), arms.map(|arm| arm.len() as u64)),
         Measurement::NoData | Measurement::Unavailable { .. } => Default::default(),
     }
+}
+
+/// To what is worth reading.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 fn median(points: &[f64]) -> Option<f64> {

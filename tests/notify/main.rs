@@ -117,8 +117,13 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     let table = message["blocks"][2]["text"]["text"].as_str().expect("the table");
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["metric", "verdict", "canary", "primary"]);
-    assert_eq!(rows[2], ["request-success-rate", "fail", "98.1", "99.95"]);
-    assert_eq!(rows[3], ["request-duration", "pass", "120", "–"]);
+    assert_eq!(rows[2], ["request-success-rate", "fail", "98.1", "%", "99.95", "%"]);
+    assert_eq!(rows[3], ["request-duration", "pass", "120", "ms", "–"]);
+    // A phone shows this and nothing else.
+    assert!(message["text"].as_str().is_some_and(|text| text.starts_with("web.prod: Revision 1-abc is")));
+    let sentence = "Revision 1-abc is rolled back: 98.1 against 99.95.".to_owned();
+    let said = destination("slack", "http://s/").message(&Notice { sentence, ..notice() });
+    assert!(!said["blocks"].to_string().contains("against"), "why is said once: {said:#}");
 }
 
 #[test]

@@ -2,11 +2,13 @@
 //! Prometheus had.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kube::api::PostParams;
 use serde_json::{Value, json};
 use serin::api::AlertProvider;
 use serin::api::canary::Phase;
+use tokio::time::sleep;
 
 use crate::Stage;
 use crate::support::receiver::{Got, Receiver};
@@ -48,21 +50,99 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
     world.reaches(Phase::Succeeded).await;
     world.push("web:v3-errors-30").await;
     let status = world.reaches(Phase::Failed).await;
-    let reason = &status.history[0].reason;
-    assert!(reason.contains("request-success-rate failed (canary "), "{reason}");
+    let past = &status.history[0];
+    let end = format!("Revision {} is rolled back: {}.", past.revision, past.reason);
+    await_last(&receiver, &end).await;
 
-    let ends = |kind: &str| {
-        sent(&receiver, kind).iter().any(|message| message.to_string().contains("is rolled back"))
-    };
-    while !KINDS.iter().all(|kind| ends(kind)) {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
     let slack = sent(&receiver, "slack");
     slack.iter().for_each(check_slack);
-    for message in &slack {
-        println!("{}", serde_json::to_string_pretty(message).unwrap());
+    let about = |sentence: &str| {
+        let said = |message: &&Value| text(&message["attachments"][0]["text"]).contains(sentence);
+        slack.iter().find(said).unwrap_or_else(|| panic!("nobody said {sentence:?}: {slack:#?}"))
+    };
+    let begin = about("New revision ");
+    assert_eq!(parts(begin), ("good", format!("web.{}: Progressing", world.namespace).as_str()));
+    assert!(blocks(begin).contains("`░░░░░░░░░░░░░░░░░░░░ 0 %`"), "{begin:#}");
+    let step = about("Step 1 of 2");
+    assert!(blocks(step).contains("`████░░░░░░░░░░░░░░░░ 20 %`   step 1/2"), "{step:#}");
+    let promoted = about("is promoted and serves all traffic");
+    assert_eq!(parts(promoted), ("good", format!("web.{}: Succeeded", world.namespace).as_str()));
+    assert_eq!(row(promoted, "request-success-rate"), ["pass", "100", "%", "100", "%"]);
+    assert!(row(promoted, "request-duration").ends_with(&["ms".to_owned()]), "{promoted:#}");
+
+    let rolled_back = slack.last().expect("a message");
+    assert_eq!(parts(rolled_back), ("danger", format!("web.{}: Failed", world.namespace).as_str()));
+    assert_eq!(text(&rolled_back["attachments"][0]["text"]), escaped(&end));
+    assert_eq!(text(&rolled_back["text"]), format!("web.{}: {}", world.namespace, escaped(&end)));
+    let errors = row(rolled_back, "request-success-rate");
+    let good: f64 = errors[1].parse().expect("a number");
+    assert!(errors[0] == "fail" && (40.0..90.0).contains(&good) && errors[3..] == ["100", "%"], "{errors:?}");
+    assert!(!blocks(rolled_back).contains("errors ("), "the reason is said once: {rolled_back:#}");
+
+    let last = |kind: &str| {
+        let all = sent(&receiver, kind);
+        assert_eq!(all.len(), slack.len(), "{kind} is told as much as Slack");
+        all.into_iter().next_back().expect("a message")
+    };
+    let card = &last("msteams")["attachments"][0]["content"]["body"];
+    assert_eq!((text(&card[0]["color"]), text(&card[1]["text"])), ("Attention", end.as_str()));
+    let embed = &last("discord")["embeds"][0];
+    assert!(text(&embed["description"]).starts_with(&end) && embed["color"] == 0xa3_02_00, "{embed:#}");
+    let rocket = &last("rocket")["attachments"][0];
+    assert!(text(&rocket["text"]).starts_with(&end) && rocket["color"] == "#a30200", "{rocket:#}");
+    let google = &last("gchat")["cardsV2"][0]["card"]["sections"][0]["widgets"][0]["textParagraph"];
+    assert_eq!(text(&google["text"]), escaped(&end));
+    let event = last("webhook");
+    assert_eq!(
+        (&event["type"], &event["data"]["sentence"]),
+        (&json!("dev.serin.canary.RolledBack"), &json!(end))
+    );
+    let metric = &event["data"]["metrics"][0];
+    assert!(
+        metric["verdict"] == "Fail" && metric["canary"].as_f64() < metric["primary"].as_f64(),
+        "{event:#}"
+    );
+}
+
+/// Waits until everybody was told this.
+async fn await_last(receiver: &Receiver, sentence: &str) {
+    let (sentence, escaped) = (json!(sentence).to_string(), json!(escaped(sentence)).to_string());
+    let (sentence, escaped) = (sentence.trim_matches('"'), escaped.trim_matches('"'));
+    let is_told = |kind: &&str| {
+        let last = sent(receiver, kind).last().map(Value::to_string).unwrap_or_default();
+        last.contains(sentence) || last.contains(escaped)
+    };
+    let began = Instant::now();
+    while !KINDS.iter().all(|kind| is_told(&kind)) {
+        let told: Vec<_> = KINDS.into_iter().filter(|kind| is_told(&kind)).collect();
+        assert!(began.elapsed() < Duration::from_secs(120), "only {told:?} were told {sentence}");
+        sleep(Duration::from_millis(100)).await;
     }
-    for kind in &KINDS[1..] {
-        println!("{kind}: {}", serde_json::to_string_pretty(sent(&receiver, kind).last().unwrap()).unwrap());
-    }
+}
+
+/// Colour and title of a message to Slack.
+fn parts(message: &Value) -> (&str, &str) {
+    (text(&message["attachments"][0]["color"]), text(&message["blocks"][0]["text"]["text"]))
+}
+
+/// All sections of a message to Slack.
+fn blocks(message: &Value) -> String {
+    let blocks = message["blocks"].as_array().expect("blocks");
+    blocks.iter().map(|block| text(&block["text"]["text"])).collect::<Vec<_>>().join("\n")
+}
+
+/// What the table in a message to Slack says of a metric.
+fn row(message: &Value, metric: &str) -> Vec<String> {
+    let blocks = blocks(message);
+    let row = blocks.lines().find_map(|line| line.strip_prefix(metric));
+    let row = row.unwrap_or_else(|| panic!("no row of {metric}: {blocks}"));
+    row.split_whitespace().map(str::to_owned).collect()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
