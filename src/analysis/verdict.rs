@@ -76,7 +76,7 @@ impl Verdict {
         Self::inconclusive(
             Doubt::NoData,
             Arms::default(),
-            "no data: nothing was measured, as when there is no traffic",
+            "no data: the query has no answer, as when there is no traffic",
         )
     }
 

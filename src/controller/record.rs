@@ -38,6 +38,7 @@ pub async fn record(
     if is_worth_writing(told, status, &decision.status) {
         shared.fence.check()?;
         write_status(shared, desk, canary, &decision.status).await?;
+        shared.options.vitals.released(canary, &status.history, &decision.status.history);
     } else if *status != decision.status {
         desk.wrote_status(decision.status.clone(), told.cloned().unwrap_or_default());
     }

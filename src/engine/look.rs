@@ -49,9 +49,10 @@ pub(super) enum Looked {
 }
 
 /// How often judges look that may look at any time: several times in a look,
-/// for they hardly believe a single one, and in a long look this often.
+/// for they hardly believe a single one; but never faster or slower than this.
 const GLANCES: u32 = 4;
-const LONGEST_GLANCE: Duration = Duration::from_secs(10);
+const FASTEST: Duration = Duration::from_secs(1);
+const SLOWEST: Duration = Duration::from_secs(10);
 
 impl Pass<'_> {
     /// The split is in force: from here on requests count.
@@ -167,7 +168,7 @@ impl Pass<'_> {
         };
         let Some(first) = quick.next() else { return Looked::NotYet };
         let last = quick.filter_map(last).chain(last(first)).max();
-        let pause = (step.interval / GLANCES).min(LONGEST_GLANCE);
+        let pause = (step.interval / GLANCES).clamp(FASTEST, SLOWEST);
         let due = after(last.map_or(began, |last| last.max(began)), pause);
         if due >= after(began, step.interval) {
             return Looked::NotYet;

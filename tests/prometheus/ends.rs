@@ -9,13 +9,13 @@ use serin::api::canary::status::{Outcome, Verdict};
 
 use crate::Stage;
 
-pub async fn the_healthy_is_promoted(stage: Arc<Stage>) {
+pub async fn a_healthy_revision_is_promoted(stage: Arc<Stage>) {
     let (world, _serin) = stage.initialized(json!({})).await;
     let _traffic = world.traffic();
     world.push("web:v2").await;
-    let status = world.reaches(Phase::Succeeded).await;
+    let status = world.released(1).await;
+    assert_eq!((status.phase, status.history[0].outcome), (Phase::Succeeded, Outcome::Promoted));
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
-    assert_eq!(status.history[0].outcome, Outcome::Promoted);
     for metric in &status.metrics {
         let judged_on = (metric.canary, metric.primary, metric.canary_count, metric.primary_count);
         let (Some(canary), Some(primary), Some(of), Some(all)) = judged_on else {
@@ -42,7 +42,7 @@ async fn rolls_back(stage: &Stage, image: &str, metric: &str) {
     let (world, _serin) = stage.initialized(json!({})).await;
     let _traffic = world.traffic();
     world.push(image).await;
-    let status = world.reaches(Phase::Failed).await;
+    let status = world.released(1).await;
     let past = &status.history[0];
     assert_eq!(past.outcome, Outcome::RolledBack);
     assert!(past.reason.starts_with(&format!("{metric} failed (canary ")), "{}", past.reason);
@@ -50,7 +50,6 @@ async fn rolls_back(stage: &Stage, image: &str, metric: &str) {
     let judged = status.metrics.iter().find(|judged| judged.name == metric).expect("the metric");
     assert_eq!(judged.verdict, Verdict::Fail);
     assert!(judged.evidence.is_some_and(|evidence| evidence >= 100.0), "{judged:#?}");
-    world.becomes("at rest", |status| status.release.is_none()).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v1", 0));
     assert_eq!(world.split().await, Some((0, 100)));
     let news = world.news().await;

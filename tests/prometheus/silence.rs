@@ -10,21 +10,21 @@ use serin::api::condition::{READY, RECONCILING};
 
 use crate::support::prometheus::Prometheus;
 use crate::world::World;
-use crate::{Stage, initialize};
+use crate::{Stage, initialized};
 
 pub async fn prometheus_is_killed(stage: Arc<Stage>) {
     let world = stage.world().await;
     let mut prometheus = Prometheus::of_pods_in(&world.namespace, &stage.cluster.kubeconfig()).await;
-    let _serin = initialize(&world, &prometheus, json!({"stepWeights": [20, 40, 60]})).await;
+    let _serin = initialized(&world, &prometheus, json!({"stepWeights": [20, 40, 60]})).await;
     let _traffic = world.traffic();
     world.push("web:v2").await;
     let judged = |status: &CanaryStatus| status.metrics.iter().any(|metric| metric.verdict == Verdict::Pass);
     world.becomes("judged", judged).await;
     prometheus.stop();
     let url = prometheus.url();
-    holds(&world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
+    holds(&stage.cluster.kubeconfig(), &world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
     prometheus.restart().await;
-    world.reaches(Phase::Succeeded).await;
+    world.released(1).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
 }
 
@@ -35,20 +35,20 @@ pub async fn no_traffic(stage: Arc<Stage>) {
     ]);
     let (world, _serin) = stage.initialized(json!({"threshold": 1, "metrics": metrics})).await;
     world.push("web:v2").await;
-    let status = holds(&world, &["request-success-rate: no data"]).await;
+    let status = holds(&stage.cluster.kubeconfig(), &world, &["request-success-rate: no data"]).await;
     assert!(
         status.metrics.iter().all(|metric| metric.reason.starts_with("no data")),
         "{:#?}",
         status.metrics
     );
     let _traffic = world.traffic();
-    world.reaches(Phase::Succeeded).await;
+    world.released(1).await;
     assert_eq!(world.image("web-primary").await, "web:v2");
 }
 
 /// Waits until a release has held for several looks, sees that nothing moved
 /// meanwhile, and that everybody who asks is told why.
-async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
+async fn holds(kc: &std::path::Path, world: &World, why: &[&str]) -> CanaryStatus {
     let doubted = |status: &CanaryStatus, times: u32| {
         !status.metrics.is_empty() && status.metrics.iter().all(|metric| metric.inconclusives >= times)
     };
@@ -71,6 +71,7 @@ async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
     let news = world.news().await;
     let told = news.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| said(text));
     assert_eq!(told.count(), 1, "it is told once: {news:#?}");
-    println!("{message}");
+    let out = std::process::Command::new(crate::support::program(crate::support::Part::Kubernetes, "kubectl").unwrap()).args(["--kubeconfig", kc.to_str().unwrap(), "-n", &world.namespace, "describe", "canary", "web"]).output().unwrap();
+    println!("{}", String::from_utf8_lossy(&out.stdout));
     status
 }

@@ -2,18 +2,13 @@
 //! Prometheus had.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use kube::api::PostParams;
 use serde_json::{Value, json};
-use serin::api::AlertProvider;
-use serin::api::canary::Phase;
-use tokio::time::sleep;
 
-use crate::Stage;
 use crate::support::receiver::{Got, Receiver};
 use crate::support::slack_rules::check_slack;
 use crate::world::World;
+use crate::{Stage, initialized};
 
 const KINDS: [&str; 6] = ["slack", "msteams", "discord", "rocket", "gchat", "webhook"];
 
@@ -26,9 +21,7 @@ async fn alerts(world: &World, receiver: &Receiver) -> Value {
             "apiVersion": "serin.dev/v1alpha1", "kind": "AlertProvider", "metadata": {"name": kind},
             "spec": {"type": kind, "channel": "releases", "address": format!("{}/{kind}", receiver.url)},
         });
-        let provider: AlertProvider = serde_json::from_value(provider).expect("an AlertProvider");
-        let created = world.api::<AlertProvider>().create(&PostParams::default(), &provider).await;
-        created.expect("the AlertProvider is accepted");
+        world.apply(provider).await;
         alerts.push(json!({"name": kind, "providerRef": {"name": kind}}));
     }
     json!(alerts)
@@ -44,15 +37,19 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
     let world = stage.world().await;
     let receiver = Receiver::start([]).await;
     let analysis = json!({"alerts": alerts(&world, &receiver).await});
-    let _serin = crate::initialize(&world, &stage.prometheus, analysis).await;
+    let _serin = initialized(&world, &stage.prometheus, analysis).await;
     let _traffic = world.traffic();
     world.push("web:v2").await;
-    world.reaches(Phase::Succeeded).await;
+    world.released(1).await;
     world.push("web:v3-errors-30").await;
-    let status = world.reaches(Phase::Failed).await;
+    let status = world.released(2).await;
     let past = &status.history[0];
     let end = format!("Revision {} is rolled back: {}.", past.revision, past.reason);
-    await_last(&receiver, &end).await;
+    world
+        .eventually("everybody is told the end", async || {
+            KINDS.iter().all(|kind| is_told(&receiver, kind, &end))
+        })
+        .await;
 
     let slack = sent(&receiver, "slack");
     slack.iter().for_each(check_slack);
@@ -104,20 +101,10 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
     );
 }
 
-/// Waits until everybody was told this.
-async fn await_last(receiver: &Receiver, sentence: &str) {
-    let (sentence, escaped) = (json!(sentence).to_string(), json!(escaped(sentence)).to_string());
-    let (sentence, escaped) = (sentence.trim_matches('"'), escaped.trim_matches('"'));
-    let is_told = |kind: &&str| {
-        let last = sent(receiver, kind).last().map(Value::to_string).unwrap_or_default();
-        last.contains(sentence) || last.contains(escaped)
-    };
-    let began = Instant::now();
-    while !KINDS.iter().all(|kind| is_told(&kind)) {
-        let told: Vec<_> = KINDS.into_iter().filter(|kind| is_told(&kind)).collect();
-        assert!(began.elapsed() < Duration::from_secs(120), "only {told:?} were told {sentence}");
-        sleep(Duration::from_millis(100)).await;
-    }
+/// Is this the last that they were told?
+fn is_told(receiver: &Receiver, kind: &str, sentence: &str) -> bool {
+    let last = sent(receiver, kind).last().map(Value::to_string).unwrap_or_default();
+    last.contains(sentence) || last.contains(&escaped(sentence))
 }
 
 /// Colour and title of a message to Slack.

@@ -8,6 +8,7 @@
 #![allow(dead_code)]
 
 mod child;
+pub mod definitions;
 pub mod front;
 mod local;
 pub mod node;
