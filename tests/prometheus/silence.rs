@@ -22,7 +22,7 @@ pub async fn prometheus_is_killed(stage: Arc<Stage>) {
     world.becomes("judged", judged).await;
     prometheus.stop();
     let url = prometheus.url();
-    holds(&stage.cluster.kubeconfig(), &world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
+    holds(&world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
     prometheus.restart().await;
     world.released(1).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
@@ -35,7 +35,7 @@ pub async fn no_traffic(stage: Arc<Stage>) {
     ]);
     let (world, _serin) = stage.initialized(json!({"threshold": 1, "metrics": metrics})).await;
     world.push("web:v2").await;
-    let status = holds(&stage.cluster.kubeconfig(), &world, &["request-success-rate: no data"]).await;
+    let status = holds(&world, &["request-success-rate: no data"]).await;
     assert!(
         status.metrics.iter().all(|metric| metric.reason.starts_with("no data")),
         "{:#?}",
@@ -48,7 +48,7 @@ pub async fn no_traffic(stage: Arc<Stage>) {
 
 /// Waits until a release has held for several looks, sees that nothing moved
 /// meanwhile, and that everybody who asks is told why.
-async fn holds(kc: &std::path::Path, world: &World, why: &[&str]) -> CanaryStatus {
+async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
     let doubted = |status: &CanaryStatus, times: u32| {
         !status.metrics.is_empty() && status.metrics.iter().all(|metric| metric.inconclusives >= times)
     };
@@ -71,7 +71,5 @@ async fn holds(kc: &std::path::Path, world: &World, why: &[&str]) -> CanaryStatu
     let news = world.news().await;
     let told = news.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| said(text));
     assert_eq!(told.count(), 1, "it is told once: {news:#?}");
-    let out = std::process::Command::new(crate::support::program(crate::support::Part::Kubernetes, "kubectl").unwrap()).args(["--kubeconfig", kc.to_str().unwrap(), "-n", &world.namespace, "describe", "canary", "web"]).output().unwrap();
-    println!("{}", String::from_utf8_lossy(&out.stdout));
     status
 }

@@ -131,9 +131,7 @@ impl Sequential {
                 }
                 evidence.absorb(&self.grid, &kinds);
             }
-            Measurement::Scalar(_)
-            | Measurement::Samples(_)
-            | Measurement::Unavailable { .. } => {
+            Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
                 return Err(Verdict::unfit("counts or a histogram of canary and primary", seen).into());
             }
         }
@@ -203,7 +201,8 @@ impl Sequential {
 /// A look without a request to the canary is no look. Nothing of it is taken
 /// in, so the next one may cover its time as well.
 fn no_requests() -> Box<Verdict> {
-    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: no requests to the canary were counted").into()
+    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: no requests to the canary were counted")
+        .into()
 }
 
 fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(Bad, Arms<Counts>)> {
