@@ -33,6 +33,7 @@ mod measure;
 mod observe;
 mod reconcile;
 mod record;
+mod reroute;
 mod table;
 mod tell;
 mod understand;

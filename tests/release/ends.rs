@@ -36,7 +36,7 @@ pub async fn a_healthy_revision_is_promoted(world: World) {
 }
 
 pub async fn errors_roll_back(world: World) {
-    rolls_back(world, "web:v2-errors-20", "request-success-rate").await;
+    rolls_back(world, "web:v2-errors-50", "request-success-rate").await;
 }
 
 pub async fn slowness_rolls_back(world: World) {
@@ -109,7 +109,7 @@ pub async fn a_canary_that_comes_back_begins_anew(world: World) {
     world.canary(json!({})).await;
     world.reaches(Phase::Initialized).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
-    world.push("web:v3-errors-20").await;
+    world.push("web:v3-errors-50").await;
     assert_eq!(world.released(1).await.phase, Phase::Failed);
     assert_eq!(world.image("web-primary").await, "web:v2");
 }

@@ -1,6 +1,7 @@
 //! A namespace with a workload `web` in it, a Canary of it, people who call
 //! it, and the controller; on `serin::local` or on the real servers.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use serin::api::{AlertProvider, Canary};
 use serin::clock::Clock;
 use serin::controller::lease::{Claim, Fence};
 use serin::controller::{Controller, Options, run_elected};
+use serin::engine::command::Verb;
+use serin::gates::people::{self, Name, Who};
 use serin::local::faults::FaultPlan;
 use serin::local::mesh::Mesh;
 use serin::local::node::address::Network;
@@ -117,10 +120,11 @@ impl World {
 
     /// Another namespace of the same cluster.
     pub async fn beside(&self) -> Self {
+        static BESIDE: AtomicU32 = AtomicU32::new(1);
         let namespace = match &*self.ground {
             Ground::Real(cluster) => cluster.namespace("release").await,
             Ground::Local { .. } => {
-                let name = format!("{}-beside", self.namespace);
+                let name = format!("beside-{}", BESIDE.fetch_add(1, Ordering::Relaxed));
                 let namespace: Namespace =
                     serde_json::from_value(json!({"metadata": {"name": name}})).expect("a Namespace");
                 let namespaces = Api::all(self.client.clone());
@@ -137,11 +141,11 @@ impl World {
 
     /// Long enough for whatever would happen to have happened.
     pub async fn a_long_time(&self) {
-        sleep(Duration::from_secs(if self.is_real() { 8 } else { 1200 })).await;
+        sleep(Duration::from_secs(if self.is_real() { 8 } else { 600 })).await;
     }
 
     fn patience(&self) -> Duration {
-        Duration::from_secs(if self.is_real() { 240 } else { 3600 })
+        Duration::from_secs(if self.is_real() { 240 } else { 300 })
     }
 
     /// Somebody on the other end of a real connection.
@@ -193,7 +197,7 @@ impl World {
         self.canary(spec).await;
         let serin = self.serin().await;
         self.reaches(Phase::Initialized).await;
-        self.eventually("web answers", async || call(&self.mesh, &self.namespace, &[]).await.is_ok()).await;
+        self.eventually("web answers", async || self.answers().await).await;
         serin
     }
 
@@ -216,6 +220,17 @@ impl World {
         let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
         let api = self.objects(kind);
         api.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
+    }
+
+    /// As `serin retry` and its siblings do.
+    pub async fn command(&self, verb: Verb) {
+        let name = Name { namespace: &self.namespace, name: "web" };
+        people::command(&self.client, &Who::Myself, name, verb, None).await.expect("a command");
+    }
+
+    /// Does `web` answer?
+    pub async fn answers(&self) -> bool {
+        call(&self.mesh, &self.namespace, &[]).await.is_ok()
     }
 
     /// A hundred requests a second to `web`.
@@ -426,8 +441,12 @@ pub fn workload(kind: &str, name: &str, image: &str) -> Value {
         "selector": {"matchLabels": {"app": name}},
         "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
     });
-    if kind == "Deployment" {
-        spec["replicas"] = json!(2);
+    // Of one node, another pod must come before the old one goes.
+    match kind {
+        "DaemonSet" => {
+            spec["updateStrategy"] = json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
+        }
+        _ => spec["replicas"] = json!(2),
     }
     json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
 }
