@@ -48,7 +48,7 @@ pub async fn an_edit_of_any_of_them_is_released(world: World) {
         world.patch(kind, name, edit).await;
         let status = world.released(release).await;
         assert_eq!(status.phase, Phase::Succeeded, "{kind} {name}: {status:#?}");
-        world.is_told(&format!("{kind}/{name} changed.")).await;
+        world.is_told(&format!("{}/{name} changed.", kind.to_lowercase())).await;
         let copy = copy_of(&world, name).await;
         let copied = &world.get(kind, &copy).await;
         let original = &world.get(kind, name).await;

@@ -141,7 +141,7 @@ impl World {
 
     /// Long enough for whatever would happen to have happened.
     pub async fn a_long_time(&self) {
-        sleep(Duration::from_secs(if self.is_real() { 8 } else { 600 })).await;
+        sleep(Duration::from_secs(if self.is_real() { 8 } else { 120 })).await;
     }
 
     fn patience(&self) -> Duration {
