@@ -86,11 +86,12 @@ pub async fn no_traffic_holds_and_is_not_bad(world: World) {
 }
 
 pub async fn without_analysis_the_good_is_promoted_and_the_bad_is_not(world: World) {
-    let _serin = world.initialized(json!({"skipAnalysis": true, "progressDeadlineSeconds": 5})).await;
+    let _serin = world.initialized(json!({"skipAnalysis": true})).await;
     let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(world.image("web-primary").await, "web:v2");
+    world.edit(json!({"progressDeadlineSeconds": 5})).await;
     world.push("web:v3-crash").await;
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].highest_weight), (Phase::Failed, Weight::ZERO));

@@ -211,6 +211,7 @@ pub struct Revisions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct RouteStatus {
     /// Who carries the traffic weights.
+    #[schemars(with = "String")]
     pub provider: Provider,
 
     /// Name of the apex Service.
