@@ -10,7 +10,7 @@ use kube::{
     core::{DeserializeGuard, ObjectMeta},
 };
 
-use super::{Shared, desk::Desk, lease::Fenced, tell::tell};
+use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell};
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
@@ -36,7 +36,7 @@ pub async fn record(
 ) -> Result<(), Error> {
     let told = canary.status.as_ref();
     if is_worth_writing(told, status, &decision.status) {
-        shared.fence.check()?;
+        shared.fence.check(&CanaryName::of(canary))?;
         write_status(shared, desk, canary, &decision.status).await?;
         shared.options.vitals.released(canary, &status.history, &decision.status.history);
     } else if *status != decision.status {

@@ -17,6 +17,7 @@ mod world;
 mod ends;
 mod hooks;
 mod interruptions;
+mod replicas;
 
 use world::World;
 use world::together::together;

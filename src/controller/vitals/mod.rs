@@ -2,8 +2,7 @@
 //! works at all. Nothing here costs anything while nothing happens and nobody
 //! asks; nothing here decides anything.
 //!
-//! It outlives the controller it is given to: one that lost its Lease and works
-//! again goes on counting.
+//! It outlives the controller it is given to.
 
 mod counts;
 mod requests;
@@ -17,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use kube::core::DeserializeGuard;
+use kube::{Resource as _, core::DeserializeGuard};
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 
-use super::{CanaryName, Shared};
+use super::{CanaryName, Shared, lease::Hold};
 use crate::{
     analysis::measurement::Measurement,
     api::{
@@ -35,7 +34,6 @@ use crate::{
     notify,
 };
 pub use counts::{Counts, Distribution, Distributions, Labels, word};
-pub use requests::Reach;
 
 /// How long the loop may take to notice that it was asked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -74,7 +72,8 @@ pub struct Vitals {
     waiting: AtomicUsize,
     running: AtomicUsize,
     canaries: Mutex<HashMap<CanaryName, Tally>>,
-    reach: Mutex<Reach>,
+    /// Why Canaries could not be asked for, the last time they were.
+    unreachable: Mutex<Option<String>>,
     /// When work on any Canary last came to an end.
     finished: Mutex<Instant>,
     asked: watch::Sender<u64>,
@@ -102,8 +101,6 @@ pub struct End {
 #[derive(Debug)]
 enum Stage {
     Starting,
-    /// Another replica works.
-    Standby,
     Working(Weak<Shared>),
     /// What is under way comes to its end.
     Ending,
@@ -124,7 +121,7 @@ impl Default for Vitals {
             waiting: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             canaries: Mutex::default(),
-            reach: Mutex::default(),
+            unreachable: Mutex::default(),
             finished: Mutex::new(Instant::now()),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
@@ -165,15 +162,26 @@ impl Vitals {
     /// that cannot be read has no numbers.
     pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
-        let mut canaries = shared.caches.canaries.everything();
-        canaries.sort_by_cached_key(|canary| canary.0.as_ref().ok().map(CanaryName::of));
-        let tallies = self.canaries.lock();
-        let with_tally = |canary: Arc<DeserializeGuard<Canary>>| {
-            let tally =
-                canary.0.as_ref().ok().and_then(|canary| tallies.get(&CanaryName::of(canary)).cloned());
-            (canary, tally.unwrap_or_default())
+        let named = |canary: Arc<DeserializeGuard<Canary>>| {
+            let meta = canary.meta();
+            let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
+            let name =
+                CanaryName { namespace: namespace.unwrap_or_default(), name: name.unwrap_or_default() };
+            shared.fence.check(&name).is_ok().then_some((name, canary))
         };
+        let mut canaries: Vec<_> =
+            shared.caches.canaries.everything().into_iter().filter_map(named).collect();
+        canaries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let tallies = self.canaries.lock();
+        let with_tally = |(name, canary)| (canary, tallies.get(&name).cloned().unwrap_or_default());
         canaries.into_iter().map(with_tally).collect()
+    }
+
+    /// Shards of the Canaries that this replica holds; alone it holds the one
+    /// there is.
+    pub fn shards(&self) -> usize {
+        let holds = self.working().map(|shared| shared.fence.clone().holds());
+        holds.unwrap_or_default().into_iter().filter(|hold| *hold != Hold::None).count()
     }
 
     /// Canaries that wait for their turn.
@@ -217,14 +225,13 @@ impl Vitals {
         let mut missing = Vec::new();
         match &*self.stage.lock() {
             Stage::Starting => missing.push("the controller has not begun yet".to_owned()),
-            Stage::Standby => {}
             Stage::Ending => missing.push("the controller ends".to_owned()),
             Stage::Working(shared) => match shared.upgrade() {
                 None => missing.push("the controller has ended".to_owned()),
                 Some(shared) => missing.extend(shared.caches.on_their_way()),
             },
         }
-        if let Reach::Silent { why } = &*self.reach.lock() {
+        if let Some(why) = &*self.unreachable.lock() {
             missing.push(format!("the API server does not answer: {why}"));
         }
         if missing.is_empty() { Ok(()) } else { Err(missing) }
@@ -233,17 +240,13 @@ impl Vitals {
     fn working(&self) -> Option<Arc<Shared>> {
         match &*self.stage.lock() {
             Stage::Working(shared) => shared.upgrade(),
-            Stage::Starting | Stage::Standby | Stage::Ending => None,
+            Stage::Starting | Stage::Ending => None,
         }
     }
 }
 
 /// For the controller.
 impl Vitals {
-    pub(super) fn stand_by(&self) {
-        *self.stage.lock() = Stage::Standby;
-    }
-
     /// It works; hands out what the loop has to answer with [`Self::answer`].
     pub(super) fn begin(&self, shared: &Arc<Shared>) -> watch::Receiver<u64> {
         *self.stage.lock() = Stage::Working(Arc::downgrade(shared));
@@ -295,7 +298,7 @@ impl Vitals {
 
     pub(super) fn measured(&self, source: &impl serde::Serialize, measured: &Measurement) {
         let result = match measured {
-            Measurement::NoData => "no data",
+            Measurement::NoData => "no_data",
             Measurement::Unavailable { .. } => "unavailable",
             _ => "ok",
         };
