@@ -63,9 +63,16 @@ impl World {
     /// On the real API server with the real controller-manager; only the node
     /// and the mesh are ours.
     pub async fn real() -> Self {
-        static SHARED: OnceCell<(Node, Mesh)> = OnceCell::const_new();
+        static SHARED: OnceCell<Machines> = OnceCell::const_new();
         let cluster = support::real().await;
-        let (node, mesh) = SHARED.get_or_init(|| run_real(cluster)).await.clone();
+        let options =
+            NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
+        Self::on(cluster, SHARED.get_or_init(|| run_machines(cluster, options)).await).await
+    }
+
+    /// On servers with a node and a mesh of ours, all on real time.
+    pub async fn on(cluster: &'static support::Cluster, (node, mesh): &Machines) -> Self {
+        let (node, mesh) = (node.clone(), mesh.clone());
         let (client, own) = (cluster.client().await, cluster.client().await);
         let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
         let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
@@ -127,16 +134,16 @@ fn mesh(client: Client, node: Node) -> Mesh {
     Mesh::new(client, resource("TrafficSplit"), Some(resource("HTTPRouteGroup")), node, 1)
 }
 
-/// One node and one mesh for every test of this binary, on a thread of their
+pub type Machines = (Node, Mesh);
+
+/// One node and one mesh for every world of a cluster, on a thread of their
 /// own: they outlive the test that asked first.
-async fn run_real(cluster: &'static support::Cluster) -> (Node, Mesh) {
+pub async fn run_machines(cluster: &'static support::Cluster, options: NodeOptions) -> Machines {
     let (tell, told) = oneshot::channel();
     thread::spawn(move || {
         Runtime::new().expect("a tokio runtime").block_on(async {
             let client = cluster.client().await;
             definitions::install(&client, all_definitions()).await;
-            let options =
-                NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
             let node = Node::new(client.clone(), options);
             let mesh = mesh(client, node.clone());
             let _ = tell.send((node.clone(), mesh.clone()));

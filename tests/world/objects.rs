@@ -2,7 +2,7 @@
 
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
-use serin::api::{AlertProvider, Canary};
+use serin::api::{AlertProvider, AnalysisTemplate, Canary};
 
 use super::World;
 
@@ -90,6 +90,7 @@ pub fn resource(kind: &str) -> ApiResource {
     match kind {
         "Canary" => ApiResource::erase::<Canary>(&()),
         "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
+        "AnalysisTemplate" => ApiResource::erase::<AnalysisTemplate>(&()),
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
         "ScaledObject" => made("keda.sh", "v1alpha1"),

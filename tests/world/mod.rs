@@ -1,10 +1,14 @@
 //! A namespace with a workload `web` in it, a Canary of it, people who call
 //! it, and the controller; on `serin::local` or on the real servers.
 
+// Several test binaries compile this module, each uses a part of it.
+#![allow(dead_code)]
+
 mod callers;
 mod followed;
 mod ground;
 mod objects;
+pub mod together;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +19,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
@@ -24,8 +28,9 @@ use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::ConditionStatus;
 use serin::clock::Clock;
-use serin::controller::lease::{Claim, Fence};
-use serin::controller::{Controller, Options, run_elected};
+use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
+use serin::controller::{Controller, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::people::{self, Name, Who};
 use serin::local::mesh::Mesh;
@@ -38,6 +43,7 @@ use tokio_util::task::AbortOnDropHandle;
 use callers::{Traffic, call};
 use followed::Followed;
 use ground::Ground;
+pub use ground::{Machines, run_machines};
 pub use objects::{weight, workload};
 
 /// Clones are the same world.
@@ -168,13 +174,22 @@ impl World {
     }
 
     /// Starts one replica of several.
-    pub fn replica(&self, me: &str) -> Running {
-        let fetch = Arc::new(FromNode(self.node.clone()));
-        let claim = Claim { namespace: self.namespace.clone(), name: "serin".to_owned(), me: me.to_owned() };
-        let (stop, options) = (CancellationToken::new(), self.options());
-        let run = run_elected(self.own.clone(), self.clock, fetch, options, claim, stop.clone());
+    pub fn replica(&self, me: &str, shards: u32) -> Running {
+        let (stop, run) = self.run_replica(me, shards);
         let work = tokio::spawn(async move { run.await.expect("a controller") });
         Running { stop, work: AbortOnDropHandle::new(work) }
+    }
+
+    pub fn run_replica(
+        &self,
+        me: &str,
+        shards: u32,
+    ) -> (CancellationToken, impl Future<Output = Result<(), StartError>> + use<>) {
+        let fetch = Arc::new(FromNode(self.node.clone()));
+        let claim = Claim { namespace: self.namespace.clone(), me: me.to_owned(), shards };
+        let (stop, options) = (CancellationToken::new(), self.options());
+        let client = counting(self.own.clone(), Arc::clone(&self.requests));
+        (stop.clone(), run_replicated(client, self.clock, fetch, options, claim, stop))
     }
 
     pub fn options(&self) -> Options {
@@ -186,9 +201,15 @@ impl World {
         self.requests.lock().clone()
     }
 
-    pub async fn holder(&self) -> Option<String> {
-        let lease = self.find("Lease", "serin").await?;
-        Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
+    /// Who holds each shard, without the process's own part of the name.
+    pub async fn holders(&self) -> Vec<String> {
+        let shards = ListParams::default().labels("serin.dev/shard");
+        let leases = self.objects("Lease").list(&shards).await.expect("leases").items;
+        let holder = |lease: DynamicObject| {
+            let name = lease.data["spec"]["holderIdentity"].as_str()?;
+            Some(name.split('-').next()?.to_owned())
+        };
+        leases.into_iter().filter_map(holder).collect()
     }
 }
 
