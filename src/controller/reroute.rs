@@ -2,7 +2,7 @@
 //! force, what is left of the old one is taken away.
 
 use super::{
-    Shared, act,
+    CanaryName, Shared, act,
     caches::Unsynced,
     observe::Seen,
     understand::{Understood, router_for},
@@ -42,7 +42,7 @@ pub async fn settle(
         for object in &left {
             shared.caches.need(&object.kind).await?;
         }
-        shared.fence.check().map_err(act::Error::from)?;
+        shared.fence.check(&CanaryName::of(canary)).map_err(act::Error::from)?;
         let taken = routing::take_away(&shared.client, canary, &shared.caches, &left).await;
         taken.map_err(act::Error::from)?;
     }

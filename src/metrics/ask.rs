@@ -2,7 +2,7 @@
 //! to be wrong without asking is refused here, with what to write instead.
 
 use crate::{
-    analysis::measurement::Arms,
+    analysis::measurement::{Arms, SLOW},
     api::{
         AnalysisTemplateSpec, Canary,
         analysis_template::{Counts, MetricProvider, MetricProviderType},
@@ -17,6 +17,7 @@ use super::{
     prometheus, scrape,
     selector::{BadSelector, Selection},
     template::{Arm, TemplateError, Words},
+    web,
 };
 
 /// One question, and whom to ask.
@@ -85,7 +86,7 @@ pub enum Refusal {
     )]
     SameForBothArms { template: String, field: &'static str },
     #[error(
-        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, or scrape to read the pods"
+        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, web for whatever answers in JSON, or scrape to read the pods"
     )]
     Provider { template: String, provider: String },
     #[error(
@@ -138,6 +139,7 @@ pub fn abilities(provider: MetricProviderType) -> Option<Abilities> {
     match provider {
         MetricProviderType::Prometheus => Some(prometheus::ABILITIES),
         MetricProviderType::Scrape => Some(scrape::ABILITIES),
+        MetricProviderType::Web => Some(web::ABILITIES),
         _ => None,
     }
 }
@@ -163,7 +165,7 @@ impl Writer<'_> {
                 (BuiltIn::SuccessRate, _) => (builtin::scraped_requests(), None),
                 (BuiltIn::Duration, JudgeType::Sequential) => (builtin::scraped_durations(), None),
                 (BuiltIn::Duration, JudgeType::Threshold) => {
-                    (builtin::scraped_durations(), Some(Reduce::Quantile(builtin::QUANTILE)))
+                    (builtin::scraped_durations(), Some(Reduce::Quantile(SLOW)))
                 }
             };
             return Ok(self.ask(provider(MetricProviderType::Scrape, None), None, query, reduce));
@@ -223,13 +225,16 @@ impl Writer<'_> {
             (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
             (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
             (JudgeType::Threshold, None, None, Some(query)) => {
-                (histogram(query)?, Some(Reduce::Quantile(builtin::QUANTILE)))
+                (histogram(query)?, Some(Reduce::Quantile(SLOW)))
             }
             (JudgeType::MannWhitney, Some(query), _, _) => {
                 (Query::Samples(both(&words, &name, "query", query, apart)?), None)
             }
             (JudgeType::Sequential, _, None, None) => {
-                let instead = "add counts or histogram to the template, or set thresholdRange";
+                let instead = match abilities.include(Form::Counts) {
+                    true => "add counts or histogram to the template, or set thresholdRange",
+                    false => "set thresholdRange, or use a provider that counts, such as prometheus",
+                };
                 return Err(self.lacks(judge, &name, Form::Counts, instead));
             }
             (JudgeType::MannWhitney, None, _, _) => {
@@ -255,6 +260,9 @@ impl Writer<'_> {
         if asked.type_ == MetricProviderType::Prometheus {
             let server = asked.address.as_deref().or_else(|| self.server());
             asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
+        }
+        if let (MetricProviderType::Web, Some(written)) = (asked.type_, &asked.address) {
+            asked.address = Some(address(written)?);
         }
         let secret = spec
             .provider

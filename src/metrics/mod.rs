@@ -38,11 +38,11 @@ mod credentials;
 mod http;
 mod in_flight;
 pub mod prometheus;
-mod quantile;
 pub mod scrape;
 mod selector;
 mod sources;
 mod template;
+pub mod web;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -4,11 +4,11 @@
 mod support;
 
 mod asking;
-mod front;
 mod growth;
 mod pods;
 mod reaching;
 mod scraping;
+mod web;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 //! it, and the controller; on `serin::local` or on the real servers.
 
 // Several test binaries compile this module, each uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod callers;
 mod followed;
