@@ -22,9 +22,9 @@ use serin::local::node::NodeOptions;
 use serin::local::node::address::Network;
 use support::Cluster;
 use support::prometheus::Prometheus;
-use world::ground::{Machines, run_machines};
+
 use world::together::{Scenario, together};
-use world::{Running, World};
+use world::{Machines, Running, World, run_machines};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local() {

@@ -46,7 +46,7 @@ impl Traffic {
                     let mut kept = kept.lock();
                     match answer {
                         Ok(version) => *kept.versions.entry(version).or_default() += 1,
-                        Err(why) => kept.failures.push(format!("{} {why}", jiff::Timestamp::now())),
+                        Err(why) => kept.failures.push(why),
                     }
                 });
             }

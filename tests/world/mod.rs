@@ -2,11 +2,11 @@
 //! it, and the controller; on `serin::local` or on the real servers.
 
 // Several test binaries compile this module, each uses a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod callers;
 mod followed;
-pub mod ground;
+mod ground;
 mod objects;
 pub mod together;
 
@@ -43,7 +43,7 @@ use tokio_util::task::AbortOnDropHandle;
 use callers::{Traffic, call};
 use followed::Followed;
 use ground::Ground;
-
+pub use ground::{Machines, run_machines};
 pub use objects::{weight, workload};
 
 /// Clones are the same world.
