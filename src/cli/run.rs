@@ -1,5 +1,6 @@
 //! `serin run`: the controller.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,8 +15,10 @@ use crate::api::canary::Provider;
 use crate::clock::Clock;
 use crate::controller::lease::Fence;
 use crate::controller::replica::Claim;
+use crate::controller::vitals::Vitals;
 use crate::controller::{Controller, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
+use crate::server::{self, Server};
 use crate::workload;
 
 /// Run the controller: it releases every new revision of the workloads that
@@ -72,6 +75,12 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 
+    /// How many releases may be under way at a time, over all Canaries; others
+    /// wait for their turn, those that came first go first [default: any number]
+    #[arg(long, env = "SERIN_MAX_RELEASES", value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_releases: Option<u32>,
+
     /// Share the work with other replicas in the same namespace: each holds a
     /// fair share of the Canaries, and takes over from one that ends. Without
     /// this flag only one may run
@@ -94,10 +103,27 @@ pub(super) struct Args {
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
     identity: String,
 
+    /// Address to show /metrics, /healthz and /readyz at, such as
+    /// 127.0.0.1:8080; in a pod 0.0.0.0:8080. None shows nothing
+    #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    listen: Listen,
+
+    /// Show the metrics of Canaries under Flagger's names too, for dashboards
+    /// and alerts that were written for it
+    #[arg(long, env = "SERIN_FLAGGER_METRICS")]
+    flagger_metrics: bool,
+
     /// Which cluster to work on [default: as kubectl finds it, or the one it
     /// runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+}
+
+/// Where something is shown, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listen {
+    Nowhere,
+    At(SocketAddr),
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -105,7 +131,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let client = client(args.kubeconfig).await?;
+    let vitals = Arc::<Vitals>::default();
+    let serving = match args.listen {
+        Listen::Nowhere => None,
+        Listen::At(address) => {
+            let server = Server::bind(address).await.context(
+                "--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing",
+            )?;
+            tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
+            let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
+            Some(server.serve(server::pages(Arc::clone(&vitals), options)))
+        }
+    };
+    let client = vitals.counting(client(args.kubeconfig).await?);
     knows_canaries(&client, args.namespaces.first()).await?;
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
@@ -114,11 +152,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         metrics_server: args.metrics_server,
         home: home.clone(),
         concurrency: args.concurrency.into(),
+        max_releases: args.max_releases,
         workload: workload::Options {
             prefixes: args.include_label_prefix,
             identities: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
+        vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
     let (clock, stop) = (Clock::system(), stop_on_signal()?);
@@ -129,6 +169,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     } else {
         let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
         controller.run(stop.cancelled_owned()).await;
+    }
+    if let Some(serving) = serving {
+        serving.end().await;
     }
     tracing::info!("stopped");
     Ok(())
@@ -175,6 +218,16 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         told.cancel();
     });
     Ok(stop)
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text {
+        "" | "none" => Ok(Listen::Nowhere),
+        address => address
+            .parse()
+            .map(Listen::At)
+            .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
+    }
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -24,6 +24,8 @@ use super::{
     CanaryName,
     index::Index,
     table::{Key, Table},
+    turns::Turns,
+    vitals::Vitals,
     wake::Waker,
 };
 use crate::{
@@ -48,9 +50,12 @@ pub struct Caches {
     /// Namespaces, or none for all of them.
     scopes: Vec<Option<String>>,
     pub canaries: Arc<Table<DeserializeGuard<Canary>>>,
+    canaries_sync: Sync,
     watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
     index: Arc<Index>,
     waker: Waker,
+    turns: Arc<Turns>,
+    vitals: Arc<Vitals>,
 }
 
 struct Watched {
@@ -69,30 +74,65 @@ enum Rows {
 struct Sync {
     missing: Arc<watch::Sender<usize>>,
     trouble: Arc<Mutex<Option<String>>>,
+    vitals: Arc<Vitals>,
 }
 
 impl Caches {
-    pub fn new(client: Client, namespaces: &[String], index: Arc<Index>, waker: Waker) -> Self {
+    pub fn new(
+        client: Client,
+        namespaces: &[String],
+        index: Arc<Index>,
+        waker: Waker,
+        turns: Arc<Turns>,
+        vitals: Arc<Vitals>,
+    ) -> Self {
         let scopes = match namespaces {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        Self { client, scopes, canaries: Arc::default(), watched: Mutex::default(), index, waker }
+        let canaries_sync = Sync::of(scopes.len(), &vitals);
+        Self {
+            client,
+            scopes,
+            canaries: Arc::default(),
+            canaries_sync,
+            watched: Mutex::default(),
+            index,
+            waker,
+            turns,
+            vitals,
+        }
     }
 
     /// Follows the Canaries themselves, until dropped.
     pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
-        let sync = Sync::of(self.scopes.len());
+        let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
-            let waker = self.waker.clone();
-            let wake = move |(namespace, name): Key| waker.wake(CanaryName { namespace, name });
+            let (canaries, turns, waker) =
+                (Arc::clone(&self.canaries), Arc::clone(&self.turns), self.waker.clone());
+            let tell = move |(namespace, name): Key| {
+                let canary = CanaryName { namespace, name };
+                count_release(&canaries, &turns, &canary);
+                waker.wake(canary);
+            };
             let stream = watcher(self.canaries_in(scope), watcher::Config::default());
-            spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), wake)
+            spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), tell)
         };
         self.scopes.iter().map(follow).collect()
     }
 
-    /// Takes in every known Canary as it is now: the watch may be behind.
+    /// Until the first lists of Canaries have come.
+    pub async fn know_canaries(&self) -> Result<(), Unsynced> {
+        self.canaries_sync.done("canaries").await
+    }
+
+    /// A Canary that was written may be under way by now, or not any more.
+    pub fn count_release(&self, canary: &CanaryName) {
+        count_release(&self.canaries, &self.turns, canary);
+    }
+
+    /// Takes in every known Canary as it is now: the watch may be behind, and
+    /// will tell nothing new then.
     pub async fn refresh_canaries(&self) -> kube::Result<()> {
         for scope in &self.scopes {
             let api = self.canaries_in(scope);
@@ -101,7 +141,11 @@ impl Caches {
                 let page = api.list(&params).await?;
                 for mut canary in page.items {
                     trim_canary(&mut canary);
-                    self.canaries.put_answer(canary);
+                    let name = CanaryName::of(&canary);
+                    if self.canaries.put_answer(canary) {
+                        self.count_release(&name);
+                        self.waker.wake(name);
+                    }
                 }
                 match page.metadata.continue_ {
                     Some(token) if !token.is_empty() => params = params.continue_token(&token),
@@ -122,12 +166,24 @@ impl Caches {
     /// Makes sure that a kind is watched, and that its first list has come.
     pub async fn need(&self, kind: &ApiResource) -> Result<(), Unsynced> {
         let sync = self.watched(kind).sync.clone();
-        let mut missing = sync.missing.subscribe();
-        let synced = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
-        match synced {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(Unsynced { kind: kind.plural.clone(), trouble: sync.trouble.lock().clone() }),
-        }
+        sync.done(&kind.plural).await
+    }
+
+    /// First lists that have not come yet. A kind that cannot be listed is the
+    /// trouble of those who need it; without the Canaries nothing can be done.
+    pub fn on_their_way(&self) -> Vec<String> {
+        let late = |kind: &str, sync: &Sync| {
+            let trouble = sync.trouble.lock().clone();
+            Unsynced { kind: kind.to_owned(), trouble }.to_string()
+        };
+        let canaries = (!self.canaries_sync.is_done()).then(|| late("canaries", &self.canaries_sync));
+        let watched = self.watched.lock();
+        let others = watched
+            .iter()
+            .filter(|(_, watched)| !watched.sync.is_done() && watched.sync.trouble.lock().is_none());
+        let mut others: Vec<_> = others.map(|(kind, watched)| late(&kind.plural, &watched.sync)).collect();
+        others.sort();
+        canaries.into_iter().chain(others).collect()
     }
 
     pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
@@ -169,7 +225,7 @@ impl Caches {
         }
         let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
         let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
-        let sync = Sync::of(scopes.len());
+        let sync = Sync::of(scopes.len(), &self.vitals);
         let new = if *kind == Kind::Deployment.resource() || *kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
             let follow = |scope: Option<String>| {
@@ -246,8 +302,30 @@ pub fn pods() -> ApiResource {
 }
 
 impl Sync {
-    fn of(lists: usize) -> Self {
-        Self { missing: Arc::new(watch::Sender::new(lists)), trouble: Arc::default() }
+    fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
+        let missing = Arc::new(watch::Sender::new(lists));
+        Self { missing, trouble: Arc::default(), vitals: Arc::clone(vitals) }
+    }
+
+    fn is_done(&self) -> bool {
+        *self.missing.borrow() == 0
+    }
+
+    async fn done(&self, kind: &str) -> Result<(), Unsynced> {
+        let mut missing = self.missing.subscribe();
+        let done = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
+        match done {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Unsynced { kind: kind.to_owned(), trouble: self.trouble.lock().clone() }),
+        }
+    }
+}
+
+fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, canary: &CanaryName) {
+    if turns.are_limited() {
+        let row = canaries.get(&canary.namespace, &canary.name);
+        let readable = row.as_ref().and_then(|row| row.0.as_ref().ok());
+        turns.see(canary, readable.and_then(|canary| canary.status.as_ref()));
     }
 }
 
@@ -268,6 +346,7 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                 Err(error) => {
                     tracing::debug!(%error, "a watch broke; it starts again");
                     *sync.trouble.lock() = Some(error.to_string());
+                    sync.vitals.watch_restarts.add([]);
                 }
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(mut object)) => {

@@ -40,7 +40,10 @@ mod round;
 mod shards;
 mod table;
 mod tell;
+mod turns;
 mod understand;
+mod unreadable;
+pub mod vitals;
 mod wake;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
@@ -72,6 +75,8 @@ use index::Index;
 use lease::Fence;
 use replica::Claim;
 use round::Round;
+use turns::Turns;
+use vitals::Vitals;
 use wake::{CanaryName, Waker};
 
 /// What holds for every Canary of one controller.
@@ -87,7 +92,11 @@ pub struct Options {
     pub home: String,
     /// How many Canaries are worked on at a time.
     pub concurrency: usize,
+    /// How many releases may be under way at a time; any number if none.
+    pub max_releases: Option<u32>,
     pub workload: workload::Options,
+    /// Where it counts what it does and shows that it does.
+    pub vitals: Arc<Vitals>,
 }
 
 impl Default for Options {
@@ -98,7 +107,9 @@ impl Default for Options {
             metrics_server: None,
             home: "default".to_owned(),
             concurrency: 32,
+            max_releases: None,
             workload: workload::Options::default(),
+            vitals: Arc::default(),
         }
     }
 }
@@ -141,6 +152,7 @@ struct Shared {
     outbox: Outbox,
     index: Arc<Index>,
     caches: Caches,
+    turns: Arc<Turns>,
     desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
     waker: Waker,
     fence: Fence,
@@ -161,7 +173,18 @@ impl Controller {
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();
-        let caches = Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone());
+        let vitals = Arc::clone(&options.vitals);
+        let outbox =
+            notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
+        let turns = Arc::new(Turns::new(options.max_releases, waker.clone()));
+        let caches = Caches::new(
+            client.clone(),
+            &options.namespaces,
+            Arc::clone(&index),
+            waker.clone(),
+            Arc::clone(&turns),
+            vitals,
+        );
         let shared = Shared {
             client,
             clock,
@@ -170,9 +193,10 @@ impl Controller {
             served,
             sources: Sources::new(fetch),
             webhooks: Webhooks::new()?,
-            outbox: Outbox::new(notify::Options::default())?,
+            outbox: Outbox::new(outbox)?,
             index,
             caches,
+            turns,
             desks: Mutex::default(),
             waker,
             beside: fence.holds().iter().map(|_| Beside::default()).collect(),
@@ -188,18 +212,22 @@ impl Controller {
         let mut round = Round::new(Arc::clone(&self.shared));
         let mut work = JoinSet::new();
         let mut stop = pin!(stop);
+        let vitals = Arc::clone(&self.shared.options.vitals);
+        let mut asked = vitals.begin(&self.shared);
         loop {
             while round.agenda.running().len() < self.shared.options.concurrency
                 && let Some(canary) = round.agenda.start()
             {
                 work.spawn(attempt(Arc::clone(&self.shared), canary));
             }
+            vitals.turned(round.agenda.waiting(), round.agenda.running().len());
             let alarm = round.agenda.next_alarm();
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
                 change = round.changed() => round.apply(change),
+                Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
                 Some(done) = work.join_next() => match done {
                     Ok((canary, outcome)) => round.conclude(canary, outcome),
                     // Only when the runtime ends.
@@ -211,6 +239,7 @@ impl Controller {
                 }
             }
         }
+        vitals.end();
         let rest = async {
             while work.join_next().await.is_some() {}
             join_all(self.shared.beside.iter().map(Beside::end)).await;
@@ -250,11 +279,14 @@ enum Outcome {
 
 /// A mistake in the work on one Canary must not end the work on all others.
 async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
-    let outcome = match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
-        Ok(Ok(alarm)) => Outcome::Done(alarm),
-        Ok(Err(error)) => Outcome::Failed(error.to_string()),
-        Err(_) => Outcome::Failed("a mistake of our own".to_owned()),
-    };
+    let began = Instant::now();
+    let (outcome, result) =
+        match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
+            Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
+            Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
+            Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
+        };
+    shared.options.vitals.reconciled(result, began.elapsed());
     (canary, outcome)
 }
 
@@ -274,6 +306,7 @@ impl Shared {
     fn forget(&self, canary: &CanaryName) {
         self.desks.lock().remove(canary);
         self.index.forget(canary);
+        self.options.vitals.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
     }
 

@@ -36,6 +36,7 @@ pub async fn record(
     if is_worth_writing(status, &decision.status) {
         shared.fence.check(&CanaryName::of(canary))?;
         write_status(shared, desk, canary, &decision.status).await?;
+        shared.options.vitals.released(canary, &status.history, &decision.status.history);
     }
     tell(shared, canary, &decision.status, &decision.report);
     Ok(())
@@ -73,6 +74,7 @@ async fn write_status(
             written.metadata.managed_fields = None;
             desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
             shared.caches.canaries.put_answer(DeserializeGuard(Ok(written)));
+            shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }
         // Gone, and its status with it.

@@ -155,8 +155,8 @@ impl Round {
             self.shared.beside[*shard].begin();
             self.stances[*shard] = Stance::Ours(*term);
         }
-        for (namespace, name) in self.shared.caches.canaries.keys() {
-            let canary = CanaryName { namespace, name };
+        for canary in self.shared.caches.canaries.everything() {
+            let canary = CanaryName::of(&*canary);
             if new[self.fence.shard_of(&canary)] {
                 self.agenda.wake(canary);
             }

@@ -4,105 +4,79 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use serin::api::Canary;
-use serin::api::Weight;
-use serin::api::canary::Phase;
+use serin::api::canary::{CanaryStatus, Phase};
 use tokio::time::sleep;
 
-use crate::world::World;
+use crate::world::{World, workload};
 
-/// How many shards each replica holds.
-async fn shares(world: &World) -> BTreeMap<String, usize> {
-    let mut shares = BTreeMap::new();
-    for holder in world.holders().await {
-        *shares.entry(holder).or_default() += 1;
-    }
-    shares
-}
-
+/// Waits until each replica holds so many shards.
 async fn become_fair(world: &World, fair: &[(&str, usize)]) {
-    let fair = fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-    for _ in 0..600 {
-        if shares(world).await == fair {
-            return;
+    let fair: BTreeMap<String, usize> =
+        fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    let what = format!("the shares become {fair:?}");
+    let shares = async || {
+        let mut shares = BTreeMap::new();
+        for holder in world.holders().await {
+            *shares.entry(holder).or_default() += 1;
         }
-        sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the shares stay {:?}", shares(world).await);
+        shares == fair
+    };
+    world.eventually(&what, shares).await;
 }
-
-const OTHERS: [&str; 6] = ["api", "cart", "mail", "pay", "search", "stock"];
 
 /// Workloads beside `web`, each with a Canary.
-async fn others(world: &World) {
-    let web = world.deployment("web").await;
-    let canary = world.api::<Canary>().get("web").await.expect("a Canary");
+pub const OTHERS: [&str; 6] = ["api", "cart", "mail", "pay", "search", "stock"];
+
+pub async fn others(world: &World) {
     for name in OTHERS {
-        let renamed = |value: serde_json::Value| {
-            let mut value =
-                serde_json::to_string(&value).expect("JSON").replace("\"web\"", &format!("{name:?}"));
-            value = value.replace("web:v1", &format!("{name}:v1"));
-            serde_json::from_str::<serde_json::Value>(&value).expect("JSON")
-        };
-        let metadata = json!({"name": name});
-        let object = json!({"metadata": metadata, "spec": renamed(json!(web.spec))});
-        let object: Deployment = serde_json::from_value(object).expect("a Deployment");
-        world.api().create(&PostParams::default(), &object).await.expect("a Deployment");
-        let object = Canary::new(name, serde_json::from_value(renamed(json!(canary.spec))).expect("a spec"));
-        world.api().create(&PostParams::default(), &object).await.expect("a Canary");
+        world.apply(workload("Deployment", name, &format!("{name}:v1"))).await;
+        world
+            .apply(json!({
+                "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": name},
+                "spec": {
+                    "provider": "smi:v1alpha2",
+                    "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "service": {"port": 80, "targetPort": 8080},
+                    "analysis": {"interval": "10s", "threshold": 2, "stepWeights": [20, 50]},
+                },
+            }))
+            .await;
     }
 }
 
-async fn reach(world: &World, phase: Phase) {
-    for name in OTHERS {
-        for waited in 0.. {
-            let status = world.api::<Canary>().get(name).await.expect("a Canary").status.unwrap_or_default();
-            if status.phase == phase {
-                break;
-            }
-            assert!(waited < 9000, "{name} never reaches {phase:?}: {status:#?}");
-            sleep(Duration::from_millis(100)).await;
-        }
-    }
+pub async fn push(world: &World, name: &str) {
+    let containers = json!([{"name": "web", "image": format!("{name}:v2")}]);
+    let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+    let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), &world.namespace);
+    deployments.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
 }
 
-#[tokio::test(start_paused = true)]
-async fn another_replica_takes_over_a_release_under_way() {
-    for gently in [true, false] {
-        let world = World::new().await;
-        world.canary(json!({})).await;
-        let first = world.replica("first", 1);
-        world.reaches(Phase::Initialized).await;
-        let _second = world.replica("second", 1);
-        let _traffic = world.traffic();
-        world.push("web:v2").await;
-        world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
-        assert_eq!(world.holders().await, ["first"]);
-        match gently {
-            true => first.end().await,
-            false => drop(first),
-        }
-        let status = world.reaches(Phase::Succeeded).await;
-        assert_eq!(world.holders().await, ["second"]);
-        assert_eq!((status.history.len(), status.releases), (1, 1));
-        assert_eq!(world.image("web-primary").await, "web:v2");
+pub async fn status(world: &World, name: &str) -> CanaryStatus {
+    let canaries: Api<Canary> = Api::namespaced(world.client.clone(), &world.namespace);
+    canaries.get(name).await.expect("a Canary").status.unwrap_or_default()
+}
+
+pub async fn reach(world: &World, phase: Phase) {
+    for name in OTHERS {
+        let what = format!("{name} reaches {phase:?}");
+        world.eventually(&what, async || status(world, name).await.phase == phase).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn shards_move_while_releases_are_under_way() {
     let world = World::new().await;
-    world.canary(json!({"skipAnalysis": false, "analysis": {"metrics": []}})).await;
+    world.canary(json!({})).await;
     others(&world).await;
     let first = world.replica("first", 16);
     become_fair(&world, &[("first", 16)]).await;
     reach(&world, Phase::Initialized).await;
     for name in OTHERS {
-        let image = json!({"spec": {"template": {"spec": {"containers": [{"name": name, "image": format!("{name}:v2")}]}}}});
-        let api = world.api::<Deployment>();
-        api.patch(name, &PatchParams::default(), &Patch::Strategic(image)).await.expect("a push");
+        push(&world, name).await;
     }
     sleep(Duration::from_secs(3)).await;
     let second = world.replica("second", 16);
@@ -115,7 +89,7 @@ async fn shards_move_while_releases_are_under_way() {
     become_fair(&world, &[("third", 16)]).await;
     reach(&world, Phase::Succeeded).await;
     for name in OTHERS {
-        let status = world.api::<Canary>().get(name).await.expect("a Canary").status.unwrap_or_default();
+        let status = status(&world, name).await;
         assert_eq!((status.history.len(), status.releases), (1, 1), "{name}");
         assert_eq!(world.image(&format!("{name}-primary")).await, format!("{name}:v2"));
     }
