@@ -51,7 +51,7 @@ async fn so_many_releases_are_under_way_and_the_others_wait_for_their_turn() {
                 started.push(*name);
             }
         }
-        sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(500)).await;
     }
     assert_eq!(started, order);
     reach(&world, Phase::Succeeded).await;
