@@ -104,7 +104,7 @@ pub(super) struct Args {
     identity: String,
 
     /// Address to show /metrics, /healthz and /readyz at, such as
-    /// 127.0.0.1:8080; in a pod 0.0.0.0:8080. None shows nothing
+    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` shows nothing
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     listen: Listen,
 

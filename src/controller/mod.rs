@@ -226,8 +226,8 @@ impl Controller {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
-                change = round.changed() => round.apply(change),
                 Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
+                change = round.changed() => round.apply(change),
                 Some(done) = work.join_next() => match done {
                     Ok((canary, outcome)) => round.conclude(canary, outcome),
                     // Only when the runtime ends.

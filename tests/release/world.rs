@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures::join;
 use http::Request;
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Namespace};
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
@@ -271,17 +270,20 @@ impl World {
         Options { namespaces: vec![self.namespace.clone()], ..Options::default() }
     }
 
-    /// Requests of the controller so far.
-    pub fn requests(&self) -> Vec<String> {
-        self.requests.lock().clone()
-    }
-
     /// Who holds each shard, without the process's own part of the name.
     pub async fn holders(&self) -> Vec<String> {
         let shards = ListParams::default().labels("serin.dev/shard");
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
-        let holder = |lease: Lease| Some(lease.spec?.holder_identity?.split('-').next()?.to_owned());
-        leases.list(&shards).await.expect("leases").items.into_iter().filter_map(holder).collect()
+        let leases = self.objects("Lease").list(&shards).await.expect("leases").items;
+        let holder = |lease: DynamicObject| {
+            let name = lease.data["spec"]["holderIdentity"].as_str()?;
+            Some(name.split('-').next()?.to_owned())
+        };
+        leases.into_iter().filter_map(holder).collect()
+    }
+
+    /// Requests of the controller so far.
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().clone()
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{CanaryName, Shared};
+use super::{CanaryName, Shared, lease::Hold};
 use crate::{
     analysis::measurement::Measurement,
     api::{
@@ -34,7 +34,6 @@ use crate::{
     notify,
 };
 pub use counts::{Counts, Distribution, Distributions, Labels, word};
-pub use requests::Reach;
 
 /// How long the loop may take to notice that it was asked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -73,7 +72,8 @@ pub struct Vitals {
     waiting: AtomicUsize,
     running: AtomicUsize,
     canaries: Mutex<HashMap<CanaryName, Tally>>,
-    reach: Mutex<Reach>,
+    /// Why Canaries could not be asked for, the last time they were.
+    unreachable: Mutex<Option<String>>,
     /// When work on any Canary last came to an end.
     finished: Mutex<Instant>,
     asked: watch::Sender<u64>,
@@ -121,7 +121,7 @@ impl Default for Vitals {
             waiting: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             canaries: Mutex::default(),
-            reach: Mutex::default(),
+            unreachable: Mutex::default(),
             finished: Mutex::new(Instant::now()),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
@@ -162,15 +162,23 @@ impl Vitals {
     /// that cannot be read has no numbers.
     pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
-        let mut canaries = shared.caches.canaries.everything();
-        canaries.retain(|canary| shared.fence.check(&CanaryName::of(&**canary)).is_ok());
-        canaries.sort_by_cached_key(|canary| CanaryName::of(&**canary));
-        let tallies = self.canaries.lock();
-        let with_tally = |canary: Arc<DeserializeGuard<Canary>>| {
-            let tally = tallies.get(&CanaryName::of(&*canary)).cloned();
-            (canary, tally.unwrap_or_default())
+        let named = |canary: Arc<DeserializeGuard<Canary>>| {
+            let name = CanaryName::of(&*canary);
+            shared.fence.check(&name).is_ok().then_some((name, canary))
         };
+        let mut canaries: Vec<_> =
+            shared.caches.canaries.everything().into_iter().filter_map(named).collect();
+        canaries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let tallies = self.canaries.lock();
+        let with_tally = |(name, canary)| (canary, tallies.get(&name).cloned().unwrap_or_default());
         canaries.into_iter().map(with_tally).collect()
+    }
+
+    /// Shards of the Canaries that this replica holds; alone it holds the one
+    /// there is.
+    pub fn shards(&self) -> usize {
+        let holds = self.working().map(|shared| shared.fence.clone().holds());
+        holds.unwrap_or_default().into_iter().filter(|hold| *hold != Hold::None).count()
     }
 
     /// Canaries that wait for their turn.
@@ -220,7 +228,7 @@ impl Vitals {
                 Some(shared) => missing.extend(shared.caches.on_their_way()),
             },
         }
-        if let Reach::Silent { why } = &*self.reach.lock() {
+        if let Some(why) = &*self.unreachable.lock() {
             missing.push(format!("the API server does not answer: {why}"));
         }
         if missing.is_empty() { Ok(()) } else { Err(missing) }
@@ -287,7 +295,7 @@ impl Vitals {
 
     pub(super) fn measured(&self, source: &impl serde::Serialize, measured: &Measurement) {
         let result = match measured {
-            Measurement::NoData => "no data",
+            Measurement::NoData => "no_data",
             Measurement::Unavailable { .. } => "unavailable",
             _ => "ok",
         };
