@@ -10,6 +10,7 @@ use super::{
     desk::Desk,
     measure, observe, record, reroute,
     understand::{self, Refused, Understood, understand},
+    unreadable,
 };
 use crate::{
     api::{Canary, CanaryStatus},
@@ -19,6 +20,8 @@ use crate::{
 /// At which step it failed; the Canary is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error("a Canary that cannot be read: {0}")]
+    Unreadable(#[from] unreadable::Error),
     #[error("understand: {0}")]
     Understand(understand::Error),
     #[error("observe: {0}")]
@@ -44,7 +47,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
     let canary = match &*canary {
         DeserializeGuard(Ok(canary)) => canary,
         DeserializeGuard(Err(invalid)) => {
-            tracing::warn!(canary = %name, error = %invalid, "a Canary cannot be read; it is left alone");
+            unreadable::stall(shared, name, invalid).await?;
             return Ok(None);
         }
     };
@@ -58,7 +61,12 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         Err(error) => return Err(Error::Understand(error)),
     };
     act::keep_finalizer(shared, canary).await?;
-    carry_on(shared, name, &desk, canary, &status, &understood).await
+    let done = carry_on(shared, name, &desk, canary, &status, &understood).await;
+    if done.is_err() {
+        // What was decided may not have come to be.
+        shared.caches.count_release(name);
+    }
+    done
 }
 
 async fn carry_on(
@@ -69,14 +77,16 @@ async fn carry_on(
     status: &CanaryStatus,
     understood: &Arc<Understood>,
 ) -> Result<Option<Timestamp>, Error> {
-    let seen = match observe::observe(shared, name, understood, status, desk).await {
+    let mut seen = match observe::observe(shared, name, understood, status, desk).await {
         Ok(seen) => seen,
         Err(observe::Error::Refused(refusal)) => {
             return refuse(shared, desk, canary, status, Refused::from(refusal)).await;
         }
         Err(error) => return Err(error.into()),
     };
-    let mut decision = engine::decide(&understood.plan, status, &seen.observed, shared.clock.now());
+    let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
+        engine::decide(&understood.plan, status, observed, shared.clock.now())
+    });
     if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
         if error.is_final() {
             let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());

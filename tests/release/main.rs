@@ -26,6 +26,7 @@ mod gates;
 mod interruptions;
 mod kinds;
 mod lifecycle;
+mod limits;
 mod refusals;
 mod replicas;
 mod rerouted;
