@@ -8,7 +8,7 @@ use kube::core::DeserializeGuard;
 use super::{
     CanaryName, Shared, act,
     desk::Desk,
-    measure, observe, record,
+    measure, observe, record, reroute,
     understand::{self, Refused, Understood, understand},
     unreadable,
 };
@@ -28,6 +28,8 @@ pub enum Error {
     Observe(#[from] observe::Error),
     #[error("act: {0}")]
     Act(#[from] act::Error),
+    #[error("leave the old route: {0}")]
+    Reroute(#[from] reroute::Error),
     #[error("record: {0}")]
     Record(#[from] record::Error),
 }
@@ -82,7 +84,7 @@ async fn carry_on(
         }
         Err(error) => return Err(error.into()),
     };
-    let decision = shared.turns.decide(name, &mut seen.observed, |observed| {
+    let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
         engine::decide(&understood.plan, status, observed, shared.clock.now())
     });
     if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
@@ -92,6 +94,7 @@ async fn carry_on(
         }
         return Err(error.into());
     }
+    decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
     record::record(shared, desk, canary, status, &decision).await?;
     measure::begin(shared, desk, understood, &seen, &decision.status);
     Ok(decision.wake.map(|(at, _)| at))

@@ -198,7 +198,7 @@ impl World {
         }
         let now = process.now(at);
         let deaf = at < process.cut_off_until.max(process.deaf_until);
-        let hears = !deaf && !(trouble && self.chance.happens(0.5));
+        let hears = !(deaf || trouble && self.chance.happens(0.5));
         if hears {
             let whole = match process.told {
                 None => true,
