@@ -135,6 +135,7 @@ pub enum Part {
     Flagger,
     ArgoRollouts,
     Osm,
+    Helm,
 }
 
 impl std::fmt::Display for Part {
@@ -146,6 +147,7 @@ impl std::fmt::Display for Part {
             Part::Flagger => "flagger",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
+            Part::Helm => "helm",
         })
     }
 }
@@ -167,6 +169,7 @@ impl Part {
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
+            Part::Helm => (include_str!("../../testbed/versions"), "helm"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())
