@@ -34,6 +34,7 @@ async fn the_version_that_is_asked_for_is_preferred() {
     assert_eq!(name(&client, Provider::SmiV1Alpha1).await, "smi (v1alpha1)");
     assert_eq!(name(&client, Provider::SmiV1Alpha2).await, "smi (v1alpha2)");
     assert_eq!(name(&client, Provider::SmiV1Alpha3).await, "smi (v1alpha3)");
+    assert!(name(&client, Provider::SmiV1Alpha4).await.starts_with("smi (v1alpha4"));
     assert_eq!(name(&client, Provider::Kubernetes).await, "kubernetes");
 }
 
