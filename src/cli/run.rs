@@ -1,5 +1,6 @@
 //! `serin run`: the controller.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,8 +14,10 @@ use crate::api::Canary;
 use crate::api::canary::Provider;
 use crate::clock::Clock;
 use crate::controller::lease::{Claim, Fence};
+use crate::controller::vitals::Vitals;
 use crate::controller::{Controller, Options, run_elected};
 use crate::metrics::scrape::HttpFetch;
+use crate::server::{self, Server};
 use crate::workload;
 
 /// Run the controller: it releases every new revision of the workloads that
@@ -85,10 +88,27 @@ pub(super) struct Args {
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     identity: Option<String>,
 
+    /// Address to show /metrics, /healthz and /readyz at, such as
+    /// 127.0.0.1:8080; in a pod 0.0.0.0:8080. None shows nothing
+    #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    listen: Listen,
+
+    /// Show the metrics of Canaries under Flagger's names too, for dashboards
+    /// and alerts that were written for it
+    #[arg(long, env = "SERIN_FLAGGER_METRICS")]
+    flagger_metrics: bool,
+
     /// Which cluster to work on [default: as kubectl finds it, or the one it
     /// runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+}
+
+/// Where something is shown, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listen {
+    Nowhere,
+    At(SocketAddr),
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -96,7 +116,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let client = client(args.kubeconfig).await?;
+    let vitals = Arc::<Vitals>::default();
+    let serving = match args.listen {
+        Listen::Nowhere => None,
+        Listen::At(address) => {
+            let server = Server::bind(address).await.context(
+                "--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing",
+            )?;
+            tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
+            let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
+            Some(server.serve(server::pages(Arc::clone(&vitals), options)))
+        }
+    };
+    let client = vitals.counting(client(args.kubeconfig).await?);
     knows_canaries(&client, args.namespaces.first()).await?;
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
@@ -110,6 +142,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             identities: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
+        vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
     let (clock, stop) = (Clock::system(), stop_on_signal()?);
@@ -121,6 +154,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     } else {
         let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
         controller.run(stop.cancelled_owned()).await;
+    }
+    if let Some(serving) = serving {
+        serving.end().await;
     }
     tracing::info!("stopped");
     Ok(())
@@ -167,6 +203,16 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         told.cancel();
     });
     Ok(stop)
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text {
+        "" | "none" => Ok(Listen::Nowhere),
+        address => address
+            .parse()
+            .map(Listen::At)
+            .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
+    }
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -44,6 +44,10 @@ impl Agenda {
         Some(canary)
     }
 
+    pub fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
     pub fn running(&self) -> usize {
         self.running.len()
     }

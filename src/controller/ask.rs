@@ -36,6 +36,7 @@ pub fn ask(
             Ok(key) => shared.webhooks.ask(&hook, &about, key.as_deref()).await,
             Err(why) => Reply::Silence { why },
         };
+        shared.options.vitals.gate_answered(&kind, &reply);
         desk.inbox.lock().answered(question, reply, shared.clock.now());
         shared.waker.wake(name);
     });

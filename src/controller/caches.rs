@@ -23,6 +23,7 @@ use super::{
     CanaryName,
     index::Index,
     table::{Key, Table},
+    vitals::Vitals,
     wake::Waker,
 };
 use crate::{
@@ -47,9 +48,11 @@ pub struct Caches {
     /// Namespaces, or none for all of them.
     scopes: Vec<Option<String>>,
     pub canaries: Arc<Table<DeserializeGuard<Canary>>>,
+    canaries_sync: Sync,
     watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
     index: Arc<Index>,
     waker: Waker,
+    vitals: Arc<Vitals>,
 }
 
 struct Watched {
@@ -68,20 +71,37 @@ enum Rows {
 struct Sync {
     missing: Arc<watch::Sender<usize>>,
     trouble: Arc<Mutex<Option<String>>>,
+    vitals: Arc<Vitals>,
 }
 
 impl Caches {
-    pub fn new(client: Client, namespaces: &[String], index: Arc<Index>, waker: Waker) -> Self {
+    pub fn new(
+        client: Client,
+        namespaces: &[String],
+        index: Arc<Index>,
+        waker: Waker,
+        vitals: Arc<Vitals>,
+    ) -> Self {
         let scopes = match namespaces {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        Self { client, scopes, canaries: Arc::default(), watched: Mutex::default(), index, waker }
+        let canaries_sync = Sync::of(scopes.len(), &vitals);
+        Self {
+            client,
+            scopes,
+            canaries: Arc::default(),
+            canaries_sync,
+            watched: Mutex::default(),
+            index,
+            waker,
+            vitals,
+        }
     }
 
     /// Follows the Canaries themselves, until dropped.
     pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
-        let sync = Sync::of(self.scopes.len());
+        let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
             let api: Api<DeserializeGuard<Canary>> = match scope {
                 Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -104,6 +124,23 @@ impl Caches {
             Ok(Ok(_)) => Ok(()),
             _ => Err(Unsynced { kind: kind.plural.clone(), trouble: sync.trouble.lock().clone() }),
         }
+    }
+
+    /// First lists that have not come yet. A kind that cannot be listed is the
+    /// trouble of those who need it; without the Canaries nothing can be done.
+    pub fn on_their_way(&self) -> Vec<String> {
+        let late = |kind: &str, sync: &Sync| {
+            let trouble = sync.trouble.lock().clone();
+            Unsynced { kind: kind.to_owned(), trouble }.to_string()
+        };
+        let canaries = (!self.canaries_sync.is_done()).then(|| late("canaries", &self.canaries_sync));
+        let watched = self.watched.lock();
+        let others = watched
+            .iter()
+            .filter(|(_, watched)| !watched.sync.is_done() && watched.sync.trouble.lock().is_none());
+        let mut others: Vec<_> = others.map(|(kind, watched)| late(&kind.plural, &watched.sync)).collect();
+        others.sort();
+        canaries.into_iter().chain(others).collect()
     }
 
     pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
@@ -145,7 +182,7 @@ impl Caches {
         }
         let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
         let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
-        let sync = Sync::of(scopes.len());
+        let sync = Sync::of(scopes.len(), &self.vitals);
         let new = if *kind == Kind::Deployment.resource() || *kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
             let follow = |scope: Option<String>| {
@@ -222,8 +259,13 @@ pub fn pods() -> ApiResource {
 }
 
 impl Sync {
-    fn of(lists: usize) -> Self {
-        Self { missing: Arc::new(watch::Sender::new(lists)), trouble: Arc::default() }
+    fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
+        let missing = Arc::new(watch::Sender::new(lists));
+        Self { missing, trouble: Arc::default(), vitals: Arc::clone(vitals) }
+    }
+
+    fn is_done(&self) -> bool {
+        *self.missing.borrow() == 0
     }
 }
 
@@ -244,6 +286,7 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                 Err(error) => {
                     tracing::debug!(%error, "a watch broke; it starts again");
                     *sync.trouble.lock() = Some(error.to_string());
+                    sync.vitals.watch_restarts.add([]);
                 }
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(mut object)) => {

@@ -36,6 +36,7 @@ mod record;
 mod table;
 mod tell;
 mod understand;
+pub mod vitals;
 mod wake;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -68,6 +69,7 @@ use caches::Caches;
 use desk::Desk;
 use index::Index;
 use lease::{Claim, Fence};
+use vitals::Vitals;
 use wake::{CanaryName, Waker};
 
 /// What holds for every Canary of one controller.
@@ -84,6 +86,8 @@ pub struct Options {
     /// How many Canaries are worked on at a time.
     pub concurrency: usize,
     pub workload: workload::Options,
+    /// Where it counts what it does and shows that it does.
+    pub vitals: Arc<Vitals>,
 }
 
 impl Default for Options {
@@ -95,6 +99,7 @@ impl Default for Options {
             home: "default".to_owned(),
             concurrency: 32,
             workload: workload::Options::default(),
+            vitals: Arc::default(),
         }
     }
 }
@@ -155,7 +160,11 @@ impl Controller {
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();
-        let caches = Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone());
+        let vitals = Arc::clone(&options.vitals);
+        let outbox =
+            notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
+        let caches =
+            Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone(), vitals);
         let shared = Shared {
             client,
             clock,
@@ -164,7 +173,7 @@ impl Controller {
             served,
             sources: Sources::new(fetch),
             webhooks: Webhooks::new()?,
-            outbox: Outbox::new(notify::Options::default())?,
+            outbox: Outbox::new(outbox)?,
             index,
             caches,
             desks: Mutex::default(),
@@ -183,17 +192,21 @@ impl Controller {
         let mut agenda = Agenda::default();
         let mut work = JoinSet::new();
         let mut stop = std::pin::pin!(stop);
+        let vitals = Arc::clone(&self.shared.options.vitals);
+        let mut asked = vitals.begin(&self.shared);
         loop {
             while agenda.running() < self.shared.options.concurrency
                 && let Some(canary) = agenda.start()
             {
                 work.spawn(attempt(Arc::clone(&self.shared), canary));
             }
+            vitals.turned(agenda.waiting(), agenda.running());
             let alarm = agenda.next_alarm();
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
+                Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
                 Some(done) = work.join_next() => match done {
                     Ok((canary, outcome)) => self.conclude(&mut agenda, canary, outcome),
                     // Only when the runtime ends.
@@ -205,6 +218,7 @@ impl Controller {
                 }
             }
         }
+        vitals.end();
         self.shared.stopping.cancel();
         self.shared.background.close();
         let rest = async {
@@ -253,6 +267,7 @@ pub async fn run_elected(
     let (fence, renewing) = lease::hold(client.clone(), clock, claim.clone());
     let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
     loop {
+        options.vitals.stand_by();
         let mut waiting = fence.clone();
         if stop.run_until_cancelled(waiting.held()).await.is_none() {
             break;
@@ -281,11 +296,14 @@ enum Outcome {
 
 /// A mistake in the work on one Canary must not end the work on all others.
 async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
-    let outcome = match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
-        Ok(Ok(alarm)) => Outcome::Done(alarm),
-        Ok(Err(error)) => Outcome::Failed(error.to_string()),
-        Err(_) => Outcome::Failed("a mistake of our own".to_owned()),
-    };
+    let began = Instant::now();
+    let (outcome, result) =
+        match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
+            Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
+            Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
+            Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
+        };
+    shared.options.vitals.reconciled(result, began.elapsed());
     (canary, outcome)
 }
 
@@ -305,6 +323,7 @@ impl Shared {
     fn forget(&self, canary: &CanaryName) {
         self.desks.lock().remove(canary);
         self.index.forget(canary);
+        self.options.vitals.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
     }
 

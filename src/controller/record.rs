@@ -36,6 +36,7 @@ pub async fn record(
     if is_worth_writing(status, &decision.status) {
         shared.fence.check()?;
         write_status(shared, desk, canary, &decision.status).await?;
+        shared.options.vitals.released(canary, &status.history, &decision.status.history);
     }
     tell(shared, canary, &decision.status, &decision.report);
     Ok(())

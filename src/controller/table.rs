@@ -32,6 +32,11 @@ impl<K: Resource> Table<K> {
         self.rows.read().get(namespace).map(|rows| rows.values().cloned().collect()).unwrap_or_default()
     }
 
+    /// Everything, in no order.
+    pub fn everything(&self) -> Vec<Arc<K>> {
+        self.rows.read().values().flat_map(BTreeMap::values).cloned().collect()
+    }
+
     /// Takes in an object; none if what is here is as new already. A watch
     /// may well tell of a version that a write's answer has overtaken.
     pub fn put(&self, object: K) -> Option<Key> {

@@ -86,7 +86,10 @@ fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, r
         shared.in_background(async move |shared| {
             let event = webhook::Event { message: &message, severity, at };
             match ask::key(&shared, &hook, &about.namespace).await {
-                Ok(key) => _ = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await,
+                Ok(key) => {
+                    let reply = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await;
+                    shared.options.vitals.gate_answered(&HookType::Event, &reply);
+                }
                 Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
             }
         });
