@@ -83,19 +83,16 @@ async fn eventually(what: &str, mut test: impl AsyncFnMut() -> bool) {
     }
 }
 
-async fn can(who: &Kubectl, namespace: &str, verb: &str, what: &str) -> bool {
-    let within = format!("--namespace={namespace}");
-    who.run(&["auth", "can-i", verb, what, &within], "").await.stdout.trim() == "yes"
+async fn can(who: &Kubectl, namespace: &str, verb: &str, subresource: &str) -> bool {
+    let (within, of) = (format!("--namespace={namespace}"), format!("--subresource={subresource}"));
+    who.run(&["auth", "can-i", verb, "canaries.serin.dev", &of, &within], "").await.stdout.trim() == "yes"
 }
 
 #[tokio::test]
 async fn who_may_edit_a_canary_cannot_forge_an_approval() {
     let world = World::new().await;
     let editor = world.somebody("editor", &["edit"]).await;
-    eventually("edit includes Canaries", async || {
-        can(&editor, &world.namespace, "patch", "canaries.serin.dev").await
-    })
-    .await;
+    eventually("edit includes Canaries", async || can(&editor, &world.namespace, "patch", "").await).await;
     let dry = async |key: &str| {
         let patch = json!({"metadata": {"annotations": {key: "[]"}}});
         world.patch(&editor, patch, &["--dry-run=server"]).await
@@ -119,7 +116,8 @@ async fn who_may_edit_a_canary_cannot_forge_an_approval() {
     assert!(editor.run(&["create", "-f", "-"], &born).await.refused().contains("may not change"));
 
     // Everything else is theirs to edit.
-    let other = json!({"metadata": {"annotations": {"team": "shop"}}, "spec": {"analysis": {"iterations": 3}}});
+    let other =
+        json!({"metadata": {"annotations": {"team": "shop"}}, "spec": {"analysis": {"iterations": 3}}});
     world.patch(&editor, other, &[]).await.ok();
     // Our own command line says the same before it tries.
     let refused = world.serin(&editor, "abort").await.refused();
@@ -139,10 +137,7 @@ async fn an_approver_is_let_through_and_then_others_may_apply_what_is_there() {
     let found: Value = serde_json::from_str(&world.admin.run(&get, "").await.ok()).expect("JSON");
     let annotations = &found["metadata"]["annotations"];
     assert!(annotations[COMMANDS].as_str().is_some_and(|text| text.contains("abort")), "{annotations}");
-    eventually("edit includes Canaries", async || {
-        can(&editor, &world.namespace, "patch", "canaries.serin.dev").await
-    })
-    .await;
+    eventually("edit includes Canaries", async || can(&editor, &world.namespace, "patch", "").await).await;
     let again = world.canary(json!({APPROVALS: "[]", COMMANDS: annotations[COMMANDS]})).to_string();
     editor.run(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &again).await.ok();
     editor.run(&["replace", "-f", "-"], &again).await.ok();
@@ -175,17 +170,12 @@ async fn a_status_writer_finds_no_way_around() {
 #[tokio::test]
 async fn viewers_view_and_approvers_are_nobody_by_accident() {
     let world = World::new().await;
-    let (viewer, admin) = (world.somebody("viewer", &["view"]).await, world.somebody("boss", &["admin"]).await);
-    eventually("view includes Canaries", async || {
-        can(&viewer, &world.namespace, "get", "canaries.serin.dev").await
-    })
-    .await;
-    assert!(!can(&viewer, &world.namespace, "patch", "canaries.serin.dev").await);
-    eventually("admin includes Canaries", async || {
-        can(&admin, &world.namespace, "patch", "canaries.serin.dev").await
-    })
-    .await;
-    assert!(!can(&admin, &world.namespace, "update", "canaries.serin.dev/approve").await);
+    let (viewer, admin) =
+        (world.somebody("viewer", &["view"]).await, world.somebody("boss", &["admin"]).await);
+    eventually("view includes Canaries", async || can(&viewer, &world.namespace, "get", "").await).await;
+    assert!(!can(&viewer, &world.namespace, "patch", "").await);
+    eventually("admin includes Canaries", async || can(&admin, &world.namespace, "patch", "").await).await;
+    assert!(!can(&admin, &world.namespace, "update", "approve").await);
 }
 
 /// The API server checks the expressions against our definitions.

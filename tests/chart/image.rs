@@ -24,7 +24,10 @@ fn the_image_is_built_from_what_is_here() {
     let (dockerfile, cargo) = (read("Dockerfile"), read("Cargo.toml"));
     let first = instructions(&dockerfile, "FROM").next().expect("a stage");
     let rust = setting(&cargo, "rust-version");
-    assert!(first[0].starts_with(&format!("rust:{rust}-")), "{first:?} has the Rust that Cargo.toml asks for");
+    assert!(
+        first[0].starts_with(&format!("rust:{rust}-")),
+        "{first:?} has the Rust that Cargo.toml asks for"
+    );
 
     let context = instructions(&dockerfile, "COPY").filter(|words| !words[0].starts_with("--from"));
     for words in context {

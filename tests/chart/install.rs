@@ -68,17 +68,21 @@ async fn an_upgrade_brings_the_definitions_and_an_uninstall_leaves_them() {
     let earlier = earlier_chart();
     release(&["install", "serin", &earlier.join("serin").display().to_string(), "--create-namespace"]).await;
     let before = columns(&definition().await);
-    release(&["upgrade", "serin", CHART, "--set", "replicas=3"]).await;
+    kubectl.apply(&taught(&release(&["get", "notes", "serin"]).await)).await;
+    release(&["upgrade", "serin", CHART, "--set", "provider=linkerd"]).await;
     assert_eq!(columns(&definition().await), before + 1);
+    kubectl.apply(&taught(&release(&["get", "notes", "serin"]).await)).await;
 
-    let canary = "{apiVersion: serin.dev/v1alpha1, kind: Canary, metadata: {name: kept, namespace: default}, \
-        spec: {targetRef: {apiVersion: apps/v1, kind: Deployment, name: kept}, service: {port: 80}, \
-        analysis: {iterations: 1}}}";
-    kubectl.apply(canary).await;
     release(&["uninstall", "serin", "--wait"]).await;
-    kubectl.run(&["get", "--namespace=default", "canary", "kept"], "").await.ok();
+    kubectl.run(&["get", "--namespace=default", "canary", "web"], "").await.ok();
     // And the next install finds its own again.
     release(&["install", "serin", CHART]).await;
+}
+
+/// The Canary that the notes show.
+fn taught(notes: &str) -> String {
+    let begin = notes.find("  apiVersion:").expect("a manifest in the notes");
+    notes[begin..].split("\n\n").next().expect("its end").to_owned()
 }
 
 /// The chart as it might have been, with a column less.

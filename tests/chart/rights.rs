@@ -81,7 +81,8 @@ impl<'m> Stage<'m> {
             .get_or_init(async || {
                 support::node::run(cluster, Network::Loopback);
                 for file in ["smi_traffic_split.yaml", "smi_http_route_group.yaml"] {
-                    let text = std::fs::read_to_string(Part::Osm.folder().join(file)).expect("testbed/setup osm");
+                    let text =
+                        std::fs::read_to_string(Part::Osm.folder().join(file)).expect("testbed/setup osm");
                     kubectl.apply(&text).await;
                 }
                 kubectl.apply(&scaled_objects().to_string()).await;
@@ -115,8 +116,7 @@ impl<'m> Stage<'m> {
         let user = format!("system:serviceaccount:{}:{name}", self.home);
         let events = self.cluster.audit().split_off(earlier);
         let own: Vec<Value> = events.into_iter().filter(|event| event["user"]["username"] == *user).collect();
-        let denied: Vec<&Value> =
-            own.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
+        let denied: Vec<&Value> = own.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
         assert!(denied.is_empty(), "refused for want of a right: {denied:#?}");
         let used: BTreeSet<Right> = own.iter().flat_map(Right::used).collect();
         let granted = Right::granted(self.manifests);
@@ -234,8 +234,7 @@ impl Shop<'_> {
             _ => ("", "v1"),
         };
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.stage.client.clone(), self.namespace, &kind);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.stage.client.clone(), self.namespace, &kind);
         api.get_opt(name).await.expect("an answer")
     }
 
@@ -270,7 +269,9 @@ impl Shop<'_> {
             let _ = run(approve, "").await;
         }
         let image = format!("app:{version}");
-        for (canary, kind) in CANARIES.into_iter().zip(["Deployment", "Deployment", "Deployment", "DaemonSet", "Service"]) {
+        for (canary, kind) in
+            CANARIES.into_iter().zip(["Deployment", "Deployment", "Deployment", "DaemonSet", "Service"])
+        {
             let Some(primary) = self.get(kind, &format!("{canary}-primary")).await else { return false };
             let spec = &primary.data["spec"];
             let found = match kind {
@@ -291,7 +292,8 @@ impl Shop<'_> {
         AbortOnDropHandle::new(tokio::spawn(async move {
             let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
             loop {
-                let found = pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+                let found =
+                    pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
                 let web = found.iter().filter(|pod| pod.name_any().starts_with("web-"));
                 let addresses = web.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone());
                 let visit = |ip: String| http.get(format!("http://{ip}:8080/")).send();
@@ -331,7 +333,8 @@ impl Replica {
         // Only here do replicas share a network.
         let address = format!("127.0.0.1:{}", support::free_port());
         line.extend(listed("args").iter().map(|argument| text(argument).replace("0.0.0.0:8080", &address)));
-        let probes = ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
+        let probes =
+            ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
         let folder = Folder::new("replica");
         let child = Child::start(folder.path(), Path::new("/usr/bin/env"), line);
         Self { child, address, probes: probes.into(), _folder: folder }
@@ -364,7 +367,8 @@ impl Right {
             .map(|binding| binding["roleRef"]["name"].as_str().expect("a role").to_owned())
             .collect();
         let roles = ["Role", "ClusterRole"].into_iter().flat_map(|kind| manifests.all(kind));
-        let roles = roles.filter(|role| role["metadata"]["name"].as_str().is_some_and(|name| bound.contains(name)));
+        let roles =
+            roles.filter(|role| role["metadata"]["name"].as_str().is_some_and(|name| bound.contains(name)));
         let texts = |list: &Value| -> Vec<String> {
             let list = list.as_array().expect("a list");
             list.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
@@ -376,7 +380,8 @@ impl Right {
                 for group in texts(&rule["apiGroups"]) {
                     for resource in texts(&rule["resources"]) {
                         for verb in texts(&rule["verbs"]) {
-                            let (namespace, group, resource) = (namespace.clone(), group.clone(), resource.clone());
+                            let (namespace, group, resource) =
+                                (namespace.clone(), group.clone(), resource.clone());
                             granted.insert(Self { namespace, group, resource, verb });
                         }
                     }

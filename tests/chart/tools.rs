@@ -100,7 +100,7 @@ impl Manifests {
     }
 
     #[track_caller]
-    pub fn one(&self, kind: &str) -> &Value {
+    pub fn one<'m>(&'m self, kind: &'m str) -> &'m Value {
         let found: Vec<_> = self.all(kind).collect();
         assert_eq!(found.len(), 1, "as many {kind}s as one");
         found[0]
