@@ -10,7 +10,7 @@ use tokio::process::Command;
 
 use crate::install::installed;
 use crate::support::Cluster;
-use crate::tools::{Kubectl, Said, run, token};
+use crate::support::chart::{Kubectl, Said, run, token};
 
 /// A machine that also compiles is slow.
 const PATIENCE: Duration = Duration::from_secs(120);

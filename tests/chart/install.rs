@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::support::chart::{CHART, Helm, Kubectl, Manifests};
 use crate::support::{self, Cluster, Folder};
-use crate::tools::{CHART, Helm, Kubectl, Manifests};
 
 pub const HOME: &str = "serin";
 

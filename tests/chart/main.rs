@@ -9,4 +9,3 @@ mod image;
 mod install;
 mod render;
 mod rights;
-mod tools;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::tools::{CHART, Helm};
+use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
 const EVERYTHING: [&str; 3] =

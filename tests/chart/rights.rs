@@ -20,10 +20,10 @@ use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::install::{HOME, install, installed};
+use crate::support::chart::{Kubectl, Manifests, run, token};
 use crate::support::prometheus::Prometheus;
 use crate::support::receiver::Receiver;
-use crate::support::{self, Child, Cluster, Folder, Part};
-use crate::tools::{Kubectl, Manifests, run, token};
+use crate::support::{self, Child, Cluster, Folder, definitions};
 
 /// Two cores shared with a build are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -80,12 +80,8 @@ impl<'m> Stage<'m> {
         FURNISHED
             .get_or_init(async || {
                 support::node::run(cluster, Network::Loopback);
-                for file in ["smi_traffic_split.yaml", "smi_http_route_group.yaml"] {
-                    let text =
-                        std::fs::read_to_string(Part::Osm.folder().join(file)).expect("testbed/setup osm");
-                    kubectl.apply(&text).await;
-                }
-                kubectl.apply(&scaled_objects().to_string()).await;
+                let definitions = definitions::smi().into_iter().chain([definitions::keda()]);
+                definitions::install(&cluster.client().await, definitions).await;
             })
             .await;
         let client = cluster.client().await;
@@ -420,21 +416,4 @@ impl Right {
                     && namespace.as_ref().is_none_or(|only| used.namespace.as_ref() == Some(only))
             })
     }
-}
-
-/// KEDA's kind, as far as Serin looks at it.
-fn scaled_objects() -> Value {
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "scaledobjects.keda.sh"},
-        "spec": {
-            "group": "keda.sh", "scope": "Namespaced",
-            "names": {"kind": "ScaledObject", "listKind": "ScaledObjectList", "plural": "scaledobjects", "singular": "scaledobject"},
-            "versions": [{
-                "name": "v1alpha1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}},
-            }],
-        },
-    })
 }

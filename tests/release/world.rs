@@ -39,7 +39,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::callers::{Traffic, call};
 use crate::followed::Followed;
 use crate::support::receiver::{Answer, Receiver};
-use crate::support::{self, definitions};
+use crate::support::{self, chart, definitions};
 
 /// Clones are the same world.
 #[derive(Clone)]
@@ -109,8 +109,9 @@ impl World {
         static SHARED: OnceCell<(Node, Mesh)> = OnceCell::const_new();
         let cluster = support::real().await;
         let (node, mesh) = SHARED.get_or_init(|| run_real(cluster)).await.clone();
-        let (client, own) = (cluster.client().await, cluster.client().await);
         let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
+        // With the rights that the chart gives, so that they are shown to do.
+        let (client, own) = (cluster.client().await, chart::controller(cluster, &namespace).await);
         let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
         Self { client, clock, namespace, own, node, mesh, requests, ground }
     }

@@ -1,16 +1,19 @@
-//! The real Helm and the real kubectl.
+//! The Helm chart in the hands of the real Helm and the real kubectl, and the
+//! controller's identity as the chart makes it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
+use tokio::sync::OnceCell;
 
-use crate::support::{self, Cluster, Folder, Part};
+use super::{Cluster, Folder, Part, program};
 
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/serin");
 
@@ -60,7 +63,7 @@ pub struct Helm {
 
 impl Helm {
     pub fn new() -> Self {
-        let program = support::program(Part::Helm, "helm").unwrap_or_else(|error| panic!("{error}"));
+        let program = program(Part::Helm, "helm").unwrap_or_else(|error| panic!("{error}"));
         Self { program, folder: Folder::new("helm") }
     }
 
@@ -127,7 +130,7 @@ impl Kubectl {
     }
 
     fn with(kubeconfig: &Path, folder: Folder) -> Self {
-        let program = support::program(Part::Kubernetes, "kubectl").unwrap_or_else(|error| panic!("{error}"));
+        let program = program(Part::Kubernetes, "kubectl").unwrap_or_else(|error| panic!("{error}"));
         Self { program, kubeconfig: kubeconfig.to_owned(), folder }
     }
 
@@ -155,4 +158,19 @@ pub async fn token(cluster: &Cluster, namespace: &str, account: &str) -> String 
     };
     let answer = accounts.create_token_request(account, &PostParams::default(), &request).await;
     answer.expect("a token").status.expect("an answer").token
+}
+
+/// A client that may do what the chart lets a controller do whose home is this
+/// namespace, and nothing else.
+pub async fn controller(cluster: &Cluster, namespace: &str) -> Client {
+    const PLACEHOLDER: &str = "home-of-serin";
+    static RENDERED: OnceCell<Manifests> = OnceCell::const_new();
+    let rendered = RENDERED.get_or_init(async || Helm::new().template(PLACEHOLDER, &[]).await).await;
+    let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    let objects = kinds.iter().flat_map(|kind| rendered.all(kind));
+    let text: String = objects.map(|object| format!("---\n{object}\n")).collect();
+    Kubectl::admin(cluster).apply(&text.replace(PLACEHOLDER, namespace)).await;
+    let name = rendered.one("ServiceAccount")["metadata"]["name"].as_str().expect("a name");
+    let token = token(cluster, namespace, &name.replace(PLACEHOLDER, namespace)).await;
+    super::client(&cluster.kubeconfig_of(&token).to_string()).await
 }
