@@ -38,6 +38,7 @@ async fn a_mistaken_value_is_refused_by_its_name() {
     for (set, named) in [
         ("replica=2", "replica"),
         ("replicas=two", "replicas"),
+        ("replicas=17", "replicas"),
         ("image.digest=abc", "digest"),
         ("namespaces={Not_A_Name}", "namespaces"),
         ("namespaces={a,a}", "namespaces"),

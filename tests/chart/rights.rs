@@ -28,6 +28,9 @@ use crate::support::{self, Child, Cluster, Folder, definitions};
 /// Two cores shared with a build are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// A replica that ended is missed after some fifteen seconds.
+const TAKEN_OVER: Duration = Duration::from_secs(120);
+
 /// Rights that no request shows to be used, and why they are needed.
 const UNSEEN: [(&str, &str, &str); 1] = [
     // Asked for by the API server itself when an object is written whose owner
@@ -97,7 +100,7 @@ impl<'m> Stage<'m> {
         self.await_owners(&namespaces[0], &token).await;
         let (earlier, folder) = (self.cluster.audit().len(), Folder::new("serin"));
         folder.write("kubeconfig", &self.cluster.kubeconfig_of(&token).to_string());
-        let replicas: Vec<Replica> =
+        let mut replicas: Vec<Replica> =
             (0..2).map(|number| Replica::start(self.manifests, self.home, number, &folder)).collect();
         let (chat, gate) = (Receiver::start([]).await, Receiver::start([]).await);
         let prometheus = Prometheus::start("").await;
@@ -105,19 +108,28 @@ impl<'m> Stage<'m> {
         let shops = namespaces.iter().map(|namespace| self.features(namespace, urls, &replicas));
         join_all(shops).await;
         assert!(!chat.got().is_empty() && !gate.got().is_empty(), "chats are told and gates asked");
-        for replica in replicas {
-            replica.end().await;
+        for replica in &mut replicas {
+            replica.assert_well().await;
         }
+        // Killed; the other takes over what it held.
+        replicas.pop();
 
+        let (granted, began) = (Right::granted(self.manifests), Instant::now());
         let user = format!("system:serviceaccount:{}:{name}", self.home);
-        let events = self.cluster.audit().split_off(earlier);
-        let own: Vec<Value> = events.into_iter().filter(|event| event["user"]["username"] == *user).collect();
-        let denied: Vec<&Value> = own.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
-        assert!(denied.is_empty(), "refused for want of a right: {denied:#?}");
-        let used: BTreeSet<Right> = own.iter().flat_map(Right::used).collect();
-        let granted = Right::granted(self.manifests);
-        let idle: Vec<&Right> = granted.iter().filter(|right| !right.is_among(&used)).collect();
-        assert!(idle.is_empty(), "granted and never used: {idle:#?}");
+        loop {
+            let mut events = self.cluster.audit().split_off(earlier);
+            events.retain(|event| event["user"]["username"] == *user);
+            let denied: Vec<&Value> =
+                events.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
+            assert!(denied.is_empty(), "refused for want of a right: {denied:#?}");
+            let used: BTreeSet<Right> = events.iter().flat_map(Right::used).collect();
+            let idle: Vec<&Right> = granted.iter().filter(|right| !right.is_among(&used)).collect();
+            if idle.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < TAKEN_OVER, "granted and never used: {idle:#?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     /// Uses every feature in one namespace, from the first look at the Canaries
@@ -336,7 +348,7 @@ impl Replica {
         Self { child, address, probes: probes.into(), _folder: folder }
     }
 
-    async fn end(mut self) {
+    async fn assert_well(&mut self) {
         assert!(!self.child.has_ended(), "it runs to the end; {}", self.child.tail());
         for path in self.probes.iter().map(String::as_str).chain(["/metrics"]) {
             let answer = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
