@@ -195,7 +195,8 @@ impl<'m> Stage<'m> {
         let began = Instant::now();
         loop {
             let said = kubectl.run(&["create", "--dry-run=server", "-f", "-"], &owned.to_string()).await;
-            if said.stdout.contains("created") {
+            if !said.stderr.contains("cannot find RESTMapping") {
+                said.ok();
                 return;
             }
             assert!(began.elapsed() < PATIENCE, "{said:?}");
