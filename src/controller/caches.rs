@@ -7,6 +7,7 @@ use std::{collections::HashMap, fmt::Debug, pin::pin, sync::Arc, time::Duration}
 use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
+    api::ListParams,
     core::{
         ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, ObjectMeta, PartialObjectMeta,
     },
@@ -103,16 +104,39 @@ impl Caches {
     pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
         let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
-            let api: Api<DeserializeGuard<Canary>> = match scope {
-                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-                None => Api::all(self.client.clone()),
-            };
             let waker = self.waker.clone();
             let wake = move |(namespace, name): Key| waker.wake(CanaryName { namespace, name });
-            let stream = watcher(api, watcher::Config::default());
+            let stream = watcher(self.canaries_in(scope), watcher::Config::default());
             spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), wake)
         };
         self.scopes.iter().map(follow).collect()
+    }
+
+    /// Takes in every known Canary as it is now: the watch may be behind.
+    pub async fn refresh_canaries(&self) -> kube::Result<()> {
+        for scope in &self.scopes {
+            let api = self.canaries_in(scope);
+            let mut params = ListParams::default().limit(500);
+            loop {
+                let page = api.list(&params).await?;
+                for mut canary in page.items {
+                    trim_canary(&mut canary);
+                    self.canaries.put_answer(canary);
+                }
+                match page.metadata.continue_ {
+                    Some(token) if !token.is_empty() => params = params.continue_token(&token),
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn canaries_in(&self, scope: &Option<String>) -> Api<DeserializeGuard<Canary>> {
+        match scope {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
     }
 
     /// Makes sure that a kind is watched, and that its first list has come.

@@ -35,7 +35,7 @@ pub fn measure(
     let arms = seen.arms.clone().unwrap_or_default();
     let name = CanaryName::of(&understood.canary);
     let (look, desk, understood) = (look.clone(), Arc::clone(desk), Arc::clone(understood));
-    shared.in_background(async move |shared| {
+    shared.in_background(&name.clone(), async move |shared| {
         let (until, began) = (shared.clock.now(), Instant::now());
         let one = async |metric: &String, since: Timestamp| {
             let measured = match understood.asks.get(metric) {
@@ -68,7 +68,8 @@ pub fn begin(
         return;
     }
     let (arms, understood) = (seen.arms.clone().unwrap_or_default(), Arc::clone(understood));
-    shared.in_background(async move |shared| {
+    let name = CanaryName::of(&understood.canary);
+    shared.in_background(&name, async move |shared| {
         let now = shared.clock.now();
         let window = Window { since: now, until: now };
         let opened = async |ask: &Ask| {

@@ -19,12 +19,14 @@
 //!   hangs holds up nobody else.
 //! - **Nothing is remembered that matters.** All memory is in the status; what
 //!   is lost with the process is asked for again.
-//! - **One writer.** Of several replicas only the one with the Lease writes,
-//!   and every status is written against the version it was decided on.
+//! - **One writer.** Of several replicas only the one that holds a Canary's
+//!   shard writes for it, and every status is written against the version it
+//!   was decided on.
 
 mod act;
 mod agenda;
 mod ask;
+mod beside;
 mod caches;
 mod desk;
 mod index;
@@ -33,15 +35,18 @@ mod measure;
 mod observe;
 mod reconcile;
 mod record;
+pub mod replica;
+mod round;
+mod shards;
 mod table;
 mod tell;
 mod understand;
 pub mod vitals;
 mod wake;
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::join_all};
 use jiff::Timestamp;
 use kube::Client;
 use parking_lot::{Mutex, RwLock};
@@ -50,10 +55,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::{
-    sync::CancellationToken,
-    task::{AbortOnDropHandle, TaskTracker},
-};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::canary::Provider,
@@ -64,11 +66,13 @@ use crate::{
     routing::Served,
     workload,
 };
-use agenda::Agenda;
+use beside::Beside;
 use caches::Caches;
 use desk::Desk;
 use index::Index;
-use lease::{Claim, Fence};
+use lease::Fence;
+use replica::Claim;
+use round::Round;
 use vitals::Vitals;
 use wake::{CanaryName, Waker};
 
@@ -113,6 +117,8 @@ pub enum StartError {
     Webhooks(#[from] gates::webhook::SetupError),
     #[error(transparent)]
     Notifications(#[from] notify::SetupError),
+    #[error(transparent)]
+    Replicas(#[from] shards::Disagreement),
 }
 
 /// How many questions are asked and measurements made at a time.
@@ -143,9 +149,9 @@ struct Shared {
     desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
     waker: Waker,
     fence: Fence,
-    background: TaskTracker,
+    /// One for each shard.
+    beside: Vec<Beside>,
     permits: Arc<Semaphore>,
-    stopping: CancellationToken,
 }
 
 impl Controller {
@@ -154,7 +160,7 @@ impl Controller {
         client: Client,
         clock: Clock,
         fetch: Arc<dyn Fetch>,
-        fence: Fence,
+        mut fence: Fence,
         options: Options,
     ) -> Result<Self, StartError> {
         let served = RwLock::new(Served::discover(&client).await?);
@@ -178,10 +184,9 @@ impl Controller {
             caches,
             desks: Mutex::default(),
             waker,
+            beside: fence.holds().iter().map(|_| Beside::default()).collect(),
             fence,
-            background: TaskTracker::new(),
             permits: Arc::new(Semaphore::new(AT_A_TIME)),
-            stopping: CancellationToken::new(),
         };
         Ok(Self { shared: Arc::new(shared), woken })
     }
@@ -189,74 +194,51 @@ impl Controller {
     /// Works until `stop` is done; what is under way then may come to its end.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let _watches = self.shared.caches.follow_canaries();
-        let mut agenda = Agenda::default();
+        let mut round = Round::new(Arc::clone(&self.shared));
         let mut work = JoinSet::new();
-        let mut stop = std::pin::pin!(stop);
+        let mut stop = pin!(stop);
         let vitals = Arc::clone(&self.shared.options.vitals);
         let mut asked = vitals.begin(&self.shared);
         loop {
-            while agenda.running() < self.shared.options.concurrency
-                && let Some(canary) = agenda.start()
+            while round.agenda.running().len() < self.shared.options.concurrency
+                && let Some(canary) = round.agenda.start()
             {
                 work.spawn(attempt(Arc::clone(&self.shared), canary));
             }
-            vitals.turned(agenda.waiting(), agenda.running());
-            let alarm = agenda.next_alarm();
+            vitals.turned(round.agenda.waiting(), round.agenda.running().len());
+            let alarm = round.agenda.next_alarm();
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
                 Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
+                change = round.changed() => round.apply(change),
                 Some(done) = work.join_next() => match done {
-                    Ok((canary, outcome)) => self.conclude(&mut agenda, canary, outcome),
+                    Ok((canary, outcome)) => round.conclude(canary, outcome),
                     // Only when the runtime ends.
                     Err(_) => break,
                 },
-                Some(canary) = self.woken.recv() => agenda.wake(canary),
+                Some(canary) = self.woken.recv() => round.wake(canary),
                 () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
-                    agenda.ring(Instant::now());
+                    round.agenda.ring(Instant::now());
                 }
             }
         }
         vitals.end();
-        self.shared.stopping.cancel();
-        self.shared.background.close();
         let rest = async {
             while work.join_next().await.is_some() {}
-            self.shared.background.wait().await;
+            join_all(self.shared.beside.iter().map(Beside::end)).await;
             self.shared.outbox.flush(LAST_WORDS).await;
         };
         if timeout(LAST_WORDS, rest).await.is_err() {
             tracing::warn!("ended with work still under way");
         }
     }
-
-    fn conclude(&self, agenda: &mut Agenda, canary: CanaryName, outcome: Outcome) {
-        match outcome {
-            Outcome::Done(alarm) => {
-                let alarm = alarm.map(|at| self.instant(at));
-                agenda.done(canary, alarm);
-            }
-            Outcome::Failed(why) => {
-                let wait = agenda.failed(canary.clone(), Instant::now());
-                let (failures, seconds) = (agenda.failures(&canary), wait.as_secs_f64());
-                tracing::debug!(%canary, failures, seconds, "{why}; trying again");
-                if failures == 5 {
-                    tracing::warn!(%canary, "{why}; trying again and again");
-                }
-            }
-        }
-    }
-
-    fn instant(&self, at: Timestamp) -> Instant {
-        let wait = Duration::try_from(at.duration_since(self.shared.clock.now())).unwrap_or_default();
-        Instant::now() + wait.max(SOONEST)
-    }
 }
 
-/// Works whenever it holds the Lease, until it is told to stop; then it gives
-/// the Lease back.
-pub async fn run_elected(
+/// Works on the shards that it holds, until it is told to stop; then it gives
+/// them back.
+pub async fn run_replicated(
     client: Client,
     clock: Clock,
     fetch: Arc<dyn Fetch>,
@@ -264,29 +246,15 @@ pub async fn run_elected(
     claim: Claim,
     stop: CancellationToken,
 ) -> Result<(), StartError> {
-    let (fence, renewing) = lease::hold(client.clone(), clock, claim.clone());
-    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
-    loop {
-        options.vitals.stand_by();
-        let mut waiting = fence.clone();
-        if stop.run_until_cancelled(waiting.held()).await.is_none() {
-            break;
-        }
-        tracing::info!(replica = claim.me, "holds the lease");
-        let (client, options) = (client.clone(), options.clone());
-        let controller = Controller::new(client, clock, Arc::clone(&fetch), fence.clone(), options).await?;
-        let until = async {
-            if stop.run_until_cancelled(waiting.lost()).await.is_some() {
-                tracing::warn!(replica = claim.me, "lost the lease");
-            }
-        };
-        controller.run(until).await;
+    let (fence, keeper) = Fence::kept(claim.shards);
+    let controller = Controller::new(client.clone(), clock, fetch, fence, options).await?;
+    let over = CancellationToken::new();
+    let mut holding = pin!(replica::hold(client, clock, claim, keeper, stop.clone(), over.clone()));
+    tokio::select! {
+        refused = &mut holding => return Ok(refused?),
+        () = controller.run(stop.cancelled_owned()) => over.cancel(),
     }
-    drop(renewing);
-    if let Err(error) = lease::release(&client, &clock, &claim).await {
-        tracing::warn!(%error, "could not give the lease back; it runs out by itself");
-    }
-    Ok(())
+    Ok(holding.await?)
 }
 
 enum Outcome {
@@ -327,21 +295,30 @@ impl Shared {
         self.sources.forget(&canary.namespace, &canary.name);
     }
 
+    fn instant(&self, at: Timestamp) -> Instant {
+        let wait = Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default();
+        Instant::now() + wait.max(SOONEST)
+    }
+
+    fn beside(&self, canary: &CanaryName) -> &Beside {
+        &self.beside[self.fence.shard_of(canary)]
+    }
+
     /// Works beside the reconcile that wants it: so many at a time, over all
-    /// Canaries, and not beyond the controller's end.
-    fn in_background<W>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> W + Send + 'static)
-    where
+    /// Canaries, and not beyond the controller's end or the shard's.
+    fn in_background<W>(
+        self: &Arc<Self>,
+        canary: &CanaryName,
+        work: impl FnOnce(Arc<Self>) -> W + Send + 'static,
+    ) where
         W: Future<Output = ()> + Send + 'static,
     {
         let shared = Arc::clone(self);
-        self.background.spawn(async move {
-            let (permits, stopping) = (Arc::clone(&shared.permits), shared.stopping.clone());
-            let permitted = async {
-                if let Ok(_permit) = permits.acquire().await {
-                    work(shared).await;
-                }
-            };
-            stopping.run_until_cancelled(permitted).await;
+        self.beside(canary).spawn_until_end(async move {
+            let permits = Arc::clone(&shared.permits);
+            if let Ok(_permit) = permits.acquire().await {
+                work(shared).await;
+            }
         });
     }
 }

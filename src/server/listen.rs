@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 64;
 /// How long a request may take to arrive, and the next one to follow.
 const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
 /// A connection that lasts longer is closed after the request it carries.
-const LONGEST: Duration = Duration::from_secs(300);
+const LONGEST: Duration = Duration::from_secs(60);
 /// How long that request may still take, and every one when the server ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 

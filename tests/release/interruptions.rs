@@ -68,7 +68,7 @@ pub async fn another_replica_takes_over_a_release_under_way(world: World) {
     for (release, gently) in [(1, true), (2, false)] {
         let image = format!("web:v{}", release + 1);
         world.canary(json!({})).await;
-        let first = world.replica("first");
+        let first = world.replica("first", 1);
         world
             .becomes("at rest", |status| {
                 status.releases == release - 1
@@ -76,17 +76,17 @@ pub async fn another_replica_takes_over_a_release_under_way(world: World) {
                     && status.phase != Phase::Initializing
             })
             .await;
-        let _second = world.replica("second");
+        let _second = world.replica("second", 1);
         let _traffic = world.traffic();
         world.push(&image).await;
         world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
-        assert_eq!(world.holder().await.as_deref(), Some("first"));
+        assert_eq!(world.holders().await, ["first"]);
         match gently {
             true => first.end().await,
             false => drop(first),
         }
         let status = world.released(release).await;
-        assert_eq!(world.holder().await.as_deref(), Some("second"));
+        assert_eq!(world.holders().await, ["second"]);
         assert_eq!((status.phase, status.history.len() as u64), (Phase::Succeeded, release));
         assert_eq!(world.image("web-primary").await, image);
         _second.end().await;

@@ -17,6 +17,7 @@ mod ends;
 mod followed;
 mod hooks;
 mod interruptions;
+mod replicas;
 mod world;
 
 use std::pin::Pin;

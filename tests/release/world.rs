@@ -21,8 +21,9 @@ use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::ConditionStatus;
 use serin::api::{AlertProvider, Canary};
 use serin::clock::Clock;
-use serin::controller::lease::{Claim, Fence};
-use serin::controller::{Controller, Options, run_elected};
+use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
+use serin::controller::{Controller, Options, StartError, run_replicated};
 use serin::local::faults::FaultPlan;
 use serin::local::mesh::Mesh;
 use serin::local::node::address::Network;
@@ -248,27 +249,42 @@ impl World {
     }
 
     /// Starts one replica of several.
-    pub fn replica(&self, me: &str) -> Running {
-        let fetch = Arc::new(FromNode(self.node.clone()));
-        let claim = Claim { namespace: self.namespace.clone(), name: "serin".to_owned(), me: me.to_owned() };
-        let (stop, options) = (CancellationToken::new(), self.options());
-        let run = run_elected(self.own.clone(), self.clock, fetch, options, claim, stop.clone());
+    pub fn replica(&self, me: &str, shards: u32) -> Running {
+        let (stop, run) = self.run_replica(me, shards);
         let work = tokio::spawn(async move { run.await.expect("a controller") });
         Running { stop, work: AbortOnDropHandle::new(work) }
+    }
+
+    pub fn run_replica(
+        &self,
+        me: &str,
+        shards: u32,
+    ) -> (CancellationToken, impl Future<Output = Result<(), StartError>> + use<>) {
+        let fetch = Arc::new(FromNode(self.node.clone()));
+        let claim = Claim { namespace: self.namespace.clone(), me: me.to_owned(), shards };
+        let (stop, options) = (CancellationToken::new(), self.options());
+        let client = counting(self.own.clone(), Arc::clone(&self.requests));
+        (stop.clone(), run_replicated(client, self.clock, fetch, options, claim, stop))
     }
 
     pub fn options(&self) -> Options {
         Options { namespaces: vec![self.namespace.clone()], ..Options::default() }
     }
 
+    /// Who holds each shard, without the process's own part of the name.
+    pub async fn holders(&self) -> Vec<String> {
+        let shards = ListParams::default().labels("serin.dev/shard");
+        let leases = self.objects("Lease").list(&shards).await.expect("leases").items;
+        let holder = |lease: DynamicObject| {
+            let name = lease.data["spec"]["holderIdentity"].as_str()?;
+            Some(name.split('-').next()?.to_owned())
+        };
+        leases.into_iter().filter_map(holder).collect()
+    }
+
     /// Requests of the controller so far.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().clone()
-    }
-
-    pub async fn holder(&self) -> Option<String> {
-        let lease = self.find("Lease", "serin").await?;
-        Some(lease["spec"]["holderIdentity"].as_str()?.to_owned())
     }
 }
 

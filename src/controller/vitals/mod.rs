@@ -2,8 +2,7 @@
 //! works at all. Nothing here costs anything while nothing happens and nobody
 //! asks; nothing here decides anything.
 //!
-//! It outlives the controller it is given to: one that lost its Lease and works
-//! again goes on counting.
+//! It outlives the controller it is given to.
 
 mod counts;
 mod requests;
@@ -17,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use kube::core::DeserializeGuard;
+use kube::{Resource as _, core::DeserializeGuard};
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
@@ -35,7 +34,6 @@ use crate::{
     notify,
 };
 pub use counts::{Counts, Distribution, Distributions, Labels, word};
-pub use requests::Reach;
 
 /// How long the loop may take to notice that it was asked.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -74,7 +72,8 @@ pub struct Vitals {
     waiting: AtomicUsize,
     running: AtomicUsize,
     canaries: Mutex<HashMap<CanaryName, Tally>>,
-    reach: Mutex<Reach>,
+    /// Why Canaries could not be asked for, the last time they were.
+    unreachable: Mutex<Option<String>>,
     /// When work on any Canary last came to an end.
     finished: Mutex<Instant>,
     asked: watch::Sender<u64>,
@@ -102,8 +101,6 @@ pub struct End {
 #[derive(Debug)]
 enum Stage {
     Starting,
-    /// Another replica works.
-    Standby,
     Working(Weak<Shared>),
     /// What is under way comes to its end.
     Ending,
@@ -124,7 +121,7 @@ impl Default for Vitals {
             waiting: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
             canaries: Mutex::default(),
-            reach: Mutex::default(),
+            unreachable: Mutex::default(),
             finished: Mutex::new(Instant::now()),
             asked: watch::Sender::new(0),
             answered: watch::Sender::new(0),
@@ -166,6 +163,11 @@ impl Vitals {
     pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
         let mut canaries = shared.caches.canaries.everything();
+        let name = |canary: &DeserializeGuard<Canary>| CanaryName {
+            namespace: canary.meta().namespace.clone().unwrap_or_default(),
+            name: canary.meta().name.clone().unwrap_or_default(),
+        };
+        canaries.retain(|canary| shared.fence.check(&name(canary)).is_ok());
         canaries.sort_by_cached_key(|canary| canary.0.as_ref().ok().map(CanaryName::of));
         let tallies = self.canaries.lock();
         let with_tally = |canary: Arc<DeserializeGuard<Canary>>| {
@@ -217,14 +219,13 @@ impl Vitals {
         let mut missing = Vec::new();
         match &*self.stage.lock() {
             Stage::Starting => missing.push("the controller has not begun yet".to_owned()),
-            Stage::Standby => {}
             Stage::Ending => missing.push("the controller ends".to_owned()),
             Stage::Working(shared) => match shared.upgrade() {
                 None => missing.push("the controller has ended".to_owned()),
                 Some(shared) => missing.extend(shared.caches.on_their_way()),
             },
         }
-        if let Reach::Silent { why } = &*self.reach.lock() {
+        if let Some(why) = &*self.unreachable.lock() {
             missing.push(format!("the API server does not answer: {why}"));
         }
         if missing.is_empty() { Ok(()) } else { Err(missing) }
@@ -233,17 +234,13 @@ impl Vitals {
     fn working(&self) -> Option<Arc<Shared>> {
         match &*self.stage.lock() {
             Stage::Working(shared) => shared.upgrade(),
-            Stage::Starting | Stage::Standby | Stage::Ending => None,
+            Stage::Starting | Stage::Ending => None,
         }
     }
 }
 
 /// For the controller.
 impl Vitals {
-    pub(super) fn stand_by(&self) {
-        *self.stage.lock() = Stage::Standby;
-    }
-
     /// It works; hands out what the loop has to answer with [`Self::answer`].
     pub(super) fn begin(&self, shared: &Arc<Shared>) -> watch::Receiver<u64> {
         *self.stage.lock() = Stage::Working(Arc::downgrade(shared));
@@ -295,7 +292,7 @@ impl Vitals {
 
     pub(super) fn measured(&self, source: &impl serde::Serialize, measured: &Measurement) {
         let result = match measured {
-            Measurement::NoData => "no data",
+            Measurement::NoData => "no_data",
             Measurement::Unavailable { .. } => "unavailable",
             _ => "ok",
         };

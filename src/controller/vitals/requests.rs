@@ -7,17 +7,6 @@ use kube::{Client, client::Body};
 
 use super::Vitals;
 
-/// How the API server was last found by those who ask until they are answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
-    #[default]
-    Unknown,
-    Answers,
-    Silent {
-        why: String,
-    },
-}
-
 impl Vitals {
     /// The same client, with its requests counted. What the client tries again
     /// by itself counts once.
@@ -27,23 +16,25 @@ impl Vitals {
             let (vitals, client) = (Arc::clone(&vitals), client.clone());
             async move {
                 let verb = verb(request.method(), request.uri());
+                let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
                 let answer = client.send(request).await;
-                vitals.answered(verb, &answer);
+                vitals.answered(verb, tells, &answer);
                 answer
             }
         });
         Client::new(service, namespace)
     }
 
-    fn answered(&self, verb: &'static str, answer: &kube::Result<Response<Body>>) {
+    fn answered(&self, verb: &'static str, tells: bool, answer: &kube::Result<Response<Body>>) {
         self.requests.add([verb.into(), result(answer).into()]);
-        // A watch is asked for again until it is there, so its last word holds;
-        // that of a single write would hold until the next.
-        if matches!(verb, "list" | "watch") {
-            *self.reach.lock() = match answer {
-                Ok(answer) if !answer.status().is_server_error() => Reach::Answers,
-                Ok(answer) => Reach::Silent { why: answer.status().to_string() },
-                Err(error) => Reach::Silent { why: plainly(error) },
+        // The watch of Canaries is asked for again until it is there, so its
+        // last word holds; that of a single write would hold until the next,
+        // and another kind may be away alone.
+        if tells {
+            *self.unreachable.lock() = match answer {
+                Ok(answer) if !answer.status().is_server_error() => None,
+                Ok(answer) => Some(answer.status().to_string()),
+                Err(error) => Some(plainly(error)),
             };
         }
     }
