@@ -5,7 +5,9 @@
 mod support;
 
 mod approvals;
+mod crew;
 mod image;
 mod install;
 mod render;
+mod right;
 mod rights;

@@ -6,7 +6,6 @@
 //! in the API server's audit log.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
@@ -19,24 +18,19 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::crew::Crew;
 use crate::install::{HOME, install, installed};
-use crate::support::chart::{Kubectl, Manifests, run, token};
+use crate::right::Right;
+use crate::support::chart::{Kubectl, Manifests, run};
 use crate::support::prometheus::Prometheus;
 use crate::support::receiver::Receiver;
-use crate::support::{self, Child, Cluster, Folder, definitions};
+use crate::support::{self, Cluster, definitions};
 
 /// Two cores shared with a build are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// A replica that ended is missed after some fifteen seconds.
 const TAKEN_OVER: Duration = Duration::from_secs(120);
-
-/// Rights that no request shows to be used, and why they are needed.
-const UNSEEN: [(&str, &str, &str); 1] = [
-    // Asked for by the API server itself when an object is written whose owner
-    // reference blocks the Canary's deletion.
-    ("serin.dev", "canaries/finalizers", "update"),
-];
 
 #[tokio::test]
 async fn all_namespaces_take_these_rights_and_no_more() {
@@ -62,6 +56,68 @@ async fn two_namespaces_take_roles_and_one_right_beyond() {
     assert_eq!(wide[0]["resources"], json!(["clusteranalysistemplates"]));
     let stage = Stage::new(cluster, "serin-roles", &manifests).await;
     stage.prove(&namespaces).await;
+}
+
+/// A Deployment that reads configs, and nobody to watch them.
+const PLAIN: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: plain, namespace: NAMESPACE}
+spec:
+  selector: {matchLabels: {app: plain}}
+  template:
+    metadata: {labels: {app: plain}}
+    spec:
+      containers:
+      - name: app
+        image: app:v1
+        envFrom:
+        - configMapRef: {name: settings, optional: true}
+        - secretRef: {name: password, optional: true}
+---
+apiVersion: serin.dev/v1alpha1
+kind: Canary
+metadata: {name: plain, namespace: NAMESPACE}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: plain}
+  service: {port: 80, targetPort: 8080}
+  analysis: {interval: 1s, iterations: 2}
+";
+
+/// With every other setting that the chart hands on, so that the controller is
+/// seen to know them.
+#[tokio::test]
+async fn what_is_switched_off_is_not_asked_for() {
+    let (cluster, _) = installed().await;
+    let namespace = cluster.namespace("plain").await;
+    let set = [
+        &format!("namespaces={{{namespace}}}"),
+        "crds.install=false",
+        "rbac.people=false",
+        "approvals.policy=false",
+        "configTracking=false",
+        "credentials=false",
+        "keda=false",
+        "smi=false",
+        "clusterAnalysisTemplates=false",
+        "provider=kubernetes",
+        "metricsServer=http://127.0.0.1:9090",
+        "selectorLabels={app,name}",
+        "includeLabelPrefix={team/}",
+        "concurrency=4",
+        "metrics.flagger=true",
+    ];
+    let manifests = install(cluster, "serin-plain", &set).await;
+    let stage = Stage::new(cluster, "serin-plain", &manifests).await;
+    let mut crew = Crew::start(cluster, stage.home, &manifests, &namespace, 1).await;
+    stage.kubectl.apply(&PLAIN.replace("NAMESPACE", &namespace)).await;
+    let shop = Shop { stage: &stage, namespace: &namespace, crew: &crew };
+    shop.until("it is initialized", async || shop.phase("plain").await == "Initialized").await;
+    shop.kubectl(&["set", "image", "deployment/plain", "app=app:v2"]).await;
+    shop.until("it is promoted", async || shop.phase("plain").await == "Succeeded").await;
+    crew.assert_well().await;
+    let secrets = crew.asked().into_iter().filter(|event| event["objectRef"]["resource"] == "secrets");
+    assert_eq!(secrets.collect::<Vec<_>>(), [] as [Value; 0]);
 }
 
 /// Everything around the controller.
@@ -94,35 +150,18 @@ impl<'m> Stage<'m> {
     /// Runs the features in each of these namespaces, then compares what was
     /// asked for with what is granted.
     async fn prove(&self, namespaces: &[String]) {
-        let account = self.manifests.one("ServiceAccount");
-        let name = account["metadata"]["name"].as_str().expect("a name");
-        let token = token(self.cluster, self.home, name).await;
-        self.await_owners(&namespaces[0], &token).await;
-        let (earlier, folder) = (self.cluster.audit().len(), Folder::new("serin"));
-        folder.write("kubeconfig", &self.cluster.kubeconfig_of(&token).to_string());
-        let mut replicas: Vec<Replica> =
-            (0..2).map(|number| Replica::start(self.manifests, self.home, number, &folder)).collect();
+        let mut crew = Crew::start(self.cluster, self.home, self.manifests, &namespaces[0], 2).await;
         let (chat, gate) = (Receiver::start([]).await, Receiver::start([]).await);
         let prometheus = Prometheus::start("").await;
         let urls = [chat.url.as_str(), &gate.url, &prometheus.url()];
-        let shops = namespaces.iter().map(|namespace| self.features(namespace, urls, &replicas));
-        join_all(shops).await;
+        join_all(namespaces.iter().map(|namespace| self.features(namespace, urls, &crew))).await;
         assert!(!chat.got().is_empty() && !gate.got().is_empty(), "chats are told and gates asked");
-        for replica in &mut replicas {
-            replica.assert_well().await;
-        }
-        // Killed; the other takes over what it held.
-        replicas.pop();
+        crew.assert_well().await;
+        crew.kill_one();
 
         let (granted, began) = (Right::granted(self.manifests), Instant::now());
-        let user = format!("system:serviceaccount:{}:{name}", self.home);
         loop {
-            let mut events = self.cluster.audit().split_off(earlier);
-            events.retain(|event| event["user"]["username"] == *user);
-            let denied: Vec<&Value> =
-                events.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
-            assert!(denied.is_empty(), "refused for want of a right: {denied:#?}");
-            let used: BTreeSet<Right> = events.iter().flat_map(Right::used).collect();
+            let used: BTreeSet<Right> = crew.asked().iter().flat_map(Right::used).collect();
             let idle: Vec<&Right> = granted.iter().filter(|right| !right.is_among(&used)).collect();
             if idle.is_empty() {
                 return;
@@ -134,7 +173,7 @@ impl<'m> Stage<'m> {
 
     /// Uses every feature in one namespace, from the first look at the Canaries
     /// to the last of their deletion.
-    async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], replicas: &[Replica]) {
+    async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], crew: &Crew) {
         let features = include_str!("features.yaml");
         let words = [
             ("NAMESPACE", namespace),
@@ -145,7 +184,7 @@ impl<'m> Stage<'m> {
         ];
         let features = words.iter().fold(features.to_owned(), |text, (word, with)| text.replace(word, with));
         self.kubectl.apply(&features).await;
-        let shop = Shop { stage: self, namespace, replicas };
+        let shop = Shop { stage: self, namespace, crew };
         let _visitors = shop.visitors();
         for canary in CANARIES {
             shop.until(&format!("{canary} is initialized"), async || {
@@ -180,29 +219,6 @@ impl<'m> Stage<'m> {
         })
         .await;
     }
-
-    /// The API server takes a while to know the kinds that an owner reference
-    /// may name.
-    async fn await_owners(&self, namespace: &str, token: &str) {
-        let kubectl = Kubectl::of(self.cluster, token);
-        let owner = json!({
-            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "name": "web", "uid": "1",
-            "controller": true, "blockOwnerDeletion": true,
-        });
-        let owned = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
-            "name": "owned", "namespace": namespace, "ownerReferences": [owner],
-        }});
-        let began = Instant::now();
-        loop {
-            let said = kubectl.run(&["create", "--dry-run=server", "-f", "-"], &owned.to_string()).await;
-            if !said.stderr.contains("cannot find RESTMapping") {
-                said.ok();
-                return;
-            }
-            assert!(began.elapsed() < PATIENCE, "{said:?}");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
 }
 
 const CANARIES: [&str; 5] = ["web", "ab", "bluegreen", "daemon", "front"];
@@ -211,7 +227,7 @@ const CANARIES: [&str; 5] = ["web", "ab", "bluegreen", "daemon", "front"];
 struct Shop<'s> {
     stage: &'s Stage<'s>,
     namespace: &'s str,
-    replicas: &'s [Replica],
+    crew: &'s Crew,
 }
 
 impl Shop<'_> {
@@ -221,8 +237,7 @@ impl Shop<'_> {
             if began.elapsed() > PATIENCE {
                 let status = join_all(CANARIES.map(|canary| self.get("Canary", canary))).await;
                 let status: Vec<_> = status.iter().flatten().map(|canary| &canary.data["status"]).collect();
-                let logs: String = self.replicas.iter().map(|replica| replica.child.tail()).collect();
-                panic!("not so: {what}: {status:#?}\n{logs}");
+                panic!("not so: {what}: {status:#?}\n{}", self.crew.tails());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -310,123 +325,5 @@ impl Shop<'_> {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }))
-    }
-}
-
-/// `serin run`, as the kubelet would start it.
-struct Replica {
-    child: Child,
-    address: String,
-    /// What the rendered probes ask for.
-    probes: Vec<String>,
-    _folder: Folder,
-}
-
-impl Replica {
-    fn start(manifests: &Manifests, home: &str, number: usize, kubeconfig: &Folder) -> Self {
-        let container = &manifests.one("Deployment")["spec"]["template"]["spec"]["containers"][0];
-        let listed = |what: &str| container[what].as_array().cloned().unwrap_or_default();
-        let text = |value: &Value| value.as_str().expect("a text").to_owned();
-        let mut line = vec!["-i".to_owned()];
-        line.push(format!("KUBECONFIG={}", kubeconfig.join("kubeconfig").display()));
-        for variable in listed("env") {
-            let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
-                None => text(&variable["value"]),
-                Some("metadata.name") => format!("serin-{number}"),
-                Some("metadata.namespace") => home.to_owned(),
-                Some(other) => panic!("who knows {other}?"),
-            };
-            line.push(format!("{}={value}", text(&variable["name"])));
-        }
-        line.push(env!("CARGO_BIN_EXE_serin").to_owned());
-        // Only here do replicas share a network.
-        let address = format!("127.0.0.1:{}", support::free_port());
-        line.extend(listed("args").iter().map(|argument| text(argument).replace("0.0.0.0:8080", &address)));
-        let probes =
-            ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
-        let folder = Folder::new("replica");
-        let child = Child::start(folder.path(), Path::new("/usr/bin/env"), line);
-        Self { child, address, probes: probes.into(), _folder: folder }
-    }
-
-    async fn assert_well(&mut self) {
-        assert!(!self.child.has_ended(), "it runs to the end; {}", self.child.tail());
-        for path in self.probes.iter().map(String::as_str).chain(["/metrics"]) {
-            let answer = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
-            assert!(answer.status().is_success(), "{path}: {answer:?}");
-        }
-    }
-}
-
-/// One verb on one resource, in one namespace or in all.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Right {
-    namespace: Option<String>,
-    group: String,
-    resource: String,
-    verb: String,
-}
-
-impl Right {
-    /// What the rendered roles give.
-    fn granted(manifests: &Manifests) -> BTreeSet<Self> {
-        let bound: BTreeSet<String> = ["RoleBinding", "ClusterRoleBinding"]
-            .iter()
-            .flat_map(|kind| manifests.all(kind))
-            .map(|binding| binding["roleRef"]["name"].as_str().expect("a role").to_owned())
-            .collect();
-        let roles = ["Role", "ClusterRole"].into_iter().flat_map(|kind| manifests.all(kind));
-        let roles =
-            roles.filter(|role| role["metadata"]["name"].as_str().is_some_and(|name| bound.contains(name)));
-        let texts = |list: &Value| -> Vec<String> {
-            let list = list.as_array().expect("a list");
-            list.iter().map(|text| text.as_str().expect("a text").to_owned()).collect()
-        };
-        let mut granted = BTreeSet::new();
-        for role in roles {
-            let namespace = role["metadata"]["namespace"].as_str().map(str::to_owned);
-            for rule in role["rules"].as_array().expect("rules") {
-                for group in texts(&rule["apiGroups"]) {
-                    for resource in texts(&rule["resources"]) {
-                        for verb in texts(&rule["verbs"]) {
-                            let (namespace, group, resource) =
-                                (namespace.clone(), group.clone(), resource.clone());
-                            granted.insert(Self { namespace, group, resource, verb });
-                        }
-                    }
-                }
-            }
-        }
-        granted
-    }
-
-    /// What a request needed: an apply that makes its object creates as well.
-    fn used(event: &Value) -> Vec<Self> {
-        let about = &event["objectRef"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let resource = match about["subresource"].as_str() {
-            None => text(&about["resource"]),
-            Some(sub) => format!("{}/{sub}", text(&about["resource"])),
-        };
-        let namespace = about["namespace"].as_str().map(str::to_owned);
-        let verb = text(&event["verb"]);
-        let created = verb == "patch" && event["responseStatus"]["code"] == 201;
-        let verbs = [Some(verb), created.then(|| "create".to_owned())].into_iter().flatten();
-        let right = |verb| Self {
-            namespace: namespace.clone(),
-            group: text(&about["apiGroup"]),
-            resource: resource.clone(),
-            verb,
-        };
-        verbs.map(right).collect()
-    }
-
-    fn is_among(&self, used: &BTreeSet<Self>) -> bool {
-        let Self { namespace, group, resource, verb } = self;
-        UNSEEN.contains(&(group, resource, verb))
-            || used.iter().any(|used| {
-                (group, resource, verb) == (&used.group, &used.resource, &used.verb)
-                    && namespace.as_ref().is_none_or(|only| used.namespace.as_ref() == Some(only))
-            })
     }
 }
