@@ -10,7 +10,7 @@
 
 {{- define "serin.selector" -}}
 app.kubernetes.io/name: {{ include "serin.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "serin.labels" -}}
