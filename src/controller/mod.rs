@@ -36,6 +36,7 @@ mod observe;
 mod reconcile;
 mod record;
 pub mod replica;
+mod reroute;
 mod round;
 mod shards;
 mod table;

@@ -8,7 +8,7 @@ use kube::core::DeserializeGuard;
 use super::{
     CanaryName, Shared, act,
     desk::Desk,
-    measure, observe, record,
+    measure, observe, record, reroute,
     understand::{self, Refused, Understood, understand},
 };
 use crate::{
@@ -25,6 +25,8 @@ pub enum Error {
     Observe(#[from] observe::Error),
     #[error("act: {0}")]
     Act(#[from] act::Error),
+    #[error("leave the old route: {0}")]
+    Reroute(#[from] reroute::Error),
     #[error("record: {0}")]
     Record(#[from] record::Error),
 }
@@ -74,7 +76,7 @@ async fn carry_on(
         }
         Err(error) => return Err(error.into()),
     };
-    let decision = engine::decide(&understood.plan, status, &seen.observed, shared.clock.now());
+    let mut decision = engine::decide(&understood.plan, status, &seen.observed, shared.clock.now());
     if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
         if error.is_final() {
             let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
@@ -82,6 +84,7 @@ async fn carry_on(
         }
         return Err(error.into());
     }
+    decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
     record::record(shared, desk, canary, status, &decision).await?;
     measure::begin(shared, desk, understood, &seen, &decision.status);
     Ok(decision.wake.map(|(at, _)| at))
