@@ -51,6 +51,23 @@ pub enum Apex {
     Canary,
 }
 
+/// What the port speaks, by the rules of Istio: `appProtocol` says it, else the
+/// name of the port up to a hyphen.
+pub fn protocol(spec: &service::Service) -> String {
+    let said = spec.app_protocol.as_deref().filter(|protocol| !protocol.is_empty());
+    let said = said.map(|protocol| match protocol {
+        "kubernetes.io/h2c" => "http2",
+        "kubernetes.io/ws" | "kubernetes.io/wss" => "http",
+        other => other,
+    });
+    let named = || port_name(spec).split('-').next().unwrap_or_default();
+    said.unwrap_or_else(named).to_ascii_lowercase()
+}
+
+fn port_name(spec: &service::Service) -> &str {
+    spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http")
+}
+
 /// Refuses a Canary whose Services cannot be made.
 pub fn check(canary: &Canary) -> Result<(), Unsupported> {
     if canary.spec.service.is_none() && makes_services(canary) {
@@ -102,7 +119,7 @@ pub fn restored(canary: &Canary, seen: &dyn Lookup) -> bool {
 /// what it leaves behind.
 pub async fn restore(client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
     for name in objects(canary) {
-        object::put_back(client, canary, &name).await?;
+        object::put_back(client, canary, &name, None).await?;
     }
     if let Some((apex, patch)) = astray(canary, seen) {
         object::change(&object::api(client, &apex), &apex, &patch).await?;
@@ -184,7 +201,7 @@ fn one(
 fn ports(spec: &service::Service, arms: &Arms, before: &Value) -> Vec<Value> {
     let own_target = spec.target_port.clone().filter(|target| *target != IntOrString::Int(0));
     let target = own_target.unwrap_or(IntOrString::Int(spec.port.into()));
-    let name = spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http");
+    let name = port_name(spec);
     let mut first = json!({
         "name": free_name(name, spec.port, before), "port": spec.port, "protocol": "TCP", "targetPort": target,
     });

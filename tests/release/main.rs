@@ -7,6 +7,7 @@
 mod support;
 
 mod ends;
+mod gateway;
 mod hooks;
 mod interruptions;
 mod world;

@@ -371,7 +371,7 @@ fn split_definition() -> CustomResourceDefinition {
     .expect("a definition")
 }
 
-async fn install(client: &Client, definition: CustomResourceDefinition) {
+pub async fn install(client: &Client, definition: CustomResourceDefinition) {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = definition.name_any();
     match api.create(&PostParams::default(), &definition).await {

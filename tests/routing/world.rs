@@ -13,7 +13,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::{Canary, Weight};
 use serin::engine::action::{Split, Stable};
-use serin::routing::{Arms, Error, Lookup, ObjectName, Router, Subject};
+use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Subject};
 use tokio::sync::Mutex;
 
 use crate::rows::Row;
@@ -50,18 +50,23 @@ impl World {
             previous: pods("web-previous"),
             ports: BTreeMap::from([("http".to_owned(), 8080), ("admin".to_owned(), 9090)]),
         };
-        let spec = json!({
+        let mut spec = json!({
             "provider": row.provider,
             "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "service": {"port": 80, "targetPort": 8080},
             "analysis": {"iterations": 1},
         });
+        json_patch::merge(&mut spec["service"], &row.service);
         let canary = create_canary(&client, &namespace, "web", spec).await;
         World { client, namespace, row, canary, arms }
     }
 
     pub fn router(&self) -> &dyn Router {
         &*self.row.router
+    }
+
+    pub fn can(&self) -> Capabilities {
+        self.router().capabilities(&self.canary)
     }
 
     /// The object that carries the route: the apex Service if there is no other.
@@ -85,9 +90,46 @@ impl World {
         Seen(seen)
     }
 
-    /// What is in force.
+    /// What is in force once everybody who has a say has said it.
     pub async fn split(&self) -> Option<Split> {
+        let route = self.route();
+        match route.kind.group.as_str() {
+            "gateway.networking.k8s.io" => self.carry(&route, "True").await,
+            "appmesh.k8s.aws" => self.activate(&route, "True").await,
+            _ => {}
+        }
         self.split_in(&self.seen().await)
+    }
+
+    /// Plays the controllers of a route's parents: all report on it as it is.
+    pub async fn carry(&self, route: &ObjectName, resolved: &str) {
+        let Some(live) = self.find(route).await else { return };
+        let condition = |kind: &str, status: &str| {
+            json!({"type": kind, "status": status, "observedGeneration": live.metadata.generation,
+                "reason": "Because", "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let report = |parent: &Value| {
+            json!({"parentRef": parent, "controllerName": "example.com/gateway",
+                "conditions": [condition("Accepted", "True"), condition("ResolvedRefs", resolved)]})
+        };
+        let parents = live.data["spec"]["parentRefs"].as_array().into_iter().flatten();
+        self.report(route, json!({"parents": parents.map(report).collect::<Vec<_>>()})).await;
+    }
+
+    /// Plays the controller of App Mesh: the mesh has the router as it is.
+    pub async fn activate(&self, router: &ObjectName, active: &str) {
+        let Some(live) = self.find(router).await else { return };
+        let condition =
+            json!({"type": "VirtualRouterActive", "status": active, "message": "the test says so"});
+        let generation = live.metadata.generation;
+        self.report(router, json!({"observedGeneration": generation, "conditions": [condition]})).await;
+    }
+
+    async fn report(&self, object: &ObjectName, status: Value) {
+        let params = PatchParams { field_manager: Some("mesh".to_owned()), ..Default::default() };
+        let patch = Patch::Merge(json!({"status": status}));
+        let written = self.api(object).patch_status(&object.name, &params, &patch).await;
+        written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
     pub fn split_in(&self, seen: &Seen) -> Option<Split> {
@@ -133,6 +175,14 @@ impl World {
         self.canary = canaries.patch(&self.canary.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// Changes the status of the Canary by a merge patch.
+    pub async fn edit_status(&mut self, status: Value) {
+        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
+        let patch = Patch::Merge(json!({"status": status}));
+        let written = canaries.patch_status(&self.canary.name_any(), &PatchParams::default(), &patch).await;
+        self.canary = written.unwrap();
+    }
+
     pub fn api(&self, object: &ObjectName) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &object.namespace, &object.kind)
     }
@@ -172,7 +222,7 @@ impl World {
     /// Part of the traffic, or all of it if the router cannot divide.
     pub fn some(&self) -> Weight {
         let ten = Weight::from_percent(10.0).unwrap();
-        if self.router().capabilities().finest_weight <= ten { ten } else { Weight::FULL }
+        if self.can().finest_weight <= ten { ten } else { Weight::FULL }
     }
 
     pub async fn selector(&self, service: &str) -> Value {
@@ -230,7 +280,7 @@ async fn await_served(client: &Client, path: &str) {
     }
 }
 
-/// Ours and SMI's. A cluster has one definition of a TrafficSplit, so every
+/// Ours and every mesh's. A cluster has one definition of a TrafficSplit, so every
 /// version of it is served beside the others, v1alpha1 with the schema that
 /// its specification describes.
 async fn define(cluster: &Cluster, client: &Client) {
@@ -240,8 +290,39 @@ async fn define(cluster: &Cluster, client: &Client) {
         let mut definitions: Vec<Value> = serin::api::crds().iter().map(|crd| json!(crd)).collect();
         definitions.push(every_version(definition(Part::ArgoRollouts, "split.yaml")));
         definitions.push(definition(Part::Osm, "smi_http_route_group.yaml"));
+        for kind in ["httproutes", "grpcroutes"] {
+            let file = format!("gateway.networking.k8s.io_{kind}.yaml");
+            definitions.push(definition(Part::GatewayApi, &file));
+        }
+        for kind in ["virtualservices", "destinationrules"] {
+            definitions.push(definition(Part::Istio, &format!("{kind}.yaml")));
+        }
+        for kind in ["virtualrouters", "virtualnodes", "virtualservices"] {
+            let file = format!("appmesh.k8s.aws_{kind}.yaml");
+            definitions.push(converted(definition(Part::AppMesh, &file)));
+        }
         install(client, definitions).await;
     }
+}
+
+/// A definition in apiextensions.k8s.io/v1beta1, which servers no longer know,
+/// in the words of v1.
+pub fn converted(mut old: Value) -> Value {
+    let spec = old["spec"].as_object_mut().expect("a definition");
+    let columns = spec.remove("additionalPrinterColumns").unwrap_or(json!([]));
+    let column = |column: &Value| {
+        let mut column = column.clone();
+        column["jsonPath"] = column.as_object_mut().expect("a column").remove("JSONPath").expect("a path");
+        column
+    };
+    let mut version = spec.remove("versions").expect("versions")[0].clone();
+    version["additionalPrinterColumns"] = columns.as_array().expect("columns").iter().map(column).collect();
+    version["schema"] = spec.remove("validation").expect("a schema");
+    version["subresources"] = spec.remove("subresources").expect("subresources");
+    spec.remove("version");
+    spec.insert("versions".to_owned(), json!([version]));
+    let (name, spec) = (&old["metadata"]["name"], &old["spec"]);
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": old["kind"], "metadata": {"name": name}, "spec": spec})
 }
 
 fn every_version(mut split: Value) -> Value {

@@ -135,6 +135,9 @@ pub enum Part {
     Flagger,
     ArgoRollouts,
     Osm,
+    GatewayApi,
+    Istio,
+    AppMesh,
 }
 
 impl std::fmt::Display for Part {
@@ -146,6 +149,9 @@ impl std::fmt::Display for Part {
             Part::Flagger => "flagger",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
+            Part::GatewayApi => "gateway-api",
+            Part::Istio => "istio",
+            Part::AppMesh => "app-mesh",
         })
     }
 }
@@ -167,6 +173,9 @@ impl Part {
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
+            Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),
+            Part::Istio => (include_str!("../../testbed/versions"), "istio"),
+            Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())
