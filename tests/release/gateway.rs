@@ -29,7 +29,8 @@ async fn accept(world: &World) -> bool {
     };
     let parents = json!([{"parentRef": {"name": "public"}, "controllerName": "example.com/gateway",
         "conditions": [condition("Accepted"), condition("ResolvedRefs")]}]);
-    if live.data["status"]["parents"] == parents {
+    let spoken = &live.data["status"]["parents"][0]["conditions"][0]["observedGeneration"];
+    if spoken.as_i64() == generation {
         return false;
     }
     let patch = Patch::Merge(json!({"status": {"parents": parents}}));
