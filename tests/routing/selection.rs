@@ -7,8 +7,8 @@ use serin::api::canary::Provider;
 use serin::local::Local;
 use serin::routing::{NoRouter, Served, select};
 
+use crate::support::definitions::{install, shipped};
 use crate::support::{self, Part};
-use crate::world::{definition, install};
 
 fn canary() -> Canary {
     let spec = json!({
@@ -27,9 +27,9 @@ async fn name(client: &Client, provider: Provider) -> String {
 #[tokio::test]
 async fn the_version_that_is_served_is_written() {
     let argo = Local::new(Default::default()).client();
-    install(&argo, vec![definition(Part::ArgoRollouts, "split.yaml")]).await;
+    install(&argo, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let osm = Local::new(Default::default()).client();
-    install(&osm, vec![definition(Part::Osm, "smi_traffic_split.yaml")]).await;
+    install(&osm, vec![shipped(Part::Osm, "smi_traffic_split.yaml")]).await;
     for provider in [Provider::SmiV1Alpha1, Provider::SmiV1Alpha2, Provider::Linkerd, Provider::Osm] {
         assert!(name(&argo, provider).await.starts_with("smi (v1alpha4"));
         assert_eq!(name(&osm, provider).await, "smi (v1alpha2)");
@@ -52,7 +52,7 @@ async fn the_version_that_is_asked_for_is_preferred() {
 #[tokio::test]
 async fn matching_needs_route_groups_and_a_split_that_names_them() {
     let client = Local::new(Default::default()).client();
-    install(&client, vec![definition(Part::ArgoRollouts, "split.yaml")]).await;
+    install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let matches = async || {
         let served = Served::discover(&client).await.unwrap();
         let router = select(Some(Provider::Linkerd), None, &served).unwrap().router;
@@ -60,16 +60,16 @@ async fn matching_needs_route_groups_and_a_split_that_names_them() {
     };
     assert!(!matches().await);
     assert!(name(&client, Provider::Linkerd).await.contains("without HTTPRouteGroups"));
-    install(&client, vec![definition(Part::Osm, "smi_http_route_group.yaml")]).await;
+    install(&client, vec![shipped(Part::Osm, "smi_http_route_group.yaml")]).await;
     assert!(matches().await);
 }
 
 #[tokio::test]
 async fn linkerd_speaks_the_gateway_api_where_it_is_served() {
     let client = Local::new(Default::default()).client();
-    install(&client, vec![definition(Part::ArgoRollouts, "split.yaml")]).await;
+    install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     assert!(name(&client, Provider::Linkerd).await.starts_with("smi"));
-    install(&client, vec![definition(Part::GatewayApi, "gateway.networking.k8s.io_httproutes.yaml")]).await;
+    install(&client, vec![shipped(Part::GatewayApi, "gateway.networking.k8s.io_httproutes.yaml")]).await;
     assert_eq!(name(&client, Provider::Linkerd).await, "gatewayapi (v1)");
     assert_eq!(name(&client, Provider::GatewayApiV1).await, "gatewayapi (v1)");
     assert_eq!(name(&client, Provider::GatewayApiV1Beta1).await, "gatewayapi (v1beta1)");
