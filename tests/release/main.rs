@@ -15,9 +15,9 @@ mod support;
 mod callers;
 mod ends;
 mod followed;
-mod gateway;
 mod hooks;
 mod interruptions;
+mod meshes;
 mod replicas;
 mod world;
 
@@ -82,8 +82,6 @@ scenarios! {
         no_traffic_holds_and_is_not_bad
         without_analysis_the_good_is_promoted_and_the_bad_is_not
         a_canary_that_comes_back_begins_anew;
-    gateway:
-        each_step_waits_until_the_gateway_has_taken_it;
     hooks:
         people_approve_and_abort_by_annotation;
     interruptions:
@@ -92,4 +90,7 @@ scenarios! {
         a_revision_pushed_while_nobody_looks_is_released
         a_restart_in_a_release_changes_nothing
         another_replica_takes_over_a_release_under_way;
+    meshes:
+        each_step_waits_until_the_gateway_has_taken_it
+        a_virtual_service_of_people_is_stepped_and_put_back;
 }

@@ -472,6 +472,7 @@ fn resource(kind: &str) -> ApiResource {
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
         "HTTPRoute" => made("gateway.networking.k8s.io", "v1"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
+        "VirtualService" => made("networking.istio.io", "v1"),
         "ScaledObject" => made("keda.sh", "v1alpha1"),
         "HorizontalPodAutoscaler" => made("autoscaling", "v2"),
         "Lease" => made("coordination.k8s.io", "v1"),

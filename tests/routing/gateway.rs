@@ -60,10 +60,12 @@ async fn a_parent_that_never_speaks_is_not_asked_again_and_again() {
 
 #[tokio::test]
 async fn within_a_mesh_the_apex_service_is_the_parent() {
-    let world = world(rows::gateway_mesh()).await;
+    let mut world = world(rows::gateway_mesh()).await;
     world.set(&Split::home()).await;
     let parent = json!([{"group": "", "kind": "Service", "name": "web", "port": 80}]);
     assert_eq!(spec(&world).await["parentRefs"], parent);
+    world.edit(json!({"service": {"gatewayRefs": [{"kind": "Service", "name": "web", "port": 80}]}})).await;
+    assert_eq!(world.split().await, Some(Split::home()), "the same, in so many words");
 }
 
 #[tokio::test]

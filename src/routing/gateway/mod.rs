@@ -81,7 +81,7 @@ impl Gateway {
         metadata.annotations.extend(note::of(split).annotations);
         let mut body = json!({});
         if !spec.gateway_refs.is_empty() {
-            body["spec"]["parentRefs"] = json!(spec.gateway_refs);
+            body["spec"]["parentRefs"] = spec.gateway_refs.iter().map(parent).collect();
         }
         if !spec.hosts.is_empty() {
             body["spec"]["hostnames"] = json!(spec.hosts);
@@ -93,6 +93,15 @@ impl Gateway {
             .unless_adopted(default_parent(canary, &spec))
             .with_entries(Entries::new(Self::list(canary), rules))
     }
+}
+
+/// A Service needs no group: nobody else has the kind.
+fn parent(reference: &service::GatewayRef) -> Value {
+    let mut parent = json!(reference);
+    if reference.kind.as_deref() == Some("Service") && reference.group.is_none() {
+        parent["group"] = json!("");
+    }
+    parent
 }
 
 /// The apex Service at its port: other ports are not divided.

@@ -1,9 +1,9 @@
-//! A release through the Gateway API, with somebody else to wait for.
+//! Releases through what other meshes read.
 
 use std::time::Duration;
 
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::{CanaryStatus, Phase};
 use tokio::time::sleep;
@@ -66,4 +66,33 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     assert!(accepted >= 3, "two steps and the way home");
     let route = world.get("HTTPRoute", "web").await;
     assert_eq!(route["spec"]["rules"][0]["backendRefs"][1]["weight"], 0);
+}
+
+pub async fn a_virtual_service_of_people_is_stepped_and_put_back(world: World) {
+    definitions::install(&world.client, definitions::istio()).await;
+    let to = |host: &str| json!([{"destination": {"host": host}}]);
+    let legacy = json!({"match": [{"uri": {"prefix": "/legacy"}}], "route": to("legacy")});
+    world
+        .apply(json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
+            "spec": {"hosts": ["web"], "http": [legacy, {"timeout": "5s", "route": to("web")}]},
+        }))
+        .await;
+    let before = world.get("VirtualService", "web").await;
+    let analysis = json!({"metrics": null});
+    let _serin =
+        world.initialized(json!({"provider": "istio", "revertOnDeletion": true, "analysis": analysis})).await;
+    let weight = |route: &Value| route["spec"]["http"][1]["route"][1]["weight"].as_u64();
+    let weights = world.follow("VirtualService", "web", weight).await;
+    world.push("web:v2").await;
+    world.released(1).await;
+    weights.was(&[0, 20, 50, 0]).await;
+    let during = world.get("VirtualService", "web").await;
+    assert_eq!((&during["spec"]["http"][0], &during["spec"]["http"][1]["timeout"]), (&legacy, &json!("5s")));
+
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    let after = world.get("VirtualService", "web").await;
+    assert_eq!(after["spec"], before["spec"]);
+    assert_eq!(after["metadata"].get("annotations"), before["metadata"].get("annotations"));
 }
