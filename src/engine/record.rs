@@ -21,9 +21,13 @@ impl Pass<'_> {
         let reason = happened.or(self.held.take()).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
         report.before = self.said.drain(..).map(Report::from).collect();
-        // Judging goes on and on; that it does is no news.
-        report.news =
-            said || (!report.is_said_in(&self.status) && !matches!(report.reason, Reason::Judging { .. }));
+        // Judging goes on and on, and so may doubt; that it does is no news.
+        report.news = said
+            || match report.reason {
+                Reason::Judging { .. } => false,
+                Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
+                _ => !report.is_said_in(&self.status),
+            };
         if self.status.release.is_some() || !self.actions.is_empty() {
             // Whatever was lost on the way, an event or an answer, is found.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);

@@ -339,6 +339,12 @@ impl Report {
     pub fn is_said_in(&self, status: &CanaryStatus) -> bool {
         status.message.as_deref() == Some(&self.sentence)
     }
+
+    /// Does the status say this already, maybe with other numbers?
+    pub fn is_said_alike_in(&self, status: &CanaryStatus) -> bool {
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.' || c == ',', "");
+        status.message.as_deref().map(words) == Some(words(&self.sentence))
+    }
 }
 
 impl From<Reason> for Report {

@@ -95,6 +95,7 @@ impl Pass<'_> {
             NewBecause::Retry => Trigger::Retry,
         };
         let revision = target.revision.clone();
+        self.forget_canary();
         let status = &mut self.status;
         status.releases += 1;
         let mut release = ReleaseStatus {
@@ -110,7 +111,6 @@ impl Pass<'_> {
         status.step = None;
         status.failed_checks = 0;
         status.iterations = 0;
-        status.metrics.clear();
         status.gates.clear();
         status.tracked_configs.clone_from(&target.configs);
         let cookie = |arm: &str| format!("{arm}-{}", status.releases);

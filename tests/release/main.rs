@@ -11,21 +11,17 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../world/mod.rs"]
+mod world;
 
-mod callers;
 mod ends;
-mod followed;
 mod hooks;
 mod interruptions;
 mod meshes;
 mod replicas;
-mod world;
 
-use std::pin::Pin;
-
-use futures::FutureExt as _;
-use tokio::task::LocalSet;
 use world::World;
+use world::together::together;
 
 /// Makes tests of scenarios, on each server.
 macro_rules! scenarios {
@@ -53,24 +49,6 @@ macro_rules! scenarios {
             )*
         }
     };
-}
-
-type Scenario = Pin<Box<dyn Future<Output = ()>>>;
-
-/// Runs them at the same time: most of what they do is wait.
-async fn together(scenarios: Vec<(&'static str, Scenario)>) {
-    let only = std::env::var("SCENARIO").ok();
-    let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
-    let all = LocalSet::new();
-    let running: Vec<_> = scenarios
-        .into_iter()
-        .filter(|(name, _)| wanted(name))
-        .map(|(name, scenario)| (name, all.spawn_local(scenario)))
-        .collect();
-    all.await;
-    let failed: Vec<_> =
-        running.into_iter().filter_map(|(name, ran)| ran.now_or_never()?.err().map(|_| name)).collect();
-    assert!(failed.is_empty(), "these failed: {failed:?}");
 }
 
 scenarios! {

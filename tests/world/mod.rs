@@ -1,6 +1,13 @@
 //! A namespace with a workload `web` in it, a Canary of it, people who call
 //! it, and the controller; on `serin::local` or on the real servers.
 
+// Several test binaries compile this module, each uses a part of it.
+#![allow(dead_code)]
+
+mod callers;
+mod followed;
+pub mod together;
+
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -19,7 +26,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::ConditionStatus;
-use serin::api::{AlertProvider, Canary};
+use serin::api::{AlertProvider, AnalysisTemplate, Canary};
 use serin::clock::Clock;
 use serin::controller::lease::Fence;
 use serin::controller::replica::Claim;
@@ -37,10 +44,10 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::callers::{Traffic, call};
-use crate::followed::Followed;
 use crate::support::receiver::{Answer, Receiver};
 use crate::support::{self, definitions};
+use callers::{Traffic, call};
+use followed::Followed;
 
 /// Clones are the same world.
 #[derive(Clone)]
@@ -107,9 +114,16 @@ impl World {
     /// On the real API server with the real controller-manager; only the node
     /// and the mesh are ours.
     pub async fn real() -> Self {
-        static SHARED: OnceCell<(Node, Mesh)> = OnceCell::const_new();
+        static SHARED: OnceCell<Machines> = OnceCell::const_new();
         let cluster = support::real().await;
-        let (node, mesh) = SHARED.get_or_init(|| run_real(cluster)).await.clone();
+        let options =
+            NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
+        Self::on(cluster, SHARED.get_or_init(|| run_machines(cluster, options)).await).await
+    }
+
+    /// On servers with a node and a mesh of ours, all on real time.
+    pub async fn on(cluster: &'static support::Cluster, (node, mesh): &Machines) -> Self {
+        let (node, mesh) = (node.clone(), mesh.clone());
         let (client, own) = (cluster.client().await, cluster.client().await);
         let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
         let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
@@ -469,6 +483,7 @@ fn resource(kind: &str) -> ApiResource {
     match kind {
         "Canary" => ApiResource::erase::<Canary>(&()),
         "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
+        "AnalysisTemplate" => ApiResource::erase::<AnalysisTemplate>(&()),
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
         "HTTPRoute" => made("gateway.networking.k8s.io", "v1"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
@@ -489,16 +504,16 @@ fn mesh(client: Client, node: Node) -> Mesh {
     Mesh::new(client, resource("TrafficSplit"), Some(resource("HTTPRouteGroup")), node, 1)
 }
 
-/// One node and one mesh for every test of this binary, on a thread of their
+pub type Machines = (Node, Mesh);
+
+/// One node and one mesh for every world of a cluster, on a thread of their
 /// own: they outlive the test that asked first.
-async fn run_real(cluster: &'static support::Cluster) -> (Node, Mesh) {
+pub async fn run_machines(cluster: &'static support::Cluster, options: NodeOptions) -> Machines {
     let (tell, told) = oneshot::channel();
     thread::spawn(move || {
         Runtime::new().expect("a tokio runtime").block_on(async {
             let client = cluster.client().await;
             definitions::install(&client, all_definitions()).await;
-            let options =
-                NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
             let node = Node::new(client.clone(), options);
             let mesh = mesh(client, node.clone());
             let _ = tell.send((node.clone(), mesh.clone()));
