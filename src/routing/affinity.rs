@@ -64,7 +64,10 @@ impl Affinity {
         };
         let age = spec.max_age.map_or(DAY, u64::from);
         let look = canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
-        let primary = status.and_then(|status| status.primary_session_affinity_cookie.as_deref());
+        // With everything at the canary the primary may be about to change.
+        let primary = status
+            .and_then(|status| status.primary_session_affinity_cookie.as_deref())
+            .filter(|_| split.canary < Weight::FULL);
         Self::Keep {
             canary: cookie(&spec.cookie_name, value, age),
             // Users of the primary may move on with the next step.

@@ -3,6 +3,7 @@
 //! ```text
 //!                 check ── before anything is touched: can this be done at all?
 //!   reflectors ── split ─▶ what is in force, or none while nobody knows
+//!                 pending ▶ whom that is waiting for, in words
 //!                 set ───▶ Services and routing object, written only where they differ
 //!                 restore ▶ everything as it was before the Canary
 //! ```
@@ -12,7 +13,8 @@
 //!
 //! - **It owns its one route.** Objects are written by server-side apply with
 //!   the field manager `serin` and nothing but the fields a router needs, so
-//!   labels, annotations, ports and fields of other people survive.
+//!   labels, annotations, ports and fields of other people survive. Where the
+//!   route is one entry of a list, theirs in the list survive too ([`entries`]).
 //! - **What it found, it puts back.** An object that was there before is
 //!   adopted: the values it had are kept in an annotation of its own and come
 //!   back with [`Router::restore`]. An object that Serin made carries an owner

@@ -114,6 +114,10 @@ pub async fn users_stay_where_they_are(mut world: World) {
     for said in ["side=canary-7", "; Max-Age=86400; Secure", "stable-side=primary-7", "; Max-Age=60"] {
         assert!(route.contains(said), "{said} in {route}");
     }
+    world.set(&Split::weight(Weight::FULL)).await;
+    let route = world.get(&world.route()).await.data["spec"].to_string();
+    assert!(!route.contains("stable-side"), "all means all: {route}");
+    world.set(&split).await;
     // The next release has other cookies.
     world.edit_status(json!({"sessionAffinityCookie": "canary-8"})).await;
     assert_eq!(world.split().await, None);
