@@ -10,11 +10,11 @@
 //! both and to nobody else. That holds whatever the API calls an entry, and a
 //! route of people's own to one of the two is left alone.
 //!
-//! In an adopted object ours take the place of the entry that they stand in
-//! for: the first that leads to the apex Service, else the first that is for
-//! every request if ours is too. What that entry says beside its destinations
-//! goes on being said. Failing both they come before whatever is for every
-//! request.
+//! In an adopted object ours take the place of the entries that they stand in
+//! for, as many of ours for each: all that lead to the apex Service, else the
+//! first that is for every request if ours is too. What such an entry says
+//! beside its destinations goes on being said. Failing both they come before
+//! whatever is for every request.
 
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -40,8 +40,10 @@ pub struct Entries {
     pub list: List,
     /// Our entries, in place of one that people had. The last of them is for
     /// everything that is left.
-    make: Box<dyn Fn(Option<&Value>) -> Vec<Value> + Send + Sync>,
+    make: Box<Make>,
 }
+
+type Make = dyn Fn(Option<&Value>) -> Vec<Value> + Send + Sync;
 
 impl List {
     pub fn new(
@@ -86,17 +88,35 @@ impl List {
 
     /// The list with what people had in the place of ours; null if nothing is
     /// left.
-    pub fn put_back(&self, object: &Value, original: Option<&Value>) -> Value {
-        let mut original = original;
-        let mut list = Vec::new();
-        for entry in self.of(object) {
-            if self.is_ours(entry) {
-                list.extend(original.take().cloned());
-            } else {
-                list.push(entry.clone());
+    pub fn put_back(&self, object: &Value, originals: &[Value]) -> Value {
+        let groups = originals.iter().map(|original| vec![original.clone()]).collect();
+        let list = self.exchanged(object, groups);
+        if list.is_empty() { Value::Null } else { json!(list) }
+    }
+
+    /// The list with these groups of entries in the place of ours, of which as
+    /// many stand for each group.
+    fn exchanged(&self, object: &Value, groups: Vec<Vec<Value>>) -> Vec<Value> {
+        let list = self.of(object);
+        let ours = list.iter().filter(|entry| self.is_ours(entry)).count();
+        let each = (ours / groups.len().max(1)).max(1);
+        let (mut groups, mut met) = (groups.into_iter(), 0);
+        let mut exchanged = Vec::new();
+        for entry in list {
+            if !self.is_ours(entry) {
+                exchanged.push(entry.clone());
+                continue;
+            }
+            if met % each == 0 {
+                exchanged.extend(groups.next().into_iter().flatten());
+            }
+            met += 1;
+            // Somebody took some of ours away.
+            if met == ours {
+                exchanged.extend(groups.by_ref().flatten());
             }
         }
-        if list.is_empty() { Value::Null } else { json!(list) }
+        exchanged
     }
 }
 
@@ -105,63 +125,85 @@ impl Entries {
         Self { list, make: Box::new(make) }
     }
 
-    /// Ours alone, in place of `original`.
-    pub fn made(&self, original: Option<&Value>) -> Vec<Value> {
-        (self.make)(original)
+    /// Ours in place of each of these.
+    fn groups(&self, originals: &[Value]) -> Vec<Vec<Value>> {
+        match originals {
+            [] => vec![(self.make)(None)],
+            originals => originals.iter().map(|original| (self.make)(Some(original))).collect(),
+        }
+    }
+
+    /// Ours alone.
+    pub fn made(&self, originals: &[Value]) -> Vec<Value> {
+        self.groups(originals).concat()
     }
 
     /// Are ours in the object as they should be?
-    pub fn stand(&self, object: &Value, original: Option<&Value>) -> bool {
+    pub fn stand(&self, object: &Value, originals: &[Value]) -> bool {
         let found: Vec<_> = self.list.of(object).iter().filter(|entry| self.list.is_ours(entry)).collect();
-        let wanted = self.made(original);
+        let wanted = self.made(originals);
         found.len() == wanted.len() && found.iter().zip(&wanted).all(|(found, wanted)| covers(found, wanted))
     }
 
-    /// The entry that ours stand in for, if they are not there yet.
-    pub fn replaced<'a>(&self, object: &'a Value) -> Option<&'a Value> {
+    /// The entries that ours stand in for, if they are not there yet.
+    pub fn replaced(&self, object: &Value) -> Vec<Value> {
         let list = self.list.of(object);
-        let (at, replaces) = self.place(list);
-        list.get(at).filter(|_| replaces)
+        match self.place(list) {
+            Place::Of(entries) => entries.into_iter().map(|at| list[at].clone()).collect(),
+            Place::Ours | Place::Before(_) => Vec::new(),
+        }
     }
 
-    /// The whole list, with ours in place of `original`.
-    pub fn compose(&self, object: &Value, original: Option<&Value>) -> Value {
+    /// The whole list, with ours in place of `originals`.
+    pub fn compose(&self, object: &Value, originals: &[Value]) -> Value {
         let list = self.list.of(object);
-        let (place, replaces) = self.place(list);
-        let gone = |at: usize, entry: &Value| {
-            self.list.is_ours(entry) || (replaces && original.is_some() && at == place)
-        };
-        let mut composed: Vec<Value> = Vec::new();
-        for (at, entry) in list.iter().enumerate() {
-            if at == place {
-                composed.extend(self.made(original));
+        let mut groups = self.groups(originals).into_iter();
+        let mut composed = list.to_vec();
+        match self.place(list) {
+            Place::Ours => composed = self.list.exchanged(object, groups.collect()),
+            // From the end, so that places hold; what is not remembered stays.
+            Place::Of(entries) if !originals.is_empty() => {
+                for (at, group) in entries.into_iter().zip(groups.collect::<Vec<_>>()).rev() {
+                    composed.splice(at..=at, group);
+                }
             }
-            if !gone(at, entry) {
-                composed.push(entry.clone());
+            Place::Of(entries) => {
+                let first = entries.first().copied().unwrap_or(list.len());
+                composed.splice(first..first, groups.next().unwrap_or_default());
             }
-        }
-        if place == list.len() {
-            composed.extend(self.made(original));
+            Place::Before(at) => _ = composed.splice(at..at, groups.flatten()),
         }
         json!(composed)
     }
 
-    /// Where ours go, and whether they replace what is there.
-    fn place(&self, list: &[Value]) -> (usize, bool) {
+    fn place(&self, list: &[Value]) -> Place {
         let leads_to_apex =
             |entry: &Value| (self.list.leads_to)(entry, &self.list.namespace).contains(&self.list.names.apex);
-        if let Some(at) = list.iter().position(|entry| self.list.is_ours(entry)) {
-            return (at, false);
+        if list.iter().any(|entry| self.list.is_ours(entry)) {
+            return Place::Ours;
         }
-        if let Some(at) = list.iter().position(leads_to_apex) {
-            return (at, true);
+        let to_apex: Vec<usize> =
+            list.iter().enumerate().filter(|(_, entry)| leads_to_apex(entry)).map(|(at, _)| at).collect();
+        if !to_apex.is_empty() {
+            return Place::Of(to_apex);
         }
-        let ours_is_for_all = self.made(None).last().is_some_and(self.list.for_all);
+        let ours_is_for_all = self.made(&[]).last().is_some_and(self.list.for_all);
         match list.iter().position(self.list.for_all) {
-            Some(at) => (at, ours_is_for_all),
-            None => (list.len(), false),
+            Some(at) if ours_is_for_all => Place::Of(vec![at]),
+            Some(at) => Place::Before(at),
+            None => Place::Before(list.len()),
         }
     }
+}
+
+/// Where ours go in a list.
+enum Place {
+    /// Where they are.
+    Ours,
+    /// In the place of these.
+    Of(Vec<usize>),
+    /// Before this one.
+    Before(usize),
 }
 
 #[cfg(test)]
@@ -201,13 +243,13 @@ mod tests {
     #[track_caller]
     fn check(entries: &Entries, before: Value, during: Value) {
         let before = object(before);
-        let original = entries.replaced(&before).cloned();
-        let composed = entries.compose(&before, original.as_ref());
+        let originals = entries.replaced(&before);
+        let composed = entries.compose(&before, &originals);
         assert_eq!(composed, during);
         let during = object(composed);
-        assert!(entries.stand(&during, original.as_ref()));
-        assert_eq!(entries.compose(&during, original.as_ref()), during["spec"]["http"], "once is enough");
-        let after = entries.list.put_back(&during, original.as_ref());
+        assert!(entries.stand(&during, &originals));
+        assert_eq!(entries.compose(&during, &originals), during["spec"]["http"], "once is enough");
+        let after = entries.list.put_back(&during, &originals);
         assert_eq!(after, before["spec"]["http"], "put back");
     }
 
@@ -219,6 +261,22 @@ mod tests {
             json!([other, {"if": "/web", "to": ["web"]}, {"to": ["rest"]}]),
             json!([other, {"if": "/web", "to": ["web-primary", "web-canary"]}, {"to": ["rest"]}]),
         );
+    }
+
+    #[test]
+    fn every_entry_that_leads_to_the_apex_is() {
+        let [one, other] = ["/api", "/"].map(|path| json!({"if": path, "to": ["web"]}));
+        let [ours, others] =
+            ["/api", "/"].map(|path| json!({"if": path, "to": ["web-primary", "web-canary"]}));
+        let theirs = json!({"if": "/other", "to": ["other"]});
+        check(&entries(None), json!([one, theirs, other]), json!([ours, theirs, others]));
+    }
+
+    #[test]
+    fn what_somebody_took_away_of_ours_comes_back_with_the_rest() {
+        let [one, other] = ["/api", "/"].map(|path| json!({"if": path, "to": ["web"]}));
+        let left = object(json!([{"if": "/api", "to": ["web-primary", "web-canary"]}]));
+        assert_eq!(entries(None).list.put_back(&left, &[one.clone(), other.clone()]), json!([one, other]));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   by looking.
 //! - `serin.dev/original`: on adopted objects, the merge patch that turns the
 //!   object back into what it was, and the Canary that adopted it; with it the
-//!   [entry](super::entries) of a list that ours stand in for.
+//!   [entries](super::entries) of a list that ours stand in for.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -103,12 +103,12 @@ impl Wanted {
             Standing::Foreign | Standing::Taken(_) => return false,
         };
         let metadata = self.metadata(original.is_none());
-        let entry = original.as_ref().and_then(|original| original.entry.as_ref());
+        let originals = originals(original.as_ref());
         live.annotations().get(APPLIED) == Some(&self.shape(original.as_ref()))
             && metadata.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
             && metadata.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
             && covers(&live.data, &self.body(original.is_none()))
-            && self.entries.as_ref().is_none_or(|entries| entries.stand(&live.data, entry))
+            && self.entries.as_ref().is_none_or(|entries| entries.stand(&live.data, originals))
     }
 
     /// Makes it so, with no request if it is so.
@@ -167,10 +167,10 @@ impl Wanted {
                 return Err(Error::Changed { object: self.object.clone() });
             }
         };
-        let entry = match &self.entries {
-            Some(entries) if entries.list.has_ours(&before.data) => known.entry,
-            Some(entries) => entries.replaced(&before.data).cloned(),
-            None => None,
+        let stood_in_for = match &self.entries {
+            Some(entries) if entries.list.has_ours(&before.data) => known.entries,
+            Some(entries) => entries.replaced(&before.data),
+            None => Vec::new(),
         };
         // The list is put back entry by entry, not with the rest.
         let picture = |object: &DynamicObject| match &self.entries {
@@ -180,7 +180,7 @@ impl Wanted {
         let mut untouched = picture(&before);
         json_patch::merge(&mut untouched, &known.patch);
 
-        let mut original = Original { entry, ..Original::nothing(canary) };
+        let mut original = Original { entries: stood_in_for, ..Original::nothing(canary) };
         let mut manifest = self.manifest(canary, Some(&before), Some(&original));
         let trial = PatchParams { dry_run: true, ..params() };
         let after = objects
@@ -221,9 +221,8 @@ impl Wanted {
         }
         let mut body = self.body(original.is_none());
         if let Some(entries) = &self.entries {
-            let entry = original.and_then(|original| original.entry.as_ref());
             let data = live.map(|live| &live.data).unwrap_or(&Value::Null);
-            entries.list.put(&mut body, entries.compose(data, entry));
+            entries.list.put(&mut body, entries.compose(data, originals(original)));
             if let Some(version) = live.and_then(ResourceExt::resource_version) {
                 metadata["resourceVersion"] = json!(version);
             }
@@ -248,8 +247,7 @@ impl Wanted {
         let ours = original.is_none();
         let mut body = self.body(ours);
         if let Some(entries) = &self.entries {
-            let entry = original.and_then(|original| original.entry.as_ref());
-            entries.list.put(&mut body, json!(entries.made(entry)));
+            entries.list.put(&mut body, json!(entries.made(originals(original))));
         }
         let fields = json!([fields_of(&json!(self.metadata(ours))), fields_of(&body)]);
         let digest = Sha256::digest(fields.to_string());
@@ -304,14 +302,18 @@ pub struct Original {
     canary: String,
     /// The merge patch that brings it back.
     pub patch: Value,
-    /// The entry of a list that ours stand in for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    entry: Option<Value>,
+    /// The entries of a list that ours stand in for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    entries: Vec<Value>,
+}
+
+fn originals(original: Option<&Original>) -> &[Value] {
+    original.map(|original| &original.entries[..]).unwrap_or_default()
 }
 
 impl Original {
     fn nothing(canary: &Canary) -> Self {
-        Self { canary: canary.name_any(), patch: json!({}), entry: None }
+        Self { canary: canary.name_any(), patch: json!({}), entries: Vec::new() }
     }
 
     fn written(&self) -> String {
@@ -353,7 +355,7 @@ pub async fn put_back(
     }});
     let mut patch = merged(original.patch, &ours);
     if let Some(list) = list {
-        list.put(&mut patch, list.put_back(&live.data, original.entry.as_ref()));
+        list.put(&mut patch, list.put_back(&live.data, &original.entries));
     }
     change(&objects, object, &patch).await
 }

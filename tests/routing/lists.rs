@@ -94,6 +94,26 @@ pub async fn the_route_to_the_apex_is_stood_in_for_and_put_back(world: World) {
     assert_eq!(written(&world.get(&route).await), written(&before));
 }
 
+pub async fn every_route_to_the_apex_is_stood_in_for_and_put_back(world: World) {
+    let route = world.route();
+    let List { at, theirs, apex } = list(&world);
+    let mut body = world.row.before.clone().expect("a route");
+    let rest = body.pointer(at).expect("entries")[1].clone();
+    *body.pointer_mut(at).expect("entries") = json!([apex, theirs, apex, rest]);
+    let before = world.create(&route, body).await;
+    let original = list(&world).of(&before);
+    for split in release(&world) {
+        world.set(&split).await;
+        let now = entries(&world, &route).await;
+        let each = (now.len() - 2) / 2;
+        assert_eq!((&now[each], now.last()), (&original[1], original.last()), "{split:?}");
+        assert_eq!(now[..each], now[each + 1..=2 * each], "{split:?}");
+        assert!(now[0].to_string().contains("web-canary"), "{split:?}");
+    }
+    world.restore().await;
+    assert_eq!(written(&world.get(&route).await), written(&before));
+}
+
 pub async fn an_edit_of_the_list_at_the_same_moment_loses_nothing(world: World) {
     let route = world.route();
     world.create(&route, world.row.before.clone().expect("a route")).await;

@@ -96,6 +96,7 @@ laws! {
         lists:
             routes_of_others_survive_every_step_and_are_put_back
             the_route_to_the_apex_is_stood_in_for_and_put_back
+            every_route_to_the_apex_is_stood_in_for_and_put_back
             an_edit_of_the_list_at_the_same_moment_loses_nothing
             a_list_that_somebody_puts_back_is_taken_over_again;
     }

@@ -104,6 +104,7 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
 
     let Names { apex, primary, canary: candidate } = Names::of(canary);
     let their = |field: &str| original.and_then(|original| original.get(field)).cloned();
+    let base = their("name").and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or(apex);
     let mut all = Vec::new();
     for division in divisions(canary, split) {
         let (narrow, chosen): (Vec<Value>, bool) = match division.who {
@@ -127,9 +128,9 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
             inner["action"] = json!({"weightedTargets": targets});
             let mut route = json!({kind.as_str(): inner});
             route["name"] = match (chosen, at) {
-                (true, at) => json!(format!("{apex}-match-{at}")),
-                (false, 0) => their("name").unwrap_or_else(|| json!(apex)),
-                (false, at) => json!(format!("{apex}-{at}")),
+                (true, at) => json!(format!("{base}-match-{at}")),
+                (false, 0) => json!(base),
+                (false, at) => json!(format!("{base}-{at}")),
             };
             // Without a priority the most specific comes first, after all
             // that have one.
