@@ -100,6 +100,7 @@ async fn write_status(
             written.metadata.managed_fields = None;
             desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
             shared.caches.canaries.put_answer(DeserializeGuard(Ok(written)));
+            shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }
         // Gone, and its status with it.

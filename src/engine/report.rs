@@ -251,7 +251,7 @@ impl fmt::Display for Reason {
             Self::TooManyReleases { others, cap } => {
                 write!(f, "Waiting for a turn: {others} other releases are under way, {cap} may be.")
             }
-            Self::ClearingCanary => f.write_str("Waiting for the pods of the superseded revision to end."),
+            Self::ClearingCanary => f.write_str("Waiting for the canary's pods from before to end."),
             Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
             Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
             Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),

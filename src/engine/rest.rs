@@ -292,7 +292,7 @@ impl Pass<'_> {
         let since = self.release().state.stalled_since.as_ref().map_or(now, |since| since.0);
         let patience = after(since, self.plan.deadline.after);
         if let Some(target) = &self.seen.target {
-            if target.pods.desired == 0 && self.plan.scales {
+            if target.pods.desired == 0 && self.plan.scales && !self.was_just_emptied(target) {
                 let replicas = self.seen.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
                 self.act(Action::ScaleCanary { replicas });
             }

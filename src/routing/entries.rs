@@ -16,11 +16,9 @@
 //! beside its destinations goes on being said. Failing both they come before
 //! whatever is for every request.
 
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::{object::covers, services::Names};
-use crate::api::Canary;
+use super::{ObjectName, appmesh, gateway, istio, object::covers, services::Names};
 
 /// A list that is not ours alone.
 #[derive(Clone, Debug)]
@@ -46,14 +44,25 @@ pub struct Entries {
 type Make = dyn Fn(Option<&Value>) -> Vec<Value> + Send + Sync;
 
 impl List {
+    /// Of an object that is called like the apex Service.
     pub fn new(
-        canary: &Canary,
+        object: &ObjectName,
         at: [&'static str; 2],
         leads_to: fn(&Value, &str) -> Vec<String>,
         for_all: fn(&Value) -> bool,
     ) -> Self {
-        let namespace = canary.namespace().unwrap_or_default();
-        Self { at, leads_to, for_all, names: Names::of(canary), namespace }
+        let ObjectName { namespace, name, kind: _ } = object.clone();
+        Self { at, leads_to, for_all, names: Names::under(name), namespace }
+    }
+
+    /// Every list of an object in which a router has entries.
+    pub fn all_of(object: &ObjectName) -> Vec<Self> {
+        match (object.kind.group.as_str(), object.kind.kind.as_str()) {
+            ("gateway.networking.k8s.io", _) => vec![gateway::list(object)],
+            ("networking.istio.io", "VirtualService") => istio::lists(object).into(),
+            ("appmesh.k8s.aws", "VirtualRouter") => vec![appmesh::list(object)],
+            _ => Vec::new(),
+        }
     }
 
     fn of<'a>(&self, object: &'a Value) -> &'a [Value] {
@@ -219,11 +228,7 @@ mod tests {
     }
 
     fn entries(condition: Option<&'static str>) -> Entries {
-        let names = Names {
-            apex: "web".to_owned(),
-            primary: "web-primary".to_owned(),
-            canary: "web-canary".to_owned(),
-        };
+        let names = Names::under("web".to_owned());
         let list = List { at: ["spec", "http"], leads_to, for_all, names, namespace: String::new() };
         Entries::new(list, move |original| {
             let mut ours = json!({"to": ["web-primary", "web-canary"]});

@@ -36,6 +36,7 @@ mod entries;
 mod gateway;
 mod istio;
 mod kubernetes;
+mod moved;
 mod note;
 mod object;
 mod select;
@@ -54,6 +55,7 @@ pub use appmesh::AppMeshResources;
 pub use gateway::Gateway;
 pub use istio::Istio;
 pub use kubernetes::Kubernetes;
+pub use moved::{apex_name, left_behind, take_away};
 pub use select::{NoRouter, Selected, Served, select};
 pub use smi::{Smi, SplitVersion};
 
@@ -149,6 +151,9 @@ fn check_capabilities<R: Router + ?Sized>(
     services::check(canary)?;
     let can = router.capabilities(canary);
     let name = || router.name();
+    if canary.spec.service.as_ref().is_some_and(|service| service.delegation) && !can.delegation {
+        return Err(Unsupported::Delegation { router: name() });
+    }
     if plan.affinity && !can.affinity {
         return Err(Unsupported::Affinity { router: name() });
     }
@@ -225,6 +230,8 @@ pub struct Capabilities {
     pub partial_mirror: bool,
     /// Users can be kept on the version that answered them first.
     pub affinity: bool,
+    /// The route can be one that another route delegates to.
+    pub delegation: bool,
 }
 
 impl Capabilities {
@@ -236,6 +243,7 @@ impl Capabilities {
         mirror: false,
         partial_mirror: false,
         affinity: false,
+        delegation: false,
     };
 
     fn allow(&self, split: &Split, router: impl Fn() -> String) -> Result<(), Unsupported> {
@@ -307,6 +315,10 @@ pub enum Unsupported {
         "spec.analysis.sessionAffinity needs a router that sets cookies, and {router} does not; remove it, or set spec.provider to istio or gatewayapi:v1"
     )]
     Affinity { router: String },
+    #[error(
+        "spec.service.delegation needs a VirtualService, and {router} writes none; remove it, or set spec.provider to istio"
+    )]
+    Delegation { router: String },
     #[error(
         "{router} switches the Service, and a target of kind Service has no other to switch to; name the Deployment or DaemonSet behind it as the target, or set spec.provider to a router that divides traffic"
     )]

@@ -327,24 +327,18 @@ pub async fn take_back(
     canary: &Canary,
     seen: &dyn Lookup,
     object: &ObjectName,
-    list: Option<&List>,
 ) -> Result<(), Error> {
     let Some(live) = object.find(seen) else { return Ok(()) };
     match Standing::of(&live, canary) {
         Standing::Owned => delete(client, object, &live).await,
-        Standing::Adopted(_) => put_back(client, canary, object, list).await,
+        Standing::Adopted(_) => put_back(client, canary, object).await,
         Standing::Foreign | Standing::Taken(_) => Ok(()),
     }
 }
 
 /// Turns an adopted object back into what it was. What others changed in it
 /// meanwhile stays, unless we had changed the same.
-pub async fn put_back(
-    client: &Client,
-    canary: &Canary,
-    object: &ObjectName,
-    list: Option<&List>,
-) -> Result<(), Error> {
+pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> Result<(), Error> {
     let objects = api(client, object);
     let found = objects.get_opt(&object.name).await.map_err(failed("read", object))?;
     let Some(live) = found else { return Ok(()) };
@@ -354,7 +348,7 @@ pub async fn put_back(
         "annotations": {APPLIED: null, ORIGINAL: null},
     }});
     let mut patch = merged(original.patch, &ours);
-    if let Some(list) = list {
+    for list in List::all_of(object).iter().filter(|list| list.has_ours(&live.data)) {
         list.put(&mut patch, list.put_back(&live.data, &original.entries));
     }
     change(&objects, object, &patch).await

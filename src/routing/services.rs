@@ -40,6 +40,11 @@ impl Names {
         let written = canary.spec.service.as_ref().and_then(|service| service.name.clone());
         let apex =
             written.filter(|name| !name.is_empty()).unwrap_or_else(|| canary.spec.target_ref.name.clone());
+        Self::under(apex)
+    }
+
+    /// Of the Services that belong to an apex.
+    pub fn under(apex: String) -> Self {
         Self { primary: format!("{apex}-primary"), canary: format!("{apex}-canary"), apex }
     }
 }
@@ -119,7 +124,7 @@ pub fn restored(canary: &Canary, seen: &dyn Lookup) -> bool {
 /// what it leaves behind.
 pub async fn restore(client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
     for name in objects(canary) {
-        object::put_back(client, canary, &name, None).await?;
+        object::put_back(client, canary, &name).await?;
     }
     if let Some((apex, patch)) = astray(canary, seen) {
         object::change(&object::api(client, &apex), &apex, &patch).await?;

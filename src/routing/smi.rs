@@ -209,9 +209,9 @@ impl Router for Smi {
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
         // The apex leads to the target before the split lets go of it.
         services::restore(client, canary, seen).await?;
-        object::take_back(client, canary, seen, &self.split_name(canary), None).await?;
+        object::take_back(client, canary, seen, &self.split_name(canary)).await?;
         match self.group_name(canary) {
-            Some(group) => object::take_back(client, canary, seen, &group, None).await,
+            Some(group) => object::take_back(client, canary, seen, &group).await,
             None => Ok(()),
         }
     }

@@ -22,6 +22,7 @@ use serin::local::node::NodeOptions;
 use serin::local::node::address::Network;
 use support::Cluster;
 use support::prometheus::Prometheus;
+
 use world::together::{Scenario, together};
 use world::{Machines, Running, World, run_machines};
 

@@ -7,6 +7,7 @@
 // Every test binary compiles this module and uses a part of it.
 #![allow(dead_code)]
 
+pub mod chart;
 mod child;
 pub mod definitions;
 pub mod front;
@@ -37,6 +38,12 @@ pub async fn real() -> &'static Cluster {
     // A start that failed is not tried again by each of a hundred tests.
     static REAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
     REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Another real one, stricter, which remembers what ServiceAccounts asked for.
+pub async fn audited() -> &'static Cluster {
+    static AUDITED: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
+    AUDITED.get_or_init(real::start_audited).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `serin::local` with its controllers, in this process and served on loopback.
@@ -73,6 +80,22 @@ impl Cluster {
     /// Names an administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
+    }
+
+    /// Everything that ServiceAccounts asked the API server for, as its audit
+    /// log has it.
+    pub fn audit(&self) -> Vec<serde_json::Value> {
+        let log = std::fs::read_to_string(self.folder.join("audit.log")).expect("an audited cluster");
+        // The last line may be half written.
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// A kubeconfig like the administrator's for whoever has this token.
+    pub fn kubeconfig_of(&self, token: &str) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
+        let mut kubeconfig: serde_json::Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
+        kubeconfig["users"][0]["user"]["token"] = token.into();
+        kubeconfig
     }
 
     /// A client's connections live on the runtime that made it and every test
@@ -141,6 +164,7 @@ pub enum Part {
     GatewayApi,
     Istio,
     AppMesh,
+    Helm,
 }
 
 impl std::fmt::Display for Part {
@@ -155,6 +179,7 @@ impl std::fmt::Display for Part {
             Part::GatewayApi => "gateway-api",
             Part::Istio => "istio",
             Part::AppMesh => "app-mesh",
+            Part::Helm => "helm",
         })
     }
 }
@@ -179,6 +204,7 @@ impl Part {
             Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),
             Part::Istio => (include_str!("../../testbed/versions"), "istio"),
             Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
+            Part::Helm => (include_str!("../../testbed/versions"), "helm"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())

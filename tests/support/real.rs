@@ -20,9 +20,32 @@ const ADMIN_TOKEN: &str = "admin-token";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const CONTROLLERS: &str = "--controllers=deployment-controller,replicaset-controller,daemonset-controller,\
-     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller";
+     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller,\
+     clusterrole-aggregation-controller,validatingadmissionpolicy-status-controller";
+
+/// Keeps a log of what ServiceAccounts ask for.
+const AUDIT: [&str; 2] = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
+const AUDIT_POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, userGroups: ['system:serviceaccounts']}
+- {level: None}
+";
 
 pub async fn start() -> Result<Cluster, String> {
+    start_with(&[]).await
+}
+
+/// As strict as an API server comes: it also minds who makes whom wait for a
+/// deletion. What ServiceAccounts ask for is in [`Cluster::audit`].
+pub async fn start_audited() -> Result<Cluster, String> {
+    let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+    start_with(&[AUDIT[0], AUDIT[1], strict]).await
+}
+
+async fn start_with(more: &[&str]) -> Result<Cluster, String> {
     let etcd = program(Part::Etcd, "etcd")?;
     let apiserver = program(Part::Kubernetes, "kube-apiserver")?;
     let controllers = program(Part::Kubernetes, "kube-controller-manager")?;
@@ -49,9 +72,9 @@ pub async fn start() -> Result<Cluster, String> {
     let apiserver = Child::start(
         folder.path(),
         &apiserver,
-        [
-            &format!("--etcd-servers={etcd_url}"),
-            &format!("--secure-port={port}"),
+        more.iter().copied().chain([
+            &*format!("--etcd-servers={etcd_url}"),
+            &*format!("--secure-port={port}"),
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",
@@ -65,7 +88,7 @@ pub async fn start() -> Result<Cluster, String> {
             "--service-cluster-ip-range=10.0.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
-        ],
+        ]),
     );
 
     let mut cluster = Cluster { children: vec![etcd, apiserver], folder };
@@ -122,6 +145,7 @@ fn write_credentials(folder: &Folder, port: u16) {
     let accounts = key();
     folder.write("accounts.key", &accounts.serialize_pem());
     folder.write("accounts.pub", &accounts.public_key_pem());
+    folder.write("audit.yaml", AUDIT_POLICY);
     folder.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
     let authority = folder.join("ca.crt");
     let kubeconfig = json!({

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use kube::{Resource as _, core::DeserializeGuard};
+use kube::core::DeserializeGuard;
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
@@ -163,10 +163,7 @@ impl Vitals {
     pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
         let named = |canary: Arc<DeserializeGuard<Canary>>| {
-            let meta = canary.meta();
-            let (namespace, name) = (meta.namespace.clone(), meta.name.clone());
-            let name =
-                CanaryName { namespace: namespace.unwrap_or_default(), name: name.unwrap_or_default() };
+            let name = CanaryName::of(&*canary);
             shared.fence.check(&name).is_ok().then_some((name, canary))
         };
         let mut canaries: Vec<_> =

@@ -107,10 +107,6 @@ impl AppMeshResources {
         ]
     }
 
-    fn list(canary: &Canary) -> List {
-        List::new(canary, ["spec", "routes"], routes::leads_to, routes::is_for_all)
-    }
-
     /// In the order to write them: whoever is referred to comes first.
     fn wanted(&self, on: &Subject<'_>, split: &Split) -> Vec<Wanted> {
         let Subject { canary, arms } = on;
@@ -143,9 +139,10 @@ impl AppMeshResources {
 
         let (canary_, split_) = ((*canary).clone(), split.clone());
         let routes = move |original: Option<&Value>| routes::routes(&canary_, &split_, protocol, original);
+        let entries = Entries::new(list(&router), routes);
         let router = Wanted::new(canary, router, note::of(split), json!({}))
             .unless_adopted(json!({"spec": {"listeners": [{"portMapping": port}]}}))
-            .with_entries(Entries::new(Self::list(canary), routes));
+            .with_entries(entries);
         nodes.chain([canary_service, router, service]).collect()
     }
 
@@ -164,6 +161,10 @@ impl AppMeshResources {
         }
         Ok(())
     }
+}
+
+pub fn list(router: &ObjectName) -> List {
+    List::new(router, ["spec", "routes"], routes::leads_to, routes::is_for_all)
 }
 
 /// Pods of either of the two.
@@ -289,11 +290,11 @@ impl Router for AppMeshResources {
         services::restore(client, canary, seen).await?;
         let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
         for name in [&service, &canary_service] {
-            object::take_back(client, canary, seen, name, None).await?;
+            object::take_back(client, canary, seen, name).await?;
         }
-        object::take_back(client, canary, seen, &router, Some(&Self::list(canary))).await?;
+        object::take_back(client, canary, seen, &router).await?;
         for name in [&primary, &candidate] {
-            object::take_back(client, canary, seen, name, None).await?;
+            object::take_back(client, canary, seen, name).await?;
         }
         Ok(())
     }

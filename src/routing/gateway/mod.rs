@@ -70,10 +70,6 @@ impl Gateway {
         self.route_names(canary).0
     }
 
-    fn list(canary: &Canary) -> List {
-        List::new(canary, ["spec", "rules"], rules::leads_to, rules::is_for_all)
-    }
-
     fn wanted(&self, canary: &Canary, split: &Split) -> Wanted {
         let spec = canary.spec.service.clone().unwrap_or_default();
         let name = self.route_name(canary);
@@ -89,10 +85,15 @@ impl Gateway {
         let grpc = name.kind.kind == "GRPCRoute";
         let (canary_, split) = (canary.clone(), split.clone());
         let rules = move |original: Option<&Value>| rules::rules(&canary_, &split, grpc, original);
+        let entries = Entries::new(list(&name), rules);
         Wanted::new(canary, name, metadata, body)
             .unless_adopted(default_parent(canary, &spec))
-            .with_entries(Entries::new(Self::list(canary), rules))
+            .with_entries(entries)
     }
+}
+
+pub fn list(route: &ObjectName) -> List {
+    List::new(route, ["spec", "rules"], rules::leads_to, rules::is_for_all)
 }
 
 /// A Service needs no group: nobody else has the kind.
@@ -140,6 +141,7 @@ impl Router for Gateway {
             mirror: true,
             partial_mirror: true,
             affinity: true,
+            delegation: false,
         }
     }
 
@@ -195,9 +197,7 @@ impl Router for Gateway {
         services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
         self.wanted(on.canary, split).ensure(client, on.canary, seen).await?;
         match self.route_names(on.canary).1 {
-            Some(left) => {
-                object::take_back(client, on.canary, seen, &left, Some(&Self::list(on.canary))).await
-            }
+            Some(left) => object::take_back(client, on.canary, seen, &left).await,
             None => Ok(()),
         }
     }
@@ -211,9 +211,9 @@ impl Router for Gateway {
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
         // The apex leads to the target before the route lets go of it.
         services::restore(client, canary, seen).await?;
-        let (list, (route, other)) = (Self::list(canary), self.route_names(canary));
+        let (route, other) = self.route_names(canary);
         for name in [route].into_iter().chain(other) {
-            object::take_back(client, canary, seen, &name, Some(&list)).await?;
+            object::take_back(client, canary, seen, &name).await?;
         }
         Ok(())
     }

@@ -60,11 +60,6 @@ impl Istio {
         })
     }
 
-    fn list(canary: &Canary) -> List {
-        let field = if is_tcp(canary) { "tcp" } else { "http" };
-        List::new(canary, ["spec", field], routes::leads_to, routes::is_for_all)
-    }
-
     /// In the order to write them.
     fn wanted(&self, canary: &Canary, split: &Split) -> Vec<Wanted> {
         let spec = canary.spec.service.clone().unwrap_or_default();
@@ -80,15 +75,23 @@ impl Istio {
         let (written, default) = reach(canary, &spec);
         let (canary_, split, tcp) = (canary.clone(), split.clone(), is_tcp(canary));
         let routes = move |original: Option<&Value>| routes::routes(&canary_, &split, tcp, original);
-        let route = Wanted::new(canary, self.route_name(canary), metadata, written)
+        let name = self.route_name(canary);
+        let [http_list, tcp_list] = lists(&name);
+        let list = if tcp { tcp_list } else { http_list };
+        let route = Wanted::new(canary, name, metadata, written)
             .unless_adopted(default)
-            .with_entries(Entries::new(Self::list(canary), routes));
+            .with_entries(Entries::new(list, routes));
         rules.into_iter().chain([route]).collect()
     }
 
     fn refused(&self, field: &'static str, what: &str, way_out: &'static str) -> Result<(), Unsupported> {
         Err(Unsupported::Field { router: self.name(), field, what: what.to_owned(), way_out })
     }
+}
+
+/// Of HTTP routes and of TCP routes.
+pub fn lists(route: &ObjectName) -> [List; 2] {
+    ["http", "tcp"].map(|field| List::new(route, ["spec", field], routes::leads_to, routes::is_for_all))
 }
 
 /// For whom the VirtualService is: as the Canary says, and what holds in one
@@ -134,6 +137,7 @@ impl Router for Istio {
             mirror: http,
             partial_mirror: http,
             affinity: http,
+            delegation: true,
         }
     }
 
@@ -185,10 +189,9 @@ impl Router for Istio {
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
         // The apex leads to the target before the route lets go of it.
         services::restore(client, canary, seen).await?;
-        let list = Self::list(canary);
-        object::take_back(client, canary, seen, &self.route_name(canary), Some(&list)).await?;
+        object::take_back(client, canary, seen, &self.route_name(canary)).await?;
         for rule in self.rule_names(canary) {
-            object::take_back(client, canary, seen, &rule, None).await?;
+            object::take_back(client, canary, seen, &rule).await?;
         }
         Ok(())
     }
