@@ -79,6 +79,7 @@ pub async fn observe(
     };
     desk.arms.lock().clone_from(&arms);
     let split = arms.as_ref().and_then(|arms| router.split(&Subject { canary, arms }, caches));
+    let route_pending = if split.is_none() { router.pending(canary, caches) } else { None };
 
     let (mut answers, measured) = desk.inbox.lock().read(status.releases);
     answers.extend(annotations::answers(canary));
@@ -92,6 +93,7 @@ pub async fn observe(
         primary: primary.map(|primary| workload.see_primary(&primary, scaler.as_deref())).transpose()?,
         previous: previous.and_then(|previous| workload.see_previous(&previous)),
         split,
+        route_pending,
         routing_restored: router.restored(canary, caches),
         answers,
         measured,

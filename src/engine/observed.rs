@@ -27,6 +27,8 @@ pub struct Observed {
     /// The split that is in force everywhere; none while the router cannot
     /// tell or is still bringing one into force.
     pub split: Option<Split>,
+    /// Whom a split that was written waits for, as the router has it.
+    pub route_pending: Option<String>,
     /// Services and routes are as they were before this Canary.
     pub routing_restored: bool,
     /// Answers to questions, in any order, old ones among them.

@@ -219,6 +219,14 @@ impl<'a> Pass<'a> {
         in_force
     }
 
+    /// Why a split is not in force: what the router says, or else this.
+    pub fn unrouted(&self, weight: Weight, otherwise: Reason) -> Reason {
+        match &self.seen.route_pending {
+            Some(why) => Reason::RoutePending { weight, why: why.clone() },
+            None => otherwise,
+        }
+    }
+
     /// The release ends badly. What follows, follows from the phase: traffic
     /// goes home and the canary is emptied.
     pub fn fail(&mut self, cause: Cause) {

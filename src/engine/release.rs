@@ -196,7 +196,9 @@ impl Pass<'_> {
     /// The canary is ready and has no traffic yet: hooks may test it.
     fn before_first_step(&mut self) {
         if !self.route(Split::home()) {
-            return self.hold(Reason::RouteNotInForce { weight: Weight::ZERO }, Clock::Runs(Stall::Route));
+            let weight = Weight::ZERO;
+            let why = self.unrouted(weight, Reason::RouteNotInForce { weight });
+            return self.hold(why, Clock::Runs(Stall::Route));
         }
         let plan = self.plan;
         let mut passed = true;

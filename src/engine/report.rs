@@ -59,6 +59,7 @@ pub enum Reason {
     CanaryNotReady { ready: u32, desired: u32 },
     CanaryDown,
     RouteNotInForce { weight: Weight },
+    RoutePending { weight: Weight, why: String },
     RoutingUnknown,
     HookPending { hook: String, why: String },
     Advanced { step: u32, of: u32, name: String, weight: Weight, matched: bool },
@@ -163,6 +164,7 @@ impl Reason {
             Self::CanaryNotReady { .. } => "CanaryNotReady",
             Self::CanaryDown => "CanaryDown",
             Self::RouteNotInForce { .. } => "RouteNotInForce",
+            Self::RoutePending { .. } => "RoutePending",
             Self::RoutingUnknown => "RoutingUnknown",
             Self::HookPending { .. } => "HookPending",
             Self::Advanced { .. } => "Advanced",
@@ -258,6 +260,9 @@ impl fmt::Display for Reason {
             }
             Self::CanaryDown => f.write_str("The canary has no ready pod: its traffic goes to the primary meanwhile."),
             Self::RouteNotInForce { weight } => write!(f, "Waiting for the split of {weight} % to be in force."),
+            Self::RoutePending { weight, why } => {
+                write!(f, "Holding until the split of {weight} % is in force: {why}.")
+            }
             Self::RoutingUnknown => f.write_str("Holding: the router cannot tell which split is in force."),
             Self::HookPending { hook, why } if why.is_empty() => write!(f, "Waiting for the hook {hook} to pass."),
             Self::HookPending { hook, why } => write!(f, "Waiting for the hook {hook} to pass: {why}."),

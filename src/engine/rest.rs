@@ -32,7 +32,8 @@ impl Pass<'_> {
             return self.rest(Reason::PrimaryStarting { ready: pods.ready, desired: pods.desired });
         }
         if !self.route(Split::home()) {
-            return self.rest(Reason::RouteNotInForce { weight: Weight::ZERO });
+            let weight = Weight::ZERO;
+            return self.rest(self.unrouted(weight, Reason::RouteNotInForce { weight }));
         }
         if !self.empty_canary() {
             return self.rest(Reason::EmptyingTarget);

@@ -33,7 +33,7 @@ impl Pass<'_> {
             let weight = self.status.canary_weight;
             return match self.seen.split {
                 Some(_) => self.hold(Reason::RouteNotInForce { weight }, Clock::Runs(Stall::Route)),
-                None => self.hold(Reason::RoutingUnknown, Clock::Stands),
+                None => self.hold(self.unrouted(weight, Reason::RoutingUnknown), Clock::Stands),
             };
         }
         self.begin_look();

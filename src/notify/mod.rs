@@ -167,6 +167,7 @@ fn is_told(reason: &Reason) -> bool {
         | Reason::StartingCanary { .. }
         | Reason::CanaryNotReady { .. }
         | Reason::RouteNotInForce { .. }
+        | Reason::RoutePending { .. }
         | Reason::Judging { .. }
         | Reason::Switching
         | Reason::PrimaryRolling { .. }

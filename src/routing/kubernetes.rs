@@ -29,7 +29,7 @@ impl Router for Kubernetes {
         "kubernetes".to_owned()
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self, _: &Canary) -> Capabilities {
         Capabilities::SWITCH
     }
 
@@ -67,7 +67,7 @@ impl Router for Kubernetes {
         seen: &dyn Lookup,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities().allow(split, || self.name())?;
+        self.capabilities(on.canary).allow(split, || self.name())?;
         let apex = if split.canary == Weight::FULL { Apex::Canary } else { Apex::Stable };
         services::ensure(client, on, seen, apex, split.stable).await
     }

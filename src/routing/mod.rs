@@ -3,6 +3,7 @@
 //! ```text
 //!                 check ── before anything is touched: can this be done at all?
 //!   reflectors ── split ─▶ what is in force, or none while nobody knows
+//!                 pending ▶ whom that is waiting for, in words
 //!                 set ───▶ Services and routing object, written only where they differ
 //!                 restore ▶ everything as it was before the Canary
 //! ```
@@ -12,7 +13,8 @@
 //!
 //! - **It owns its one route.** Objects are written by server-side apply with
 //!   the field manager `serin` and nothing but the fields a router needs, so
-//!   labels, annotations, ports and fields of other people survive.
+//!   labels, annotations, ports and fields of other people survive. Where the
+//!   route is one entry of a list, theirs in the list survive too ([`entries`]).
 //! - **What it found, it puts back.** An object that was there before is
 //!   adopted: the values it had are kept in an annotation of its own and come
 //!   back with [`Router::restore`]. An object that Serin made carries an owner
@@ -27,8 +29,15 @@
 //! A router whose truth is not in the cluster keeps what it last saw by itself
 //! and answers none until `set` has asked.
 
+mod affinity;
+mod appmesh;
+mod division;
+mod entries;
+mod gateway;
+mod istio;
 mod kubernetes;
 mod moved;
+mod note;
 mod object;
 mod select;
 mod services;
@@ -42,13 +51,19 @@ use kube::{
     api::{ApiResource, DynamicObject},
 };
 
+pub use appmesh::AppMeshResources;
+pub use gateway::Gateway;
+pub use istio::Istio;
 pub use kubernetes::Kubernetes;
 pub use moved::{apex_name, left_behind, take_away};
 pub use select::{NoRouter, Selected, Served, select};
 pub use smi::{Smi, SplitVersion};
 
 use crate::{
-    api::{Canary, Weight, canary::HttpMatch},
+    api::{
+        Canary, Weight,
+        canary::{HttpMatch, StringMatch},
+    },
     engine::{Plan, action::Split},
 };
 
@@ -61,7 +76,9 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// For sentences: `smi (v1alpha4)`.
     fn name(&self) -> String;
 
-    fn capabilities(&self) -> Capabilities;
+    /// What it can do for this Canary: one and the same router can do less
+    /// with a port that does not speak HTTP.
+    fn capabilities(&self, canary: &Canary) -> Capabilities;
 
     /// Can it tell these requests from others? Only asked of routers that
     /// match at all; the answer names the condition that it does not know.
@@ -83,6 +100,12 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// is still on its way.
     fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split>;
 
+    /// Whom a split that was written waits for, and what they say to it: the
+    /// middle of a sentence. None if it waits for nobody.
+    fn pending(&self, _canary: &Canary, _seen: &dyn Lookup) -> Option<String> {
+        None
+    }
+
     /// Makes whatever is missing and divides the traffic.
     async fn set(
         &self,
@@ -100,6 +123,25 @@ pub trait Router: Send + Sync + fmt::Debug {
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error>;
 }
 
+/// The canary's part and the stable side's, in the smallest whole numbers that
+/// read as percent or a power of ten finer.
+fn parts(canary: Weight) -> [u16; 2] {
+    let unit = [100, 10, 1].into_iter().find(|unit| canary.hundredths().is_multiple_of(*unit)).unwrap_or(1);
+    [canary, canary.rest()].map(|weight| weight.hundredths() / unit)
+}
+
+/// A regular expression for the whole of what a condition is about.
+fn regex(text: &StringMatch) -> String {
+    let StringMatch { exact, prefix, suffix, regex } = text;
+    match (exact, prefix, suffix, regex) {
+        (Some(exact), ..) => regex::escape(exact),
+        (_, Some(prefix), ..) => format!("{}.*", regex::escape(prefix)),
+        (_, _, Some(suffix), _) => format!(".*{}", regex::escape(suffix)),
+        (_, _, _, Some(regex)) => regex.clone(),
+        (None, None, None, None) => ".*".to_owned(),
+    }
+}
+
 /// What every router refuses by its capabilities.
 fn check_capabilities<R: Router + ?Sized>(
     router: &R,
@@ -107,7 +149,7 @@ fn check_capabilities<R: Router + ?Sized>(
     plan: &Plan,
 ) -> Result<(), Unsupported> {
     services::check(canary)?;
-    let can = router.capabilities();
+    let can = router.capabilities(canary);
     let name = || router.name();
     if canary.spec.service.as_ref().is_some_and(|service| service.delegation) && !can.delegation {
         return Err(Unsupported::Delegation { router: name() });
@@ -281,6 +323,8 @@ pub enum Unsupported {
         "{router} switches the Service, and a target of kind Service has no other to switch to; name the Deployment or DaemonSet behind it as the target, or set spec.provider to a router that divides traffic"
     )]
     TargetService { router: String },
+    #[error("{field} asks for {what}, and {router} cannot do that; {way_out}, or set another spec.provider")]
+    Field { router: String, field: &'static str, what: String, way_out: &'static str },
     #[error("spec.service is missing; set spec.service.port to the port that the workload is reached at")]
     NoService,
     #[error(
@@ -323,5 +367,28 @@ impl Error {
                 matches!(&**why, kube::Error::Api(status) if matches!(status.code, 403 | 422))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_written_in_the_coarsest_parts_that_are_exact() {
+        let parts = |percent: f64| parts(Weight::from_percent(percent).unwrap());
+        assert_eq!(parts(5.0), [5, 95]);
+        assert_eq!(parts(0.5), [5, 995]);
+        assert_eq!(parts(0.01), [1, 9999]);
+        assert_eq!(parts(33.3), [333, 667]);
+    }
+
+    #[test]
+    fn comparisons_become_regular_expressions() {
+        let exact = StringMatch { exact: Some("a.b".to_owned()), ..Default::default() };
+        let prefix = StringMatch { prefix: Some("/api".to_owned()), ..Default::default() };
+        assert_eq!(regex(&exact), r"a\.b");
+        assert_eq!(regex(&prefix), "/api.*");
+        assert_eq!(regex(&StringMatch::default()), ".*");
     }
 }

@@ -7,7 +7,8 @@
 //!   wanted is noticed by it; a field whose value somebody changed is noticed
 //!   by looking.
 //! - `serin.dev/original`: on adopted objects, the merge patch that turns the
-//!   object back into what it was, and the Canary that adopted it.
+//!   object back into what it was, and the Canary that adopted it; with it the
+//!   [entries](super::entries) of a list that ours stand in for.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,11 +20,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Error, FIELD_MANAGER, Lookup, ObjectName};
+use super::{
+    Error, FIELD_MANAGER, Lookup, ObjectName,
+    entries::{Entries, List},
+};
 use crate::api::{Canary, canary::service::Metadata};
 
 const APPLIED: &str = "serin.dev/applied";
 const ORIGINAL: &str = "serin.dev/original";
+
+/// How often an object that others change at the same time is looked at anew.
+const ATTEMPTS: usize = 5;
 
 /// Flux leaves what carries these alone.
 const FLUX: [(&str, &str); 2] = [
@@ -39,7 +46,6 @@ const ARGO: [(&str, &str); 2] = [
 ];
 
 /// Every field of an object that a router wants, and no other.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     pub object: ObjectName,
     metadata: Metadata,
@@ -47,6 +53,9 @@ pub struct Wanted {
     if_ours: Metadata,
     /// Everything beside `metadata`.
     body: Value,
+    /// Only in an object that we make, likewise.
+    body_if_ours: Value,
+    entries: Option<Entries>,
 }
 
 impl Wanted {
@@ -67,7 +76,19 @@ impl Wanted {
                 annotations.retain(|key, _| !theirs.annotations.contains(key));
             }
         }
-        Self { object, metadata, if_ours, body }
+        Self { object, metadata, if_ours, body, body_if_ours: json!({}), entries: None }
+    }
+
+    /// With fields that an object of people's own says in its own way.
+    pub fn unless_adopted(mut self, body: Value) -> Self {
+        self.body_if_ours = body;
+        self
+    }
+
+    /// With entries of a list that is not ours alone.
+    pub fn with_entries(mut self, entries: Entries) -> Self {
+        self.entries = Some(entries);
+        self
     }
 
     /// Is the object as wanted already?
@@ -76,40 +97,61 @@ impl Wanted {
     }
 
     fn is(&self, canary: &Canary, live: &DynamicObject) -> bool {
-        let metadata = match Standing::of(live, canary) {
-            Standing::Owned => self.metadata(true),
-            Standing::Adopted(_) => self.metadata(false),
+        let original = match Standing::of(live, canary) {
+            Standing::Owned => None,
+            Standing::Adopted(original) => Some(original),
             Standing::Foreign | Standing::Taken(_) => return false,
         };
-        live.annotations().get(APPLIED) == Some(&self.shape(&metadata))
+        let metadata = self.metadata(original.is_none());
+        let originals = originals(original.as_ref());
+        live.annotations().get(APPLIED) == Some(&self.shape(original.as_ref()))
             && metadata.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
             && metadata.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
-            && covers(&live.data, &self.body)
+            && covers(&live.data, &self.body(original.is_none()))
+            && self.entries.as_ref().is_none_or(|entries| entries.stand(&live.data, originals))
     }
 
     /// Makes it so, with no request if it is so.
     pub async fn ensure(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
         let objects = api(client, &self.object);
-        let read = || objects.get_opt(&self.object.name);
-        let live = match self.object.find(seen) {
+        let read = async || objects.get_opt(&self.object.name).await.map_err(failed("read", &self.object));
+        let mut live = match self.object.find(seen) {
             Some(live) => live,
             // What was made a moment ago may not have been seen yet.
-            None => match read().await.map_err(failed("read", &self.object))? {
+            None => match read().await? {
                 Some(unseen) => Arc::new(unseen),
                 None => return self.apply(&objects, self.manifest(canary, None, None)).await,
             },
         };
-        if self.is(canary, &live) {
+        for _ in 1..ATTEMPTS {
+            match self.ensure_from(&objects, canary, &live).await {
+                Err(Error::Changed { object }) => {
+                    live = Arc::new(read().await?.ok_or(Error::Changed { object })?);
+                }
+                done => return done,
+            }
+        }
+        self.ensure_from(&objects, canary, &live).await
+    }
+
+    async fn ensure_from(
+        &self,
+        objects: &Api<DynamicObject>,
+        canary: &Canary,
+        live: &DynamicObject,
+    ) -> Result<(), Error> {
+        if self.is(canary, live) {
             return Ok(());
         }
-        match Standing::of(&live, canary) {
-            Standing::Owned => self.apply(&objects, self.manifest(canary, Some(&live), None)).await,
+        let has_ours = || self.entries.as_ref().is_none_or(|entries| entries.list.has_ours(&live.data));
+        match Standing::of(live, canary) {
+            Standing::Owned => self.apply(objects, self.manifest(canary, Some(live), None)).await,
             Standing::Adopted(original)
-                if live.annotations().get(APPLIED) == Some(&self.shape(&self.metadata(false))) =>
+                if live.annotations().get(APPLIED) == Some(&self.shape(Some(&original))) && has_ours() =>
             {
-                self.apply(&objects, self.manifest(canary, Some(&live), Some(&original))).await
+                self.apply(objects, self.manifest(canary, Some(live), Some(&original))).await
             }
-            Standing::Adopted(_) | Standing::Foreign => self.adopt(&objects, canary).await,
+            Standing::Adopted(_) | Standing::Foreign => self.adopt(objects, canary).await,
             Standing::Taken(owner) => Err(Error::Taken { object: self.object.clone(), owner }),
         }
     }
@@ -119,17 +161,27 @@ impl Wanted {
     async fn adopt(&self, objects: &Api<DynamicObject>, canary: &Canary) -> Result<(), Error> {
         let before = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
         let known = match Standing::of(&before, canary) {
-            Standing::Adopted(original) => original.patch,
-            Standing::Foreign => json!({}),
+            Standing::Adopted(original) => original,
+            Standing::Foreign => Original::nothing(canary),
             Standing::Owned | Standing::Taken(_) => {
                 return Err(Error::Changed { object: self.object.clone() });
             }
         };
+        let stood_in_for = match &self.entries {
+            Some(entries) if entries.list.has_ours(&before.data) => known.entries,
+            Some(entries) => entries.replaced(&before.data),
+            None => Vec::new(),
+        };
+        // The list is put back entry by entry, not with the rest.
+        let picture = |object: &DynamicObject| match &self.entries {
+            Some(entries) => entries.list.without(picture(object)),
+            None => picture(object),
+        };
         let mut untouched = picture(&before);
-        json_patch::merge(&mut untouched, &known);
+        json_patch::merge(&mut untouched, &known.patch);
 
-        let nothing = Original { canary: canary.name_any(), patch: json!({}) };
-        let mut manifest = self.manifest(canary, Some(&before), Some(&nothing));
+        let mut original = Original { entries: stood_in_for, ..Original::nothing(canary) };
+        let mut manifest = self.manifest(canary, Some(&before), Some(&original));
         let trial = PatchParams { dry_run: true, ..params() };
         let after = objects
             .patch(&self.object.name, &trial, &Patch::Apply(&manifest))
@@ -137,8 +189,7 @@ impl Wanted {
             .map_err(failed("try to adopt", &self.object))?;
 
         let touched = merged(json!({"metadata": self.metadata(false)}), &self.body);
-        let patch = undo(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
-        let original = Original { canary: canary.name_any(), patch };
+        original.patch = undo(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
         manifest["metadata"]["annotations"][ORIGINAL] = json!(original.written());
         // Whoever changes it between the reading and this write must be seen.
         manifest["metadata"]["resourceVersion"] = json!(before.resource_version());
@@ -151,11 +202,12 @@ impl Wanted {
     }
 
     /// What to apply. The uid keeps the write from bringing back, or hitting
-    /// the successor of, an object that is gone.
+    /// the successor of, an object that is gone; the version keeps it from
+    /// undoing what others just wrote in a list that is written as a whole.
     fn manifest(&self, canary: &Canary, live: Option<&DynamicObject>, original: Option<&Original>) -> Value {
         let ObjectName { kind, namespace, name } = &self.object;
         let Metadata { labels, mut annotations } = self.metadata(original.is_none());
-        annotations.insert(APPLIED.to_owned(), self.shape(&self.metadata(original.is_none())));
+        annotations.insert(APPLIED.to_owned(), self.shape(original));
         let mut metadata = json!({"name": name, "namespace": namespace, "labels": labels});
         if let Some(original) = original {
             annotations.insert(ORIGINAL.to_owned(), original.written());
@@ -167,7 +219,19 @@ impl Wanted {
         if let Some(uid) = live.and_then(ResourceExt::uid) {
             metadata["uid"] = json!(uid);
         }
-        merged(json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}), &self.body)
+        let mut body = self.body(original.is_none());
+        if let Some(entries) = &self.entries {
+            let data = live.map(|live| &live.data).unwrap_or(&Value::Null);
+            entries.list.put(&mut body, entries.compose(data, originals(original)));
+            if let Some(version) = live.and_then(ResourceExt::resource_version) {
+                metadata["resourceVersion"] = json!(version);
+            }
+        }
+        merged(json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}), &body)
+    }
+
+    fn body(&self, ours: bool) -> Value {
+        if ours { merged(self.body_if_ours.clone(), &self.body) } else { self.body.clone() }
     }
 
     /// For an object that is ours, or for one that is adopted.
@@ -179,8 +243,13 @@ impl Wanted {
     }
 
     /// Tells one set of fields from another, whatever their values.
-    fn shape(&self, metadata: &Metadata) -> String {
-        let fields = json!([fields_of(&json!(metadata)), fields_of(&self.body)]);
+    fn shape(&self, original: Option<&Original>) -> String {
+        let ours = original.is_none();
+        let mut body = self.body(ours);
+        if let Some(entries) = &self.entries {
+            entries.list.put(&mut body, json!(entries.made(originals(original))));
+        }
+        let fields = json!([fields_of(&json!(self.metadata(ours))), fields_of(&body)]);
         let digest = Sha256::digest(fields.to_string());
         digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -221,15 +290,32 @@ impl Standing {
     }
 }
 
+/// Did this Canary make or adopt any of these?
+pub fn any_is_ours(objects: &[ObjectName], canary: &Canary, seen: &dyn Lookup) -> bool {
+    let ours = |live: Arc<DynamicObject>| Standing::of(&live, canary).is_ours();
+    objects.iter().any(|object| object.find(seen).is_some_and(ours))
+}
+
 /// What an adopted object was before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Original {
     canary: String,
     /// The merge patch that brings it back.
     pub patch: Value,
+    /// The entries of a list that ours stand in for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    entries: Vec<Value>,
+}
+
+fn originals(original: Option<&Original>) -> &[Value] {
+    original.map(|original| &original.entries[..]).unwrap_or_default()
 }
 
 impl Original {
+    fn nothing(canary: &Canary) -> Self {
+        Self { canary: canary.name_any(), patch: json!({}), entries: Vec::new() }
+    }
+
     fn written(&self) -> String {
         json!(self).to_string()
     }
@@ -261,7 +347,10 @@ pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> 
         "resourceVersion": live.resource_version(),
         "annotations": {APPLIED: null, ORIGINAL: null},
     }});
-    let patch = merged(original.patch, &ours);
+    let mut patch = merged(original.patch, &ours);
+    for list in List::all_of(object).iter().filter(|list| list.has_ours(&live.data)) {
+        list.put(&mut patch, list.put_back(&live.data, &original.entries));
+    }
     change(&objects, object, &patch).await
 }
 
@@ -352,7 +441,7 @@ fn undo(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
 
 /// Does the live value have all that was applied? Maps may have more, and so
 /// may the ports of a Service, which are told apart by number.
-fn covers(live: &Value, applied: &Value) -> bool {
+pub(super) fn covers(live: &Value, applied: &Value) -> bool {
     match (live, applied) {
         (Value::Object(live), Value::Object(applied)) => {
             applied.iter().all(|(key, wanted)| match (live.get(key), wanted) {

@@ -4,13 +4,16 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{Client, api::ApiResource, discovery::Discovery};
 
-use super::{Kubernetes, Router, Smi, SplitVersion};
+use super::{AppMeshResources, Gateway, Istio, Kubernetes, Router, Smi, SplitVersion};
 use crate::api::canary::Provider;
 
 /// The API groups that routers write to.
-const GROUPS: [&str; 2] = [SPLIT_GROUP, SPECS_GROUP];
+const GROUPS: [&str; 5] = [SPLIT_GROUP, SPECS_GROUP, GATEWAY_GROUP, ISTIO_GROUP, APPMESH_GROUP];
 const SPLIT_GROUP: &str = "split.smi-spec.io";
 const SPECS_GROUP: &str = "specs.smi-spec.io";
+const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+const ISTIO_GROUP: &str = "networking.istio.io";
+const APPMESH_GROUP: &str = "appmesh.k8s.aws";
 
 /// A router, and what it was chosen by.
 #[derive(Clone, Debug)]
@@ -33,9 +36,15 @@ pub enum NoRouter {
     )]
     NotServed { provider: String, kind: &'static str, group: &'static str },
     #[error(
-        "spec.provider {provider} is not supported; set one of kubernetes, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
+        "spec.provider {provider} is not supported; set one of kubernetes, istio, gatewayapi:v1, appmesh:v1beta2, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
     )]
     NotSupported { provider: String },
+}
+
+impl NoRouter {
+    fn missing(provider: Provider, group: &'static str, kind: &'static str) -> Self {
+        Self::NotServed { provider: written_name(provider), kind, group }
+    }
 }
 
 /// The kinds that the cluster serves, as far as routers care.
@@ -62,7 +71,25 @@ impl Served {
         Ok(resources.map(|(resource, _)| resource).collect())
     }
 
-    /// Every version of a kind, the newest last.
+    /// The version of a kind that comes first in a list, if any of them is
+    /// served.
+    fn first_of(&self, group: &str, kind: &str, versions: &[&str]) -> Option<ApiResource> {
+        let served: Vec<_> = self.versions(group, kind).collect();
+        versions.iter().find_map(|wanted| served.iter().find(|kind| kind.version == *wanted)).cloned()
+    }
+
+    /// The same, or the sentence for people.
+    fn need(
+        &self,
+        provider: Provider,
+        group: &'static str,
+        kind: &'static str,
+        versions: &[&str],
+    ) -> Result<ApiResource, NoRouter> {
+        self.first_of(group, kind, versions).ok_or_else(|| NoRouter::missing(provider, group, kind))
+    }
+
+    /// Every version of a kind, in the order of their names.
     fn versions(&self, group: &str, kind: &str) -> impl Iterator<Item = ApiResource> {
         self.0.iter().filter(move |served| served.group == group && served.kind == kind).map(|served| {
             ApiResource {
@@ -94,16 +121,20 @@ pub fn select(
     let router: Arc<dyn Router> = match provider {
         Provider::Kubernetes => Arc::new(Kubernetes),
         // What Flagger writes for each; where that is not served, the newest is.
-        Provider::SmiV1Alpha1 | Provider::Linkerd => smi(provider, SplitVersion::V1Alpha1, served)?,
+        Provider::SmiV1Alpha1 => smi(provider, SplitVersion::V1Alpha1, served)?,
+        Provider::Linkerd => match gateway(provider, ["v1", "v1beta1"], served) {
+            Ok(gateway) => gateway,
+            // What Linkerd used to speak.
+            Err(missing) => smi(provider, SplitVersion::V1Alpha1, served).map_err(|_| missing)?,
+        },
         Provider::SmiV1Alpha2 | Provider::Osm => smi(provider, SplitVersion::V1Alpha2, served)?,
         Provider::SmiV1Alpha3 => smi(provider, SplitVersion::V1Alpha3, served)?,
         Provider::SmiV1Alpha4 => smi(provider, SplitVersion::V1Alpha4, served)?,
-        Provider::Istio
-        | Provider::GatewayApiV1
-        | Provider::GatewayApiV1Beta1
-        | Provider::AppMesh
-        | Provider::AppMeshV1Beta2
-        | Provider::Xds
+        Provider::GatewayApiV1 => gateway(provider, ["v1", "v1beta1"], served)?,
+        Provider::GatewayApiV1Beta1 => gateway(provider, ["v1beta1", "v1"], served)?,
+        Provider::Istio => istio(provider, served)?,
+        Provider::AppMesh | Provider::AppMeshV1Beta2 => app_mesh(provider, served)?,
+        Provider::Xds
         | Provider::Nginx
         | Provider::Skipper
         | Provider::Contour
@@ -116,22 +147,39 @@ pub fn select(
     Ok(Selected { provider, router })
 }
 
-fn smi(provider: Provider, wanted: SplitVersion, served: &Served) -> Result<Arc<Smi>, NoRouter> {
+fn smi(provider: Provider, wanted: SplitVersion, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
     let versions: Vec<SplitVersion> = served
         .versions(SPLIT_GROUP, "TrafficSplit")
         .filter_map(|resource| SplitVersion::parse(&resource.version))
         .collect();
     let version = versions.iter().find(|version| **version == wanted).or(versions.iter().max());
     let Some(version) = version else {
-        return Err(NoRouter::NotServed {
-            provider: written_name(provider),
-            kind: "TrafficSplit",
-            group: SPLIT_GROUP,
-        });
+        return Err(NoRouter::missing(provider, SPLIT_GROUP, "TrafficSplit"));
     };
     // Conditions on headers came with v1alpha2.
     let groups = served.versions(SPECS_GROUP, "HTTPRouteGroup").filter(|group| group.version != "v1alpha1");
     Ok(Arc::new(Smi::new(*version, groups.last())))
+}
+
+fn gateway(provider: Provider, versions: [&str; 2], served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+    let http = served.need(provider, GATEWAY_GROUP, "HTTPRoute", &versions)?;
+    Ok(Arc::new(Gateway::new(http, served.first_of(GATEWAY_GROUP, "GRPCRoute", &["v1"]))))
+}
+
+fn istio(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+    let versions = ["v1", "v1beta1", "v1alpha3"];
+    let virtual_services = served.need(provider, ISTIO_GROUP, "VirtualService", &versions)?;
+    let destination_rules = served.need(provider, ISTIO_GROUP, "DestinationRule", &versions)?;
+    Ok(Arc::new(Istio::new(virtual_services, destination_rules)))
+}
+
+fn app_mesh(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+    let need = |kind| served.need(provider, APPMESH_GROUP, kind, &["v1beta2"]);
+    Ok(Arc::new(AppMeshResources {
+        virtual_routers: need("VirtualRouter")?,
+        virtual_nodes: need("VirtualNode")?,
+        virtual_services: need("VirtualService")?,
+    }))
 }
 
 /// As people write it.

@@ -40,6 +40,11 @@ impl Names {
         let written = canary.spec.service.as_ref().and_then(|service| service.name.clone());
         let apex =
             written.filter(|name| !name.is_empty()).unwrap_or_else(|| canary.spec.target_ref.name.clone());
+        Self::under(apex)
+    }
+
+    /// Of the Services that belong to an apex.
+    pub fn under(apex: String) -> Self {
         Self { primary: format!("{apex}-primary"), canary: format!("{apex}-canary"), apex }
     }
 }
@@ -49,6 +54,23 @@ impl Names {
 pub enum Apex {
     Stable,
     Canary,
+}
+
+/// What the port speaks, by the rules of Istio: `appProtocol` says it, else the
+/// name of the port up to a hyphen.
+pub fn protocol(spec: &service::Service) -> String {
+    let said = spec.app_protocol.as_deref().filter(|protocol| !protocol.is_empty());
+    let said = said.map(|protocol| match protocol {
+        "kubernetes.io/h2c" => "http2",
+        "kubernetes.io/ws" | "kubernetes.io/wss" => "http",
+        other => other,
+    });
+    let named = || port_name(spec).split('-').next().unwrap_or_default();
+    said.unwrap_or_else(named).to_ascii_lowercase()
+}
+
+fn port_name(spec: &service::Service) -> &str {
+    spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http")
 }
 
 /// Refuses a Canary whose Services cannot be made.
@@ -184,7 +206,7 @@ fn one(
 fn ports(spec: &service::Service, arms: &Arms, before: &Value) -> Vec<Value> {
     let own_target = spec.target_port.clone().filter(|target| *target != IntOrString::Int(0));
     let target = own_target.unwrap_or(IntOrString::Int(spec.port.into()));
-    let name = spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http");
+    let name = port_name(spec);
     let mut first = json!({
         "name": free_name(name, spec.port, before), "port": spec.port, "protocol": "TCP", "targetPort": target,
     });

@@ -9,30 +9,23 @@
 //!
 //! SMI has no status: a split is in force when it is written.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use kube::{
-    Client, ResourceExt,
-    api::{ApiResource, DynamicObject},
-};
+use kube::{Client, ResourceExt, api::ApiResource};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, Lookup, ObjectName, Router, Subject,
-    object::{self, Standing, Wanted},
+    Capabilities, Error, Lookup, ObjectName, Router, Subject, note,
+    object::{self, Wanted},
+    parts, regex,
     services::{self, Apex, Names},
 };
 use crate::{
     api::{
         Canary, Weight,
-        canary::{HttpMatch, StringMatch, service::Metadata},
+        canary::{HttpMatch, service::Metadata},
     },
-    engine::action::{Split, Stable},
+    engine::action::Split,
 };
-
-/// The conditions of a split as people wrote them: an HTTPRouteGroup says less.
-const MATCH: &str = "serin.dev/match";
 
 /// A version of `split.smi-spec.io`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -109,10 +102,8 @@ impl Smi {
                 {"service": names.primary, "weight": stable},
             ],
         });
-        let mut metadata = Metadata::default();
         let group = group.map(|group| {
             spec["matches"] = json!([{"kind": "HTTPRouteGroup", "name": group.name}]);
-            metadata.annotations.insert(MATCH.to_owned(), json!(*split.matches).to_string());
             let matches = conditions(&split.matches);
             // Before v1alpha3 there was no `spec`.
             let body = match group.kind.version.as_str() {
@@ -121,42 +112,15 @@ impl Smi {
             };
             Wanted::new(canary, group, Metadata::default(), body)
         });
-        let split = Wanted::new(canary, self.split_name(canary), metadata, json!({"spec": spec}));
+        let split = Wanted::new(canary, self.split_name(canary), note::of(split), json!({"spec": spec}));
         group.into_iter().chain([split]).collect()
     }
 
-    /// The canary's part and the stable side's, in the smallest whole numbers
-    /// that read as percent or a power of ten finer.
     fn weights(&self, canary: Weight) -> [Value; 2] {
-        let finest =
-            [100, 10, 1].into_iter().find(|unit| canary.hundredths().is_multiple_of(*unit)).unwrap_or(1);
-        [canary, canary.rest()].map(|weight| {
-            let parts = weight.hundredths() / finest;
-            match self.version {
-                SplitVersion::V1Alpha1 => json!(parts.to_string()),
-                SplitVersion::V1Alpha2 | SplitVersion::V1Alpha3 | SplitVersion::V1Alpha4 => json!(parts),
-            }
+        parts(canary).map(|part| match self.version {
+            SplitVersion::V1Alpha1 => json!(part.to_string()),
+            SplitVersion::V1Alpha2 | SplitVersion::V1Alpha3 | SplitVersion::V1Alpha4 => json!(part),
         })
-    }
-
-    /// What a TrafficSplit says; none if it says nothing that we would.
-    fn read(&self, canary: &Canary, live: &DynamicObject, stable: Stable) -> Option<Split> {
-        let names = Names::of(canary);
-        let spec = &live.data["spec"];
-        let parts = |name: &str| {
-            let backends = spec["backends"].as_array()?;
-            thousandths(&backends.iter().find(|backend| backend["service"] == *name)?["weight"])
-        };
-        let (candidate, rest) = (parts(&names.canary)?, parts(&names.primary)?);
-        let all = candidate.checked_add(rest).filter(|all| *all > 0)?;
-        let hundredths = u128::from(candidate) * 10_000 / u128::from(all);
-        let weight = Weight::from_hundredths(u16::try_from(hundredths).ok()?)?;
-        let split = Split { stable, ..Split::weight(weight) };
-        if spec["matches"].as_array().is_none_or(Vec::is_empty) {
-            return Some(split);
-        }
-        let matches: Vec<HttpMatch> = serde_json::from_str(live.annotations().get(MATCH)?).ok()?;
-        Some(Split { canary: Weight::ZERO, matches: Arc::from(matches), ..split })
     }
 }
 
@@ -172,7 +136,7 @@ impl Router for Smi {
         }
     }
 
-    fn capabilities(&self) -> Capabilities {
+    fn capabilities(&self, _: &Canary) -> Capabilities {
         let finest_weight = Weight::from_hundredths(1).unwrap_or(Weight::FULL);
         Capabilities { finest_weight, matches: self.route_groups.is_some(), ..Capabilities::SWITCH }
     }
@@ -219,12 +183,7 @@ impl Router for Smi {
     }
 
     fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
-        let stable = [Stable::Primary, Stable::Previous]
-            .into_iter()
-            .find(|stable| services::stand(on, seen, Apex::Stable, *stable))?;
-        let live = self.split_name(on.canary).find(seen)?;
-        let split = self.read(on.canary, &live, stable)?;
-        self.wanted(on.canary, &split).iter().all(|object| object.stands(on.canary, seen)).then_some(split)
+        note::in_force(on, seen, &self.split_name(on.canary), |split| self.wanted(on.canary, split))
     }
 
     async fn set(
@@ -234,7 +193,7 @@ impl Router for Smi {
         seen: &dyn Lookup,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities().allow(split, || self.name())?;
+        self.capabilities(on.canary).allow(split, || self.name())?;
         services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
         for object in self.wanted(on.canary, split) {
             object.ensure(client, on.canary, seen).await?;
@@ -243,11 +202,8 @@ impl Router for Smi {
     }
 
     fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        let ours =
-            |name: ObjectName| name.find(seen).is_some_and(|live| Standing::of(&live, canary).is_ours());
-        services::restored(canary, seen)
-            && !ours(self.split_name(canary))
-            && !self.group_name(canary).is_some_and(ours)
+        let objects: Vec<_> = [self.split_name(canary)].into_iter().chain(self.group_name(canary)).collect();
+        services::restored(canary, seen) && !object::any_is_ours(&objects, canary, seen)
     }
 
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
@@ -258,18 +214,6 @@ impl Router for Smi {
             Some(group) => object::take_back(client, canary, seen, &group).await,
             None => Ok(()),
         }
-    }
-}
-
-/// A weight, be it a number or a quantity (`5`, `"5"`, `"500m"`).
-fn thousandths(weight: &Value) -> Option<u64> {
-    match weight {
-        Value::Number(number) => number.as_u64()?.checked_mul(1000),
-        Value::String(text) => match text.strip_suffix('m') {
-            Some(thousandths) => thousandths.parse().ok(),
-            None => text.parse::<u64>().ok()?.checked_mul(1000),
-        },
-        _ => None,
     }
 }
 
@@ -292,49 +236,4 @@ fn conditions(matches: &[HttpMatch]) -> Vec<Value> {
         group
     };
     matches.iter().enumerate().map(condition).collect()
-}
-
-fn regex(text: &StringMatch) -> String {
-    let StringMatch { exact, prefix, suffix, regex } = text;
-    match (exact, prefix, suffix, regex) {
-        (Some(exact), ..) => regex::escape(exact),
-        (_, Some(prefix), ..) => format!("{}.*", regex::escape(prefix)),
-        (_, _, Some(suffix), _) => format!(".*{}", regex::escape(suffix)),
-        (_, _, _, Some(regex)) => regex.clone(),
-        (None, None, None, None) => ".*".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn weights(version: SplitVersion, percent: f64) -> [Value; 2] {
-        Smi::new(version, None).weights(Weight::from_percent(percent).unwrap())
-    }
-
-    #[test]
-    fn a_share_is_written_in_the_coarsest_parts_that_are_exact() {
-        assert_eq!(weights(SplitVersion::V1Alpha2, 5.0), [json!(5), json!(95)]);
-        assert_eq!(weights(SplitVersion::V1Alpha4, 0.5), [json!(5), json!(995)]);
-        assert_eq!(weights(SplitVersion::V1Alpha4, 0.01), [json!(1), json!(9999)]);
-        assert_eq!(weights(SplitVersion::V1Alpha1, 33.3), [json!("333"), json!("667")]);
-    }
-
-    #[test]
-    fn a_weight_may_be_a_quantity() {
-        assert_eq!(thousandths(&json!(5)), Some(5000));
-        assert_eq!(thousandths(&json!("5")), Some(5000));
-        assert_eq!(thousandths(&json!("500m")), Some(500));
-        assert_eq!(thousandths(&json!("half")), None);
-    }
-
-    #[test]
-    fn comparisons_become_regular_expressions() {
-        let exact = StringMatch { exact: Some("a.b".to_owned()), ..Default::default() };
-        let prefix = StringMatch { prefix: Some("/api".to_owned()), ..Default::default() };
-        assert_eq!(regex(&exact), r"a\.b");
-        assert_eq!(regex(&prefix), "/api.*");
-        assert_eq!(regex(&StringMatch::default()), ".*");
-    }
 }

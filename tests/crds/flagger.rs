@@ -7,7 +7,12 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps,
 };
+use kube::api::ApiResource;
 use serde_json::{Value, json};
+use serin::api::canary::Provider;
+use serin::api::{AnalysisTemplateSpec, Canary};
+use serin::engine::Plan;
+use serin::routing::{Served, select};
 
 use crate::definitions::{each_field, schema_of};
 use crate::support::Part;
@@ -63,6 +68,56 @@ fn every_column_of_flagger_is_a_column_here() {
             assert!(columns.contains(column), "{kind} has no column {column:?}");
         }
     }
+}
+
+/// The mesh of an example is the folder it is in, unless it says so itself.
+#[test]
+fn every_example_is_understood_by_the_router_of_its_mesh() {
+    let kind = |group: &str, version: &str, kind: &str| ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: format!("{group}/{version}"),
+        kind: kind.to_owned(),
+        plural: kind.to_lowercase() + "s",
+    };
+    let served: Served = [
+        kind("networking.istio.io", "v1", "VirtualService"),
+        kind("networking.istio.io", "v1", "DestinationRule"),
+        kind("gateway.networking.k8s.io", "v1", "HTTPRoute"),
+        kind("gateway.networking.k8s.io", "v1", "GRPCRoute"),
+    ]
+    .into_iter()
+    .collect();
+    let meshes = [
+        ("istio", Provider::Istio),
+        ("gatewayapi", Provider::GatewayApiV1),
+        ("linkerd", Provider::Linkerd),
+        ("kubernetes", Provider::Kubernetes),
+    ];
+    let examples = examples();
+    let of_kind = |kind: &'static str| examples.iter().filter(move |(_, manifest)| manifest["kind"] == kind);
+    let templates: BTreeMap<String, AnalysisTemplateSpec> = of_kind("AnalysisTemplate")
+        .map(|(_, manifest)| {
+            let name = manifest["metadata"]["name"].as_str().expect("a name").to_owned();
+            (name, serde_json::from_value(manifest["spec"].clone()).expect("a template"))
+        })
+        .collect();
+    let mut understood = BTreeMap::<&str, u32>::new();
+    for (path, manifest) in of_kind("Canary") {
+        let place = path.strip_prefix(folder()).expect("a file of Flagger's").display().to_string();
+        let Some((mesh, provider)) = meshes.into_iter().find(|(mesh, _)| place.contains(mesh)) else {
+            continue;
+        };
+        let mut canary: Canary = serde_json::from_value(manifest.clone()).expect("a Canary");
+        let selected = select(canary.spec.provider, Some(provider), &served);
+        let selected = selected.unwrap_or_else(|why| panic!("{place}: {why}"));
+        canary.spec.provider = Some(selected.provider);
+        let plan = Plan::new(&canary.spec, |reference| templates.get(&reference.name));
+        let plan = plan.unwrap_or_else(|why| panic!("{place}: {why}"));
+        selected.router.check(&canary, &plan).unwrap_or_else(|why| panic!("{place}: {why}"));
+        *understood.entry(mesh).or_default() += 1;
+    }
+    assert_eq!(understood.len(), meshes.len(), "{understood:?}");
 }
 
 /// Flagger's definitions.

@@ -173,6 +173,7 @@ impl World {
             primary: self.primary.clone(),
             previous: self.previous.clone(),
             split: Some(self.split.clone()),
+            route_pending: None,
             routing_restored: self.restored,
             answers: self.answers.clone(),
             measured: self.measured.clone(),

@@ -27,6 +27,7 @@ mod interruptions;
 mod kinds;
 mod lifecycle;
 mod limits;
+mod meshes;
 mod refusals;
 mod replicas;
 mod rerouted;
@@ -133,4 +134,7 @@ scenarios! {
         a_revision_pushed_while_nobody_looks_is_released
         a_restart_in_a_release_changes_nothing
         another_replica_takes_over_a_release_under_way;
+    meshes:
+        each_step_waits_until_the_gateway_has_taken_it
+        a_virtual_service_of_people_is_stepped_and_put_back;
 }

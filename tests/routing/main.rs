@@ -8,6 +8,10 @@
 mod support;
 
 mod adoption;
+mod app_mesh;
+mod gateway;
+mod istio;
+mod lists;
 mod refusals;
 mod rows;
 mod selection;
@@ -17,9 +21,9 @@ mod world;
 
 /// Makes a test of each law for each router on each server.
 macro_rules! laws {
-    (routers: [$($router:ident)*] $laws:tt) => {
-        mod real { $(laws!(@router real $router $laws);)* }
-        mod local { $(laws!(@router local $router $laws);)* }
+    ($real:ident $local:ident routers: [$($router:ident)*] $laws:tt) => {
+        mod $real { $(laws!(@router real $router $laws);)* }
+        mod $local { $(laws!(@router local $router $laws);)* }
     };
     (@router $cluster:ident $router:ident {$($area:ident: $($law:ident)*;)*}) => {
         mod $router {
@@ -38,13 +42,20 @@ macro_rules! laws {
 }
 
 laws! {
-    routers: [kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4]
+    real local
+    routers: [
+        kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4
+        gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc
+    ]
     {
         steps:
             initialising_sends_all_traffic_home
             every_step_is_in_force_once_written
             a_share_finer_than_a_percent_is_exact
             chosen_requests_go_to_the_canary
+            chosen_requests_and_a_share_of_the_others_go_to_the_canary
+            copies_of_requests_go_to_the_canary
+            users_stay_where_they_are
             a_rollback_brings_traffic_home
             a_promotion_goes_all_the_way_and_home
             the_version_before_can_take_over
@@ -74,5 +85,19 @@ laws! {
         refusals:
             what_it_cannot_do_is_refused_before_anything_is_touched
             what_it_can_do_is_not_refused;
+    }
+}
+
+// For those whose route is an entry of a list that others have entries in too.
+laws! {
+    real_lists local_lists
+    routers: [gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc]
+    {
+        lists:
+            routes_of_others_survive_every_step_and_are_put_back
+            the_route_to_the_apex_is_stood_in_for_and_put_back
+            every_route_to_the_apex_is_stood_in_for_and_put_back
+            an_edit_of_the_list_at_the_same_moment_loses_nothing
+            a_list_that_somebody_puts_back_is_taken_over_again;
     }
 }

@@ -21,7 +21,7 @@ fn header() -> Value {
 }
 
 pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: World) {
-    let can = world.router().capabilities();
+    let can = world.can();
     let steps = |steps: Value| json!({"analysis": {"iterations": null, "steps": steps}});
     let matched_and_weighed = steps(json!([{"match": header(), "weight": 10}]));
     let cookie = json!({"analysis": {"sessionAffinity": {"cookieName": "side"}}});
@@ -34,8 +34,12 @@ pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: Worl
         ("match and weight", !can.match_with_weight, matched_and_weighed),
         ("mirror", !can.mirror, json!({"analysis": {"mirror": true}})),
         ("affinity", !can.affinity, cookie),
-        ("delegation", !can.delegation, json!({"service": {"delegation": true}})),
-        ("match by sender", world.row.provider != Provider::Istio, by_sender),
+        (
+            "delegation",
+            !can.delegation,
+            json!({"service": {"delegation": true, "hosts": null, "gateways": null}}),
+        ),
+        ("match by sender", world.row.provider != Provider::Istio || !can.matches, by_sender),
         ("a long name", true, json!({"service": {"name": "n".repeat(56)}})),
     ];
     for (case, refused, change) in cases {
@@ -62,7 +66,7 @@ pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: Worl
 
 pub async fn what_it_can_do_is_not_refused(world: World) {
     check(&world, json!({})).unwrap();
-    let can = world.router().capabilities();
+    let can = world.can();
     if can.finest_weight < Weight::FULL {
         let weights = json!({"analysis": {"iterations": null, "stepWeights": [1, 10, 50]}});
         check(&world, weights).unwrap();

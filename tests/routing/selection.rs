@@ -1,12 +1,23 @@
 //! Which router a Canary gets, on clusters that serve one thing or another.
 
 use kube::Client;
+use serde_json::json;
+use serin::api::Canary;
 use serin::api::canary::Provider;
 use serin::local::Local;
 use serin::routing::{NoRouter, Served, select};
 
 use crate::support::definitions::{install, shipped};
 use crate::support::{self, Part};
+
+fn canary() -> Canary {
+    let spec = json!({
+        "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "service": {"port": 80},
+        "analysis": {"iterations": 1},
+    });
+    Canary::new("web", serde_json::from_value(spec).expect("a spec"))
+}
 
 async fn name(client: &Client, provider: Provider) -> String {
     let served = Served::discover(client).await.unwrap();
@@ -44,12 +55,25 @@ async fn matching_needs_route_groups_and_a_split_that_names_them() {
     install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let matches = async || {
         let served = Served::discover(&client).await.unwrap();
-        select(Some(Provider::Linkerd), None, &served).unwrap().router.capabilities().matches
+        let router = select(Some(Provider::Linkerd), None, &served).unwrap().router;
+        router.capabilities(&canary()).matches
     };
     assert!(!matches().await);
     assert!(name(&client, Provider::Linkerd).await.contains("without HTTPRouteGroups"));
     install(&client, vec![shipped(Part::Osm, "smi_http_route_group.yaml")]).await;
     assert!(matches().await);
+}
+
+#[tokio::test]
+async fn linkerd_speaks_the_gateway_api_where_it_is_served() {
+    let client = Local::new(Default::default()).client();
+    install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
+    assert!(name(&client, Provider::Linkerd).await.starts_with("smi"));
+    install(&client, vec![shipped(Part::GatewayApi, "gateway.networking.k8s.io_httproutes.yaml")]).await;
+    assert_eq!(name(&client, Provider::Linkerd).await, "gatewayapi (v1)");
+    assert_eq!(name(&client, Provider::GatewayApiV1).await, "gatewayapi (v1)");
+    assert_eq!(name(&client, Provider::GatewayApiV1Beta1).await, "gatewayapi (v1beta1)");
+    assert!(name(&client, Provider::Osm).await.starts_with("smi"));
 }
 
 #[tokio::test]
@@ -60,6 +84,16 @@ async fn what_is_missing_is_named() {
     assert!(
         missing.contains("osm") && missing.contains("TrafficSplit") && missing.contains("split.smi-spec.io")
     );
+    let kinds = [
+        (Provider::GatewayApiV1, "HTTPRoute"),
+        (Provider::Linkerd, "HTTPRoute"),
+        (Provider::Istio, "VirtualService"),
+        (Provider::AppMesh, "VirtualRouter"),
+    ];
+    for (provider, kind) in kinds {
+        let missing = refused(Some(provider), None);
+        assert!(matches!(missing, NoRouter::NotServed { kind: named, .. } if named == kind), "{missing}");
+    }
     assert_eq!(refused(None, None), NoRouter::NotSaid);
     assert!(refused(None, Some(Provider::SmiV1Alpha2)).to_string().contains("smi:v1alpha2"));
     assert!(matches!(refused(Some(Provider::Gloo), None), NoRouter::NotSupported { .. }));

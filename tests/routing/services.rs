@@ -67,7 +67,8 @@ pub async fn ports_of_the_containers_are_added(mut world: World) {
     let ports = world.get(&world.service("web-canary")).await.data["spec"]["ports"].clone();
     // 8080 is what port 80 leads to already.
     let named = |at: usize| (ports[at]["name"].clone(), ports[at]["port"].clone());
-    assert_eq!((named(0), named(1)), ((json!("http"), json!(80)), (json!("admin"), json!(9090))));
+    let own = world.row.service.get("portName").cloned().unwrap_or(json!("http"));
+    assert_eq!((named(0), named(1)), ((own, json!(80)), (json!("admin"), json!(9090))));
     assert_eq!(ports.as_array().expect("ports").len(), 2);
 }
 

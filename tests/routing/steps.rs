@@ -7,8 +7,9 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::HttpMatch;
+use serin::engine::Plan;
 use serin::engine::action::Split;
-use serin::routing::Error;
+use serin::routing::{Error, Unsupported};
 
 use crate::world::{World, counted, is_owned_by, previous, written};
 
@@ -29,7 +30,7 @@ pub async fn initialising_sends_all_traffic_home(world: World) {
 }
 
 pub async fn every_step_is_in_force_once_written(world: World) {
-    let finest = world.router().capabilities().finest_weight;
+    let finest = world.can().finest_weight;
     for share in [0.0, 1.0, 5.0, 33.0, 50.0, 99.0, 100.0] {
         let weight = percent(share);
         if weight.hundredths().is_multiple_of(finest.hundredths()) {
@@ -44,7 +45,7 @@ pub async fn every_step_is_in_force_once_written(world: World) {
 }
 
 pub async fn a_share_finer_than_a_percent_is_exact(world: World) {
-    if world.router().capabilities().finest_weight > percent(0.01) {
+    if world.can().finest_weight > percent(0.01) {
         let refused = world.try_set(&Split::weight(percent(0.5))).await;
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
         return;
@@ -54,14 +55,82 @@ pub async fn a_share_finer_than_a_percent_is_exact(world: World) {
     }
 }
 
-pub async fn chosen_requests_go_to_the_canary(world: World) {
-    let chosen: Vec<HttpMatch> = serde_json::from_value(json!([
+/// Requests to choose, as the Canary of this row may name them.
+pub fn chosen(world: &World) -> Arc<[HttpMatch]> {
+    let mut chosen = json!([
         {"name": "insiders", "headers": {"cookie": {"regex": "^(.*?;)?(type=insider)(;.*)?$"}}},
         {"uri": {"prefix": "/beta"}, "method": {"exact": "GET"}, "headers": {"x-team": {"exact": "ours"}}},
-    ]))
-    .expect("conditions");
-    let split = Split { matches: Arc::from(chosen), ..Split::home() };
-    if !world.router().capabilities().matches {
+    ]);
+    if world.row.service["portName"] == "grpc" {
+        chosen[1] = json!({"headers": {"x-team": {"exact": "ours"}}});
+    }
+    serde_json::from_value::<Vec<HttpMatch>>(chosen).expect("conditions").into()
+}
+
+pub async fn chosen_requests_and_a_share_of_the_others_go_to_the_canary(world: World) {
+    let split = Split { matches: chosen(&world), ..Split::weight(world.some()) };
+    if !world.can().match_with_weight {
+        let refused = world.try_set(&split).await;
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        return;
+    }
+    world.set(&Split { matches: chosen(&world), ..Split::home() }).await;
+    world.set(&split).await;
+    world.set(&Split::weight(world.some())).await;
+    world.set(&Split::home()).await;
+}
+
+pub async fn copies_of_requests_go_to_the_canary(world: World) {
+    let can = world.can();
+    for share in [100.0, 25.0, 0.5] {
+        let split = Split { mirror: percent(share), ..Split::home() };
+        if can.mirror && (can.partial_mirror || share == 100.0) {
+            world.set(&split).await;
+            let route = world.get(&world.route()).await.data["spec"].to_string();
+            assert!(route.contains("irror"), "{route}");
+        } else {
+            let refused = world.try_set(&split).await;
+            assert!(matches!(refused, Err(Error::Unsupported(_))), "{share}: {refused:?}");
+        }
+    }
+    world.set(&Split::home()).await;
+}
+
+pub async fn users_stay_where_they_are(mut world: World) {
+    let cookies = json!({"cookieName": "side", "primaryCookieName": "stable-side", "secure": true});
+    world.edit(json!({"analysis": {"sessionAffinity": cookies}})).await;
+    let plan = Plan::try_from(&world.canary).expect("a plan");
+    if !world.can().affinity {
+        let refused = world.router().check(&world.canary, &plan);
+        assert!(matches!(refused, Err(Unsupported::Affinity { .. })), "{refused:?}");
+        return;
+    }
+    let split = Split::weight(world.some());
+    world.set(&Split::home()).await;
+    let cookie = json!({"sessionAffinityCookie": "canary-7", "primarySessionAffinityCookie": "primary-7"});
+    world.edit_status(cookie).await;
+    world.set(&split).await;
+    let route = world.get(&world.route()).await.data["spec"].to_string();
+    for said in ["side=canary-7", "; Max-Age=86400; Secure", "stable-side=primary-7", "; Max-Age=60"] {
+        assert!(route.contains(said), "{said} in {route}");
+    }
+    world.set(&Split::weight(Weight::FULL)).await;
+    let route = world.get(&world.route()).await.data["spec"].to_string();
+    assert!(!route.contains("stable-side"), "all means all: {route}");
+    world.set(&split).await;
+    // The next release has other cookies.
+    world.edit_status(json!({"sessionAffinityCookie": "canary-8"})).await;
+    assert_eq!(world.split().await, None);
+    world.set(&split).await;
+    assert!(!world.get(&world.route()).await.data["spec"].to_string().contains("canary-7"));
+    world.set(&Split::home()).await;
+    let route = world.get(&world.route()).await.data["spec"].to_string();
+    assert!(route.contains("side=; Max-Age=0; Secure") && !route.contains("canary-8"), "{route}");
+}
+
+pub async fn chosen_requests_go_to_the_canary(world: World) {
+    let split = Split { matches: chosen(&world), ..Split::home() };
+    if !world.can().matches {
         let refused = world.try_set(&split).await;
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
         assert!(world.find(&world.route()).await.is_none(), "a refusal touches nothing");

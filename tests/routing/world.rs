@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::{Canary, Weight};
 use serin::engine::action::{Split, Stable};
-use serin::routing::{Arms, Error, Lookup, ObjectName, Router, Subject};
+use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Subject};
 use tokio::sync::Mutex;
 
 use crate::rows::Row;
@@ -48,18 +48,23 @@ impl World {
             previous: pods("web-previous"),
             ports: BTreeMap::from([("http".to_owned(), 8080), ("admin".to_owned(), 9090)]),
         };
-        let spec = json!({
+        let mut spec = json!({
             "provider": row.provider,
             "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "service": {"port": 80, "targetPort": 8080},
             "analysis": {"iterations": 1},
         });
+        json_patch::merge(&mut spec["service"], &row.service);
         let canary = create_canary(&client, &namespace, "web", spec).await;
         World { client, namespace, row, canary, arms }
     }
 
     pub fn router(&self) -> &dyn Router {
         &*self.row.router
+    }
+
+    pub fn can(&self) -> Capabilities {
+        self.router().capabilities(&self.canary)
     }
 
     /// The object that carries the route: the apex Service if there is no other.
@@ -83,9 +88,46 @@ impl World {
         Seen(seen)
     }
 
-    /// What is in force.
+    /// What is in force once everybody who has a say has said it.
     pub async fn split(&self) -> Option<Split> {
+        let route = self.route();
+        match route.kind.group.as_str() {
+            "gateway.networking.k8s.io" => self.carry(&route, "True").await,
+            "appmesh.k8s.aws" => self.activate(&route, "True").await,
+            _ => {}
+        }
         self.split_in(&self.seen().await)
+    }
+
+    /// Plays the controllers of a route's parents: all report on it as it is.
+    pub async fn carry(&self, route: &ObjectName, resolved: &str) {
+        let Some(live) = self.find(route).await else { return };
+        let condition = |kind: &str, status: &str| {
+            json!({"type": kind, "status": status, "observedGeneration": live.metadata.generation,
+                "reason": "Because", "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let report = |parent: &Value| {
+            json!({"parentRef": parent, "controllerName": "example.com/gateway",
+                "conditions": [condition("Accepted", "True"), condition("ResolvedRefs", resolved)]})
+        };
+        let parents = live.data["spec"]["parentRefs"].as_array().into_iter().flatten();
+        self.report(route, json!({"parents": parents.map(report).collect::<Vec<_>>()})).await;
+    }
+
+    /// Plays the controller of App Mesh: the mesh has the router as it is.
+    pub async fn activate(&self, router: &ObjectName, active: &str) {
+        let Some(live) = self.find(router).await else { return };
+        let condition =
+            json!({"type": "VirtualRouterActive", "status": active, "message": "the test says so"});
+        let generation = live.metadata.generation;
+        self.report(router, json!({"observedGeneration": generation, "conditions": [condition]})).await;
+    }
+
+    async fn report(&self, object: &ObjectName, status: Value) {
+        let params = PatchParams { field_manager: Some("mesh".to_owned()), ..Default::default() };
+        let patch = Patch::Merge(json!({"status": status}));
+        let written = self.api(object).patch_status(&object.name, &params, &patch).await;
+        written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
     pub fn split_in(&self, seen: &Seen) -> Option<Split> {
@@ -131,6 +173,14 @@ impl World {
         self.canary = canaries.patch(&self.canary.name_any(), &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// Changes the status of the Canary by a merge patch.
+    pub async fn edit_status(&mut self, status: Value) {
+        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
+        let patch = Patch::Merge(json!({"status": status}));
+        let written = canaries.patch_status(&self.canary.name_any(), &PatchParams::default(), &patch).await;
+        self.canary = written.unwrap();
+    }
+
     pub fn api(&self, object: &ObjectName) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &object.namespace, &object.kind)
     }
@@ -170,7 +220,7 @@ impl World {
     /// Part of the traffic, or all of it if the router cannot divide.
     pub fn some(&self) -> Weight {
         let ten = Weight::from_percent(10.0).unwrap();
-        if self.router().capabilities().finest_weight <= ten { ten } else { Weight::FULL }
+        if self.can().finest_weight <= ten { ten } else { Weight::FULL }
     }
 
     pub async fn selector(&self, service: &str) -> Value {
@@ -196,12 +246,13 @@ pub async fn create_canary(client: &Client, namespace: &str, name: &str, spec: V
     canaries.create(&PostParams::default(), &canary).await.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Ours and SMI's, once for each cluster.
+/// Ours and every mesh's, once for each cluster.
 async fn define(cluster: &Cluster, client: &Client) {
     static DEFINED: Mutex<BTreeSet<PathBuf>> = Mutex::const_new(BTreeSet::new());
     let mut defined = DEFINED.lock().await;
     if defined.insert(cluster.kubeconfig()) {
-        definitions::install(client, definitions::ours().into_iter().chain(definitions::smi())).await;
+        let all = definitions::ours().into_iter().chain(definitions::smi()).chain(definitions::gateway());
+        definitions::install(client, all.chain(definitions::istio()).chain(definitions::app_mesh())).await;
     }
 }
 

@@ -36,6 +36,43 @@ pub fn smi() -> [Value; 2] {
     [split, shipped(Part::Osm, "smi_http_route_group.yaml")]
 }
 
+/// The Gateway API's.
+pub fn gateway() -> [Value; 2] {
+    ["httproutes", "grpcroutes"]
+        .map(|kind| shipped(Part::GatewayApi, &format!("gateway.networking.k8s.io_{kind}.yaml")))
+}
+
+/// Istio's.
+pub fn istio() -> [Value; 2] {
+    ["virtualservices", "destinationrules"].map(|kind| shipped(Part::Istio, &format!("{kind}.yaml")))
+}
+
+/// App Mesh's.
+pub fn app_mesh() -> [Value; 3] {
+    ["virtualrouters", "virtualnodes", "virtualservices"]
+        .map(|kind| converted(shipped(Part::AppMesh, &format!("appmesh.k8s.aws_{kind}.yaml"))))
+}
+
+/// From apiextensions.k8s.io/v1beta1, which servers no longer know, to v1.
+fn converted(mut old: Value) -> Value {
+    let spec = old["spec"].as_object_mut().expect("a definition");
+    let mut columns = spec.remove("additionalPrinterColumns").unwrap_or(json!([]));
+    for column in columns.as_array_mut().expect("columns") {
+        column["jsonPath"] = column["JSONPath"].take();
+        column.as_object_mut().expect("a column").remove("JSONPath");
+    }
+    let mut version = spec.remove("versions").expect("versions")[0].take();
+    version["additionalPrinterColumns"] = columns;
+    version["schema"] = spec.remove("validation").expect("a schema");
+    version["subresources"] = spec.remove("subresources").expect("subresources");
+    spec.remove("version");
+    spec.insert("versions".to_owned(), json!([version]));
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": old["kind"],
+        "metadata": {"name": old["metadata"]["name"]}, "spec": old["spec"],
+    })
+}
+
 /// As much of KEDA's as matters here.
 pub fn keda() -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

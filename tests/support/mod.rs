@@ -161,6 +161,9 @@ pub enum Part {
     Flagger,
     ArgoRollouts,
     Osm,
+    GatewayApi,
+    Istio,
+    AppMesh,
     Helm,
 }
 
@@ -173,6 +176,9 @@ impl std::fmt::Display for Part {
             Part::Flagger => "flagger",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
+            Part::GatewayApi => "gateway-api",
+            Part::Istio => "istio",
+            Part::AppMesh => "app-mesh",
             Part::Helm => "helm",
         })
     }
@@ -195,6 +201,9 @@ impl Part {
             Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
+            Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),
+            Part::Istio => (include_str!("../../testbed/versions"), "istio"),
+            Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
             Part::Helm => (include_str!("../../testbed/versions"), "helm"),
         };
         pins.lines()

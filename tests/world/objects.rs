@@ -92,6 +92,8 @@ pub fn resource(kind: &str) -> ApiResource {
         "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
         "AnalysisTemplate" => ApiResource::erase::<AnalysisTemplate>(&()),
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
+        "HTTPRoute" => made("gateway.networking.k8s.io", "v1"),
+        "VirtualService" => made("networking.istio.io", "v1"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
         "ScaledObject" => made("keda.sh", "v1alpha1"),
         "HorizontalPodAutoscaler" => made("autoscaling", "v2"),

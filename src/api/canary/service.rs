@@ -66,7 +66,8 @@ pub struct Service {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
 
-    /// Gateways that the HTTPRoute attaches to. Needed for `gatewayapi`.
+    /// What the HTTPRoute attaches to, for `gatewayapi`: Gateways, or Services
+    /// within a mesh. Default: the apex Service, within a mesh.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateway_refs: Vec<GatewayRef>,

@@ -1,0 +1,219 @@
+//! Our routes of a VirtualRouter. A route has one condition, so there may be
+//! several for the same requests; every one names both virtual nodes, so that
+//! it is known for ours.
+
+use serde_json::{Map, Value, json};
+
+use super::Protocol;
+use crate::{
+    api::{
+        Canary, Duration,
+        canary::{HttpMatch, StringMatch, service::Service},
+    },
+    engine::action::Split,
+    routing::{
+        division::{Who, divisions},
+        parts,
+        services::Names,
+    },
+};
+
+const KINDS: [&str; 4] = ["httpRoute", "http2Route", "grpcRoute", "tcpRoute"];
+
+/// The part of a route that is for its protocol.
+fn inner(route: &Value) -> Option<&Value> {
+    KINDS.iter().find_map(|kind| route.get(*kind))
+}
+
+/// Whom a route leads to.
+pub fn leads_to(route: &Value, namespace: &str) -> Vec<String> {
+    let targets = inner(route).and_then(|inner| inner["action"]["weightedTargets"].as_array());
+    let name = |target: &Value| {
+        let reference = &target["virtualNodeRef"];
+        let name = reference["name"].as_str().unwrap_or_default();
+        match (target["virtualNodeARN"].as_str(), reference["namespace"].as_str()) {
+            (Some(elsewhere), _) => elsewhere.to_owned(),
+            (None, Some(other)) if other != namespace => format!("{other}/{name}"),
+            _ => name.to_owned(),
+        }
+    };
+    targets.into_iter().flatten().map(name).collect()
+}
+
+/// Is a route for every request?
+pub fn is_for_all(route: &Value) -> bool {
+    let everything = [Value::Null, json!({}), json!({"prefix": "/"})];
+    inner(route).is_some_and(|inner| everything.contains(&inner["match"]))
+}
+
+/// Names a condition that a route cannot have.
+pub fn understands(condition: &HttpMatch) -> Result<(), &'static str> {
+    let HttpMatch {
+        name: _,
+        uri,
+        scheme,
+        method,
+        authority,
+        headers: _,
+        without_headers: _,
+        query_params,
+        ignore_uri_case,
+        port,
+        source_labels,
+        source_namespace,
+        gateways: _,
+        other,
+    } = condition;
+    let inexact = |text: &Option<StringMatch>| text.as_ref().is_some_and(|text| text.exact.is_none());
+    let unknown = [
+        ("a uri other than by its prefix", uri.as_ref().is_some_and(|uri| uri.prefix.is_none())),
+        ("a uri in any case", *ignore_uri_case),
+        ("a scheme other than an exact one", inexact(scheme)),
+        ("a method other than an exact one", inexact(method)),
+        ("authority", authority.is_some()),
+        ("queryParams", !query_params.is_empty()),
+        ("port", port.is_some()),
+        ("sourceLabels", !source_labels.is_empty()),
+        ("sourceNamespace", source_namespace.is_some()),
+        ("a field of another mesh", !other.is_empty()),
+    ];
+    unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
+}
+
+/// Our routes for a split, in place of the route that people had.
+pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Option<&Value>) -> Vec<Value> {
+    let Some(spec) = &canary.spec.service else { return Vec::new() };
+    let kind = format!("{}Route", protocol.name());
+    let theirs = original.and_then(|original| original.get(&kind)).and_then(Value::as_object);
+    let mut rest = theirs.cloned().unwrap_or_default();
+    rest.remove("action");
+    let everything = match protocol {
+        Protocol::Http | Protocol::Http2 => json!({"prefix": "/"}),
+        Protocol::Grpc => json!({}),
+        Protocol::Tcp => Value::Null,
+    };
+    let wide: Vec<Value> = match (rest.remove("match"), &spec.match_[..]) {
+        (Some(theirs), []) => vec![theirs],
+        (None, []) => vec![everything],
+        (_, own) if protocol != Protocol::Tcp => {
+            own.iter().map(|one| both(&condition(one, protocol), &everything)).collect()
+        }
+        _ => vec![everything],
+    };
+    rest.extend(said(spec, protocol));
+
+    let Names { apex, primary, canary: candidate } = Names::of(canary);
+    let their = |field: &str| original.and_then(|original| original.get(field)).cloned();
+    let base = their("name").and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or(apex);
+    let mut all = Vec::new();
+    for division in divisions(canary, split) {
+        let (narrow, chosen): (Vec<Value>, bool) = match division.who {
+            Who::Chosen(chosen) => (chosen.iter().map(|one| condition(one, protocol)).collect(), true),
+            // No cookies: the router keeps nobody where they are.
+            Who::HasCookie(_) => continue,
+            Who::Everybody => (vec![json!({})], false),
+        };
+        let [share, others] = parts(division.share);
+        let targets = json!([
+            {"virtualNodeRef": {"name": candidate}, "weight": share},
+            {"virtualNodeRef": {"name": primary}, "weight": others},
+        ]);
+        for (at, (narrow, wide)) in
+            narrow.iter().flat_map(|narrow| wide.iter().map(move |wide| (narrow, wide))).enumerate()
+        {
+            let mut inner = json!(rest);
+            if !wide.is_null() {
+                inner["match"] = both(narrow, wide);
+            }
+            inner["action"] = json!({"weightedTargets": targets});
+            let mut route = json!({kind.as_str(): inner});
+            route["name"] = match (chosen, at) {
+                (true, at) => json!(format!("{base}-match-{at}")),
+                (false, 0) => json!(base),
+                (false, at) => json!(format!("{base}-{at}")),
+            };
+            // Without a priority the most specific comes first, after all
+            // that have one.
+            let priority = if chosen { Some(json!(10 + at)) } else { their("priority") };
+            if let Some(priority) = priority {
+                route["priority"] = priority;
+            }
+            all.push(route);
+        }
+    }
+    all
+}
+
+/// Both conditions at once. Where they speak of the same thing the narrow one
+/// counts.
+fn both(narrow: &Value, wide: &Value) -> Value {
+    let mut both = wide.clone();
+    for (field, value) in narrow.as_object().into_iter().flatten() {
+        match (both.get_mut(field), value) {
+            (Some(Value::Array(wide)), Value::Array(narrow)) => {
+                wide.retain(|item| !narrow.iter().any(|other| other["name"] == item["name"]));
+                wide.extend(narrow.iter().cloned());
+            }
+            _ => both[field] = value.clone(),
+        }
+    }
+    both
+}
+
+/// A condition in the words of App Mesh.
+fn condition(condition: &HttpMatch, protocol: Protocol) -> Value {
+    let mut written = json!({});
+    if let Some(prefix) = condition.uri.as_ref().and_then(|uri| uri.prefix.as_ref()) {
+        written["prefix"] = json!(prefix);
+    }
+    for (field, text) in [("method", &condition.method), ("scheme", &condition.scheme)] {
+        if let Some(exact) = text.as_ref().and_then(|text| text.exact.as_ref()) {
+            written[field] = json!(exact);
+        }
+    }
+    let with = condition.headers.iter().map(|(name, value)| header(name, value, false));
+    let without = condition.without_headers.iter().map(|(name, value)| header(name, value, true));
+    let headers: Vec<Value> = with.chain(without).collect();
+    if !headers.is_empty() {
+        written[if protocol == Protocol::Grpc { "metadata" } else { "headers" }] = json!(headers);
+    }
+    written
+}
+
+fn header(name: &str, value: &StringMatch, invert: bool) -> Value {
+    let mut header = json!({"name": name, "invert": invert});
+    // Nothing to compare with: it only has to be there.
+    if *value != StringMatch::default() {
+        header["match"] = json!(value);
+    }
+    header
+}
+
+/// What the Canary says of requests on the way.
+fn said(spec: &Service, protocol: Protocol) -> Map<String, Value> {
+    let mut said = Map::new();
+    if protocol == Protocol::Tcp {
+        return said;
+    }
+    if let Some(timeout) = spec.timeout {
+        said.insert("timeout".to_owned(), json!({"perRequest": duration(timeout)}));
+    }
+    if let Some(retries) = &spec.retries {
+        let text = |field: &str| retries.0.get(field).and_then(Value::as_str);
+        let wait = text("perTryTimeout").and_then(|wait| wait.parse().ok());
+        let on = text("retryOn").filter(|on| !on.is_empty()).unwrap_or("gateway-error");
+        let events: Vec<_> = on.split(',').map(str::trim).collect();
+        let attempts = retries.0.get("attempts").and_then(Value::as_u64).filter(|attempts| *attempts > 0);
+        let policy = json!({
+            "maxRetries": attempts.unwrap_or(1),
+            "perRetryTimeout": duration(wait.unwrap_or(Duration::from_millis(250))),
+            "httpRetryEvents": events,
+        });
+        said.insert("retryPolicy".to_owned(), policy);
+    }
+    said
+}
+
+pub fn duration(duration: Duration) -> Value {
+    json!({"unit": "ms", "value": u64::try_from(duration.get().as_millis()).unwrap_or(u64::MAX)})
+}

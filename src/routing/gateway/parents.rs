@@ -1,0 +1,158 @@
+//! What the parents of a route say to it.
+
+use kube::{ResourceExt as _, api::DynamicObject};
+use serde_json::Value;
+
+const CONDITIONS: [&str; 2] = ["Accepted", "ResolvedRefs"];
+
+/// A parent, with everything filled in that may be left out.
+#[derive(PartialEq)]
+struct Parent {
+    group: String,
+    kind: String,
+    namespace: String,
+    name: String,
+    section: Option<String>,
+    port: Option<u64>,
+}
+
+impl Parent {
+    fn of(reference: &Value, route: &DynamicObject) -> Self {
+        let text = |field: &str| reference[field].as_str().map(str::to_owned);
+        let group = text("group").unwrap_or_else(|| "gateway.networking.k8s.io".to_owned());
+        Self {
+            // Some write the core group by this name.
+            group: if group == "core" { String::new() } else { group },
+            kind: text("kind").unwrap_or_else(|| "Gateway".to_owned()),
+            namespace: text("namespace").unwrap_or_else(|| route.namespace().unwrap_or_default()),
+            name: text("name").unwrap_or_default(),
+            section: text("sectionName"),
+            port: reference["port"].as_u64(),
+        }
+    }
+}
+
+/// The first parent that does not carry the route yet, and why; none once every
+/// one carries it as it is now.
+pub fn pending(route: &DynamicObject) -> Option<String> {
+    let kind = route.types.as_ref().map_or("route", |types| &types.kind);
+    let route_name = format!("the {kind} {}/{}", route.namespace().unwrap_or_default(), route.name_any());
+    let references = route.data["spec"]["parentRefs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if references.is_empty() {
+        return Some(format!("{route_name} has no parent; set spec.service.gatewayRefs"));
+    }
+    let reports = route.data["status"]["parents"].as_array().map(Vec::as_slice).unwrap_or_default();
+    references.iter().find_map(|reference| {
+        let parent = Parent::of(reference, route);
+        let who = format!("the {} {}/{}", parent.kind, parent.namespace, parent.name);
+        let about: Vec<_> =
+            reports.iter().filter(|report| Parent::of(&report["parentRef"], route) == parent).collect();
+        if about.is_empty() {
+            return Some(format!(
+                "{who} has said nothing about {route_name}; check that it exists and that its controller runs"
+            ));
+        }
+        // A controller that is gone leaves its last word behind.
+        let fresh: Vec<_> = about.into_iter().filter(|report| is_fresh(report, route)).collect();
+        if fresh.is_empty() {
+            return Some(format!("{who} has not looked at {route_name} since it was changed"));
+        }
+        let refusal =
+            fresh.into_iter().flat_map(conditions).find(|condition| condition["status"] != "True")?;
+        let text = |field: &str| refusal[field].as_str().unwrap_or_default();
+        Some(format!(
+            "{who} does not carry {route_name}: {} is {} ({}: {})",
+            text("type"),
+            text("status"),
+            text("reason"),
+            text("message").trim_end_matches('.')
+        ))
+    })
+}
+
+/// Does it say both things about the route as it is now?
+fn is_fresh(report: &Value, route: &DynamicObject) -> bool {
+    let now = route.metadata.generation.unwrap_or_default();
+    CONDITIONS.iter().all(|wanted| {
+        conditions(report)
+            .any(|condition| condition["type"] == *wanted && condition["observedGeneration"] == now)
+    })
+}
+
+fn conditions(report: &Value) -> impl Iterator<Item = &Value> {
+    let all = report["conditions"].as_array().into_iter().flatten();
+    all.filter(|condition| CONDITIONS.iter().any(|wanted| condition["type"] == *wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn route(parents: Value) -> DynamicObject {
+        serde_json::from_value(json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "HTTPRoute",
+            "metadata": {"name": "web", "namespace": "shop", "generation": 3},
+            "spec": {"parentRefs": [{"name": "public"}, {"group": "", "kind": "Service", "name": "web", "port": 80}]},
+            "status": {"parents": parents},
+        }))
+        .unwrap()
+    }
+
+    fn report(parent: Value, generation: i64, resolved: &str) -> Value {
+        let condition = |kind: &str, status: &str| {
+            json!({"type": kind, "status": status,
+            "observedGeneration": generation, "reason": "Why", "message": "because."})
+        };
+        json!({"parentRef": parent, "controllerName": "example.com/gw",
+            "conditions": [condition("Accepted", "True"), condition("ResolvedRefs", resolved)]})
+    }
+
+    fn public() -> Value {
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "shop", "name": "public"})
+    }
+
+    fn service() -> Value {
+        json!({"group": "core", "kind": "Service", "name": "web", "port": 80})
+    }
+
+    #[test]
+    fn every_parent_must_speak_of_this_generation() {
+        let said = |parents| pending(&route(parents)).unwrap_or_default();
+        assert!(
+            said(json!([])).contains("the Gateway shop/public has said nothing about the HTTPRoute shop/web")
+        );
+        assert!(said(json!([report(public(), 3, "True")])).contains("the Service shop/web has said nothing"));
+        let old = json!([report(public(), 2, "True"), report(service(), 3, "True")]);
+        assert!(said(old).contains("has not looked at"));
+        let all = json!([report(public(), 3, "True"), report(service(), 3, "True")]);
+        assert_eq!(said(all), "");
+    }
+
+    #[test]
+    fn a_refusal_is_passed_on() {
+        let refused = json!([report(public(), 3, "True"), report(service(), 3, "False")]);
+        let said = pending(&route(refused)).unwrap();
+        assert_eq!(
+            said,
+            "the Service shop/web does not carry the HTTPRoute shop/web: ResolvedRefs is False (Why: because)"
+        );
+    }
+
+    #[test]
+    fn the_last_word_of_a_controller_that_is_gone_does_not_count() {
+        let moved =
+            json!([report(public(), 1, "False"), report(public(), 3, "True"), report(service(), 3, "True")]);
+        assert_eq!(pending(&route(moved)), None);
+    }
+
+    #[test]
+    fn another_listener_is_another_parent() {
+        let mut listener = public();
+        listener["sectionName"] = json!("https");
+        let other = json!([report(listener, 3, "True"), report(service(), 3, "True")]);
+        assert!(pending(&route(other)).is_some());
+    }
+}

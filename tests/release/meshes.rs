@@ -1,0 +1,98 @@
+//! Releases through what other meshes read.
+
+use std::time::Duration;
+
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use serin::api::Weight;
+use serin::api::canary::{CanaryStatus, Phase};
+use tokio::time::sleep;
+
+use crate::support::definitions;
+use crate::world::World;
+
+/// Plays the controller of the Gateway; true if there was something to accept.
+async fn accept(world: &World) -> bool {
+    let Some(live) = world.find("HTTPRoute", "web").await else { return false };
+    let generation = &live["metadata"]["generation"];
+    if live["status"]["parents"][0]["conditions"][0]["observedGeneration"] == *generation {
+        return false;
+    }
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "observedGeneration": generation,
+            "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let parents = json!([{"parentRef": {"name": "public"}, "controllerName": "example.com/gateway",
+        "conditions": [condition("Accepted"), condition("ResolvedRefs")]}]);
+    let patch = Patch::Merge(json!({"status": {"parents": parents}}));
+    world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await.is_ok()
+}
+
+pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
+    definitions::install(&world.client, definitions::gateway()).await;
+    world
+        .canary(json!({
+            "provider": "gatewayapi:v1",
+            "service": {"gatewayRefs": [{"name": "public"}]},
+            "analysis": {"stepWeights": [0.5, 50], "metrics": null},
+        }))
+        .await;
+    let _serin = world.serin().await;
+    let says = |text: String| {
+        move |status: &CanaryStatus| status.message.as_ref().is_some_and(|message| message.contains(&text))
+    };
+    let gateway = format!("the Gateway {}/public", world.namespace);
+    world.becomes("waiting", says(format!("{gateway} has said nothing about the HTTPRoute"))).await;
+    assert!(accept(&world).await);
+    world.reaches(Phase::Initialized).await;
+
+    world.push("web:v2").await;
+    let half = Weight::from_percent(0.5).unwrap();
+    world.becomes("at the first step", |status| status.canary_weight == half).await;
+    world.becomes("held", says(format!("{gateway} has not looked at the HTTPRoute"))).await;
+    let before = world.requests().len();
+    world.a_long_time().await;
+    let held = world.status().await;
+    assert_eq!((held.canary_weight, held.phase, held.failed_checks), (half, Phase::Progressing, 0));
+    let asked = world.requests().split_off(before);
+    assert!(asked.len() <= 3, "waiting costs nothing: {asked:?}");
+
+    let mut accepted = 0;
+    while world.status().await.phase != Phase::Succeeded {
+        accepted += u32::from(accept(&world).await);
+        sleep(Duration::from_millis(200)).await;
+        assert!(accepted < 10, "{:#?}", world.status().await);
+    }
+    assert!(accepted >= 3, "two steps and the way home");
+    let route = world.get("HTTPRoute", "web").await;
+    assert_eq!(route["spec"]["rules"][0]["backendRefs"][1]["weight"], 0);
+}
+
+pub async fn a_virtual_service_of_people_is_stepped_and_put_back(world: World) {
+    definitions::install(&world.client, definitions::istio()).await;
+    let to = |host: &str| json!([{"destination": {"host": host}}]);
+    let legacy = json!({"match": [{"uri": {"prefix": "/legacy"}}], "route": to("legacy")});
+    world
+        .apply(json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": {"name": "web"},
+            "spec": {"hosts": ["web"], "http": [legacy, {"timeout": "5s", "route": to("web")}]},
+        }))
+        .await;
+    let before = world.get("VirtualService", "web").await;
+    let analysis = json!({"metrics": null});
+    let _serin =
+        world.initialized(json!({"provider": "istio", "revertOnDeletion": true, "analysis": analysis})).await;
+    let weight = |route: &Value| route["spec"]["http"][1]["route"][1]["weight"].as_u64();
+    let weights = world.follow("VirtualService", "web", weight).await;
+    world.push("web:v2").await;
+    world.released(1).await;
+    weights.was(&[0, 20, 50, 0]).await;
+    let during = world.get("VirtualService", "web").await;
+    assert_eq!((&during["spec"]["http"][0], &during["spec"]["http"][1]["timeout"]), (&legacy, &json!("5s")));
+
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    let after = world.get("VirtualService", "web").await;
+    assert_eq!(after["spec"], before["spec"]);
+    assert_eq!(after["metadata"].get("annotations"), before["metadata"].get("annotations"));
+}

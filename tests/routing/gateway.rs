@@ -1,0 +1,182 @@
+//! What is particular to the Gateway API.
+
+use serde_json::{Value, json};
+use serin::api::Weight;
+use serin::engine::action::Split;
+
+use crate::rows;
+use crate::support;
+use crate::world::World;
+
+async fn world(row: rows::Row) -> World {
+    World::new(support::real().await, row).await
+}
+
+async fn spec(world: &World) -> Value {
+    world.get(&world.route()).await.data["spec"].clone()
+}
+
+#[tokio::test]
+async fn a_split_counts_once_every_parent_carries_it() {
+    let world = world(rows::gateway()).await;
+    world.set(&Split::home()).await;
+    let route = world.route();
+    let split = Split::weight(Weight::from_percent(10.0).unwrap());
+    world.try_set(&split).await.unwrap();
+
+    let seen = world.seen().await;
+    let why = || async { world.router().pending(&world.canary, &world.seen().await) };
+    assert_eq!(world.split_in(&seen), None, "their word is about the generation before");
+    assert!(why().await.unwrap().contains("has not looked at the HTTPRoute"), "{:?}", why().await);
+
+    world.carry(&route, "False").await;
+    assert_eq!(world.split_in(&world.seen().await), None);
+    assert!(why().await.unwrap().contains("ResolvedRefs is False (Because: The test says so)"));
+
+    // One of the two has nothing to say any more.
+    world.carry(&route, "True").await;
+    let mut parents = world.get(&route).await.data["status"]["parents"].clone();
+    let last = parents.as_array_mut().unwrap().pop().unwrap();
+    let patch = kube::api::Patch::Merge(json!({"status": {"parents": parents}}));
+    world.api(&route).patch_status(&route.name, &Default::default(), &patch).await.unwrap();
+    assert_eq!(last["parentRef"]["name"], "internal");
+    assert_eq!(world.split_in(&world.seen().await), None);
+    assert!(why().await.unwrap().contains("the Gateway infra/internal has said nothing"));
+
+    assert_eq!(world.split().await, Some(split));
+    assert_eq!(why().await, None);
+}
+
+#[tokio::test]
+async fn a_parent_that_never_speaks_is_not_asked_again_and_again() {
+    let world = world(rows::gateway()).await;
+    let split = Split::home();
+    world.try_set(&split).await.unwrap();
+    let (client, count) = crate::world::counted(&world.client);
+    let seen = world.seen().await;
+    world.router().set(&client, &world.subject(), &seen, &split).await.unwrap();
+    assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn within_a_mesh_the_apex_service_is_the_parent() {
+    let mut world = world(rows::gateway_mesh()).await;
+    world.set(&Split::home()).await;
+    let parent = json!([{"group": "", "kind": "Service", "name": "web", "port": 80}]);
+    assert_eq!(spec(&world).await["parentRefs"], parent);
+    world.edit(json!({"service": {"gatewayRefs": [{"kind": "Service", "name": "web", "port": 80}]}})).await;
+    assert_eq!(world.split().await, Some(Split::home()), "the same, in so many words");
+}
+
+#[tokio::test]
+async fn a_route_of_people_keeps_its_parents_unless_the_canary_names_some() {
+    let mut world = world(rows::gateway_mesh()).await;
+    world.create(&world.route(), world.row.before.clone().unwrap()).await;
+    world.set(&Split::home()).await;
+    assert_eq!(spec(&world).await["parentRefs"][0]["name"], "old");
+    world.edit(json!({"service": {"gatewayRefs": [{"name": "new"}]}})).await;
+    world.set(&Split::home()).await;
+    assert_eq!(spec(&world).await["parentRefs"][0]["name"], "new");
+    world.restore().await;
+    assert_eq!(spec(&world).await["parentRefs"][0]["name"], "old");
+}
+
+#[tokio::test]
+async fn what_the_canary_says_of_the_route_is_in_every_rule() {
+    let mut world = world(rows::gateway()).await;
+    world
+        .edit(json!({"service": {
+            "timeout": "1m30s", "backendTimeout": "500ms",
+            "match": [{"uri": {"prefix": "/shop"}, "headers": {"x-zone": {"prefix": "eu-"}}}],
+            "rewrite": {"uri": "/", "type": "ReplacePrefixMatch"},
+            "headers": {"request": {"add": {"x-a": "1"}, "remove": ["x-b"]}, "response": {"set": {"x-c": "2"}}},
+            "mirror": [{"backendRef": {"name": "audit", "port": 80}, "percent": 5}],
+            "corsPolicy": {"allowOrigins": [{"exact": "https://shop.example.com"}], "maxAge": "24h"},
+        }}))
+        .await;
+    let ten = Weight::from_percent(10.0).unwrap();
+    let half = Weight::from_percent(0.5).unwrap();
+    let split =
+        Split { matches: crate::steps::chosen(&world)[..1].into(), mirror: half, ..Split::weight(ten) };
+    world.set(&split).await;
+    let rules = spec(&world).await["rules"].clone();
+    let [first, last] = [&rules[0], &rules[1]];
+    for rule in [first, last] {
+        assert_eq!(rule["timeouts"], json!({"request": "1m30s", "backendRequest": "500ms"}));
+        assert_eq!(rule["matches"][0]["path"]["value"], "/shop");
+        let kinds: Vec<_> =
+            rule["filters"].as_array().unwrap()[..5].iter().map(|filter| filter["type"].clone()).collect();
+        assert_eq!(
+            kinds,
+            ["RequestHeaderModifier", "ResponseHeaderModifier", "URLRewrite", "RequestMirror", "CORS"]
+        );
+        let names: Vec<_> =
+            rule["backendRefs"].as_array().unwrap().iter().map(|b| b["name"].clone()).collect();
+        assert_eq!(names, ["web-primary", "web-canary"]);
+    }
+    let weights =
+        |rule: &Value| (rule["backendRefs"][0]["weight"].clone(), rule["backendRefs"][1]["weight"].clone());
+    assert_eq!(weights(first), (json!(0), json!(100)));
+    assert_eq!(weights(last), (json!(90), json!(10)));
+    assert_eq!(first["matches"][0]["headers"].as_array().unwrap().len(), 2, "{first}");
+    let mirror = &last["filters"][5]["requestMirror"];
+    assert_eq!(mirror["fraction"], json!({"numerator": 50, "denominator": 10000}));
+    assert_eq!(mirror["backendRef"]["name"], "web-canary");
+}
+
+#[tokio::test]
+async fn grpc_has_a_route_of_its_own_unless_only_http_can_say_it() {
+    let mut world = world(rows::gateway_grpc()).await;
+    let grpc = world.route();
+    assert_eq!(grpc.kind.kind, "GRPCRoute");
+    world.set(&Split::home()).await;
+    world.edit(json!({"service": {"timeout": "10s"}})).await;
+    let http = world.route();
+    assert_eq!(http.kind.kind, "HTTPRoute");
+    assert_eq!(world.split().await, None);
+    world.set(&Split::home()).await;
+    assert!(world.find(&http).await.is_some() && world.find(&grpc).await.is_none(), "one follows the other");
+    world.edit(json!({"service": {"timeout": null, "portName": "http"}})).await;
+    assert_eq!(world.route().kind.kind, "HTTPRoute");
+    world.edit(json!({"service": {"appProtocol": "grpc"}})).await;
+    assert_eq!(world.route().kind.kind, "GRPCRoute");
+    world.restore().await;
+    assert!(world.find(&http).await.is_none(), "what was left behind is taken away as well");
+}
+
+/// Rules of the definition, which the local server must know as well.
+#[tokio::test]
+async fn both_servers_refuse_the_same_routes() {
+    let parent = json!({"name": "public"});
+    let rewrite = json!({"type": "URLRewrite", "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}});
+    let exact = json!([{"path": {"type": "Exact", "value": "/shop"}}]);
+    let mirror =
+        json!({"backendRef": {"name": "audit", "port": 80}, "percent": 5, "fraction": {"numerator": 1}});
+    let bad = [
+        json!({"parentRefs": [parent, parent]}),
+        json!({"rules": [{"filters": [rewrite], "matches": exact}]}),
+        json!({"rules": [{"filters": [{"type": "RequestMirror", "requestMirror": mirror}]}]}),
+        json!({"rules": [{"filters": [{"type": "CORS"}]}]}),
+        json!({"rules": [{"matches": [{"path": {"type": "PathPrefix", "value": "shop"}}]}]}),
+        json!({"rules": [{"matches": [{"path": {"type": "Exact", "value": "/a b"}}]}]}),
+        json!({"rules": [{"backendRefs": [{"name": "web"}]}]}),
+        json!({"rules": [{"timeouts": {"request": "1s", "backendRequest": "2s"}}]}),
+        json!({"rules": (0..16).map(|_| json!({"matches": (0..9).map(|at| json!({"headers": [{"name": "a", "value": at.to_string()}]})).collect::<Vec<_>>()})).collect::<Vec<_>>()}),
+    ];
+    let good = json!({"parentRefs": [parent], "rules": [{"filters": [rewrite], "timeouts": {"request": "2s", "backendRequest": "1s"}}]});
+    let real = World::new(support::real().await, rows::gateway()).await;
+    let local = World::new(support::local().await, rows::gateway()).await;
+    for (at, spec) in bad.into_iter().chain([good]).enumerate() {
+        let mut answers = Vec::new();
+        for world in [&real, &local] {
+            let route = world.route();
+            let body = json!({"apiVersion": route.kind.api_version, "kind": "HTTPRoute",
+                "metadata": {"name": format!("route-{at}")}, "spec": spec});
+            let new = serde_json::from_value(body).unwrap();
+            let answer = world.api(&route).create(&Default::default(), &new).await;
+            answers.push(answer.map(|_| ()).map_err(|error| error.to_string()));
+        }
+        assert_eq!(answers[0], answers[1], "{spec}");
+        assert_eq!(answers[0].is_ok(), at == 9, "{spec}: {:?}", answers[0]);
+    }
+}

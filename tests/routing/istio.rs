@@ -1,0 +1,133 @@
+//! What is particular to Istio.
+
+use serde_json::{Value, json};
+use serin::api::Weight;
+use serin::engine::Plan;
+use serin::engine::action::Split;
+use serin::routing::ObjectName;
+
+use crate::rows;
+use crate::steps::chosen;
+use crate::support;
+use crate::world::{World, written};
+
+async fn world(row: rows::Row) -> World {
+    World::new(support::real().await, row).await
+}
+
+async fn spec(world: &World) -> Value {
+    world.get(&world.route()).await.data["spec"].clone()
+}
+
+fn rule(world: &World, name: &str) -> ObjectName {
+    let objects = world.router().objects(&world.canary);
+    let named = |object: &ObjectName| object.kind.kind == "DestinationRule" && object.name == name;
+    objects.into_iter().find(named).expect("a DestinationRule")
+}
+
+#[tokio::test]
+async fn a_rule_for_each_service_has_the_policy_and_no_subsets() {
+    let mut world = world(rows::istio()).await;
+    world.edit(json!({"service": {"trafficPolicy": {"tls": {"mode": "ISTIO_MUTUAL"}}}})).await;
+    world.set(&Split::home()).await;
+    for name in ["web-primary", "web-canary"] {
+        let live = world.get(&rule(&world, name)).await;
+        assert_eq!(
+            live.data["spec"],
+            json!({"host": name, "trafficPolicy": {"tls": {"mode": "ISTIO_MUTUAL"}}})
+        );
+    }
+    world.edit(json!({"service": {"trafficPolicy": null}})).await;
+    assert_eq!(world.split().await, None, "the policy is one too many");
+    world.set(&Split::home()).await;
+    assert_eq!(world.get(&rule(&world, "web-canary")).await.data["spec"], json!({"host": "web-canary"}));
+}
+
+#[tokio::test]
+async fn hosts_and_gateways_are_those_of_the_canary_or_of_people() {
+    let mut world = world(rows::istio()).await;
+    world.set(&Split::home()).await;
+    assert_eq!(
+        (&spec(&world).await["hosts"], &spec(&world).await["gateways"]),
+        (&json!(["web"]), &json!(["mesh"]))
+    );
+    world
+        .edit(json!({"service": {"hosts": ["shop.example.com"], "gateways": ["infra/public", "mesh"]}}))
+        .await;
+    world.set(&Split::home()).await;
+    assert_eq!(spec(&world).await["hosts"], json!(["shop.example.com", "web"]));
+    assert_eq!(spec(&world).await["gateways"], json!(["infra/public", "mesh"]));
+    world.edit(json!({"service": {"hosts": null, "gateways": null, "delegation": true}})).await;
+    world.set(&Split::home()).await;
+    assert_eq!((spec(&world).await.get("hosts"), spec(&world).await.get("gateways")), (None, None));
+    world.restore().await;
+
+    let theirs = world.create(&world.route(), world.row.before.clone().unwrap()).await;
+    world.edit(json!({"service": {"delegation": false}})).await;
+    world.set(&Split::weight(Weight::FULL)).await;
+    assert_eq!(spec(&world).await["hosts"], theirs.data["spec"]["hosts"]);
+    assert_eq!(spec(&world).await.get("gateways"), None, "they had none, and none were asked for");
+    world.restore().await;
+    assert_eq!(written(&world.get(&world.route()).await), written(&theirs));
+}
+
+#[tokio::test]
+async fn what_the_canary_says_of_the_route_is_in_every_route() {
+    let mut world = world(rows::istio()).await;
+    let retries = json!({"attempts": 3, "perTryTimeout": "1s", "retryOn": "5xx"});
+    let cors = json!({"allowOrigins": [{"regex": ".*"}], "maxAge": "24h"});
+    let headers = json!({"request": {"add": {"x-a": "1"}}, "response": {"remove": ["x-b"]}});
+    world
+        .edit(json!({"service": {
+            "timeout": "1m30s", "retries": retries, "corsPolicy": cors, "headers": headers,
+            "match": [{"uri": {"prefix": "/shop"}}], "rewrite": {"uri": "/"},
+        }}))
+        .await;
+    let ten = Weight::from_percent(10.0).unwrap();
+    let split = Split { matches: chosen(&world), mirror: ten, ..Split::weight(ten) };
+    world.set(&split).await;
+    let routes = spec(&world).await["http"].clone();
+    let [first, last] = [&routes[0], &routes[1]];
+    for route in [first, last] {
+        assert_eq!(route["timeout"], "90s");
+        assert_eq!((&route["retries"], &route["corsPolicy"], &route["headers"]), (&retries, &cors, &headers));
+        assert_eq!(
+            (&route["match"][0]["uri"], &route["rewrite"]),
+            (&json!({"prefix": "/shop"}), &json!({"uri": "/"}))
+        );
+    }
+    let weights = |route: &Value| (route["route"][0]["weight"].clone(), route["route"][1]["weight"].clone());
+    assert_eq!(weights(first), (json!(0), json!(100)));
+    assert_eq!(weights(last), (json!(90), json!(10)));
+    assert!(first["match"][0]["headers"]["cookie"].is_object() && first.get("mirror").is_none());
+    assert_eq!(first["match"][1]["uri"], json!({"prefix": "/beta"}), "the narrower of two counts");
+    assert_eq!(
+        (&last["mirror"], &last["mirrorPercentage"]),
+        (&json!({"host": "web-canary"}), &json!({"value": 10}))
+    );
+}
+
+#[tokio::test]
+async fn a_port_without_http_has_a_route_without_conditions() {
+    let mut world = world(rows::istio_tcp()).await;
+    world.set(&Split::weight(Weight::from_percent(10.0).unwrap())).await;
+    let live = spec(&world).await;
+    assert!(live.get("http").is_none() && live["tcp"][0]["route"][1]["weight"] == 10, "{live}");
+    let refused =
+        |world: &World| world.router().check(&world.canary, &Plan::try_from(&world.canary).expect("a plan"));
+    refused(&world).unwrap();
+    world.edit(json!({"service": {"match": [{"uri": {"prefix": "/"}}]}})).await;
+    assert!(refused(&world).unwrap_err().to_string().contains("spec.service.match"));
+    world.edit(json!({"service": {"match": [{"port": 4000}], "appProtocol": "mysql"}})).await;
+    refused(&world).unwrap();
+    world.set(&Split::home()).await;
+    assert_eq!(spec(&world).await["tcp"][0]["match"], json!([{"port": 4000}]));
+}
+
+#[tokio::test]
+async fn who_delegates_has_the_hosts() {
+    let mut world = world(rows::istio()).await;
+    world.edit(json!({"service": {"delegation": true, "hosts": ["shop.example.com"]}})).await;
+    let refused = world.router().check(&world.canary, &Plan::try_from(&world.canary).expect("a plan"));
+    assert!(refused.unwrap_err().to_string().contains("remove hosts and gateways"));
+}
