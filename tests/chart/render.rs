@@ -5,8 +5,14 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const EVERYTHING: [&str; 3] =
-    ["metrics.serviceMonitor.enabled=true", "metrics.flagger=true", "image.digest="];
+const EVERYTHING: [&str; 6] = [
+    "metrics.serviceMonitor.enabled=true",
+    "metrics.flagger=true",
+    "image.digest=",
+    "gatewayApi=true",
+    "istio=true",
+    "appMesh=true",
+];
 const NOTHING: [&str; 11] = [
     "replicas=1",
     "configTracking=false",

@@ -7,10 +7,14 @@ use serde_json::Value;
 use crate::support::chart::Manifests;
 
 /// Rights that no request shows to be used, and why they are needed.
-const UNSEEN: [(&str, &str, &str); 1] = [
+const UNSEEN: [(&str, &str, &str); 3] = [
     // Asked for by the API server itself when an object is written whose owner
     // reference blocks the Canary's deletion.
     ("serin.dev", "canaries/finalizers", "update"),
+    // For a Canary that cannot be read, which this Serin's own definition
+    // refuses.
+    ("serin.dev", "canaries", "get"),
+    ("serin.dev", "canaries/status", "patch"),
 ];
 
 /// One verb on one resource, in one namespace or in all.

@@ -105,6 +105,7 @@ async fn what_is_switched_off_is_not_asked_for() {
         "selectorLabels={app,name}",
         "includeLabelPrefix={team/}",
         "concurrency=4",
+        "maxReleases=8",
         "metrics.flagger=true",
     ];
     let manifests = install(cluster, "serin-plain", &set).await;
