@@ -24,6 +24,7 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
+pub use real::Extras;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.
@@ -33,7 +34,15 @@ pub const NODE: &str = "node-1";
 pub async fn real() -> &'static Cluster {
     // A start that failed is not tried again by each of a hundred tests.
     static REAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
-    REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+    REAL.get_or_init(|| real::start(Extras::default()))
+        .await
+        .as_ref()
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Another one, with more than the usual; it ends when dropped.
+pub async fn real_with(extras: Extras) -> Cluster {
+    real::start(extras).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// `serin::local` with its controllers, in this process and served on loopback.
@@ -70,6 +79,14 @@ impl Cluster {
     /// Names an administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.join("kubeconfig")
+    }
+
+    /// Names one of the users that the cluster was started with.
+    pub fn kubeconfig_of(&self, user: &str) -> PathBuf {
+        let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
+        let file = format!("kubeconfig-{user}");
+        self.folder.write(&file, &text.replace(real::ADMIN_TOKEN, user));
+        self.folder.join(&file)
     }
 
     /// A client's connections live on the runtime that made it and every test
@@ -133,6 +150,7 @@ pub enum Part {
     Kubernetes,
     Prometheus,
     Flagger,
+    FlaggerController,
     ArgoRollouts,
     Osm,
 }
@@ -144,6 +162,7 @@ impl std::fmt::Display for Part {
             Part::Kubernetes => "kubernetes",
             Part::Prometheus => "prometheus",
             Part::Flagger => "flagger",
+            Part::FlaggerController => "flagger-controller",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
         })
@@ -164,7 +183,7 @@ impl Part {
             Part::Prometheus => {
                 (include_str!("../../testbed/prometheus/go.mod"), "github.com/prometheus/prometheus")
             }
-            Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
+            Part::Flagger | Part::FlaggerController => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
         };
