@@ -3,8 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-
 use super::support::{self, Child, Folder, Part};
 
 pub enum Contender {
@@ -14,8 +12,7 @@ pub enum Contender {
 
 impl Contender {
     pub fn flagger() -> Contender {
-        let program = support::program(Part::FlaggerController, "flagger");
-        Contender::Flagger { program: program.unwrap_or_else(|error| panic!("{error}")) }
+        Contender::Flagger { program: brought(Part::FlaggerController, "flagger") }
     }
 
     /// Also of its user.
@@ -33,10 +30,11 @@ impl Contender {
         }
     }
 
-    pub fn definitions(&self) -> Vec<CustomResourceDefinition> {
+    /// Its custom resource definitions.
+    pub fn definitions(&self) -> PathBuf {
         match self {
-            Contender::Serin => serin::api::crds(),
-            Contender::Flagger { .. } => definitions(Part::Flagger, "artifacts/flagger/crd.yaml"),
+            Contender::Serin => Path::new(env!("CARGO_MANIFEST_DIR")).join("crds"),
+            Contender::Flagger { .. } => brought(Part::Flagger, "artifacts/flagger/crd.yaml"),
         }
     }
 
@@ -71,11 +69,9 @@ impl Contender {
     }
 }
 
-/// What a part of the testbed brings to be installed.
-pub fn definitions(part: Part, file: &str) -> Vec<CustomResourceDefinition> {
-    let path = support::program(part, file).unwrap_or_else(|error| panic!("{error}"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+/// Where a part of the testbed has a file.
+pub fn brought(part: Part, file: &str) -> PathBuf {
+    support::program(part, file).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A controller that runs; it ends when dropped.

@@ -1,20 +1,21 @@
 //! One controller with so many canaries: prepare, idle, release, clear up.
 
+use std::ffi::OsStr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Client;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
-use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::audit::{self, Audit, Requests};
-use super::contender::{Contender, Process, definitions};
+use super::contender::{Contender, Process, brought};
 use super::eye::{Eye, Moments, name};
 use super::support::{Cluster, Part};
 
@@ -49,11 +50,16 @@ impl Stage {
     pub async fn set(cluster: &'static Cluster, audit: Audit) -> Stage {
         let client = cluster.client().await;
         let stage = Stage { cluster, client, audit };
-        let all = [Contender::Serin.definitions(), Contender::flagger().definitions()];
-        let splits = definitions(Part::Osm, "smi_traffic_split.yaml");
-        for definition in all.into_iter().flatten().chain(splits) {
-            stage.install(definition).await;
+        let splits = brought(Part::Osm, "smi_traffic_split.yaml");
+        for file in [Contender::Serin.definitions(), Contender::flagger().definitions(), splits] {
+            stage.kubectl([
+                "apply".as_ref(),
+                "--server-side".as_ref(),
+                "--filename".as_ref(),
+                file.as_os_str(),
+            ]);
         }
+        stage.kubectl(["wait", "--for=condition=Established", "--timeout=60s", "crds", "--all"]);
         stage
     }
 
@@ -112,15 +118,11 @@ impl Stage {
         lost.for_each(|line| println!("WARNING: some requests were not counted: {line}"));
     }
 
-    async fn install(&self, definition: CustomResourceDefinition) {
-        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
-        let name = definition.name_any();
-        api.create(&PostParams::default(), &definition)
-            .await
-            .unwrap_or_else(|error| panic!("{name}: {error}"));
-        let established = kube::runtime::conditions::is_crd_established();
-        let waited = kube::runtime::wait::await_condition(api, &name, established).await;
-        waited.unwrap_or_else(|error| panic!("{name}: {error}"));
+    fn kubectl(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) {
+        let mut kubectl = Command::new(brought(Part::Kubernetes, "kubectl"));
+        let done = kubectl.env("KUBECONFIG", self.cluster.kubeconfig()).args(arguments).output();
+        let done = done.expect("kubectl runs");
+        assert!(done.status.success(), "kubectl: {}", String::from_utf8_lossy(&done.stderr));
     }
 
     async fn create_namespace(&self, name: &str) {

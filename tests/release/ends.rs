@@ -117,7 +117,7 @@ pub async fn a_canary_that_comes_back_begins_anew(world: World) {
 #[tokio::test(start_paused = true)]
 async fn a_release_costs_a_few_requests() {
     let world = World::new().await;
-    let _serin = world.initialized(json!({"analysis": {"stepWeights": [10, 30, 60]}})).await;
+    let _serin = world.initialized(json!({"analysis": {"interval": "10s", "stepWeights": [10, 30, 60]}})).await;
     let _traffic = world.traffic();
     let before = world.requests().len();
     world.push("web:v2").await;

@@ -87,7 +87,8 @@ pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
     world.apply(D, "web", deployment("web", "web:3")).await;
     world.promote(&workload).await;
     assert_eq!(world.get(D, "web-primary").await["metadata"]["annotations"][applied], "{}");
-    let error = workload.promote(&world.client, &first, known).await.unwrap_err();
+    let behind = Known { target: Some(&target), primary: None };
+    let error = workload.promote(&world.client, &first, behind).await.unwrap_err();
     assert!(matches!(&error, Error::TargetMoved { .. }), "{error}");
 }
 
