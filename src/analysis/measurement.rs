@@ -159,7 +159,26 @@ impl Histogram {
     pub fn slower_than(&self, bound: u64) -> Option<Counts> {
         self.buckets.get(&bound).map(|&within| Counts::of_good(within, self.total))
     }
+
+    /// The duration in milliseconds that this share of requests stayed within,
+    /// read off as Prometheus does: straight lines between bounds, and the last
+    /// bound for whatever lies beyond it. Nothing without requests.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = share * self.total as f64;
+        let (mut from, mut before) = (0.0, 0);
+        for (&bound, &within) in self.buckets.iter().filter(|_| self.total > 0) {
+            if within > before && within as f64 >= rank {
+                let part = (rank - before as f64) / (within - before) as f64;
+                return Some((from + (bound as f64 - from) * part) / 1e3);
+            }
+            (from, before) = (bound as f64, within);
+        }
+        (self.total > 0 && !self.buckets.is_empty()).then_some(from / 1e3)
+    }
 }
+
+/// Slow is what this share of requests is faster than.
+pub const SLOW: f64 = 0.99;
 
 /// How much a counter grew over its successive raw values. A value below the
 /// one before it is a new start: all of it is growth.
@@ -243,6 +262,32 @@ mod tests {
         assert_eq!(Histogram::cumulative([(0.1, 1)]), Err(HistogramError::NoTotal));
         assert_eq!(Histogram::cumulative([(-0.1, 1)]), Err(HistogramError::Bound(-0.1)));
         assert!(Histogram::cumulative([(f64::NAN, 1)]).is_err());
+    }
+
+    #[track_caller]
+    fn check_quantile(buckets: &[(f64, u64)], total: u64, share: f64, milliseconds: Option<f64>) {
+        let buckets = buckets.iter().copied().chain([(f64::INFINITY, total)]);
+        let found = Histogram::cumulative(buckets).unwrap().quantile(share);
+        let near = found.zip(milliseconds).is_none_or(|(found, expected)| (found - expected).abs() < 1e-9);
+        assert!(found.is_some() == milliseconds.is_some() && near, "{found:?} is not {milliseconds:?}");
+    }
+
+    #[test]
+    fn a_quantile_is_read_off_between_two_bounds() {
+        check_quantile(&[(0.1, 50), (0.2, 100)], 100, 0.99, Some(198.0));
+        check_quantile(&[(0.1, 50), (0.2, 100)], 100, 0.25, Some(50.0));
+        check_quantile(&[(0.1, 0), (0.2, 0), (0.4, 10)], 10, 0.5, Some(300.0));
+    }
+
+    #[test]
+    fn beyond_the_last_bound_a_quantile_is_the_last_bound() {
+        check_quantile(&[(0.1, 50), (0.2, 60)], 100, 0.99, Some(200.0));
+    }
+
+    #[test]
+    fn of_no_requests_there_is_no_quantile() {
+        check_quantile(&[(0.1, 0)], 0, 0.99, None);
+        check_quantile(&[], 10, 0.99, None);
     }
 
     proptest! {

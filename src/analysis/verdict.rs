@@ -73,7 +73,11 @@ impl Verdict {
     }
 
     pub(crate) fn no_data() -> Self {
-        Self::inconclusive(Doubt::NoData, Arms::default(), "no data: the provider has nothing to tell")
+        Self::inconclusive(
+            Doubt::NoData,
+            Arms::default(),
+            "no data: the query has no answer, as when there is no traffic",
+        )
     }
 
     pub(crate) fn unavailable(why: &str) -> Self {

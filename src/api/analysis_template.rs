@@ -48,7 +48,8 @@ pub struct AnalysisTemplateSpec {
 
     /// A query with one value as its answer, in the language of the provider.
     /// Between `{{` and `}}` it may use `name` (of the Canary), `namespace`,
-    /// `target`, `service`, `ingress`, `route`, `interval` and
+    /// `target` (the workload; of the primary `NAME-primary`), `arm` (`canary`
+    /// or `primary`), `service`, `ingress`, `route`, `interval` and
     /// `variables.NAME`. For example, in percent:
     ///
     /// ```text
@@ -68,7 +69,8 @@ pub struct AnalysisTemplateSpec {
 
     /// A query whose answer is a histogram: one cumulative count per upper
     /// bound `le`. The `sequential` judge compares the whole distribution, not
-    /// one percentile. For example:
+    /// one percentile. It is asked once for each arm, which `{{ target }}` or
+    /// `{{ arm }}` tells apart. For example:
     ///
     /// ```text
     /// sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
@@ -208,6 +210,8 @@ pub enum MetricProviderType {
 }
 
 /// A metric as counts of requests. Queries give cumulative counters, not rates.
+/// They are asked once for each arm, and tell them apart by `{{ target }}` or
+/// `{{ arm }}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = ("has(self.good) != has(self.bad)",

@@ -75,6 +75,12 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 
+    /// How many releases may be under way at a time, over all Canaries; others
+    /// wait for their turn, those that came first go first [default: any number]
+    #[arg(long, env = "SERIN_MAX_RELEASES", value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_releases: Option<u32>,
+
     /// Share the work with other replicas in the same namespace: each holds a
     /// fair share of the Canaries, and takes over from one that ends. Without
     /// this flag only one may run
@@ -146,6 +152,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         metrics_server: args.metrics_server,
         home: home.clone(),
         concurrency: args.concurrency.into(),
+        max_releases: args.max_releases,
         workload: workload::Options {
             prefixes: args.include_label_prefix,
             identities: args.selector_labels,

@@ -24,6 +24,7 @@ use super::{
     CanaryName,
     index::Index,
     table::{Key, Table, differ},
+    turns::Turns,
     vitals::Vitals,
     wake::Waker,
 };
@@ -53,6 +54,7 @@ pub struct Caches {
     watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
     index: Arc<Index>,
     waker: Waker,
+    turns: Arc<Turns>,
     vitals: Arc<Vitals>,
 }
 
@@ -81,6 +83,7 @@ impl Caches {
         namespaces: &[String],
         index: Arc<Index>,
         waker: Waker,
+        turns: Arc<Turns>,
         vitals: Arc<Vitals>,
     ) -> Self {
         let scopes = match namespaces {
@@ -96,6 +99,7 @@ impl Caches {
             watched: Mutex::default(),
             index,
             waker,
+            turns,
             vitals,
         }
     }
@@ -104,16 +108,32 @@ impl Caches {
     pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
         let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
-            let waker = self.waker.clone();
-            let wake = move |(namespace, name): Key| waker.wake(CanaryName { namespace, name });
+            let (canaries, turns, waker) =
+                (Arc::clone(&self.canaries), Arc::clone(&self.turns), self.waker.clone());
+            let tell = move |(namespace, name): Key| {
+                let canary = CanaryName { namespace, name };
+                count_release(&canaries, &turns, &canary);
+                waker.wake(canary);
+            };
             let stream = watcher(self.canaries_in(scope), watcher::Config::default());
             let (table, sync) = (Arc::clone(&self.canaries), sync.clone());
-            spawn(stream, (trim_canary, differ), scope.clone(), table, sync, wake)
+            spawn(stream, (trim_canary, differ), scope.clone(), table, sync, tell)
         };
         self.scopes.iter().map(follow).collect()
     }
 
-    /// Takes in every known Canary as it is now: the watch may be behind.
+    /// Until the first lists of Canaries have come.
+    pub async fn know_canaries(&self) -> Result<(), Unsynced> {
+        self.canaries_sync.done("canaries").await
+    }
+
+    /// A Canary that was written may be under way by now, or not any more.
+    pub fn count_release(&self, canary: &CanaryName) {
+        count_release(&self.canaries, &self.turns, canary);
+    }
+
+    /// Takes in every known Canary as it is now: the watch may be behind, and
+    /// will tell nothing new then.
     pub async fn refresh_canaries(&self) -> kube::Result<()> {
         for scope in &self.scopes {
             let api = self.canaries_in(scope);
@@ -122,7 +142,11 @@ impl Caches {
                 let page = api.list(&params).await?;
                 for mut canary in page.items {
                     trim_canary(&mut canary);
-                    self.canaries.put_answer(canary);
+                    let name = CanaryName::of(&canary);
+                    if self.canaries.put_answer(canary) {
+                        self.count_release(&name);
+                        self.waker.wake(name);
+                    }
                 }
                 match page.metadata.continue_ {
                     Some(token) if !token.is_empty() => params = params.continue_token(&token),
@@ -143,12 +167,7 @@ impl Caches {
     /// Makes sure that a kind is watched, and that its first list has come.
     pub async fn need(&self, kind: &ApiResource) -> Result<(), Unsynced> {
         let sync = self.watched(kind).sync.clone();
-        let mut missing = sync.missing.subscribe();
-        let synced = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
-        match synced {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(Unsynced { kind: kind.plural.clone(), trouble: sync.trouble.lock().clone() }),
-        }
+        sync.done(&kind.plural).await
     }
 
     /// First lists that have not come yet. A kind that cannot be listed is the
@@ -313,6 +332,23 @@ impl Sync {
 
     fn is_done(&self) -> bool {
         *self.missing.borrow() == 0
+    }
+
+    async fn done(&self, kind: &str) -> Result<(), Unsynced> {
+        let mut missing = self.missing.subscribe();
+        let done = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
+        match done {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(Unsynced { kind: kind.to_owned(), trouble: self.trouble.lock().clone() }),
+        }
+    }
+}
+
+fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, canary: &CanaryName) {
+    if turns.are_limited() {
+        let row = canaries.get(&canary.namespace, &canary.name);
+        let readable = row.as_ref().and_then(|row| row.0.as_ref().ok());
+        turns.see(canary, readable.and_then(|canary| canary.status.as_ref()));
     }
 }
 

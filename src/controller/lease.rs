@@ -85,6 +85,10 @@ impl Fence {
         Self(None)
     }
 
+    pub fn is_open(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Closed everywhere until its keeper says otherwise.
     pub fn kept(shards: u32) -> (Self, Keeper) {
         let shards = vec![Hold::None; shards as usize];

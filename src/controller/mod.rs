@@ -36,11 +36,14 @@ mod observe;
 mod reconcile;
 mod record;
 pub mod replica;
+mod reroute;
 mod round;
 mod shards;
 mod table;
 mod tell;
+mod turns;
 mod understand;
+mod unreadable;
 pub mod vitals;
 mod wake;
 
@@ -73,6 +76,7 @@ use index::Index;
 use lease::Fence;
 use replica::Claim;
 use round::Round;
+use turns::Turns;
 use vitals::Vitals;
 use wake::{CanaryName, Waker};
 
@@ -89,6 +93,8 @@ pub struct Options {
     pub home: String,
     /// How many Canaries are worked on at a time.
     pub concurrency: usize,
+    /// How many releases may be under way at a time; any number if none.
+    pub max_releases: Option<u32>,
     pub workload: workload::Options,
     /// Where it counts what it does and shows that it does.
     pub vitals: Arc<Vitals>,
@@ -102,6 +108,7 @@ impl Default for Options {
             metrics_server: None,
             home: "default".to_owned(),
             concurrency: 32,
+            max_releases: None,
             workload: workload::Options::default(),
             vitals: Arc::default(),
         }
@@ -146,6 +153,7 @@ struct Shared {
     outbox: Outbox,
     index: Arc<Index>,
     caches: Caches,
+    turns: Arc<Turns>,
     desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
     waker: Waker,
     fence: Fence,
@@ -169,8 +177,15 @@ impl Controller {
         let vitals = Arc::clone(&options.vitals);
         let outbox =
             notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
-        let caches =
-            Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone(), vitals);
+        let turns = Arc::new(Turns::new(options.max_releases, waker.clone()));
+        let caches = Caches::new(
+            client.clone(),
+            &options.namespaces,
+            Arc::clone(&index),
+            waker.clone(),
+            Arc::clone(&turns),
+            vitals,
+        );
         let shared = Shared {
             client,
             clock,
@@ -182,6 +197,7 @@ impl Controller {
             outbox: Outbox::new(outbox)?,
             index,
             caches,
+            turns,
             desks: Mutex::default(),
             waker,
             beside: fence.holds().iter().map(|_| Beside::default()).collect(),

@@ -53,6 +53,9 @@ pub async fn observe(
 ) -> Result<Seen, Error> {
     let Understood { canary, workload, router, .. } = understood;
     let caches = &shared.caches;
+    if shared.turns.are_limited() {
+        caches.know_canaries().await?;
+    }
     follow(shared, name, understood, None).await?;
     let target = caches.workload(workload.kind(), &name.namespace, workload.target_name());
     if target.is_some() {
@@ -100,6 +103,7 @@ pub async fn observe(
         answers,
         measured,
         commands: annotations::commands(canary),
+        // Counted when it is decided.
         other_releases: 0,
         release_cap: None,
     };

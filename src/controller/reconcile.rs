@@ -8,8 +8,9 @@ use kube::core::DeserializeGuard;
 use super::{
     CanaryName, Shared, act,
     desk::Desk,
-    measure, observe, record,
+    measure, observe, record, reroute,
     understand::{self, Refused, Understood, understand},
+    unreadable,
 };
 use crate::{
     api::{Canary, CanaryStatus},
@@ -19,12 +20,16 @@ use crate::{
 /// At which step it failed; the Canary is tried again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error("a Canary that cannot be read: {0}")]
+    Unreadable(#[from] unreadable::Error),
     #[error("understand: {0}")]
     Understand(understand::Error),
     #[error("observe: {0}")]
     Observe(#[from] observe::Error),
     #[error("act: {0}")]
     Act(#[from] act::Error),
+    #[error("leave the old route: {0}")]
+    Reroute(#[from] reroute::Error),
     #[error("record: {0}")]
     Record(#[from] record::Error),
 }
@@ -45,7 +50,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
     let canary = match &*canary {
         DeserializeGuard(Ok(canary)) => canary,
         DeserializeGuard(Err(invalid)) => {
-            tracing::warn!(canary = %name, error = %invalid, "a Canary cannot be read; it is left alone");
+            unreadable::stall(shared, name, invalid).await?;
             return Ok(None);
         }
     };
@@ -59,7 +64,12 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         Err(error) => return Err(Error::Understand(error)),
     };
     act::keep_finalizer(shared, canary).await?;
-    carry_on(shared, name, &desk, canary, &status, &understood).await
+    let done = carry_on(shared, name, &desk, canary, &status, &understood).await;
+    if done.is_err() {
+        // What was decided may not have come to be.
+        shared.caches.count_release(name);
+    }
+    done
 }
 
 /// What was seen to take effect as it was written is followed at once by what
@@ -75,14 +85,16 @@ async fn carry_on(
     let (mut done, mut rounds) = (None::<Decision>, MORE_ROUNDS);
     loop {
         let present = done.as_ref().map_or(status, |done| &done.status);
-        let seen = match observe::observe(shared, name, understood, present, desk).await {
+        let mut seen = match observe::observe(shared, name, understood, present, desk).await {
             Ok(seen) => seen,
             Err(observe::Error::Refused(refusal)) if done.is_none() => {
                 return refuse(shared, desk, canary, status, Refused::from(refusal)).await;
             }
             Err(error) => return give_up(shared, desk, canary, status, done, error.into()).await,
         };
-        let mut decision = engine::decide(&understood.plan, present, &seen.observed, shared.clock.now());
+        let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
+            engine::decide(&understood.plan, present, observed, shared.clock.now())
+        });
         if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
             if error.is_final() && done.is_none() {
                 let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
@@ -99,6 +111,7 @@ async fn carry_on(
             done = Some(decision);
             continue;
         }
+        decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
         record::record(shared, desk, canary, status, &decision).await?;
         measure::begin(shared, desk, understood, &seen, &decision.status);
         return Ok(decision.wake.map(|(at, _)| at));

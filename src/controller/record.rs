@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use jiff::SignedDuration;
 use kube::{
     Api, ResourceExt as _,
     api::PostParams,
@@ -11,7 +12,7 @@ use kube::{
 
 use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell};
 use crate::{
-    api::{Canary, CanaryStatus},
+    api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
     workload::FIELD_MANAGER,
 };
@@ -33,22 +34,47 @@ pub async fn record(
     status: &CanaryStatus,
     decision: &Decision,
 ) -> Result<(), Error> {
-    if is_worth_writing(status, &decision.status) {
+    let told = canary.status.as_ref();
+    if is_worth_writing(told, status, &decision.status) {
         shared.fence.check(&CanaryName::of(canary))?;
         write_status(shared, desk, canary, &decision.status).await?;
         shared.options.vitals.released(canary, &status.history, &decision.status.history);
+    } else if *status != decision.status {
+        desk.wrote_status(decision.status.clone(), told.cloned().unwrap_or_default());
     }
     tell(shared, canary, &decision.status, &decision.report);
     Ok(())
 }
 
+/// People read the numbers of metrics too; they get none older than this.
+const KEPT_BACK: SignedDuration = SignedDuration::from_mins(1);
+
 /// That a deadline has come, and nothing followed yet, is said together with
-/// what follows.
-fn is_worth_writing(before: &CanaryStatus, after: &CanaryStatus) -> bool {
-    if after.next_deadline.is_some() || before.next_deadline.is_none() {
-        return before != after;
+/// what follows. And what a glance at the metrics adds stays on the desk for a
+/// while if no verdict changes: should it get lost, it is measured again.
+fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
+    let mut after = after.clone();
+    let why = |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
+    if after.next_deadline.is_none() || why(&after) == why(before) {
+        after.next_deadline.clone_from(&before.next_deadline);
     }
-    *before != CanaryStatus { next_deadline: before.next_deadline.clone(), ..after.clone() }
+    if let (Some(after), Some(before)) = (&mut after.step, &before.step) {
+        after.looks = before.looks;
+    }
+    for metric in &mut after.metrics {
+        let same = |held: &&MetricStatus| held.name == metric.name;
+        let told = told.and_then(|told| told.metrics.iter().find(same)).and_then(|told| told.at.as_ref());
+        let is_old =
+            told.zip(metric.at.as_ref()).is_some_and(|(told, at)| at.0.duration_since(told.0) > KEPT_BACK);
+        if let Some(before) = before.metrics.iter().find(same)
+            && before.verdict == metric.verdict
+            && (before.failures, before.inconclusives) == (metric.failures, metric.inconclusives)
+            && !is_old
+        {
+            metric.clone_from(before);
+        }
+    }
+    after != *before
 }
 
 /// The version makes sure that nothing was decided on what has changed since.
@@ -74,6 +100,7 @@ async fn write_status(
             written.metadata.managed_fields = None;
             desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
             shared.caches.canaries.put_answer(DeserializeGuard(Ok(written)));
+            shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }
         // Gone, and its status with it.

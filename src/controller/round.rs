@@ -46,15 +46,17 @@ enum Stance {
 }
 
 impl Round {
-    /// A replica that is alone begins with everything.
+    /// A replica that is alone begins with everything, and need not ask what
+    /// others wrote.
     pub fn new(shared: Arc<Shared>) -> Self {
         let mut fence = shared.fence.clone();
-        let stance = |hold: &Hold| match hold {
-            Hold::Kept { term } => Stance::Ours(*term),
-            Hold::None | Hold::Ending { .. } => Stance::Elsewhere,
-        };
-        let stances = fence.holds().iter().map(stance).collect();
-        Self { shared, fence, agenda: Agenda::default(), stances, refreshing: JoinSet::new() }
+        let alone = fence.is_open();
+        let stance = |_| if alone { Stance::Ours(0) } else { Stance::Elsewhere };
+        let stances = fence.holds().into_iter().map(stance).collect();
+        let mut round =
+            Self { shared, fence, agenda: Agenda::default(), stances, refreshing: JoinSet::new() };
+        round.apply(Change::Tenure);
+        round
     }
 
     /// Until something is to be done about shards.
@@ -155,8 +157,8 @@ impl Round {
             self.shared.beside[*shard].begin();
             self.stances[*shard] = Stance::Ours(*term);
         }
-        for (namespace, name) in self.shared.caches.canaries.keys() {
-            let canary = CanaryName { namespace, name };
+        for canary in self.shared.caches.canaries.everything() {
+            let canary = CanaryName::of(&*canary);
             if new[self.fence.shard_of(&canary)] {
                 self.agenda.wake(canary);
             }

@@ -254,11 +254,7 @@ impl Replica {
                     (me.until, me.renew_at) = (until, renew_at);
                 }
             }
-            (Request::Renew { name }, Answer::Absent) => {
-                if self.is_me(name) {
-                    self.lose();
-                }
-            }
+            (Request::Renew { name }, Answer::Absent) if self.is_me(name) => self.lose(),
             _ => {}
         }
     }

@@ -27,14 +27,6 @@ impl<K: Resource> Table<K> {
         self.rows.read().get(namespace)?.get(name).cloned()
     }
 
-    /// Everything there is.
-    pub fn keys(&self) -> Vec<Key> {
-        let rows = self.rows.read();
-        let names =
-            rows.iter().flat_map(|(namespace, named)| named.keys().map(move |name| (namespace, name)));
-        names.map(|(namespace, name)| (namespace.clone(), name.clone())).collect()
-    }
-
     /// Everything in a namespace, in the order of names.
     pub fn all(&self, namespace: &str) -> Vec<Arc<K>> {
         self.rows.read().get(namespace).map(|rows| rows.values().cloned().collect()).unwrap_or_default()
@@ -61,9 +53,9 @@ impl<K: Resource> Table<K> {
         (!same).then_some(key)
     }
 
-    /// Takes in the answer to a write, unless the object is gone or another by
-    /// now.
-    pub fn put_answer(&self, object: K) {
+    /// Takes in the answer to a request, unless the object is gone or another
+    /// by now, or what is here is as new already.
+    pub fn put_answer(&self, object: K) -> bool {
         let (namespace, name) = key(&object);
         let mut rows = self.rows.write();
         let held = rows.get_mut(&namespace).and_then(|rows| rows.get_mut(&name));
@@ -72,7 +64,9 @@ impl<K: Resource> Table<K> {
             && is_newer(&object, &**held)
         {
             *held = Arc::new(object);
+            return true;
         }
+        false
     }
 
     pub fn remove(&self, object: &K) -> Key {

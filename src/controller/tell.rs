@@ -46,12 +46,13 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         false => tracing::info!(canary = name, namespace, "{}", report.sentence),
     }
     // Two controllers may begin in the same microsecond; they lose an Event.
+    // Events of a workload by the same name are told apart by the kind.
     static COUNT: AtomicI64 = AtomicI64::new(0);
     let now = shared.clock.now();
     let number = now.as_microsecond().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
     let event = Event {
         metadata: ObjectMeta {
-            name: Some(format!("{name}.{number:x}")),
+            name: Some(format!("{name}.canary.{number:x}")),
             namespace: Some(namespace.clone()),
             ..ObjectMeta::default()
         },

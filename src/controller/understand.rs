@@ -68,7 +68,7 @@ struct Found {
 
 pub async fn understand(shared: &Shared, canary: &Canary) -> Result<Understood, Error> {
     let mut canary = canary.clone();
-    let Selected { provider, router } = select(shared, &canary).await.map_err(Refused::from)?;
+    let Selected { provider, router } = router_for(shared, &canary).await.map_err(Refused::from)?;
     canary.spec.provider = Some(provider);
     let workload = Workload::new(&canary, &shared.workload_options).map_err(Refused::from)?;
     if canary.metadata.deletion_timestamp.is_some() {
@@ -115,7 +115,7 @@ pub fn templates(canary: &Canary) -> Vec<Concern> {
 }
 
 /// A mesh that was installed since is found when it is first missed.
-async fn select(shared: &Shared, canary: &Canary) -> Result<Selected, routing::NoRouter> {
+pub async fn router_for(shared: &Shared, canary: &Canary) -> Result<Selected, routing::NoRouter> {
     let (written, default) = (canary.spec.provider, shared.options.provider);
     let selected = routing::select(written, default, &shared.served.read());
     let Err(routing::NoRouter::NotServed { .. }) = selected else { return selected };

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use kube::ResourceExt as _;
+use kube::Resource;
 use tokio::sync::mpsc;
-
-use crate::api::Canary;
 
 /// A Canary, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +35,12 @@ impl Waker {
 }
 
 impl CanaryName {
-    pub fn of(canary: &Canary) -> Self {
-        Self { namespace: canary.namespace().unwrap_or_default(), name: canary.name_any() }
+    /// Of a Canary, readable or not.
+    pub fn of(canary: &impl Resource) -> Self {
+        let meta = canary.meta();
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
     }
 }

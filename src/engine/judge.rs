@@ -105,12 +105,18 @@ impl Terms {
 
 impl Judge {
     /// Takes in what was measured, and says what it thinks of everything since
-    /// the release began. What certifies a canary is counted from the first
+    /// the release began; with how much evidence there is against the canary,
+    /// if it weighs that. What certifies a canary is counted from the first
     /// look of a step.
-    pub fn look(&self, memory: &mut Option<Object>, seen: &Measurement, first_of_step: bool) -> Verdict {
+    pub fn look(
+        &self,
+        memory: &mut Option<Object>,
+        seen: &Measurement,
+        first_of_step: bool,
+    ) -> (Verdict, Option<f64>) {
         match self {
-            Self::Threshold(threshold) => threshold.look(seen),
-            Self::MannWhitney(ranks) => ranks.look(seen),
+            Self::Threshold(threshold) => (threshold.look(seen), None),
+            Self::MannWhitney(ranks) => (ranks.look(seen), None),
             Self::Sequential(sequential) => {
                 let mut evidence = recall(memory.as_ref());
                 if first_of_step {
@@ -118,9 +124,15 @@ impl Judge {
                 }
                 let verdict = sequential.look(&mut evidence, seen);
                 *memory = remember(&evidence);
-                verdict
+                (verdict, Some(rounded(evidence.p_value().recip())))
             }
         }
+    }
+
+    /// What of its memory is worth keeping for the next release.
+    pub fn carry_over(&self, memory: Option<&Object>) -> Option<Object> {
+        let memory = memory.filter(|_| self.remembers())?;
+        remember(&recall(Some(memory)).next_release())
     }
 
     /// Does it gain from looking before the interval is over?
@@ -149,6 +161,11 @@ fn remember(evidence: &Evidence) -> Option<Object> {
     serde_json::to_writer(&mut text, evidence).ok()?;
     let text = String::from_utf8(text).ok()?;
     Some(Object([(EVIDENCE.to_owned(), Value::String(text))].into_iter().collect()))
+}
+
+/// To three decimals, and no more than anybody needs to be convinced.
+fn rounded(evidence: f64) -> f64 {
+    (evidence.min(1e6) * 1e3).round() / 1e3
 }
 
 fn judge(

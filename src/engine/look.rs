@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     analysis::{
-        measurement::Measurement,
+        measurement::{Arms, Counts, Histogram, Measurement, SLOW},
         verdict::{Doubt, Outcome, Verdict},
     },
     api::{
@@ -48,8 +48,11 @@ pub(super) enum Looked {
     Doubt(String),
 }
 
-/// How often judges look that may look at any time.
-const GLANCE: Duration = Duration::from_secs(10);
+/// How often judges look that may look at any time: several times in a look,
+/// for they hardly believe a single one; but never faster or slower than this.
+const GLANCES: u32 = 4;
+const FASTEST: Duration = Duration::from_secs(1);
+const SLOWEST: Duration = Duration::from_secs(10);
 
 impl Pass<'_> {
     /// The split is in force: from here on requests count.
@@ -79,6 +82,20 @@ impl Pass<'_> {
         for metric in &mut self.status.metrics {
             metric.measured_until = None;
             metric.inconclusives = 0;
+        }
+    }
+
+    /// Another release: nothing that was seen of a canary counts for the next.
+    /// How the primary's bad requests come is worth knowing from its first look.
+    pub fn forget_canary(&mut self) {
+        let plan = self.plan;
+        for known in std::mem::take(&mut self.status.metrics) {
+            let judge = plan.metrics.iter().find(|metric| metric.name == known.name);
+            let judge = judge.map(|metric| &metric.terms.judge);
+            let kept = judge.and_then(|judge| judge.carry_over(known.analysis_state.as_ref()));
+            if kept.is_some() {
+                self.metric_status(&known.name).analysis_state = kept;
+            }
         }
     }
 
@@ -151,7 +168,8 @@ impl Pass<'_> {
         };
         let Some(first) = quick.next() else { return Looked::NotYet };
         let last = quick.filter_map(last).chain(last(first)).max();
-        let due = after(last.map_or(began, |last| last.max(began)), GLANCE);
+        let pause = (step.interval / GLANCES).clamp(FASTEST, SLOWEST);
+        let due = after(last.map_or(began, |last| last.max(began)), pause);
         if due >= after(began, step.interval) {
             return Looked::NotYet;
         }
@@ -248,9 +266,10 @@ impl Pass<'_> {
         let (began, now) = (self.look_began(), self.now);
         let terms = &plan.terms;
         let status = self.metric_status(&plan.name);
-        let verdict = terms.judge.look(&mut status.analysis_state, measured, status.measured_until.is_none());
+        let (verdict, evidence) =
+            terms.judge.look(&mut status.analysis_state, measured, status.measured_until.is_none());
         let passed_before = status.verdict == Word::Pass
-            && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 >= began);
+            && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
         let taken_in = match verdict.outcome {
             Outcome::Pass { .. } | Outcome::Fail { .. } => true,
             Outcome::Inconclusive { doubt } => doubt == Doubt::TooLittle && terms.judge.remembers(),
@@ -259,11 +278,16 @@ impl Pass<'_> {
             status.measured_until = Some(Time(until));
         }
         let looked = match verdict.outcome {
-            // The rest of a look that has already passed may well be too short.
-            Outcome::Inconclusive { doubt: Doubt::TooLittle } if passed_before => return Looked::Passed,
+            // The rest of a look that has already passed may well be too short,
+            // or shorter than a source takes to hear of it.
+            Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::NoData } if passed_before => {
+                status.at = Some(Time(now));
+                return Looked::Passed;
+            }
             outcome => meaning(plan, outcome, &verdict.sentence),
         };
         write_down(status, verdict, measured, now);
+        status.evidence = evidence;
         let (count, limit) = match &looked {
             Looked::Failed(_) => {
                 status.inconclusives = 0;
@@ -291,7 +315,7 @@ impl Pass<'_> {
             metrics.push(MetricStatus {
                 name: name.to_owned(),
                 verdict: Word::Inconclusive,
-                reason: String::new(),
+                reason: "not judged yet".to_owned(),
                 at: None,
                 canary: None,
                 primary: None,
@@ -363,15 +387,36 @@ fn write_down(status: &mut MetricStatus, verdict: Verdict, measured: &Measuremen
     };
     status.reason = verdict.sentence;
     status.at = Some(Time(now));
-    (status.canary, status.primary) = match measured {
-        Measurement::Scalar(value) => (Some(*value), None),
+    let (values, counts) = figures(measured);
+    (status.canary, status.primary) = (values.canary, values.primary);
+    let some = |count: u64| (count > 0).then_some(count as f64);
+    (status.canary_count, status.primary_count) = (some(counts.canary), some(counts.primary));
+}
+
+/// What was measured of each arm in a number, and how many requests or points
+/// that rests on.
+fn figures(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
+    match measured {
+        Measurement::Scalar(value) => (Arms { canary: Some(*value), primary: None }, Arms::default()),
         Measurement::Counts(arms) => {
-            let success = |bad: Option<f64>| bad.map(|bad| 100.0 * (1.0 - bad));
-            (success(arms.canary.rate()), success(arms.primary.rate()))
+            let success = |counts: &Counts| counts.rate().map(|bad| rounded(100.0 * (1.0 - bad)));
+            (arms.map(success), arms.map(Counts::total))
         }
-        _ => (None, None),
-    };
-    let count = |count: u64| (count > 0).then_some(count as f64);
-    status.canary_count = count(verdict.samples.canary);
-    status.primary_count = count(verdict.samples.primary);
+        Measurement::Histogram(arms) => {
+            (arms.map(|arm| arm.quantile(SLOW).map(rounded)), arms.map(Histogram::total))
+        }
+        Measurement::Samples(arms) => (arms.map(|arm| median(arm)), arms.map(|arm| arm.len() as u64)),
+        Measurement::NoData | Measurement::Unavailable { .. } => Default::default(),
+    }
+}
+
+/// To what is worth reading.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+fn median(points: &[f64]) -> Option<f64> {
+    let mut points: Vec<f64> = points.iter().copied().filter(|point| point.is_finite()).collect();
+    points.sort_by(f64::total_cmp);
+    points.get(points.len() / 2).copied()
 }

@@ -187,6 +187,12 @@ impl<'a> Pass<'a> {
         target.pods.desired > 0 && target.pods.are_ready(self.plan.canary_ready_percent)
     }
 
+    /// The target was asked for no pods, and is still said to have ready ones.
+    /// Scaled up now, it would be said to be ready by the pods that end.
+    pub fn was_just_emptied(&self, target: &Target) -> bool {
+        self.plan.scales && target.pods.desired == 0 && target.pods.ready > 0
+    }
+
     /// The canary can answer requests, maybe not with all its pods.
     pub fn canary_serves(&self) -> bool {
         self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0)

@@ -22,8 +22,12 @@ impl Pass<'_> {
         let mut report = Report::from(reason);
         report.before = self.said.drain(..).map(Report::from).collect();
         let expected = !said && self.is_expected(&report.reason);
-        // Judging goes on and on; that it does is no news.
-        let is_news = !report.is_said_in(&self.status) && !matches!(report.reason, Reason::Judging { .. });
+        // Judging goes on and on, and so may doubt; that it does is no news.
+        let is_news = match report.reason {
+            Reason::Judging { .. } => false,
+            Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
+            _ => !report.is_said_in(&self.status),
+        };
         report.news = said || (!expected && is_news);
         let quiet = expected && self.conditions_hold();
         if self.status.release.is_some() || !self.actions.is_empty() {

@@ -44,6 +44,9 @@ impl Pass<'_> {
             }
             self.release().state.clear_first = false;
         }
+        if self.was_just_emptied(target) {
+            return self.hold(Reason::ClearingCanary, Clock::Stands);
+        }
         if !self.may_move() {
             return;
         }

@@ -265,7 +265,7 @@ impl fmt::Display for Reason {
             Self::TooManyReleases { others, cap } => {
                 write!(f, "Waiting for a turn: {others} other releases are under way, {cap} may be.")
             }
-            Self::ClearingCanary => f.write_str("Waiting for the pods of the superseded revision to end."),
+            Self::ClearingCanary => f.write_str("Waiting for the canary's pods from before to end."),
             Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
             Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
             Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),
@@ -349,6 +349,12 @@ impl Report {
     /// Is this what the status already says?
     pub fn is_said_in(&self, status: &CanaryStatus) -> bool {
         status.message.as_deref() == Some(&self.sentence)
+    }
+
+    /// Does the status say this already, maybe with other numbers?
+    pub fn is_said_alike_in(&self, status: &CanaryStatus) -> bool {
+        let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.' || c == ',', "");
+        status.message.as_deref().map(words) == Some(words(&self.sentence))
     }
 }
 

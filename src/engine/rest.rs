@@ -94,6 +94,7 @@ impl Pass<'_> {
             NewBecause::Retry => Trigger::Retry,
         };
         let revision = target.revision.clone();
+        self.forget_canary();
         let status = &mut self.status;
         status.releases += 1;
         let mut release = ReleaseStatus {
@@ -109,7 +110,6 @@ impl Pass<'_> {
         status.step = None;
         status.failed_checks = 0;
         status.iterations = 0;
-        status.metrics.clear();
         status.gates.clear();
         status.tracked_configs.clone_from(&target.configs);
         let cookie = |arm: &str| format!("{arm}-{}", status.releases);
@@ -291,7 +291,7 @@ impl Pass<'_> {
         let since = self.release().state.stalled_since.as_ref().map_or(now, |since| since.0);
         let patience = after(since, self.plan.deadline.after);
         if let Some(target) = &self.seen.target {
-            if target.pods.desired == 0 && self.plan.scales {
+            if target.pods.desired == 0 && self.plan.scales && !self.was_just_emptied(target) {
                 let replicas = self.seen.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
                 self.act(Action::ScaleCanary { replicas });
             }

@@ -1,5 +1,6 @@
 //! A mesh of one process: sends each request to where the TrafficSplit of its
-//! Service says, to a pod that is ready.
+//! Service says, to a pod that is ready; if there is none, as kube-proxy does,
+//! to one that still serves although it is on its way out.
 //!
 //! It learns from watches alone: splits, the HTTPRouteGroups they name, and the
 //! EndpointSlices of Services. A Service without a split is its own only
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use futures::StreamExt;
 use http::{Request, Response};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
@@ -64,10 +65,16 @@ struct Table {
     /// By namespace and name: any of the conditions is enough.
     groups: HashMap<Name, Vec<Condition>>,
     /// By namespace and Service, by slice.
-    endpoints: HashMap<Name, BTreeMap<String, Vec<SocketAddr>>>,
+    endpoints: HashMap<Name, BTreeMap<String, Vec<Endpoint>>>,
 }
 
 type Name = (String, String);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Endpoint {
+    address: SocketAddr,
+    ready: bool,
+}
 
 #[derive(Debug, Default)]
 struct Split {
@@ -172,17 +179,18 @@ impl Mesh {
         let backend = split
             .and_then(|split| draw(&split.backends, self.0.chance.next()))
             .map_or(service, |backend| &backend.service);
-        let ready: Vec<SocketAddr> = table
-            .endpoints
-            .get(&(namespace.to_owned(), backend.to_owned()))
-            .into_iter()
-            .flat_map(|slices| slices.values().flatten().copied())
-            .collect();
-        if ready.is_empty() {
+        let all = || {
+            let slices = table.endpoints.get(&(namespace.to_owned(), backend.to_owned()));
+            slices.into_iter().flat_map(|slices| slices.values().flatten())
+        };
+        let any_ready = all().any(|endpoint| endpoint.ready);
+        let able: Vec<SocketAddr> =
+            all().filter(|endpoint| endpoint.ready == any_ready).map(|endpoint| endpoint.address).collect();
+        if able.is_empty() {
             return Err(Unreachable::NoEndpoints(backend.to_owned()));
         }
-        let at = self.0.chance.next() as usize % ready.len();
-        Ok((backend.to_owned(), ready[at]))
+        let at = self.0.chance.next() as usize % able.len();
+        Ok((backend.to_owned(), able[at]))
     }
 
     async fn follow_splits(&self) {
@@ -228,7 +236,7 @@ impl Mesh {
                 Event::Init => endpoints.clear(),
                 Event::InitApply(slice) | Event::Apply(slice) => {
                     if let Some(service) = service_of(&slice) {
-                        endpoints.entry(service).or_default().insert(slice.name_any(), ready(&slice));
+                        endpoints.entry(service).or_default().insert(slice.name_any(), serving(&slice));
                     }
                 }
                 Event::Delete(slice) => {
@@ -299,17 +307,21 @@ fn draw(backends: &[Backend], number: u64) -> Option<&Backend> {
     })
 }
 
-/// The addresses of a slice's ready endpoints, on its first port.
-fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
+/// The endpoints of a slice that serve, on its first port.
+fn serving(slice: &EndpointSlice) -> Vec<Endpoint> {
     let port = slice.ports.iter().flatten().find_map(|port| u16::try_from(port.port?).ok());
     let Some(port) = port else { return Vec::new() };
-    slice
-        .endpoints
-        .iter()
-        .filter(|endpoint| endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true))
-        .flat_map(|endpoint| &endpoint.addresses)
-        .filter_map(|address| Some(SocketAddr::new(address.parse().ok()?, port)))
-        .collect()
+    let mut endpoints = Vec::new();
+    for endpoint in &slice.endpoints {
+        let unsaid = EndpointConditions::default();
+        let said = endpoint.conditions.as_ref().unwrap_or(&unsaid);
+        let ready = said.ready.unwrap_or(true);
+        if ready || said.serving.unwrap_or(false) {
+            let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok());
+            endpoints.extend(addresses.map(|ip| Endpoint { address: SocketAddr::new(ip, port), ready }));
+        }
+    }
+    endpoints
 }
 
 #[cfg(test)]

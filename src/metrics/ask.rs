@@ -2,7 +2,7 @@
 //! to be wrong without asking is refused here, with what to write instead.
 
 use crate::{
-    analysis::measurement::Arms,
+    analysis::measurement::{Arms, SLOW},
     api::{
         AnalysisTemplateSpec, Canary,
         analysis_template::{Counts, MetricProvider, MetricProviderType},
@@ -165,7 +165,7 @@ impl Writer<'_> {
                 (BuiltIn::SuccessRate, _) => (builtin::scraped_requests(), None),
                 (BuiltIn::Duration, JudgeType::Sequential) => (builtin::scraped_durations(), None),
                 (BuiltIn::Duration, JudgeType::Threshold) => {
-                    (builtin::scraped_durations(), Some(Reduce::Quantile(builtin::QUANTILE)))
+                    (builtin::scraped_durations(), Some(Reduce::Quantile(SLOW)))
                 }
             };
             return Ok(self.ask(provider(MetricProviderType::Scrape, None), None, query, reduce));
@@ -225,7 +225,7 @@ impl Writer<'_> {
             (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
             (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
             (JudgeType::Threshold, None, None, Some(query)) => {
-                (histogram(query)?, Some(Reduce::Quantile(builtin::QUANTILE)))
+                (histogram(query)?, Some(Reduce::Quantile(SLOW)))
             }
             (JudgeType::MannWhitney, Some(query), _, _) => {
                 (Query::Samples(both(&words, &name, "query", query, apart)?), None)

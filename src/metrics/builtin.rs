@@ -5,7 +5,7 @@
 //! to them, use.
 
 use crate::{
-    analysis::measurement::Arms,
+    analysis::measurement::{Arms, SLOW},
     api::canary::{Provider, TargetKind},
 };
 
@@ -21,9 +21,6 @@ pub enum BuiltIn {
     /// 99th percentile of durations, in milliseconds.
     Duration,
 }
-
-/// Slow is what this share of requests is faster than.
-pub const QUANTILE: f64 = 0.99;
 
 /// The series of one mesh, for one Canary.
 #[derive(Clone, Debug)]
@@ -220,7 +217,7 @@ impl Table {
                 format!("{} / {} * 100", rate(requests, &join(labels, good)), rate(requests, labels))
             }
             (BuiltIn::Duration, Slow::Quantile) => format!(
-                "histogram_quantile({QUANTILE}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",
+                "histogram_quantile({SLOW}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",
                 join(labels, timed)
             ),
             (BuiltIn::Duration, Slow::Mean) => {

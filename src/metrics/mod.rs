@@ -38,7 +38,6 @@ mod credentials;
 mod http;
 mod in_flight;
 pub mod prometheus;
-mod quantile;
 pub mod scrape;
 mod selector;
 mod sources;

@@ -14,7 +14,6 @@ use super::{
     Ask, Credentials, MetricSource, Reduce, View,
     http::BadServer,
     prometheus::Prometheus,
-    quantile::quantile,
     scrape::{Fetch, Scrape},
     web::Web,
 };
@@ -59,7 +58,7 @@ impl Sources {
         };
         match (ask.reduce, measured) {
             (Some(Reduce::Quantile(share)), Measurement::Histogram(arms)) => {
-                quantile(&arms.canary, share).map_or(Measurement::NoData, Measurement::Scalar)
+                arms.canary.quantile(share).map_or(Measurement::NoData, Measurement::Scalar)
             }
             (_, measured) => measured,
         }

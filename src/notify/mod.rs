@@ -102,7 +102,8 @@ impl Notice {
 fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Notice {
     let release = status.release.as_ref().map(|release| &release.revision);
     let candidate = status.revisions.as_ref().and_then(|revisions| revisions.candidate.as_ref());
-    let metrics = status.metrics.iter().map(|metric| MetricLine {
+    let judged = status.metrics.iter().filter(|metric| metric.at.is_some());
+    let metrics = judged.map(|metric| MetricLine {
         name: metric.name.clone(),
         verdict: metric.verdict,
         canary: metric.canary,

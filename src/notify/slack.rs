@@ -1,9 +1,11 @@
 //! Slack: an attachment like Flagger's, for whoever reads those already, and
-//! Block Kit around it: weight bar, metric table and why a metric did not pass.
+//! Block Kit above it: weight bar, metric table and why a metric did not pass.
 //!
-//! The sentence is in the coloured attachment, and in `text` for the
-//! notification on a phone, which shows no blocks. Limits are those that Slack
-//! documents: 50 blocks, 3,000 characters in a section, 150 in a header.
+//! The sentence is in the coloured attachment, and with the Canary's name in
+//! `text` for the notification on a phone, which shows neither. Nothing is said
+//! twice: not the reason that the sentence gives, nor the time, which Slack
+//! shows itself. Limits are those that Slack documents: 50 blocks, 3,000
+//! characters in a section, 150 in a header.
 
 use serde_json::{Value, json};
 
@@ -23,6 +25,7 @@ pub fn message(notice: &Notice, to: &Destination) -> Value {
         Severity::Error => "danger",
     };
     let sentence = escape(&notice.sentence, SECTION);
+    let spoken = format!("{}: {}", notice.author(), notice.sentence);
     let fields = notice.facts().into_iter();
     let fields: Vec<Value> = fields
         .map(|(title, value)| json!({"title": title, "value": escape(&value, 200), "short": true}))
@@ -30,12 +33,12 @@ pub fn message(notice: &Notice, to: &Destination) -> Value {
     let mut message = json!({
         "username": to.username(),
         "icon_emoji": ":rocket:",
-        "text": sentence,
+        "text": escape(&spoken, SECTION),
         "blocks": blocks(notice),
         "attachments": [{
             "color": color,
             "author_name": notice.author(),
-            "fallback": text::cut(&notice.sentence, SECTION),
+            "fallback": text::cut(&spoken, SECTION),
             "text": sentence,
             "mrkdwn_in": ["text"],
             "fields": fields,
@@ -59,16 +62,11 @@ fn blocks(notice: &Notice) -> Vec<Value> {
         blocks
             .push(section(format!("```\n{}\n```", escape(&text::table(&notice.metrics), SECTION - FENCES))));
     }
-    let troubles = text::troubles(&notice.metrics);
+    let troubles = text::troubles(notice);
     if !troubles.is_empty() {
         let lines: Vec<String> = troubles.iter().map(|line| format!("• {line}")).collect();
         blocks.push(section(escape(&lines.join("\n"), SECTION)));
     }
-    let revision = notice.revision.as_ref().map(|revision| format!("revision {revision} · "));
-    let context = format!("{}{} · {}", revision.unwrap_or_default(), notice.reason, notice.at);
-    blocks.push(
-        json!({"type": "context", "elements": [{"type": "mrkdwn", "text": escape(&context, SECTION)}]}),
-    );
     blocks
 }
 

@@ -2,8 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::MetricLine;
-use crate::api::{Weight, canary::status::Verdict};
+use super::{MetricLine, Notice};
+use crate::api::{
+    Weight,
+    canary::{metric::BUILT_IN, status::Verdict},
+};
 
 /// At most so many characters; what was cut shows.
 pub fn cut(text: &str, most: usize) -> String {
@@ -34,16 +37,18 @@ pub fn table(metrics: &[MetricLine]) -> String {
     let width = metrics.iter().map(|metric| name(metric).chars().count()).max().unwrap_or(0).max(6);
     let mut table = format!("{:width$}  {:12}  {:>10}  {:>10}", "metric", "verdict", "canary", "primary");
     for metric in metrics {
-        let (canary, primary) = (number(metric.canary), number(metric.primary));
+        let value = |value: Option<f64>| number(value).map_or("–".to_owned(), |text| text + unit(metric));
+        let (canary, primary) = (value(metric.canary), value(metric.primary));
         let verdict = verdict(metric.verdict);
         let _ = write!(table, "\n{:width$}  {verdict:12}  {canary:>10}  {primary:>10}", name(metric));
     }
     table
 }
 
-/// Why each metric that did not pass did not.
-pub fn troubles(metrics: &[MetricLine]) -> Vec<String> {
-    let troubled = metrics.iter().filter(|metric| metric.verdict != Verdict::Pass);
+/// Why each metric that did not pass did not, unless the sentence says so.
+pub fn troubles(notice: &Notice) -> Vec<String> {
+    let is_said = |metric: &MetricLine| notice.sentence.contains(&metric.reason);
+    let troubled = notice.metrics.iter().filter(|metric| metric.verdict != Verdict::Pass && !is_said(metric));
     troubled.map(|metric| format!("{}: {}", metric.name, metric.reason)).collect()
 }
 
@@ -55,13 +60,21 @@ pub fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-fn number(value: Option<f64>) -> String {
-    match value {
-        None => "–".to_owned(),
-        Some(value) if value != 0.0 && (value.abs() < 0.001 || value.abs() >= 1e7) => format!("{value:.2e}"),
-        Some(value) => {
-            let text = format!("{value:.3}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
+/// Of the metrics that everybody has.
+fn unit(metric: &MetricLine) -> &'static str {
+    let [success_rate, duration] = BUILT_IN;
+    match metric.name.as_str() {
+        name if name == success_rate => " %",
+        name if name == duration => " ms",
+        _ => "",
     }
+}
+
+fn number(value: Option<f64>) -> Option<String> {
+    let value = value?;
+    if value != 0.0 && (value.abs() < 0.001 || value.abs() >= 1e7) {
+        return Some(format!("{value:.2e}"));
+    }
+    let text = format!("{value:.3}");
+    Some(text.trim_end_matches('0').trim_end_matches('.').to_owned())
 }

@@ -28,6 +28,7 @@
 //! and answers none until `set` has asked.
 
 mod kubernetes;
+mod moved;
 mod object;
 mod select;
 mod services;
@@ -42,6 +43,7 @@ use kube::{
 };
 
 pub use kubernetes::Kubernetes;
+pub use moved::{apex_name, left_behind, take_away};
 pub use select::{NoRouter, Selected, Served, select};
 pub use smi::{Smi, SplitVersion};
 
@@ -107,6 +109,9 @@ fn check_capabilities<R: Router + ?Sized>(
     services::check(canary)?;
     let can = router.capabilities();
     let name = || router.name();
+    if canary.spec.service.as_ref().is_some_and(|service| service.delegation) && !can.delegation {
+        return Err(Unsupported::Delegation { router: name() });
+    }
     if plan.affinity && !can.affinity {
         return Err(Unsupported::Affinity { router: name() });
     }
@@ -187,6 +192,8 @@ pub struct Capabilities {
     pub partial_mirror: bool,
     /// Users can be kept on the version that answered them first.
     pub affinity: bool,
+    /// The route can be one that another route delegates to.
+    pub delegation: bool,
 }
 
 impl Capabilities {
@@ -198,6 +205,7 @@ impl Capabilities {
         mirror: false,
         partial_mirror: false,
         affinity: false,
+        delegation: false,
     };
 
     fn allow(&self, split: &Split, router: impl Fn() -> String) -> Result<(), Unsupported> {
@@ -269,6 +277,10 @@ pub enum Unsupported {
         "spec.analysis.sessionAffinity needs a router that sets cookies, and {router} does not; remove it, or set spec.provider to istio or gatewayapi:v1"
     )]
     Affinity { router: String },
+    #[error(
+        "spec.service.delegation needs a VirtualService, and {router} writes none; remove it, or set spec.provider to istio"
+    )]
+    Delegation { router: String },
     #[error(
         "{router} switches the Service, and a target of kind Service has no other to switch to; name the Deployment or DaemonSet behind it as the target, or set spec.provider to a router that divides traffic"
     )]

@@ -161,6 +161,8 @@ pub fn write_process(text: &mut Exposition, vitals: &Vitals) {
         .put(&[], vitals.running() as f64);
     text.family("serin_queue_length", Kind::Gauge, "Canaries that wait for their turn.")
         .put(&[], vitals.waiting() as f64);
+    text.family("serin_shards_held", Kind::Gauge, "Shards of the Canaries that this replica holds.")
+        .put(&[], vitals.shards() as f64);
     let help = "Watches that broke and were begun again.";
     counts(text, "serin_watch_restarts", help, [], &vitals.watch_restarts);
     let help = "Requests to the API server, as its rules name them.";

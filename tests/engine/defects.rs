@@ -286,3 +286,29 @@ fn a_retry_needs_no_dummy_annotation() {
     assert_eq!(world.status.phase, Phase::Succeeded);
     assert_eq!(world.promotions, ["v1-b"]);
 }
+
+/// What is said of pods comes late: of pods that end it is still said that they
+/// are ready, and whoever scales up meanwhile is taken in.
+#[test]
+fn a_target_just_emptied_is_not_taken_for_ready() {
+    let just_emptied = |world: &mut World| world.target.pods = Pods { desired: 0, ..pods(3) };
+    let scales = |action: &Action| matches!(action, Action::ScaleCanary { replicas } if *replicas > 0);
+
+    let mut world = World::initialized(&canary(&format!("stepWeight: 50, {ERRORS}")));
+    world.push("v1-b");
+    just_emptied(&mut world);
+    assert!(!world.settle().actions.iter().any(scales));
+    assert_eq!(world.status.phase, Phase::Waiting);
+    world.target.pods = pods(0);
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+
+    let mut world = World::initialized(&canary_with("revertOnDeletion: true", "stepWeight: 50"));
+    world.deleting = true;
+    just_emptied(&mut world);
+    assert!(!world.settle().actions.iter().any(scales));
+    assert_eq!(world.status.phase, Phase::Terminating);
+    world.target.pods = pods(0);
+    world.run();
+    assert_eq!(world.status.phase, Phase::Terminated);
+}

@@ -4,6 +4,7 @@
 mod defects;
 mod histories;
 mod laws;
+mod looks;
 mod plans;
 mod revision;
 mod scenarios;

@@ -3,7 +3,7 @@
 use serin::analysis::measurement::Counts;
 
 use super::*;
-use crate::front::App;
+use crate::support::front::App;
 use crate::support::prometheus::Prometheus;
 
 /// Counters as an application shows them.

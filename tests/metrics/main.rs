@@ -4,7 +4,6 @@
 mod support;
 
 mod asking;
-mod front;
 mod growth;
 mod pods;
 mod reaching;

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use axum::Router;
+use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 use super::*;
-use crate::front::{Door, serve};
+use crate::support::front::{Door, serve};
 use crate::support::prometheus::Prometheus;
 
 const PASSWORD: &str = "a test password";
@@ -60,7 +61,7 @@ async fn a_guarded_prometheus_answers_whoever_knows_the_password_and_its_authori
 async fn tokens_and_headers_are_sent_as_they_are_given() {
     let prometheus = Prometheus::start("").await;
     let door = Door {
-        bearer: Some("t0ken"),
+        bearer: Mutex::new(Some("t0ken")),
         header: Some(("x-scope-orgid", "tenant-1")),
         ..Door::to(prometheus.url())
     };

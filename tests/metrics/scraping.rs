@@ -13,8 +13,8 @@ use serin::metrics::MetricOf;
 use serin::metrics::scrape::{Fetch, endpoint};
 
 use super::*;
-use crate::front::App;
 use crate::pods::{CANARY_POD, PRIMARY_POD, Pods, cluster};
+use crate::support::front::App;
 
 fn endpoints(pods: &[&Pod]) -> Vec<Endpoint> {
     pods.iter().map(|pod| endpoint(pod, None, 8080).expect("a pod with an address")).collect()

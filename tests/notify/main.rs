@@ -3,8 +3,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod slack_rules;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +17,8 @@ use serin::api::canary::{Alert, Phase, Severity};
 use serin::api::{AlertProviderSpec, Canary, CanaryStatus, Weight};
 use serin::engine::report::{Cause, Reason, Report};
 use serin::notify::{Destination, MetricLine, NoDestination, Notice, Options, Outbox, notices};
-use slack_rules::check_slack;
 use support::receiver::{Receiver, answer};
+use support::slack_rules::check_slack;
 
 const SENTENCE: &str =
     "Revision 1-abc is rolled back: request-success-rate failed (98.1 % < 99 % & falling).";
@@ -49,7 +47,10 @@ fn an_alert_without_a_severity_is_told_everything() {
 fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
     let status: CanaryStatus = serde_json::from_value(json!({
         "phase": "Failed", "canaryWeight": 0, "revisions": {"candidate": "1-abc"},
-        "metrics": [{"name": "errors", "verdict": "Fail", "reason": "too many", "canary": 2.5}],
+        "metrics": [
+            {"name": "errors", "verdict": "Fail", "reason": "too many", "canary": 2.5, "at": "1970-01-01T00:00:00Z"},
+            {"name": "unjudged", "verdict": "Inconclusive", "reason": "not judged yet"},
+        ],
     }))
     .expect("a status");
     let told = |report: &Report| notices(&canary(), &status, report, Timestamp::UNIX_EPOCH);
@@ -64,7 +65,7 @@ fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
     assert_eq!(both[1].sentence, "Revision 1-abc is rolled back: errors failed (too many).");
     assert_eq!((both[1].name.as_str(), both[1].namespace.as_str()), ("web", "prod"));
     assert_eq!(both[1].revision.as_deref(), Some("1-abc"));
-    assert_eq!(both[1].metrics[0].canary, Some(2.5));
+    assert_eq!((both[1].metrics.len(), both[1].metrics[0].canary), (1, Some(2.5)), "what was judged");
     report.news = false;
     assert_eq!(told(&report).len(), 1, "the check that failed is still news");
     assert!(
@@ -116,8 +117,13 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     let table = message["blocks"][2]["text"]["text"].as_str().expect("the table");
     let rows: Vec<Vec<&str>> = table.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[1], ["metric", "verdict", "canary", "primary"]);
-    assert_eq!(rows[2], ["request-success-rate", "fail", "98.1", "99.95"]);
-    assert_eq!(rows[3], ["request-duration", "pass", "120", "–"]);
+    assert_eq!(rows[2], ["request-success-rate", "fail", "98.1", "%", "99.95", "%"]);
+    assert_eq!(rows[3], ["request-duration", "pass", "120", "ms", "–"]);
+    // A phone shows this and nothing else.
+    assert!(message["text"].as_str().is_some_and(|text| text.starts_with("web.prod: Revision 1-abc is")));
+    let sentence = "Revision 1-abc is rolled back: 98.1 against 99.95.".to_owned();
+    let said = destination("slack", "http://s/").message(&Notice { sentence, ..notice() });
+    assert!(!said["blocks"].to_string().contains("against"), "why is said once: {said:#}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub async fn a_healthy_revision_is_promoted(world: World) {
 }
 
 pub async fn errors_roll_back(world: World) {
-    rolls_back(world, "web:v2-errors-20", "request-success-rate").await;
+    rolls_back(world, "web:v2-errors-50", "request-success-rate").await;
 }
 
 pub async fn slowness_rolls_back(world: World) {
@@ -86,11 +86,12 @@ pub async fn no_traffic_holds_and_is_not_bad(world: World) {
 }
 
 pub async fn without_analysis_the_good_is_promoted_and_the_bad_is_not(world: World) {
-    let _serin = world.initialized(json!({"skipAnalysis": true, "progressDeadlineSeconds": 5})).await;
+    let _serin = world.initialized(json!({"skipAnalysis": true})).await;
     let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(world.image("web-primary").await, "web:v2");
+    world.edit(json!({"progressDeadlineSeconds": 5})).await;
     world.push("web:v3-crash").await;
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].highest_weight), (Phase::Failed, Weight::ZERO));
@@ -109,7 +110,7 @@ pub async fn a_canary_that_comes_back_begins_anew(world: World) {
     world.canary(json!({})).await;
     world.reaches(Phase::Initialized).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
-    world.push("web:v3-errors-20").await;
+    world.push("web:v3-errors-50").await;
     assert_eq!(world.released(1).await.phase, Phase::Failed);
     assert_eq!(world.image("web-primary").await, "web:v2");
 }

@@ -44,7 +44,7 @@ pub async fn a_revision_pushed_while_nobody_looks_is_released(world: World) {
     let serin = world.initialized(json!({})).await;
     serin.end().await;
     let _traffic = world.traffic();
-    world.push("web:v2-errors-20").await;
+    world.push("web:v2-errors-50").await;
     let _again = world.serin().await;
     let status = world.released(1).await;
     assert_eq!(status.phase, Phase::Failed, "{status:#?}");
@@ -134,7 +134,7 @@ async fn faults_of_the_api_server_change_nothing_about_the_end() {
         world.push("web:v2").await;
         assert_eq!(world.released(1).await.phase, Phase::Succeeded, "seed {seed}");
         assert_eq!(world.image("web-primary").await, "web:v2", "seed {seed}");
-        world.push("web:v3-errors-20").await;
+        world.push("web:v3-errors-50").await;
         assert_eq!(world.released(2).await.phase, Phase::Failed, "seed {seed}");
         assert_eq!(world.image("web-primary").await, "web:v2", "seed {seed}");
     }

@@ -3,76 +3,80 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
+use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
 use tokio::time::sleep;
 
-use crate::world::World;
+use crate::world::{World, workload};
 
-/// How many shards each replica holds.
-async fn shares(world: &World) -> BTreeMap<String, usize> {
-    let mut shares = BTreeMap::new();
-    for holder in world.holders().await {
-        *shares.entry(holder).or_default() += 1;
-    }
-    shares
-}
-
+/// Waits until each replica holds so many shards.
 async fn become_fair(world: &World, fair: &[(&str, usize)]) {
-    let fair = fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
-    for _ in 0..600 {
-        if shares(world).await == fair {
-            return;
+    let fair: BTreeMap<String, usize> =
+        fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+    let what = format!("the shares become {fair:?}");
+    let shares = async || {
+        let mut shares = BTreeMap::new();
+        for holder in world.holders().await {
+            *shares.entry(holder).or_default() += 1;
         }
-        sleep(Duration::from_millis(100)).await;
-    }
-    panic!("the shares stay {:?}", shares(world).await);
+        shares == fair
+    };
+    world.eventually(&what, shares).await;
 }
-
-const OTHERS: [&str; 6] = ["api", "cart", "mail", "pay", "search", "stock"];
 
 /// Workloads beside `web`, each with a Canary.
-async fn others(world: &World) {
-    for kind in ["Deployment", "Canary"] {
-        let web = world.get(kind, "web").await;
-        for name in OTHERS {
-            let spec = web["spec"].to_string();
-            let spec = spec.replace("\"web\"", &format!("{name:?}")).replace("web:", &format!("{name}:"));
-            let spec: Value = serde_json::from_str(&spec).expect("JSON");
-            let group = web["apiVersion"].clone();
-            world
-                .apply(json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}))
-                .await;
-        }
+pub const OTHERS: [&str; 6] = ["api", "cart", "mail", "pay", "search", "stock"];
+
+pub async fn others(world: &World) {
+    for name in OTHERS {
+        world.apply(workload("Deployment", name, &format!("{name}:v1"))).await;
+        world
+            .apply(json!({
+                "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": name},
+                "spec": {
+                    "provider": "smi:v1alpha2",
+                    "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+                    "service": {"port": 80, "targetPort": 8080},
+                    "analysis": {"interval": "10s", "threshold": 2, "stepWeights": [20, 50]},
+                },
+            }))
+            .await;
     }
 }
 
-async fn status_of(world: &World, name: &str) -> CanaryStatus {
-    let status = world.get("Canary", name).await["status"].take();
-    serde_json::from_value::<Option<_>>(status).expect("a status").unwrap_or_default()
+pub async fn push(world: &World, name: &str) {
+    let containers = json!([{"name": "web", "image": format!("{name}:v2")}]);
+    let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+    let deployments: Api<Deployment> = Api::namespaced(world.client.clone(), &world.namespace);
+    deployments.patch(name, &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
 }
 
-async fn reach(world: &World, phase: Phase) {
+pub async fn status(world: &World, name: &str) -> CanaryStatus {
+    let canaries: Api<Canary> = Api::namespaced(world.client.clone(), &world.namespace);
+    canaries.get(name).await.expect("a Canary").status.unwrap_or_default()
+}
+
+pub async fn reach(world: &World, phase: Phase) {
     for name in OTHERS {
-        let reached = async || status_of(world, name).await.phase == phase;
-        world.eventually(&format!("{name} reaches {phase:?}"), reached).await;
+        let what = format!("{name} reaches {phase:?}");
+        world.eventually(&what, async || status(world, name).await.phase == phase).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn shards_move_while_releases_are_under_way() {
     let world = World::new().await;
-    world.canary(json!({"analysis": {"interval": "30s", "metrics": []}})).await;
+    world.canary(json!({})).await;
     others(&world).await;
     let first = world.replica("first", 16);
     become_fair(&world, &[("first", 16)]).await;
     reach(&world, Phase::Initialized).await;
     for name in OTHERS {
-        let containers = json!([{"name": name, "image": format!("{name}:v2")}]);
-        let image = json!({"spec": {"template": {"spec": {"containers": containers}}}});
-        let api = world.objects("Deployment");
-        api.patch(name, &PatchParams::default(), &Patch::Strategic(image)).await.expect("a push");
+        push(&world, name).await;
     }
     sleep(Duration::from_secs(3)).await;
     let second = world.replica("second", 16);
@@ -85,7 +89,7 @@ async fn shards_move_while_releases_are_under_way() {
     become_fair(&world, &[("third", 16)]).await;
     reach(&world, Phase::Succeeded).await;
     for name in OTHERS {
-        let status = status_of(&world, name).await;
+        let status = status(&world, name).await;
         assert_eq!((status.history.len(), status.releases), (1, 1), "{name}");
         assert_eq!(world.image(&format!("{name}-primary")).await, format!("{name}:v2"));
     }

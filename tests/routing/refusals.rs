@@ -34,6 +34,7 @@ pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: Worl
         ("match and weight", !can.match_with_weight, matched_and_weighed),
         ("mirror", !can.mirror, json!({"analysis": {"mirror": true}})),
         ("affinity", !can.affinity, cookie),
+        ("delegation", !can.delegation, json!({"service": {"delegation": true}})),
         ("match by sender", world.row.provider != Provider::Istio, by_sender),
         ("a long name", true, json!({"service": {"name": "n".repeat(56)}})),
     ];

@@ -1,11 +1,13 @@
 //! What the series say.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 use serin::api::canary::Phase;
 use serin::server::Options;
 
 use crate::support::receiver::{Receiver, answer};
-use crate::world::{Series, World, get};
+use crate::world::{Pages, Series, World, get};
 
 const WEB: &str = r#"namespace="default",name="web""#;
 /// As Flagger orders them.
@@ -91,14 +93,14 @@ async fn a_whole_release_leaves_its_series_and_they_go_with_the_canary() {
     pages.shows(r#"serin_notifications_total{result="delivered"}"#, chat.got().len() as f64).await;
 
     world.delete_canary("web").await;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let left = loop {
         let shown = pages.series().await;
         let left = shown.about(r#"="web""#).into_iter().chain(shown.about("serin_canaries{")).count();
         if left == 0 || began.elapsed().as_secs() > 60 {
             break shown;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(left.about(r#"="web"#), [] as [&String; 0]);
     assert_eq!(left.about("serin_canaries{"), [] as [&String; 0]);
@@ -166,4 +168,46 @@ async fn canaries_that_share_a_target_do_not_spoil_the_page() {
     let shown = pages.shows(r#"serin_canaries{namespace="default"}"#, 2.0).await;
     shown.is(r#"serin_canary_suspended{namespace="default",name="web-too"}"#, 1.0);
     assert_eq!(shown.about("flagger_canary_status").len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_replicas_one_shows_a_canary() {
+    let world = World::new().await;
+    for at in 0..16 {
+        world.canary(&format!("web-{at}"), json!({"suspend": true})).await;
+    }
+    let (a, stop, ended) = world.replica("a", 16).await;
+    let (b, ..) = world.replica("b", 16).await;
+    let divided = |a: &Shows, b: &Shows| a.shards > 0.0 && b.shards > 0.0 && a.shards + b.shards == 16.0;
+    shows(&a, &b, divided).await;
+    stop.cancel();
+    ended.await.expect("it ends well");
+    shows(&a, &b, |a, b| (a.shards, b.shards) == (0.0, 16.0)).await;
+    assert_eq!(b.get("/readyz").await.code, 200);
+}
+
+struct Shows {
+    shards: f64,
+    canaries: Vec<String>,
+}
+
+/// Waits until the shards are divided so, and each Canary is shown once.
+async fn shows(a: &Pages, b: &Pages, is_so: impl Fn(&Shows, &Shows) -> bool) {
+    let began = Instant::now();
+    loop {
+        let [of_a, of_b] = [a.series().await, b.series().await].map(|shown| Shows {
+            shards: shown.0["serin_shards_held"],
+            canaries: shown.about("serin_canary_suspended").into_iter().cloned().collect(),
+        });
+        let mut all = [&of_a.canaries[..], &of_b.canaries[..]].concat();
+        all.sort();
+        let shown = all.len();
+        all.dedup();
+        if is_so(&of_a, &of_b) && (shown, all.len()) == (16, 16) {
+            return;
+        }
+        let (a, b) = (of_a.shards, of_b.shards);
+        assert!(began.elapsed() < Duration::from_secs(240), "{a} and {b} shards show {shown} Canaries");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }

@@ -18,12 +18,15 @@ use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
 use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
 use serin::controller::vitals::Vitals;
-use serin::controller::{self, Controller};
+use serin::controller::{self, Controller, run_replicated};
 use serin::local::node::Node;
 use serin::local::{Cluster, Local};
 use serin::metrics::scrape::Fetch;
 use serin::server::{self, Server, Serving};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::definitions;
@@ -132,9 +135,8 @@ impl World {
     }
 
     pub async fn controller_with(&self, client: Client, options: controller::Options) -> Controller {
-        let fetch = Arc::new(FromNode(self.cluster.node.clone()));
         let client = self.vitals.counting(client);
-        Controller::new(client, self.local.clock(), fetch, Fence::open(), options)
+        Controller::new(client, self.local.clock(), self.fetch(), Fence::open(), options)
             .await
             .expect("a controller")
     }
@@ -145,9 +147,22 @@ impl World {
         AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())))
     }
 
+    /// Starts one replica of several, and its pages; ends when told to.
+    pub async fn replica(&self, me: &str, shards: u32) -> (Pages, CancellationToken, JoinHandle<()>) {
+        let options = controller::Options::default();
+        let pages = pages(Arc::clone(&options.vitals), server::Options::default()).await;
+        let claim = Claim { namespace: "default".to_owned(), me: me.to_owned(), shards };
+        let (client, clock, stop) = (self.client.clone(), self.local.clock(), CancellationToken::new());
+        let run = run_replicated(client, clock, self.fetch(), options, claim, stop.clone());
+        (pages, stop, tokio::spawn(async move { run.await.expect("a replica") }))
+    }
+
     pub async fn pages(&self, options: server::Options) -> Pages {
-        let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        Pages { serving: server.serve(server::pages(Arc::clone(&self.vitals), options)) }
+        pages(Arc::clone(&self.vitals), options).await
+    }
+
+    fn fetch(&self) -> Arc<dyn Fetch> {
+        Arc::new(FromNode(self.cluster.node.clone()))
     }
 
     /// Calls every pod again and again, until dropped.
@@ -182,6 +197,11 @@ impl World {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+async fn pages(vitals: Arc<Vitals>, options: server::Options) -> Pages {
+    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    Pages { serving: server.serve(server::pages(vitals, options)) }
 }
 
 /// What is shown.

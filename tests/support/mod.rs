@@ -9,11 +9,13 @@
 
 mod child;
 pub mod definitions;
+pub mod front;
 mod local;
 pub mod node;
 pub mod prometheus;
 mod real;
 pub mod receiver;
+pub mod slack_rules;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// its twin on loopback.
 const PODS: &str = r#"
 - job_name: pods
-  kubernetes_sd_configs: [{role: pod, kubeconfig_file: KUBECONFIG}]
+  kubernetes_sd_configs: [{role: pod, namespaces: {names: [NAMESPACES]}, kubeconfig_file: KUBECONFIG}]
   relabel_configs:
   - {source_labels: [__meta_kubernetes_pod_phase], regex: Running, action: keep}
   - {source_labels: [__meta_kubernetes_namespace], target_label: kubernetes_namespace}
@@ -33,7 +33,13 @@ pub struct Prometheus {
 impl Prometheus {
     /// Reads every pod of the cluster that the kubeconfig names, twice a second.
     pub async fn of_pods(kubeconfig: &Path) -> Prometheus {
-        Self::start(&PODS.replace("KUBECONFIG", &kubeconfig.display().to_string())).await
+        Self::of_pods_in("", kubeconfig).await
+    }
+
+    /// Reads the pods of one namespace.
+    pub async fn of_pods_in(namespace: &str, kubeconfig: &Path) -> Prometheus {
+        let pods = PODS.replace("NAMESPACES", namespace);
+        Self::start(&pods.replace("KUBECONFIG", &kubeconfig.display().to_string())).await
     }
 
     /// Reads what these `scrape_configs` say, twice a second.

@@ -57,6 +57,11 @@ pub fn answer(status: u16, body: impl Into<Body>) -> Answer {
     Answer { status, headers: Vec::new(), body: body.into(), after: Duration::ZERO }
 }
 
+/// Says no for longer than any test lasts.
+pub fn noes() -> impl Iterator<Item = Answer> {
+    std::iter::repeat_with(|| answer(403, "not yet")).take(10_000)
+}
+
 impl Answer {
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
@@ -79,6 +84,11 @@ impl Receiver {
         let url = format!("http://{}/hook", listener.local_addr().expect("a bound listener"));
         let task = tokio::spawn(async move { axum::serve(listener, router).await.expect("serving") });
         Receiver { url, shared, _task: AbortOnDropHandle::new(task) }
+    }
+
+    /// From now on answers with these, whatever was to come.
+    pub fn turn(&self, answers: impl IntoIterator<Item = Answer>) {
+        *self.shared.answers.lock() = answers.into_iter().collect();
     }
 
     pub fn got(&self) -> Vec<Got> {

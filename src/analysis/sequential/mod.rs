@@ -117,6 +117,7 @@ impl Sequential {
             *evidence = Evidence::about(self.settings.margin);
         }
         match seen {
+            Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Counts(arms) => evidence.absorb(&self.grid, &[(Bad::Failed, *arms)]),
@@ -130,10 +131,7 @@ impl Sequential {
                 }
                 evidence.absorb(&self.grid, &kinds);
             }
-            Measurement::Scalar(_)
-            | Measurement::Samples(_)
-            | Measurement::NoData
-            | Measurement::Unavailable { .. } => {
+            Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
                 return Err(Verdict::unfit("counts or a histogram of canary and primary", seen).into());
             }
         }
@@ -203,7 +201,8 @@ impl Sequential {
 /// A look without a request to the canary is no look. Nothing of it is taken
 /// in, so the next one may cover its time as well.
 fn no_requests() -> Box<Verdict> {
-    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: the canary had no requests").into()
+    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: no requests to the canary were counted")
+        .into()
 }
 
 fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(Bad, Arms<Counts>)> {

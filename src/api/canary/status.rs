@@ -7,7 +7,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::HookType;
+use super::{HookType, Provider};
 use crate::api::{Object, Weight, condition::Condition};
 
 /// What the release has come to.
@@ -48,6 +48,10 @@ pub struct CanaryStatus {
     /// Which revision is where.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revisions: Option<Revisions>,
+
+    /// How the workload is reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route: Option<RouteStatus>,
 
     /// The release under way.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,6 +204,18 @@ pub struct Revisions {
     /// What the primary ran before the last promotion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
+}
+
+/// How a workload is reached. What is left of it when the spec says otherwise
+/// is taken away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct RouteStatus {
+    /// Who carries the traffic weights.
+    #[schemars(with = "String")]
+    pub provider: Provider,
+
+    /// Name of the apex Service.
+    pub service: String,
 }
 
 /// The release under way.

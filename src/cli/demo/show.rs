@@ -232,7 +232,9 @@ impl Show {
         Ok(())
     }
 
-    fn take_in(&mut self, status: CanaryStatus) -> anyhow::Result<()> {
+    fn take_in(&mut self, mut status: CanaryStatus) -> anyhow::Result<()> {
+        // What was learned in another release is no verdict on this one.
+        status.metrics.retain(|metric| metric.at.is_some());
         let told = status.conditions.iter().find(|condition| condition.type_ == READY);
         let code = told.map(|ready| ready.reason.clone()).unwrap_or_default();
         // Later, whoever looks around may write whatever they like.

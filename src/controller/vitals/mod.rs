@@ -16,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use kube::{Resource as _, core::DeserializeGuard};
+use kube::core::DeserializeGuard;
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
 
-use super::{CanaryName, Shared};
+use super::{CanaryName, Shared, lease::Hold};
 use crate::{
     analysis::measurement::Measurement,
     api::{
@@ -162,20 +162,23 @@ impl Vitals {
     /// that cannot be read has no numbers.
     pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
-        let mut canaries = shared.caches.canaries.everything();
-        let name = |canary: &DeserializeGuard<Canary>| CanaryName {
-            namespace: canary.meta().namespace.clone().unwrap_or_default(),
-            name: canary.meta().name.clone().unwrap_or_default(),
+        let named = |canary: Arc<DeserializeGuard<Canary>>| {
+            let name = CanaryName::of(&*canary);
+            shared.fence.check(&name).is_ok().then_some((name, canary))
         };
-        canaries.retain(|canary| shared.fence.check(&name(canary)).is_ok());
-        canaries.sort_by_cached_key(|canary| canary.0.as_ref().ok().map(CanaryName::of));
+        let mut canaries: Vec<_> =
+            shared.caches.canaries.everything().into_iter().filter_map(named).collect();
+        canaries.sort_by(|(a, _), (b, _)| a.cmp(b));
         let tallies = self.canaries.lock();
-        let with_tally = |canary: Arc<DeserializeGuard<Canary>>| {
-            let tally =
-                canary.0.as_ref().ok().and_then(|canary| tallies.get(&CanaryName::of(canary)).cloned());
-            (canary, tally.unwrap_or_default())
-        };
+        let with_tally = |(name, canary)| (canary, tallies.get(&name).cloned().unwrap_or_default());
         canaries.into_iter().map(with_tally).collect()
+    }
+
+    /// Shards of the Canaries that this replica holds; alone it holds the one
+    /// there is.
+    pub fn shards(&self) -> usize {
+        let holds = self.working().map(|shared| shared.fence.clone().holds());
+        holds.unwrap_or_default().into_iter().filter(|hold| *hold != Hold::None).count()
     }
 
     /// Canaries that wait for their turn.

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::world::spawn;
+use super::spawn;
 
 /// Something about one object, each time it was another; until dropped.
 pub struct Followed<T> {

@@ -9,6 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
@@ -52,7 +53,8 @@ async fn show(State(text): State<Arc<Mutex<Option<String>>>>) -> Response {
 /// counts.
 pub struct Door {
     pub behind: String,
-    pub bearer: Option<&'static str>,
+    /// The token it asks for; it may change.
+    pub bearer: Mutex<Option<&'static str>>,
     pub header: Option<(&'static str, &'static str)>,
     pub refuse_first: u32,
     pub delay: Duration,
@@ -63,7 +65,7 @@ impl Door {
     pub fn to(behind: String) -> Door {
         Door {
             behind,
-            bearer: None,
+            bearer: Mutex::default(),
             header: None,
             refuse_first: 0,
             delay: Duration::ZERO,
@@ -81,21 +83,27 @@ impl Door {
 
 async fn pass(State(door): State<Arc<Door>>, request: Request) -> Response {
     let knock = door.knocks.fetch_add(1, Ordering::Relaxed);
-    let (request, _) = request.into_parts();
+    let (request, body) = request.into_parts();
     tokio::time::sleep(door.delay).await;
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
     if knock < door.refuse_first {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    if door.bearer.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}").as_str())) {
+    let bearer = *door.bearer.lock();
+    if bearer.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}").as_str())) {
         return StatusCode::FORBIDDEN.into_response();
     }
     if door.header.is_some_and(|(name, value)| header(name) != Some(value)) {
         return StatusCode::BAD_REQUEST.into_response();
     }
     let path = request.uri.path_and_query().map_or("/", |path| path.as_str());
-    let onward = reqwest::Client::new().get(format!("{}{path}", door.behind)).send().await;
-    match onward {
+    let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
+    let onward = reqwest::Client::new().request(request.method, format!("{}{path}", door.behind)).body(body);
+    let onward = match request.headers.get(CONTENT_TYPE) {
+        Some(form) => onward.header(CONTENT_TYPE, form),
+        None => onward,
+    };
+    match onward.send().await {
         Ok(answer) => {
             let status = StatusCode::from_u16(answer.status().as_u16()).expect("a status");
             (status, Body::from(answer.bytes().await.unwrap_or_default())).into_response()

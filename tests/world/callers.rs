@@ -13,7 +13,7 @@ use serin::local::mesh::Mesh;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::world::spawn;
+use super::spawn;
 
 type Headers = Vec<(&'static str, String)>;
 

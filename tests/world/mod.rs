@@ -1,46 +1,50 @@
 //! A namespace with a workload `web` in it, a Canary of it, people who call
 //! it, and the controller; on `serin::local` or on the real servers.
 
-use std::sync::{Arc, OnceLock};
-use std::thread;
+// Several test binaries compile this module, each uses a part of it.
+#![allow(dead_code, unused_imports)]
+
+mod callers;
+mod followed;
+mod ground;
+mod objects;
+pub mod together;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
 use bytes::Bytes;
-use futures::join;
 use http::Request;
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::{Event, Namespace};
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::ConditionStatus;
-use serin::api::{AlertProvider, Canary};
 use serin::clock::Clock;
 use serin::controller::lease::Fence;
 use serin::controller::replica::Claim;
 use serin::controller::{Controller, Options, StartError, run_replicated};
-use serin::local::faults::FaultPlan;
+use serin::engine::command::Verb;
+use serin::gates::people::{self, Name, Who};
 use serin::local::mesh::Mesh;
-use serin::local::node::address::Network;
-use serin::local::node::{Node, NodeOptions};
-use serin::local::{Cluster, Local};
+use serin::local::node::Node;
 use serin::metrics::scrape::Fetch;
-use tokio::runtime::Runtime;
-use tokio::sync::{OnceCell, oneshot};
-use tokio::task::spawn_blocking;
-use tokio::time::{Instant, advance, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::callers::{Traffic, call};
-use crate::followed::Followed;
-use crate::support::receiver::{Answer, Receiver};
-use crate::support::{self, definitions};
+use callers::{Traffic, call};
+use followed::Followed;
+use ground::Ground;
+pub use ground::{Machines, run_machines};
+pub use objects::{weight, workload};
 
 /// Clones are the same world.
 #[derive(Clone)]
@@ -57,17 +61,6 @@ pub struct World {
     ground: Arc<Ground>,
 }
 
-/// What it all stands on.
-enum Ground {
-    Local {
-        local: Local,
-        _cluster: Cluster,
-        _mesh: AbortOnDropHandle<()>,
-        pace: OnceLock<AbortOnDropHandle<()>>,
-    },
-    Real(&'static support::Cluster),
-}
-
 /// A running controller; dropped, it is as if killed.
 pub struct Running {
     stop: CancellationToken,
@@ -79,84 +72,6 @@ impl Running {
     pub async fn end(self) {
         self.stop.cancel();
         self.work.await.expect("the controller ends well");
-    }
-}
-
-/// Where worlds come from.
-impl World {
-    pub async fn new() -> Self {
-        Self::with(serin::local::Options::default()).await
-    }
-
-    pub async fn with(options: serin::local::Options) -> Self {
-        let local = Local::new(options);
-        let cluster = local.start_cluster(false);
-        let (client, own, node) = (local.steady_client(), local.client(), cluster.node.clone());
-        definitions::install(&client, all_definitions()).await;
-        let mesh = mesh(client.clone(), node.clone());
-        let following = spawn({
-            let mesh = mesh.clone();
-            async move { mesh.run().await }
-        });
-        let (clock, namespace) = (local.clock(), "default".to_owned());
-        let ground = Ground::Local { local, _cluster: cluster, _mesh: following, pace: OnceLock::new() };
-        let (requests, ground) = (Arc::default(), Arc::new(ground));
-        Self { client, clock, namespace, own, node, mesh, requests, ground }
-    }
-
-    /// On the real API server with the real controller-manager; only the node
-    /// and the mesh are ours.
-    pub async fn real() -> Self {
-        static SHARED: OnceCell<(Node, Mesh)> = OnceCell::const_new();
-        let cluster = support::real().await;
-        let (node, mesh) = SHARED.get_or_init(|| run_real(cluster)).await.clone();
-        let (client, own) = (cluster.client().await, cluster.client().await);
-        let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
-        let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
-        Self { client, clock, namespace, own, node, mesh, requests, ground }
-    }
-
-    /// Another namespace of the same cluster.
-    pub async fn beside(&self) -> Self {
-        let namespace = match &*self.ground {
-            Ground::Real(cluster) => cluster.namespace("release").await,
-            Ground::Local { .. } => {
-                let name = format!("{}-beside", self.namespace);
-                let namespace: Namespace =
-                    serde_json::from_value(json!({"metadata": {"name": name}})).expect("a Namespace");
-                let namespaces = Api::all(self.client.clone());
-                namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace");
-                name
-            }
-        };
-        Self { namespace, ..self.clone() }
-    }
-
-    pub fn is_real(&self) -> bool {
-        matches!(*self.ground, Ground::Real(_))
-    }
-
-    /// Long enough for whatever would happen to have happened.
-    pub async fn a_long_time(&self) {
-        sleep(Duration::from_secs(if self.is_real() { 8 } else { 1200 })).await;
-    }
-
-    fn patience(&self) -> Duration {
-        Duration::from_secs(if self.is_real() { 240 } else { 3600 })
-    }
-
-    /// Somebody on the other end of a real connection.
-    pub async fn receiver(&self, answers: impl IntoIterator<Item = Answer>) -> Receiver {
-        if let Ground::Local { pace, .. } = &*self.ground {
-            pace.get_or_init(|| spawn(keep_pace()));
-        }
-        Receiver::start(answers).await
-    }
-
-    /// From now on requests of the controller fail now and then.
-    pub fn set_faults(&self, plan: FaultPlan) {
-        let Ground::Local { local, .. } = &*self.ground else { panic!("faults are for the local server") };
-        local.set_faults(plan);
     }
 }
 
@@ -194,7 +109,7 @@ impl World {
         self.canary(spec).await;
         let serin = self.serin().await;
         self.reaches(Phase::Initialized).await;
-        self.eventually("web answers", async || call(&self.mesh, &self.namespace, &[]).await.is_ok()).await;
+        self.eventually("web answers", async || self.answers().await).await;
         serin
     }
 
@@ -217,6 +132,17 @@ impl World {
         let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
         let api = self.objects(kind);
         api.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
+    }
+
+    /// As `serin retry` and its siblings do.
+    pub async fn command(&self, verb: Verb) {
+        let name = Name { namespace: &self.namespace, name: "web" };
+        people::command(&self.client, &Who::Myself, name, verb, None).await.expect("a command");
+    }
+
+    /// Does `web` answer?
+    pub async fn answers(&self) -> bool {
+        call(&self.mesh, &self.namespace, &[]).await.is_ok()
     }
 
     /// A hundred requests a second to `web`.
@@ -270,6 +196,11 @@ impl World {
         Options { namespaces: vec![self.namespace.clone()], ..Options::default() }
     }
 
+    /// Requests of the controller so far.
+    pub fn requests(&self) -> Vec<String> {
+        self.requests.lock().clone()
+    }
+
     /// Who holds each shard, without the process's own part of the name.
     pub async fn holders(&self) -> Vec<String> {
         let shards = ListParams::default().labels("serin.dev/shard");
@@ -279,11 +210,6 @@ impl World {
             Some(name.split('-').next()?.to_owned())
         };
         leases.into_iter().filter_map(holder).collect()
-    }
-
-    /// Requests of the controller so far.
-    pub fn requests(&self) -> Vec<String> {
-        self.requests.lock().clone()
     }
 }
 
@@ -382,138 +308,10 @@ impl World {
     }
 }
 
-/// Any object.
-impl World {
-    pub fn objects(&self, kind: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
-    }
-
-    pub async fn find(&self, kind: &str, name: &str) -> Option<Value> {
-        let found = self.objects(kind).get_opt(name).await;
-        let found = found.unwrap_or_else(|error| panic!("{kind} {name}: {error}"))?;
-        Some(serde_json::to_value(found).expect("an object is JSON"))
-    }
-
-    pub async fn get(&self, kind: &str, name: &str) -> Value {
-        self.find(kind, name).await.unwrap_or_else(|| panic!("{kind} {name} is not there"))
-    }
-
-    /// As a person applies a manifest.
-    pub async fn apply(&self, manifest: Value) {
-        self.try_apply(&manifest).await.unwrap_or_else(|error| panic!("{manifest:#}: {error}"));
-    }
-
-    pub async fn try_apply(&self, manifest: &Value) -> kube::Result<DynamicObject> {
-        let text = |value: &Value| value.as_str().expect("a manifest names itself").to_owned();
-        let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
-        self.objects(&kind).patch(&name, &PatchParams::apply("people").force(), &Patch::Apply(manifest)).await
-    }
-
-    pub async fn patch(&self, kind: &str, name: &str, patch: Value) {
-        let patched = self.objects(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        patched.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
-    }
-
-    pub async fn delete(&self, kind: &str, name: &str) {
-        self.objects(kind).delete(name, &DeleteParams::background()).await.expect("a deletion");
-    }
-
-    /// Waits until it is not there any more.
-    pub async fn is_gone(&self, kind: &str, name: &str) {
-        let what = format!("{kind} {name} is gone");
-        self.eventually(&what, async || self.find(kind, name).await.is_none()).await;
-    }
-}
-
-/// Two pods of an image, behind labels of its own; of a Service, none at all.
-pub fn workload(kind: &str, name: &str, image: &str) -> Value {
-    if kind == "Service" {
-        let ports = json!([{"name": "http", "port": 80, "targetPort": 8080}]);
-        let spec = json!({"selector": {"app": name}, "ports": ports});
-        return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
-    }
-    // As people write it who lose no request: an endpoint that is being taken
-    // away is still called for a moment.
-    let container = json!({
-        "name": "web", "image": image, "ports": [{"name": "http", "containerPort": 8080}],
-        "lifecycle": {"preStop": {"sleep": {"seconds": 2}}},
-    });
-    let mut spec = json!({
-        "selector": {"matchLabels": {"app": name}},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
-    });
-    if kind == "Deployment" {
-        spec["replicas"] = json!(2);
-    }
-    json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
-}
-
 /// Does this condition hold?
 pub fn holds(status: &CanaryStatus, condition: &str) -> ConditionStatus {
     let found = status.conditions.iter().find(|found| found.type_ == condition);
     found.unwrap_or_else(|| panic!("no condition {condition}: {status:#?}")).status
-}
-
-/// What a TrafficSplit gives a backend.
-pub fn weight(split: &Value, service: &str) -> Option<u64> {
-    let backends = split["spec"]["backends"].as_array()?;
-    backends.iter().find(|backend| backend["service"] == *service)?["weight"].as_u64()
-}
-
-fn resource(kind: &str) -> ApiResource {
-    let made = |group: &str, version: &str| {
-        let api_version = format!("{group}/{version}").trim_start_matches('/').to_owned();
-        let (group, version, plural) = (group.to_owned(), version.to_owned(), kind.to_lowercase() + "s");
-        ApiResource { group, version, api_version, kind: kind.to_owned(), plural }
-    };
-    match kind {
-        "Canary" => ApiResource::erase::<Canary>(&()),
-        "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
-        "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
-        "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
-        "ScaledObject" => made("keda.sh", "v1alpha1"),
-        "HorizontalPodAutoscaler" => made("autoscaling", "v2"),
-        "Lease" => made("coordination.k8s.io", "v1"),
-        "Deployment" | "DaemonSet" | "StatefulSet" => made("apps", "v1"),
-        _ => made("", "v1"),
-    }
-}
-
-fn all_definitions() -> impl Iterator<Item = Value> {
-    definitions::ours().into_iter().chain(definitions::smi()).chain([definitions::keda()])
-}
-
-fn mesh(client: Client, node: Node) -> Mesh {
-    Mesh::new(client, resource("TrafficSplit"), Some(resource("HTTPRouteGroup")), node, 1)
-}
-
-/// One node and one mesh for every test of this binary, on a thread of their
-/// own: they outlive the test that asked first.
-async fn run_real(cluster: &'static support::Cluster) -> (Node, Mesh) {
-    let (tell, told) = oneshot::channel();
-    thread::spawn(move || {
-        Runtime::new().expect("a tokio runtime").block_on(async {
-            let client = cluster.client().await;
-            definitions::install(&client, all_definitions()).await;
-            let options =
-                NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
-            let node = Node::new(client.clone(), options);
-            let mesh = mesh(client, node.clone());
-            let _ = tell.send((node.clone(), mesh.clone()));
-            join!(node.run(), mesh.run());
-        });
-    });
-    told.await.expect("a node and a mesh")
-}
-
-/// Paused time leaps to whatever is next, and would leave real connections
-/// behind. With somebody at work on another thread it does not leap, but goes
-/// as we let it: five times as fast as the clock on the wall.
-async fn keep_pace() {
-    loop {
-        let _ = spawn_blocking(|| thread::sleep(Duration::from_millis(1))).await;
-        advance(Duration::from_millis(5)).await;
-    }
 }
 
 /// Reads pods that have no sockets.

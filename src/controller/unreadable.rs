@@ -1,0 +1,83 @@
+//! A Canary that cannot be read is left alone, and told so: a newer definition
+//! may have let through what this Serin does not know. The condition goes with
+//! the next status that is written once the Canary can be read.
+
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt as _,
+    api::{Patch, PatchParams},
+    core::{ApiResource, DynamicObject, error_boundary::InvalidObject},
+};
+use serde_json::{Value, json};
+
+use super::{CanaryName, Shared, lease::Fenced};
+use crate::{
+    api::{Canary, condition::STALLED},
+    clock,
+    workload::FIELD_MANAGER,
+};
+
+/// Why it was not told.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
+    #[error("cannot read it as it is: {0}")]
+    Read(Box<kube::Error>),
+    #[error("cannot write its condition: {0}")]
+    Write(Box<kube::Error>),
+}
+
+/// Says in the Canary's status what is wrong with it, unless it says so.
+pub async fn stall(shared: &Shared, name: &CanaryName, invalid: &InvalidObject) -> Result<(), Error> {
+    let kind = ApiResource::erase::<Canary>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(shared.client.clone(), &name.namespace, &kind);
+    let found = api.get_opt(&name.name).await.map_err(|error| Error::Read(Box::new(error)))?;
+    let Some(object) = found.filter(|found| found.metadata.uid == invalid.metadata.uid) else {
+        return Ok(());
+    };
+    let Some(message) = complaint(&object) else { return Ok(()) };
+    let Some(conditions) = with_complaint(&object, &message, shared.clock.now()) else { return Ok(()) };
+    tracing::warn!(canary = %name, "{message}");
+    shared.fence.check(name)?;
+    let patch = json!({
+        "metadata": { "resourceVersion": object.resource_version() },
+        "status": { "conditions": conditions },
+    });
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    match api.patch_status(&name.name, &params, &Patch::Merge(&patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        Err(error) => Err(Error::Write(Box::new(error))),
+    }
+}
+
+/// None if it can be read after all.
+fn complaint(object: &DynamicObject) -> Option<String> {
+    let value = serde_json::to_value(object).ok()?;
+    let error = serde_path_to_error::deserialize::<_, Canary>(value).err()?;
+    let (path, why) = (error.path().to_string(), error.into_inner());
+    Some(format!("This Canary cannot be read, so nothing is done: {path}: {why}. Correct the field."))
+}
+
+/// None if it is said already.
+fn with_complaint(object: &DynamicObject, message: &str, now: Timestamp) -> Option<Vec<Value>> {
+    let said = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let mut conditions = said.cloned().unwrap_or_default();
+    let stalled = conditions.iter().position(|condition| condition["type"] == STALLED);
+    let before = stalled.map(|at| conditions.remove(at));
+    let is = |field: &str, value: &str| before.as_ref().is_some_and(|before| before[field] == value);
+    let generation = object.metadata.generation;
+    let observed = before.as_ref().and_then(|before| before["observedGeneration"].as_i64());
+    if is("status", "True") && is("message", message) && observed == generation {
+        return None;
+    }
+    let now = clock::seconds(now);
+    let since = before.filter(|before| before["status"] == "True");
+    let since = since.map_or(json!(now), |mut before| before["lastTransitionTime"].take());
+    conditions.push(json!({
+        "type": STALLED, "status": "True", "reason": "Unreadable", "message": message,
+        "observedGeneration": generation, "lastTransitionTime": since, "lastUpdateTime": now,
+    }));
+    Some(conditions)
+}

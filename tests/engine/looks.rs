@@ -1,0 +1,111 @@
+//! When a release looks, and what it remembers of it.
+
+use std::time::Duration;
+
+use serin::api::canary::{Phase, status::Verdict};
+
+use crate::world::{Health, World, canary};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// When a release of one step was measured, in seconds since the step began.
+fn measured_at(interval: &str, change: impl Fn(&mut World, i64)) -> Vec<i64> {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: {interval}, stepWeights: [50], {metric}")));
+    world.run_to_weight(50.0);
+    let (began, mut moments) = (world.now, Vec::new());
+    while world.status.phase == Phase::Progressing && moments.len() < 20 {
+        world.settle();
+        let now = world.now.duration_since(began).as_secs();
+        let measured = world.measured.as_ref().map(|measured| measured.at.duration_since(began).as_secs());
+        moments.extend(measured.filter(|at| !moments.contains(at)));
+        change(&mut world, now);
+        world.now = world.wake.unwrap_or(world.now).max(world.now);
+    }
+    moments
+}
+
+#[test]
+fn a_look_is_taken_in_several_glances_and_a_long_one_in_many() {
+    assert_eq!(measured_at("2s", |_, _| {}), [1, 2]);
+    assert_eq!(measured_at("8s", |_, _| {}), [2, 4, 6, 8]);
+    assert_eq!(measured_at("1m", |_, _| {}), [10, 20, 30, 40, 50, 60]);
+}
+
+#[test]
+fn the_rest_of_a_look_that_passed_may_be_without_data() {
+    for rest in [Health::Quiet, Health::NoData] {
+        let after_a_glance = |world: &mut World, at: i64| {
+            if at >= 10 {
+                world.health = rest;
+            }
+        };
+        assert_eq!(measured_at("1m", after_a_glance), [10, 20, 30, 40, 50, 60], "{rest:?}");
+    }
+}
+
+#[test]
+fn a_look_without_data_does_not_pass_because_the_one_before_did() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    for rest in [Health::Quiet, Health::NoData] {
+        let mut world = World::releasing(&canary(&format!(
+            "interval: 1m, iterations: 3, match: [{{headers: {{a: {{exact: b}}}}}}], {metric}"
+        )));
+        world.run_until(|world| world.status.iterations == 1);
+        world.health = rest;
+        world.run_for(MINUTE + MINUTE / 2);
+        assert_eq!((world.status.phase, world.status.iterations), (Phase::Progressing, 1), "{rest:?}");
+    }
+}
+
+#[test]
+fn doubt_that_goes_on_with_other_numbers_is_no_news() {
+    let metric = "metrics: [{name: request-success-rate, judge: {type: sequential, minRequests: 1000}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.health = Health::Quiet;
+    world.run_to_weight(50.0);
+    world.run_for(20 * MINUTE);
+    let told: Vec<_> = world.journal.iter().filter(|line| line.contains("Holding")).collect();
+    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_ne!(Some(told[0].as_str()), world.status.message.as_deref(), "but the status says the latest");
+    world.health = Health::Unavailable;
+    world.run_for(5 * MINUTE);
+    assert_eq!(world.journal.iter().filter(|line| line.contains("Holding")).count(), 2);
+}
+
+#[test]
+fn verdicts_have_their_numbers() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.run_until(|world| world.status.metrics.iter().any(|metric| metric.at.is_some()));
+    let metric = &world.status.metrics[0];
+    assert_eq!((metric.canary, metric.primary), (Some(99.5), Some(99.5)));
+    assert_eq!((metric.canary_count, metric.primary_count), (Some(200.0), Some(800.0)));
+    assert_eq!(metric.evidence, Some(1.0));
+    world.health = Health::Bad;
+    world.run_to(Phase::Failed);
+    let metric = &world.status.metrics[0];
+    assert_eq!((metric.canary, metric.primary), (Some(70.0), Some(99.5)));
+    assert!(metric.evidence.is_some_and(|evidence| evidence >= 100.0), "{metric:#?}");
+}
+
+#[test]
+fn what_is_known_of_the_primary_outlives_a_release_and_no_verdict_does() {
+    let metric =
+        "metrics: [{name: request-success-rate}, {name: errors, query: q, thresholdRange: {max: 1}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.run();
+    assert_eq!((world.status.phase, world.status.metrics.len()), (Phase::Succeeded, 2));
+    world.push("v1-c");
+    world.run_to_weight(50.0);
+    let [metric] = &world.status.metrics[..] else { panic!("{:#?}", world.status.metrics) };
+    assert_eq!(
+        (metric.name.as_str(), metric.verdict, &metric.at),
+        ("request-success-rate", Verdict::Inconclusive, &None)
+    );
+    assert_eq!((metric.canary, metric.evidence, &metric.measured_until), (None, None, &None));
+    let memory = &metric.analysis_state.as_ref().expect("a memory").0["evidence"];
+    let memory: serde_json::Value = serde_json::from_str(memory.as_str().expect("a text")).expect("JSON");
+    assert!(memory["streams"][0]["bursts"]["pairs"].as_i64().is_some_and(|pairs| pairs > 0), "{memory:#}");
+    assert_eq!((&memory["seen"]["canary"], &memory["peak"]), (&0.into(), &0.into()), "{memory:#}");
+}

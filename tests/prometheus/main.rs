@@ -1,0 +1,91 @@
+//! Whole releases, judged by what a real Prometheus has read from real pods.
+//!
+//! The same on `serin::local` and on the real servers. Time is real here, so
+//! all releases of a server go on at once, each in a namespace of its own, with
+//! one Prometheus for all but the one that loses it. To run one release, name
+//! it: `SCENARIO=no_traffic`.
+
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../world/mod.rs"]
+mod world;
+
+mod ends;
+mod queries;
+mod silence;
+mod told;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use serin::local::node::NodeOptions;
+use serin::local::node::address::Network;
+use support::Cluster;
+use support::prometheus::Prometheus;
+
+use world::together::{Scenario, together};
+use world::{Machines, Running, World, run_machines};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn local() {
+    all_releases(support::local().await, Network::Loopback).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn real() {
+    all_releases(support::real().await, Network::Twin).await;
+}
+
+async fn all_releases(cluster: &'static Cluster, network: Network) {
+    let stage = Stage::new(cluster, network).await;
+    macro_rules! releases {
+        ($($file:ident::$name:ident)*) => {
+            vec![$((stringify!($name), Box::pin($file::$name(Arc::clone(&stage))) as Scenario)),*]
+        };
+    }
+    together(releases![
+        ends::a_healthy_revision_is_promoted
+        ends::errors_roll_back
+        ends::slowness_rolls_back
+        queries::thresholds_mean_what_they_mean_to_flagger
+        queries::a_query_of_its_own
+        queries::a_token_that_changes
+        silence::prometheus_is_killed
+        silence::no_traffic
+        told::every_chat_is_told
+    ])
+    .await;
+}
+
+/// What the releases on one server share.
+struct Stage {
+    cluster: &'static Cluster,
+    machines: Machines,
+    prometheus: Prometheus,
+}
+
+impl Stage {
+    async fn new(cluster: &'static Cluster, network: Network) -> Arc<Stage> {
+        let machines = run_machines(cluster, NodeOptions { network, ..NodeOptions::named(support::NODE) });
+        let machines = machines.await;
+        let prometheus = Prometheus::of_pods(&cluster.kubeconfig()).await;
+        Arc::new(Stage { cluster, machines, prometheus })
+    }
+
+    async fn world(&self) -> World {
+        World::on(self.cluster, &self.machines).await
+    }
+
+    /// A world whose Canary is judged by the Prometheus of all, and is
+    /// initialized.
+    async fn initialized(&self, analysis: Value) -> (World, Running) {
+        let world = self.world().await;
+        let serin = initialized(&world, &self.prometheus, analysis).await;
+        (world, serin)
+    }
+}
+
+async fn initialized(world: &World, prometheus: &Prometheus, mut analysis: Value) -> Running {
+    analysis["interval"] = json!("3s");
+    world.initialized(json!({"metricsServer": prometheus.url(), "analysis": analysis})).await
+}

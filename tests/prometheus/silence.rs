@@ -1,0 +1,75 @@
+//! Who knows nothing judges nothing.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use serin::api::CanaryStatus;
+use serin::api::canary::Phase;
+use serin::api::canary::status::Verdict;
+use serin::api::condition::{READY, RECONCILING};
+
+use crate::support::prometheus::Prometheus;
+use crate::world::World;
+use crate::{Stage, initialized};
+
+pub async fn prometheus_is_killed(stage: Arc<Stage>) {
+    let world = stage.world().await;
+    let mut prometheus = Prometheus::of_pods_in(&world.namespace, &stage.cluster.kubeconfig()).await;
+    let _serin = initialized(&world, &prometheus, json!({"stepWeights": [20, 40, 60]})).await;
+    let _traffic = world.traffic();
+    world.push("web:v2").await;
+    let judged = |status: &CanaryStatus| status.metrics.iter().any(|metric| metric.verdict == Verdict::Pass);
+    world.becomes("judged", judged).await;
+    prometheus.stop();
+    let url = prometheus.url();
+    holds(&world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
+    prometheus.restart().await;
+    world.released(1).await;
+    assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
+}
+
+pub async fn no_traffic(stage: Arc<Stage>) {
+    let metrics = json!([
+        {"name": "request-success-rate"},
+        {"name": "request-duration", "threshold": 500, "interval": "5s"},
+    ]);
+    let (world, _serin) = stage.initialized(json!({"threshold": 1, "metrics": metrics})).await;
+    world.push("web:v2").await;
+    let status = holds(&world, &["request-success-rate: no data"]).await;
+    assert!(
+        status.metrics.iter().all(|metric| metric.reason.starts_with("no data")),
+        "{:#?}",
+        status.metrics
+    );
+    let _traffic = world.traffic();
+    world.released(1).await;
+    assert_eq!(world.image("web-primary").await, "web:v2");
+}
+
+/// Waits until a release has held for several looks, sees that nothing moved
+/// meanwhile, and that everybody who asks is told why.
+async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
+    let doubted = |status: &CanaryStatus, times: u32| {
+        !status.metrics.is_empty() && status.metrics.iter().all(|metric| metric.inconclusives >= times)
+    };
+    let first = world.becomes("held", |status| doubted(status, 1)).await;
+    let split = world.split().await;
+    let status = world.becomes("held for long", |status| doubted(status, 4)).await;
+    assert_eq!((status.phase, status.failed_checks, status.history.len()), (Phase::Progressing, 0, 0));
+    assert_eq!((status.canary_weight, world.split().await), (first.canary_weight, split));
+    assert!(
+        status.metrics.iter().all(|metric| metric.verdict == Verdict::Inconclusive && metric.failures == 0)
+    );
+    let said = |text: &str| text.starts_with("Holding") && why.iter().all(|why| text.contains(why));
+    let message = status.message.clone().unwrap_or_default();
+    assert!(said(&message), "{message}");
+    for type_ in [READY, RECONCILING] {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
+        let condition = condition.unwrap_or_else(|| panic!("no condition {type_}"));
+        assert!(condition.reason == "Inconclusive" && condition.message == message, "{condition:?}");
+    }
+    let news = world.news().await;
+    let told = news.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| said(text));
+    assert_eq!(told.count(), 1, "it is told once: {news:#?}");
+    status
+}

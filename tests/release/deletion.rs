@@ -1,0 +1,68 @@
+//! What is left when a Canary goes.
+
+use serde_json::{Value, json};
+use serin::api::canary::Phase;
+
+use crate::world::{World, workload};
+
+pub async fn a_deletion_that_reverts_leaves_the_target_serving(world: World) {
+    let _serin = world.initialized(json!({"revertOnDeletion": true})).await;
+    assert_eq!(world.replicas("web").await, 0);
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    assert_eq!(world.replicas("web").await, 2);
+    world.is_gone("Deployment", "web-primary").await;
+    for service in ["web", "web-primary", "web-canary"] {
+        world.is_gone("Service", service).await;
+    }
+    assert!(world.find("TrafficSplit", "web").await.is_none());
+    world.is_told("Putting back what was there before this Canary.").await;
+}
+
+pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World) {
+    world.apply(workload("Deployment", "web", "web:v1")).await;
+    let mut service = workload("Service", "web", "");
+    service["metadata"]["annotations"] = json!({"team.example/owner": "shop"});
+    service["spec"]["ports"].as_array_mut().unwrap().push(json!({"name": "admin", "port": 9090}));
+    world.apply(service).await;
+    let route = json!({"service": "web", "backends": [{"service": "web", "weight": 7}]});
+    world
+        .apply(json!({
+            "apiVersion": "split.smi-spec.io/v1alpha4", "kind": "TrafficSplit",
+            "metadata": {"name": "web", "labels": {"ours": "yes"}}, "spec": route,
+        }))
+        .await;
+    world.eventually("the target serves", async || world.answers().await).await;
+    let (service, route) = (world.get("Service", "web").await, world.get("TrafficSplit", "web").await);
+    // From here on nobody may notice anything.
+    let traffic = world.traffic();
+    world.canary(json!({"revertOnDeletion": true})).await;
+    let _serin = world.serin().await;
+    world.reaches(Phase::Initialized).await;
+    assert_eq!(world.split().await, Some((0, 100)));
+    world.push("web:v2").await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    assert_eq!(world.replicas("web").await, 2);
+    assert_eq!(written(world.get("Service", "web").await), written(service));
+    assert_eq!(written(world.get("TrafficSplit", "web").await), written(route));
+    world.is_gone("Deployment", "web-primary").await;
+    let served = traffic.answers_of("v2");
+    world.eventually("they are served", async || traffic.answers_of("v2") > served + 50).await;
+    traffic.was_served_well();
+}
+
+pub async fn a_deletion_that_does_not_revert_lets_go(world: World) {
+    let _serin = world.initialized(json!({})).await;
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    world.is_gone("Deployment", "web-primary").await;
+    assert_eq!(world.replicas("web").await, 0, "the target is left as it was");
+}
+
+/// What people wrote in an object and can expect to find again.
+fn written(object: Value) -> Value {
+    let metadata = &object["metadata"];
+    json!({"labels": metadata["labels"], "annotations": metadata["annotations"], "spec": object["spec"]})
+}

@@ -1,0 +1,93 @@
+//! How many releases are under way at a time, and Canaries that nobody can
+//! read.
+
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use serin::api::canary::Phase;
+use serin::controller::Options;
+use tokio::time::sleep;
+
+use crate::replicas::{OTHERS, others, push, reach, status};
+use crate::world::World;
+
+#[tokio::test(start_paused = true)]
+async fn so_many_releases_are_under_way_and_the_others_wait_for_their_turn() {
+    let world = World::new().await;
+    others(&world).await;
+    let options = Options { max_releases: Some(2), ..world.options() };
+    let serin = world.serin_with(options.clone()).await;
+    reach(&world, Phase::Initialized).await;
+    // By age, not by name.
+    let order: Vec<&str> = OTHERS.into_iter().rev().collect();
+    for name in &order {
+        push(&world, name).await;
+        sleep(Duration::from_secs(2)).await;
+    }
+    let waits = status(&world, "api").await;
+    assert_eq!(waits.phase, Phase::Waiting);
+    assert_eq!(
+        waits.message.as_deref(),
+        Some("Waiting for a turn: 2 other releases are under way, 2 may be.")
+    );
+    // Whoever comes next counts anew.
+    drop(serin);
+    let _again = world.serin_with(options).await;
+    let mut started = Vec::new();
+    while started.len() < order.len() {
+        let mut under_way = Vec::new();
+        for name in OTHERS {
+            let phase = status(&world, name).await.phase;
+            if matches!(phase, Phase::Progressing | Phase::Promoting | Phase::Finalising) {
+                under_way.push(name);
+            }
+        }
+        assert!(under_way.len() <= 2, "{under_way:?} are under way at a time");
+        for name in &order {
+            if under_way.contains(name) && !started.contains(name) {
+                started.push(*name);
+            }
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+    assert_eq!(started, order);
+    reach(&world, Phase::Succeeded).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_that_cannot_be_read_says_so_and_holds_up_nobody() {
+    let world = World::new().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+    let lax = json!([{
+        "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec",
+        "value": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+    }]);
+    let lax: json_patch::Patch = serde_json::from_value(lax).expect("a patch");
+    let lax = Patch::Json::<()>(lax);
+    definitions.patch("canaries.serin.dev", &PatchParams::default(), &lax).await.expect("a lax schema");
+    let _serin = world.serin().await;
+    world.canary(json!({"service": {"port": "eighty"}})).await;
+    let stalled = async || {
+        let conditions = world.get("Canary", "web").await["status"]["conditions"].take();
+        let stalled = |condition: &&Value| condition["type"] == "Stalled" && condition["status"] == "True";
+        conditions.as_array().and_then(|all| all.iter().find(stalled).cloned())
+    };
+    world.eventually("it is stalled", async || stalled().await.is_some()).await;
+    let told = stalled().await.expect("a condition");
+    assert_eq!(told["reason"], "Unreadable");
+    let message = told["message"].as_str().expect("a sentence");
+    assert!(message.contains("spec.service.port: invalid type: string \"eighty\""), "{message}");
+    // The others do not care, and what was said is not said again.
+    others(&world).await;
+    reach(&world, Phase::Initialized).await;
+    world.annotate("seen", json!(true)).await;
+    world.a_long_time().await;
+    let patches = world.requests().into_iter().filter(|request| request.ends_with("/canaries/web/status"));
+    assert_eq!(patches.count(), 1);
+    world.edit(json!({"service": {"port": 80}})).await;
+    world.reaches(Phase::Initialized).await;
+    assert_eq!(stalled().await, None);
+}

@@ -1,0 +1,86 @@
+//! What cannot be done is said, and nothing is touched.
+
+use serde_json::{Value, json};
+use serin::api::canary::Phase;
+use serin::api::condition::ConditionStatus;
+
+use crate::world::{World, holds, workload};
+
+/// Refused with these words, and carried out once it is put right.
+async fn is_refused(world: World, spec: Value, words: &str, right: Value) {
+    world.canary(spec).await;
+    let _serin = world.serin().await;
+    let status = world.becomes("refused", |status| !status.conditions.is_empty()).await;
+    assert_eq!(holds(&status, "Stalled"), ConditionStatus::True);
+    let message = status.message.unwrap_or_default();
+    assert!(message.contains(words), "{message}");
+    world.is_told(words).await;
+    nothing_is_touched(&world).await;
+    world.edit(right).await;
+    world.reaches(Phase::Initialized).await;
+}
+
+async fn nothing_is_touched(world: &World) {
+    assert_eq!(world.replicas("web").await, 2);
+    for (kind, name) in [
+        ("Deployment", "web-primary"),
+        ("Service", "web"),
+        ("Service", "web-primary"),
+        ("Service", "web-canary"),
+        ("TrafficSplit", "web"),
+    ] {
+        assert!(world.find(kind, name).await.is_none(), "{kind} {name} was made");
+    }
+}
+
+pub async fn a_mesh_that_is_not_supported(world: World) {
+    let words = "spec.provider istio is not supported; set one of kubernetes, linkerd";
+    is_refused(world, json!({"provider": "istio"}), words, json!({"provider": "smi:v1alpha2"})).await;
+}
+
+pub async fn delegation(world: World) {
+    let spec = json!({"service": {"delegation": true}});
+    let words = "spec.service.delegation needs a VirtualService, and smi (v1alpha2) writes none; remove it";
+    is_refused(world, spec, words, json!({"service": {"delegation": null}})).await;
+}
+
+pub async fn session_affinity(world: World) {
+    let spec = json!({"analysis": {"sessionAffinity": {"cookieName": "canary"}}});
+    let words = "spec.analysis.sessionAffinity needs a router that sets cookies, and smi (v1alpha2) does not";
+    is_refused(world, spec, words, json!({"analysis": {"sessionAffinity": null}})).await;
+}
+
+pub async fn mirroring(world: World) {
+    let words = "spec.analysis asks to mirror traffic, and smi (v1alpha2) cannot; remove mirror";
+    let right = json!({"analysis": {"mirror": null}});
+    is_refused(world, json!({"analysis": {"mirror": true}}), words, right).await;
+}
+
+pub async fn conditions_that_the_mesh_does_not_know(world: World) {
+    let matches = json!([{"headers": {"x-canary": {"exact": "insider"}}}]);
+    let spec = json!({"analysis": {"stepWeights": null, "iterations": 2, "match": matches}});
+    let words = "spec.analysis asks to match requests, and smi (v1alpha2) cannot; remove match";
+    is_refused(world, spec, words, json!({"provider": "smi:v1alpha3"})).await;
+}
+
+pub async fn a_stateful_set(world: World) {
+    world.canary(json!({"suspend": true})).await;
+    let _serin = world.serin().await;
+    let mut canary = world.get("Canary", "web").await;
+    canary["metadata"] = json!({"name": "db"});
+    canary["spec"]["targetRef"] = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db"});
+    canary.as_object_mut().unwrap().remove("status");
+    let mut target = workload("Deployment", "db", "db:v1");
+    target["kind"] = json!("StatefulSet");
+    target["spec"]["serviceName"] = json!("db");
+    // The node does not start it, and need not.
+    target["spec"]["replicas"] = json!(0);
+    if world.is_real() {
+        world.apply(target).await;
+    }
+    let refused = world.try_apply(&canary).await.expect_err("a StatefulSet is not accepted").to_string();
+    let words = "spec.targetRef.kind: Unsupported value: \"StatefulSet\": supported values: \"Deployment\", \
+         \"DaemonSet\", \"Service\"";
+    assert!(refused.contains(words), "{refused}");
+    assert!(world.find("Canary", "db").await.is_none());
+}
