@@ -212,7 +212,7 @@ impl World {
             .map(|template| template["spec"]["containers"][0]["image"].as_str().expect("an image"))
             .collect();
         assert_eq!(promoted, images, "the primary's template was changed once for each promotion");
-        assert!(weights.iter().any(|weight| *weight == 50), "a release was judged to its end: {weights:?}");
+        assert!(weights.contains(&50), "a release was judged to its end: {weights:?}");
         let status = self.status();
         let told: Vec<Outcome> = status.history.iter().rev().map(|past| past.outcome).collect();
         assert_eq!(told, outcomes);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::support::{self, Child, Folder, Part};
+use super::support::{self, Child, Cluster, Folder, Part};
 
 pub enum Contender {
     Serin,
@@ -38,20 +38,22 @@ impl Contender {
         }
     }
 
-    pub async fn start(&self, kubeconfig: &Path, namespace: &str) -> Process {
+    pub async fn start(&self, cluster: &Cluster, namespace: &str) -> Process {
+        let folder = Folder::new(self.name());
+        folder.write("kubeconfig", &cluster.kubeconfig_of(self.name()).to_string());
         let (program, arguments) = match self {
             Contender::Serin => (
                 Path::new(env!("CARGO_BIN_EXE_serin")),
                 vec![
                     "run".to_owned(),
-                    format!("--kubeconfig={}", kubeconfig.display()),
+                    "--kubeconfig=kubeconfig".to_owned(),
                     format!("--namespaces={namespace}"),
                 ],
             ),
             Contender::Flagger { program } => (
                 program.as_path(),
                 vec![
-                    format!("-kubeconfig={}", kubeconfig.display()),
+                    "-kubeconfig=kubeconfig".to_owned(),
                     format!("-namespace={namespace}"),
                     "-kubeconfig-qps=5000".to_owned(),
                     "-kubeconfig-burst=5000".to_owned(),
@@ -63,7 +65,6 @@ impl Contender {
                 ],
             ),
         };
-        let folder = Folder::new(self.name());
         let child = Child::start(folder.path(), program, arguments);
         Process::new(child, folder).await
     }

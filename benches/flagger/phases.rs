@@ -73,7 +73,7 @@ impl Stage {
         progress.say("creating");
         self.create_all(&namespace, contender, &canaries, count).await;
 
-        let mut process = contender.start(&self.cluster.kubeconfig_of(contender.name()), &namespace).await;
+        let mut process = contender.start(self.cluster, &namespace).await;
         let patience = Duration::from_secs(120) + Duration::from_millis(500) * count as u32;
         let initialized = |of: &Moments| of.phase == "Initialized";
         progress.wait(&mut process, &eye, "initialised", patience, initialized).await;

@@ -40,6 +40,8 @@ pub enum Doubt {
     Unavailable,
     /// There was traffic, but too little of it.
     TooLittle,
+    /// Something speaks against the canary, and not enough to convict it.
+    Suspicion,
     /// The judge was handed a kind of measurement it cannot judge.
     Unfit,
 }

@@ -272,7 +272,9 @@ impl Pass<'_> {
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
         let taken_in = match verdict.outcome {
             Outcome::Pass { .. } | Outcome::Fail { .. } => true,
-            Outcome::Inconclusive { doubt } => doubt == Doubt::TooLittle && terms.judge.remembers(),
+            Outcome::Inconclusive { doubt } => {
+                matches!(doubt, Doubt::TooLittle | Doubt::Suspicion) && terms.judge.remembers()
+            }
         };
         if taken_in {
             status.measured_until = Some(Time(until));
@@ -357,7 +359,7 @@ fn meaning(plan: &MetricPlan, outcome: Outcome, sentence: &str) -> Looked {
         Outcome::Fail { critical: false } => return Looked::Failed(said()),
         Outcome::Inconclusive { doubt: Doubt::NoData } => plan.terms.on_no_data,
         Outcome::Inconclusive { doubt: Doubt::Unavailable } => plan.terms.on_unavailable,
-        Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::Unfit } => Silence::Hold,
+        Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::Suspicion | Doubt::Unfit } => Silence::Hold,
     };
     match silence {
         Silence::Hold => Looked::Doubt(said()),

@@ -5,9 +5,8 @@
 //! answer is written only for a question that waits.
 //!
 //! Caveat: the right is checked here, before the write. Whoever may patch a
-//! Canary can write its annotations with kubectl as well; a cluster that gives
-//! that right to people who must not approve needs an admission policy for
-//! `serin.dev/approvals` and `serin.dev/commands`.
+//! Canary can write its annotations with kubectl as well; the admission policy
+//! of `charts/serin` asks for the same right there.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};

@@ -7,6 +7,7 @@
 // Every test binary compiles this module and uses a part of it.
 #![allow(dead_code)]
 
+pub mod chart;
 mod child;
 pub mod definitions;
 pub mod front;
@@ -48,6 +49,12 @@ pub async fn real_with(extras: Extras) -> Cluster {
     real::start(extras).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Another real one, stricter, which remembers what ServiceAccounts asked for.
+pub async fn audited() -> &'static Cluster {
+    static AUDITED: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
+    AUDITED.get_or_init(real::start_audited).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// `serin::local` with its controllers, in this process and served on loopback.
 pub async fn local() -> &'static Cluster {
     static LOCAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
@@ -84,12 +91,20 @@ impl Cluster {
         self.folder.join("kubeconfig")
     }
 
-    /// Names one of the users that the cluster was started with.
-    pub fn kubeconfig_of(&self, user: &str) -> PathBuf {
+    /// Everything that ServiceAccounts asked the API server for, as its audit
+    /// log has it.
+    pub fn audit(&self) -> Vec<serde_json::Value> {
+        let log = std::fs::read_to_string(self.folder.join("audit.log")).expect("an audited cluster");
+        // The last line may be half written.
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// A kubeconfig like the administrator's for whoever has this token.
+    pub fn kubeconfig_of(&self, token: &str) -> serde_json::Value {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
-        let file = format!("kubeconfig-{user}");
-        self.folder.write(&file, &text.replace(real::ADMIN_TOKEN, user));
-        self.folder.join(&file)
+        let mut kubeconfig: serde_json::Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
+        kubeconfig["users"][0]["user"]["token"] = token.into();
+        kubeconfig
     }
 
     /// A client's connections live on the runtime that made it and every test
@@ -156,6 +171,7 @@ pub enum Part {
     FlaggerController,
     ArgoRollouts,
     Osm,
+    Helm,
 }
 
 impl std::fmt::Display for Part {
@@ -168,6 +184,7 @@ impl std::fmt::Display for Part {
             Part::FlaggerController => "flagger-controller",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
+            Part::Helm => "helm",
         })
     }
 }
@@ -189,6 +206,7 @@ impl Part {
             Part::Flagger | Part::FlaggerController => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
+            Part::Helm => (include_str!("../../testbed/versions"), "helm"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())

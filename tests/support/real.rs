@@ -14,13 +14,25 @@ use serde_json::json;
 
 use super::{Child, Cluster, Folder, NODE, Part, User, free_port, program};
 
-pub const ADMIN_TOKEN: &str = "admin-token";
+const ADMIN_TOKEN: &str = "admin-token";
 
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const CONTROLLERS: &str = "--controllers=deployment-controller,replicaset-controller,daemonset-controller,\
-     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller";
+     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller,\
+     clusterrole-aggregation-controller,validatingadmissionpolicy-status-controller";
+
+/// Keeps a log of what ServiceAccounts ask for.
+const AUDIT: [&str; 2] = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
+const AUDIT_POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, userGroups: ['system:serviceaccounts']}
+- {level: None}
+";
 
 /// What a cluster has beyond the usual.
 #[derive(Default)]
@@ -31,6 +43,15 @@ pub struct Extras {
     pub users: Vec<&'static str>,
     pub apiserver_flags: Vec<&'static str>,
     pub controller_flags: Vec<&'static str>,
+}
+
+/// As strict as an API server comes: it also minds who makes whom wait for a
+/// deletion. What ServiceAccounts ask for is in [`Cluster::audit`].
+pub async fn start_audited() -> Result<Cluster, String> {
+    let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
+    let files = vec![("audit.yaml", AUDIT_POLICY.to_owned())];
+    let apiserver_flags = vec![AUDIT[0], AUDIT[1], strict];
+    start(Extras { files, apiserver_flags, ..Extras::default() }).await
 }
 
 pub async fn start(extras: Extras) -> Result<Cluster, String> {
@@ -62,8 +83,8 @@ pub async fn start(extras: Extras) -> Result<Cluster, String> {
         folder.path(),
         &apiserver,
         [
-            &format!("--etcd-servers={etcd_url}"),
-            &format!("--secure-port={port}"),
+            &*format!("--etcd-servers={etcd_url}"),
+            &*format!("--secure-port={port}"),
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",

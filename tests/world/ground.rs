@@ -27,7 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::objects::resource;
 use super::{World, spawn};
 use crate::support::receiver::{Answer, Receiver};
-use crate::support::{self, definitions};
+use crate::support::{self, chart, definitions};
 
 pub enum Ground {
     Local {
@@ -67,7 +67,9 @@ impl World {
         let cluster = support::real().await;
         let options =
             NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
-        Self::on(cluster, SHARED.get_or_init(|| run_machines(cluster, options)).await).await
+        let world = Self::on(cluster, SHARED.get_or_init(|| run_machines(cluster, options)).await).await;
+        // With the rights that the chart gives, so that they are shown to do.
+        Self { own: chart::controller(cluster, &world.namespace).await, ..world }
     }
 
     /// On servers with a node and a mesh of ours, all on real time.

@@ -102,7 +102,7 @@ impl Evidence {
 
     /// The mean evidence of all streams: valid however they depend on each
     /// other. One that has not begun stands at one.
-    fn against(&self, grid: &Grid) -> f64 {
+    pub(super) fn against(&self, grid: &Grid) -> f64 {
         let begun: f64 = self.streams.iter().map(|stream| stream.against(grid)).sum();
         let silent = (self.shares as usize).saturating_sub(self.streams.len());
         (begun + silent as f64) / f64::from(self.shares)

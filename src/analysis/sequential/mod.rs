@@ -95,6 +95,9 @@ const INTERVAL_RISK: f64 = 0.05;
 /// Latency is certified for the bounds that at least this share of the
 /// primary's requests is beyond; of slower ones there are too few to ever tell.
 const CERTIFIED_TAIL: f64 = 0.01;
+/// Whoever is this far on the way to being convicted, in logs, is not waved
+/// through: more requests tell.
+const SUSPICION: f64 = 0.5;
 /// From here on bursts are worth a word.
 const NOTABLE_BURSTS: f64 = 1.5;
 
@@ -145,6 +148,8 @@ impl Sequential {
             || evidence.seen().primary < self.settings.min_requests
         {
             Outcome::Inconclusive { doubt: Doubt::TooLittle }
+        } else if evidence.against(&self.grid) >= self.settings.false_rollback.powf(-SUSPICION) {
+            Outcome::Inconclusive { doubt: Doubt::Suspicion }
         } else {
             evidence.spend();
             Outcome::Pass { certified: self.certifies(evidence.streams()) }
@@ -174,6 +179,9 @@ impl Sequential {
                 format!("less than {times} times worse, chance of error < {}", percent(false_promotion))
             }
             Outcome::Pass { certified: false } => format!("nothing shows it to be {times} times worse"),
+            Outcome::Inconclusive { doubt: Doubt::Suspicion } => {
+                format!("it looks {times} times worse, and more requests must tell")
+            }
             Outcome::Inconclusive { .. } if evidence.seen().primary < min_requests => format!(
                 "too few requests to the primary, {} of the {} needed",
                 thousands(evidence.seen().primary),

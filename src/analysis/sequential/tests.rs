@@ -61,6 +61,23 @@ fn a_pass_says_that_nothing_speaks_against_it() {
 }
 
 #[test]
+fn who_is_suspected_is_not_waved_through() {
+    let (bad, good) = (counts((20, 103), (0, 202)), counts((0, 100), (0, 200)));
+    let verdict = last([bad.clone()]);
+    assert_eq!(doubt(&verdict), Some(Doubt::Suspicion));
+    assert!(
+        verdict.sentence.ends_with("it looks 1.5 times worse, and more requests must tell"),
+        "{verdict:?}"
+    );
+    assert_eq!(last([bad.clone(), bad.clone()]).outcome, FAIL);
+    // Three clumsy requests are forgiven once enough good ones followed.
+    let clumsy = counts((3, 100), (0, 200));
+    let acquitted = [clumsy].into_iter().chain(vec![counts((0, 500), (1, 1000)); 8]);
+    assert_eq!(last(acquitted).outcome, PASS);
+    assert_eq!(last([good.clone(), good]).outcome, PASS);
+}
+
+#[test]
 fn absence_is_a_doubt_and_leaves_the_evidence_alone() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();

@@ -65,6 +65,8 @@ struct Process {
     told: Option<usize>,
     stopped_until: u64,
     cut_off_until: u64,
+    /// Its watch alone tells nothing.
+    deaf_until: u64,
     tenure: Tenure,
     /// With when each arrives at the server.
     sent: Vec<(u64, Request, Instant)>,
@@ -86,6 +88,7 @@ impl Process {
             told: None,
             stopped_until: 0,
             cut_off_until: 0,
+            deaf_until: 0,
             sent: Vec::new(),
             answers: Vec::new(),
             ending: Vec::new(),
@@ -194,7 +197,8 @@ impl World {
             return;
         }
         let now = process.now(at);
-        let hears = at >= process.cut_off_until && !(trouble && self.chance.happens(0.5));
+        let deaf = at < process.cut_off_until.max(process.deaf_until);
+        let hears = !(deaf || trouble && self.chance.happens(0.5));
         if hears {
             let whole = match process.told {
                 None => true,
@@ -290,7 +294,8 @@ impl World {
         let renewal = |request: &Request| matches!(request, Request::Renew { .. });
         assert!(self.requests.iter().all(renewal), "{:?}", self.requests);
         let renewals = self.requests.len() / self.processes.len();
-        assert!((3..=4).contains(&renewals), "{renewals} renewals a replica in 20 seconds");
+        // One more where the first falls on the beginning and time goes fast.
+        assert!((3..=5).contains(&renewals), "{renewals} renewals a replica in 20 seconds");
     }
 }
 
@@ -370,7 +375,7 @@ fn quotas_divide_evenly_and_move_little() {
 /// messages, clocks of different speed, replicas that disagree.
 #[test]
 fn whatever_happens_no_shard_has_two_holders_and_all_are_held_in_the_end() {
-    for seed in 0..100 {
+    for seed in 0..60 {
         let told = std::panic::AssertUnwindSafe(|| history(seed));
         if let Err(panic) = std::panic::catch_unwind(told) {
             eprintln!("seed {seed}");
@@ -390,6 +395,14 @@ fn history(seed: u64) {
         match world.upto(9) {
             0..=2 if world.processes.len() < 5 => world.start(shards),
             3 => world.start(shards + 1),
+            8 => {
+                world.processes.clear();
+                world.start(shards);
+                world.start(shards + 1);
+            }
+            9 if !world.processes.is_empty() => {
+                world.processes[one].deaf_until = world.at + world.upto(30_000);
+            }
             4 if world.processes.len() > 1 => world.end(one, true),
             5 if world.processes.len() > 1 => world.end(one, false),
             6 if !world.processes.is_empty() => {
@@ -408,6 +421,8 @@ fn history(seed: u64) {
         None => shards,
     };
     world.processes.retain(|process| process.shards == shards);
+    // One that was about to join may have met one that has just ended.
+    world.pass(20_000);
     if world.processes.is_empty() {
         world.start(shards);
     }

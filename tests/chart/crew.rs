@@ -1,0 +1,142 @@
+//! The controller as the chart starts it, on this machine.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::chart::{Kubectl, Manifests, token};
+use crate::support::{self, Child, Cluster, Folder};
+
+/// The API server looks for new kinds every half minute.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Replicas of one Deployment, with a token of its ServiceAccount.
+pub struct Crew {
+    cluster: &'static Cluster,
+    user: String,
+    /// How long the audit log was before they began.
+    earlier: usize,
+    replicas: Vec<Replica>,
+    _folder: Folder,
+}
+
+impl Crew {
+    /// `namespace` is one that they may write to.
+    pub async fn start(
+        cluster: &'static Cluster,
+        home: &str,
+        manifests: &Manifests,
+        namespace: &str,
+        count: usize,
+    ) -> Self {
+        let name = manifests.one("ServiceAccount")["metadata"]["name"].as_str().expect("a name");
+        let token = token(cluster, home, name).await;
+        await_owners(cluster, namespace, &token).await;
+        let (earlier, folder) = (cluster.audit().len(), Folder::new("serin"));
+        folder.write("kubeconfig", &cluster.kubeconfig_of(&token).to_string());
+        let replicas = (0..count).map(|number| Replica::start(manifests, home, number, &folder)).collect();
+        Self {
+            cluster,
+            user: format!("system:serviceaccount:{home}:{name}"),
+            earlier,
+            replicas,
+            _folder: folder,
+        }
+    }
+
+    /// Everything that they asked the API server for, of which nothing was
+    /// refused.
+    pub fn asked(&self) -> Vec<Value> {
+        let mut events = self.cluster.audit().split_off(self.earlier);
+        events.retain(|event| event["user"]["username"] == *self.user);
+        let denied: Vec<&Value> =
+            events.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
+        assert!(denied.is_empty(), "refused for want of a right: {denied:#?}");
+        events
+    }
+
+    pub async fn assert_well(&mut self) {
+        for replica in &mut self.replicas {
+            replica.assert_well().await;
+        }
+    }
+
+    /// The others take over what it held.
+    pub fn kill_one(&mut self) {
+        self.replicas.pop();
+    }
+
+    /// The last that they said.
+    pub fn tails(&self) -> String {
+        self.replicas.iter().map(|replica| replica.child.tail()).collect()
+    }
+}
+
+/// `serin run`, as the kubelet would start it.
+struct Replica {
+    child: Child,
+    address: String,
+    /// What the rendered probes ask for.
+    probes: Vec<String>,
+    _folder: Folder,
+}
+
+impl Replica {
+    fn start(manifests: &Manifests, home: &str, number: usize, kubeconfig: &Folder) -> Self {
+        let container = &manifests.one("Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let listed = |what: &str| container[what].as_array().cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let mut line = vec!["-i".to_owned()];
+        line.push(format!("KUBECONFIG={}", kubeconfig.join("kubeconfig").display()));
+        for variable in listed("env") {
+            let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
+                None => text(&variable["value"]),
+                Some("metadata.name") => format!("serin-{number}"),
+                Some("metadata.namespace") => home.to_owned(),
+                Some(other) => panic!("who knows {other}?"),
+            };
+            line.push(format!("{}={value}", text(&variable["name"])));
+        }
+        line.push(env!("CARGO_BIN_EXE_serin").to_owned());
+        // Only here do replicas share a network.
+        let address = format!("127.0.0.1:{}", support::free_port());
+        line.extend(listed("args").iter().map(|argument| text(argument).replace("0.0.0.0:8080", &address)));
+        let probes =
+            ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
+        let folder = Folder::new("replica");
+        let child = Child::start(folder.path(), Path::new("/usr/bin/env"), line);
+        Self { child, address, probes: probes.into(), _folder: folder }
+    }
+
+    async fn assert_well(&mut self) {
+        assert!(!self.child.has_ended(), "it runs to the end; {}", self.child.tail());
+        for path in self.probes.iter().map(String::as_str).chain(["/metrics"]) {
+            let answer = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
+            assert!(answer.status().is_success(), "{path}: {answer:?}");
+        }
+    }
+}
+
+/// The API server takes a while to know the kinds that an owner reference
+/// may name.
+async fn await_owners(cluster: &Cluster, namespace: &str, token: &str) {
+    let kubectl = Kubectl::of(cluster, token);
+    let owner = json!({
+        "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "name": "web", "uid": "1",
+        "controller": true, "blockOwnerDeletion": true,
+    });
+    let owned = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "owned", "namespace": namespace, "ownerReferences": [owner],
+    }});
+    let began = Instant::now();
+    loop {
+        let said = kubectl.run(&["create", "--dry-run=server", "-f", "-"], &owned.to_string()).await;
+        if !said.stderr.contains("cannot find RESTMapping") {
+            said.ok();
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "{said:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,0 +1,13 @@
+//! The Helm chart: what the real Helm makes of it, accepted by the real API
+//! server, and the real controller under exactly the rights that it gives.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod approvals;
+mod crew;
+mod image;
+mod install;
+mod render;
+mod right;
+mod rights;

@@ -1,0 +1,116 @@
+//! What Helm makes of the chart, without a cluster.
+
+use serde_json::{Value, json};
+
+use crate::support::chart::{CHART, Helm};
+
+/// Values that switch everything on, or off, that can be.
+const EVERYTHING: [&str; 3] =
+    ["metrics.serviceMonitor.enabled=true", "metrics.flagger=true", "image.digest="];
+const NOTHING: [&str; 11] = [
+    "replicas=1",
+    "configTracking=false",
+    "credentials=false",
+    "keda=false",
+    "smi=false",
+    "clusterAnalysisTemplates=false",
+    "rbac.people=false",
+    "approvals.policy=false",
+    "crds.install=false",
+    "namespaces={shop,blog}",
+    "provider=kubernetes",
+];
+
+#[tokio::test]
+async fn lint_has_nothing_to_say() {
+    let helm = Helm::new();
+    for set in [&[][..], &EVERYTHING, &NOTHING] {
+        let mut arguments = vec!["lint", "--strict", CHART];
+        arguments.extend(set.iter().flat_map(|set| ["--set", set]));
+        let said = helm.run(&arguments).await.ok();
+        assert!(!said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_mistaken_value_is_refused_by_its_name() {
+    let helm = Helm::new();
+    for (set, named) in [
+        ("replica=2", "replica"),
+        ("replicas=two", "replicas"),
+        ("replicas=17", "replicas"),
+        ("image.digest=abc", "digest"),
+        ("namespaces={Not_A_Name}", "namespaces"),
+        ("namespaces={a,a}", "namespaces"),
+        ("metricsServer=prometheus:9090", "metricsServer"),
+        ("selectorLabels={app\\,name}", "selectorLabels"),
+        ("concurrency=0", "concurrency"),
+        ("metrics.serviceMonitor.interval=often", "interval"),
+    ] {
+        let refused = helm.run(&["template", "serin", CHART, "--set", set]).await.refused();
+        assert!(refused.contains(named), "{set}: {refused}");
+    }
+}
+
+/// A value that only the schema knows would do nothing.
+#[test]
+fn values_and_their_schema_name_the_same() {
+    fn compare(values: &Value, schema: &Value, at: &str) {
+        let Some(properties) = schema["properties"].as_object() else { return };
+        for (name, schema) in properties.iter().filter(|(name, _)| *name != "global") {
+            let value = values.get(name).unwrap_or_else(|| panic!("values.yaml has no {at}{name}"));
+            compare(value, schema, &format!("{at}{name}."));
+        }
+    }
+    let read = |file: &str| std::fs::read_to_string(format!("{CHART}/{file}")).expect("a file of the chart");
+    let values: Value = serde_saphyr::from_str(&read("values.yaml")).expect("YAML");
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).expect("JSON");
+    compare(&values, &schema, "");
+}
+
+#[tokio::test]
+async fn a_package_has_the_definitions_of_this_version_and_keeps_them() {
+    let helm = Helm::new();
+    let into = helm.folder.path().display().to_string();
+    helm.run(&["package", CHART, "--destination", &into]).await.ok();
+    let version = env!("CARGO_PKG_VERSION");
+    let package = format!("{into}/serin-{version}.tgz");
+    let rendered = helm.template_of(&package, "serin", &[]).await;
+    let mut found: Vec<&Value> = rendered.all("CustomResourceDefinition").collect();
+    found.sort_by_key(|definition| definition["metadata"]["name"].to_string());
+    let mut wanted: Vec<Value> = serin::api::crds().iter().map(|definition| json!(definition)).collect();
+    wanted.sort_by_key(|definition| definition["metadata"]["name"].to_string());
+    assert_eq!(found.len(), wanted.len());
+    for (found, wanted) in found.into_iter().zip(wanted) {
+        assert_eq!(found["spec"], wanted["spec"]);
+        assert_eq!(found["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
+    }
+    let image = &rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(*image, format!("serin:{version}"));
+}
+
+#[tokio::test]
+async fn what_is_off_is_not_there() {
+    let helm = Helm::new();
+    let all = helm.template("serin", &EVERYTHING).await;
+    assert_eq!(all.one("ServiceMonitor")["spec"]["endpoints"][0]["path"], "/metrics");
+    assert_eq!(all.one("PodDisruptionBudget")["spec"]["maxUnavailable"], 1);
+    let none = helm.template("serin", &NOTHING).await;
+    let kinds = |kind: &str| none.all(kind).count();
+    // Whoever installs this needs no right beyond three namespaces.
+    for kind in [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "CustomResourceDefinition",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "PodDisruptionBudget",
+        "ServiceMonitor",
+    ] {
+        assert_eq!(kinds(kind), 0, "{kind}");
+    }
+    assert_eq!((kinds("Role"), kinds("RoleBinding")), (3, 3));
+    assert!(
+        !none.text.contains("secrets") && !none.text.contains("keda.sh") && !none.text.contains("smi-spec")
+    );
+}

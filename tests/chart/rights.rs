@@ -1,0 +1,329 @@
+//! The controller under exactly the rights that the chart gives it: they are
+//! enough for every feature, and none of them is idle.
+//!
+//! It is the real binary with the arguments and the environment of the
+//! rendered Deployment and a token of its ServiceAccount; what it asked for is
+//! in the API server's audit log.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use serin::local::node::address::Network;
+use tokio::process::Command;
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::crew::Crew;
+use crate::install::{HOME, install, installed};
+use crate::right::Right;
+use crate::support::chart::{Kubectl, Manifests, run};
+use crate::support::prometheus::Prometheus;
+use crate::support::receiver::Receiver;
+use crate::support::{self, Cluster, definitions};
+
+/// Two cores shared with a build are slow.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A replica that ended is missed after some fifteen seconds.
+const TAKEN_OVER: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn all_namespaces_take_these_rights_and_no_more() {
+    let (cluster, manifests) = installed().await;
+    let stage = Stage::new(cluster, HOME, manifests).await;
+    let namespace = cluster.namespace("shop").await;
+    stage.prove(&[namespace]).await;
+}
+
+#[tokio::test]
+async fn two_namespaces_take_roles_and_one_right_beyond() {
+    let (cluster, _) = installed().await;
+    let namespaces = [cluster.namespace("left").await, cluster.namespace("right").await];
+    let set = [
+        &format!("namespaces={{{}}}", namespaces.join(",")),
+        "crds.install=false",
+        "rbac.people=false",
+        "approvals.policy=false",
+    ];
+    let manifests = install(cluster, "serin-roles", &set).await;
+    let wide = &manifests.one("ClusterRole")["rules"];
+    assert_eq!(wide.as_array().map(Vec::len), Some(1), "{wide}");
+    assert_eq!(wide[0]["resources"], json!(["clusteranalysistemplates"]));
+    let stage = Stage::new(cluster, "serin-roles", &manifests).await;
+    stage.prove(&namespaces).await;
+}
+
+/// A Deployment that reads configs, and nobody to watch them.
+const PLAIN: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: plain, namespace: NAMESPACE}
+spec:
+  selector: {matchLabels: {app: plain}}
+  template:
+    metadata: {labels: {app: plain}}
+    spec:
+      containers:
+      - name: app
+        image: app:v1
+        envFrom:
+        - configMapRef: {name: settings, optional: true}
+        - secretRef: {name: password, optional: true}
+---
+apiVersion: serin.dev/v1alpha1
+kind: Canary
+metadata: {name: plain, namespace: NAMESPACE}
+spec:
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: plain}
+  service: {port: 80, targetPort: 8080}
+  analysis: {interval: 1s, iterations: 2}
+";
+
+/// With every other setting that the chart hands on, so that the controller is
+/// seen to know them.
+#[tokio::test]
+async fn what_is_switched_off_is_not_asked_for() {
+    let (cluster, _) = installed().await;
+    let namespace = cluster.namespace("plain").await;
+    let set = [
+        &format!("namespaces={{{namespace}}}"),
+        "crds.install=false",
+        "rbac.people=false",
+        "approvals.policy=false",
+        "configTracking=false",
+        "credentials=false",
+        "keda=false",
+        "smi=false",
+        "clusterAnalysisTemplates=false",
+        "provider=kubernetes",
+        "metricsServer=http://127.0.0.1:9090",
+        "selectorLabels={app,name}",
+        "includeLabelPrefix={team/}",
+        "concurrency=4",
+        "metrics.flagger=true",
+    ];
+    let manifests = install(cluster, "serin-plain", &set).await;
+    let stage = Stage::new(cluster, "serin-plain", &manifests).await;
+    let mut crew = Crew::start(cluster, stage.home, &manifests, &namespace, 1).await;
+    stage.kubectl.apply(&PLAIN.replace("NAMESPACE", &namespace)).await;
+    let shop = Shop { stage: &stage, namespace: &namespace, crew: &crew };
+    shop.until("it is initialized", async || shop.phase("plain").await == "Initialized").await;
+    shop.kubectl(&["set", "image", "deployment/plain", "app=app:v2"]).await;
+    shop.until("it is promoted", async || shop.phase("plain").await == "Succeeded").await;
+    crew.assert_well().await;
+    let secrets = crew.asked().into_iter().filter(|event| event["objectRef"]["resource"] == "secrets");
+    assert_eq!(secrets.collect::<Vec<_>>(), [] as [Value; 0]);
+}
+
+/// Everything around the controller.
+struct Stage<'m> {
+    cluster: &'static Cluster,
+    home: &'m str,
+    manifests: &'m Manifests,
+    client: Client,
+    kubectl: Kubectl,
+    /// A second controller for all namespaces would serve these as well.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl<'m> Stage<'m> {
+    async fn new(cluster: &'static Cluster, home: &'m str, manifests: &'m Manifests) -> Self {
+        static ALONE: Mutex<()> = Mutex::const_new(());
+        static FURNISHED: OnceCell<()> = OnceCell::const_new();
+        let kubectl = Kubectl::admin(cluster);
+        FURNISHED
+            .get_or_init(async || {
+                support::node::run(cluster, Network::Loopback);
+                let definitions = definitions::smi().into_iter().chain([definitions::keda()]);
+                definitions::install(&cluster.client().await, definitions).await;
+            })
+            .await;
+        let client = cluster.client().await;
+        Self { cluster, home, manifests, client, kubectl, _alone: ALONE.lock().await }
+    }
+
+    /// Runs the features in each of these namespaces, then compares what was
+    /// asked for with what is granted.
+    async fn prove(&self, namespaces: &[String]) {
+        let mut crew = Crew::start(self.cluster, self.home, self.manifests, &namespaces[0], 2).await;
+        let (chat, gate) = (Receiver::start([]).await, Receiver::start([]).await);
+        let prometheus = Prometheus::start("").await;
+        let urls = [chat.url.as_str(), &gate.url, &prometheus.url()];
+        join_all(namespaces.iter().map(|namespace| self.features(namespace, urls, &crew))).await;
+        assert!(!chat.got().is_empty() && !gate.got().is_empty(), "chats are told and gates asked");
+        crew.assert_well().await;
+        crew.kill_one();
+
+        let (granted, began) = (Right::granted(self.manifests), Instant::now());
+        loop {
+            let used: BTreeSet<Right> = crew.asked().iter().flat_map(Right::used).collect();
+            let idle: Vec<&Right> = granted.iter().filter(|right| !right.is_among(&used)).collect();
+            if idle.is_empty() {
+                return;
+            }
+            assert!(began.elapsed() < TAKEN_OVER, "granted and never used: {idle:#?}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Uses every feature in one namespace, from the first look at the Canaries
+    /// to the last of their deletion.
+    async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], crew: &Crew) {
+        let features = include_str!("features.yaml");
+        let words = [
+            ("NAMESPACE", namespace),
+            ("HOME", self.home),
+            ("CHAT", chat),
+            ("GATE", gate),
+            ("PROMETHEUS", prometheus),
+        ];
+        let features = words.iter().fold(features.to_owned(), |text, (word, with)| text.replace(word, with));
+        self.kubectl.apply(&features).await;
+        let shop = Shop { stage: self, namespace, crew };
+        let _visitors = shop.visitors();
+        for canary in CANARIES {
+            shop.until(&format!("{canary} is initialized"), async || {
+                shop.phase(canary).await == "Initialized"
+            })
+            .await;
+        }
+        for version in ["v2", "v3"] {
+            shop.push(version).await;
+            shop.until(&format!("{version} is promoted everywhere"), async || shop.runs(version).await).await;
+        }
+        let gone = async |kind: &str, name: &str| shop.get(kind, name).await.is_none();
+        shop.until("the versions before are dropped", async || {
+            gone("Deployment", "web-previous").await
+                && gone("DaemonSet", "daemon-previous").await
+                && gone("Service", "front-previous").await
+        })
+        .await;
+
+        let without = r#"{"spec": {"autoscalerRef": null}}"#;
+        shop.kubectl(&["delete", "pdb", "web"]).await;
+        shop.kubectl(&["patch", "canary", "web", "ab", "--type=merge", "--patch", without]).await;
+        shop.until("copies go with their originals", async || {
+            gone("HorizontalPodAutoscaler", "web-primary").await
+                && gone("ScaledObject", "ab-primary").await
+                && gone("PodDisruptionBudget", "web-primary").await
+        })
+        .await;
+        shop.kubectl(&["delete", "canary", "--all", "--wait=false"]).await;
+        shop.until("the Canaries are gone", async || {
+            join_all(CANARIES.map(|canary| gone("Canary", canary))).await.into_iter().all(|gone| gone)
+        })
+        .await;
+    }
+}
+
+const CANARIES: [&str; 5] = ["web", "ab", "bluegreen", "daemon", "front"];
+
+/// The features in one namespace.
+struct Shop<'s> {
+    stage: &'s Stage<'s>,
+    namespace: &'s str,
+    crew: &'s Crew,
+}
+
+impl Shop<'_> {
+    async fn until(&self, what: &str, mut test: impl AsyncFnMut() -> bool) {
+        let began = Instant::now();
+        while !test().await {
+            if began.elapsed() > PATIENCE {
+                let status = join_all(CANARIES.map(|canary| self.get("Canary", canary))).await;
+                let status: Vec<_> = status.iter().flatten().map(|canary| &canary.data["status"]).collect();
+                panic!("not so: {what}: {status:#?}\n{}", self.crew.tails());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn kubectl(&self, arguments: &[&str]) {
+        let within = format!("--namespace={}", self.namespace);
+        self.stage.kubectl.run(&[arguments, &[&within]].concat(), "").await.ok();
+    }
+
+    async fn get(&self, kind: &str, name: &str) -> Option<DynamicObject> {
+        let (group, version) = match kind {
+            "Deployment" | "DaemonSet" => ("apps", "v1"),
+            "HorizontalPodAutoscaler" => ("autoscaling", "v2"),
+            "PodDisruptionBudget" => ("policy", "v1"),
+            "ScaledObject" => ("keda.sh", "v1alpha1"),
+            "Canary" => ("serin.dev", "v1alpha1"),
+            _ => ("", "v1"),
+        };
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.stage.client.clone(), self.namespace, &kind);
+        api.get_opt(name).await.expect("an answer")
+    }
+
+    async fn phase(&self, canary: &str) -> String {
+        let canary = self.get("Canary", canary).await.expect("the Canary");
+        canary.data["status"]["phase"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A new version of everything, of the configs as well.
+    async fn push(&self, version: &str) {
+        let greeting = format!(r#"{{"data": {{"greeting": "{version}"}}}}"#);
+        let password = format!(r#"{{"stringData": {{"password": "{version}"}}}}"#);
+        let selector = format!(r#"{{"spec": {{"selector": {{"version": "{version}"}}}}}}"#);
+        self.kubectl(&["patch", "configmap", "web", "--patch", &greeting]).await;
+        self.kubectl(&["patch", "secret", "web", "--patch", &password]).await;
+        self.kubectl(&["patch", "service", "front", "--patch", &selector]).await;
+        let image = format!("app=app:{version}");
+        for target in ["deployment/web", "deployment/ab", "deployment/bluegreen", "daemonset/daemon"] {
+            self.kubectl(&["set", "image", target, &image]).await;
+        }
+    }
+
+    /// Does every primary run it? Says yes to whoever asks on the way.
+    async fn runs(&self, version: &str) -> bool {
+        let web = self.get("Canary", "web").await.expect("the Canary");
+        let gates = web.data["status"]["gates"].as_array().cloned().unwrap_or_default();
+        if gates.iter().any(|gate| gate["name"] == "qa" && gate["state"] == "Waiting") {
+            let mut approve = Command::new(env!("CARGO_BIN_EXE_serin"));
+            approve.args(["approve", "web", "--namespace", self.namespace]);
+            approve.env("KUBECONFIG", self.stage.kubectl.kubeconfig());
+            // It may have moved on by now.
+            let _ = run(approve, "").await;
+        }
+        let image = format!("app:{version}");
+        for (canary, kind) in
+            CANARIES.into_iter().zip(["Deployment", "Deployment", "Deployment", "DaemonSet", "Service"])
+        {
+            let Some(primary) = self.get(kind, &format!("{canary}-primary")).await else { return false };
+            let spec = &primary.data["spec"];
+            let found = match kind {
+                "Service" => spec["selector"]["version"] == version,
+                _ => spec["template"]["spec"]["containers"][0]["image"] == image,
+            };
+            if !found || self.phase(canary).await != "Succeeded" {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// People who call every pod of `web`, so that there is something to judge.
+    fn visitors(&self) -> AbortOnDropHandle<()> {
+        let pods: Api<k8s_openapi::api::core::v1::Pod> =
+            Api::namespaced(self.stage.client.clone(), self.namespace);
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
+            loop {
+                let found =
+                    pods.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+                let web = found.iter().filter(|pod| pod.name_any().starts_with("web-"));
+                let addresses = web.filter_map(|pod| pod.status.as_ref()?.pod_ip.clone());
+                let visit = |ip: String| http.get(format!("http://{ip}:8080/")).send();
+                join_all(addresses.map(visit)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }))
+    }
+}
