@@ -1,9 +1,9 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test lint testbed bench bench-local crds
+.PHONY: help test lint testbed bench bench-local bench-flagger crds
 
 help: ## Say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 test: testbed lint ## Set up the real servers, then run every check and every test
 	cargo test --locked
@@ -20,6 +20,10 @@ bench: ## What a decision and a look of the judge cost
 
 bench-local: testbed ## The in-process API beside the real kube-apiserver
 	cargo bench --locked --bench local
+
+bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" for these numbers of canaries)
+	testbed/setup flagger-controller
+	cargo bench --locked --bench flagger -- $(N)
 
 crds: ## Write crds/ anew from src/api
 	cargo run --locked --quiet -- crds --dir crds

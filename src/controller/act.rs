@@ -14,10 +14,10 @@ use super::{
     understand::Understood,
 };
 use crate::{
-    api::Canary,
+    api::{Canary, canary::Phase},
     engine::{Action, Decision},
     routing::{self, Subject},
-    workload,
+    workload::{self, Known},
 };
 
 /// Keeps a Canary there until everything is put back.
@@ -67,12 +67,18 @@ pub async fn act(
         shared.fence.check(&name)?;
         match action {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
-            Action::ScaleCanary { replicas } => workload.scale_canary(client, *replicas).await?,
+            Action::ScaleCanary { replicas } => {
+                let scaled = workload.scale_canary(client, *replicas).await?;
+                scaled.into_iter().for_each(|target| shared.caches.learn_workload(workload.kind(), target));
+            }
             Action::PinPrimary => workload.pin_primary(client).await?,
             Action::UnpinPrimary => workload.unpin_primary(client).await?,
             Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
             Action::DropPrevious => workload.drop_previous(client).await?,
-            Action::Promote { revision } => workload.promote(client, revision).await?,
+            Action::Promote { revision } => {
+                let known = Known { target: seen.target.as_deref(), primary: seen.primary.as_deref() };
+                workload.promote(client, revision, known).await?;
+            }
             Action::RestorePrimary { revision } => workload.restore_primary(client, revision).await?,
             Action::Route(split) => {
                 let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
@@ -88,6 +94,29 @@ pub async fn act(
         }
     }
     Ok(())
+}
+
+/// Has something taken effect as it was written, in a phase that goes on from
+/// there? A rollback is recorded before anything else is done.
+pub fn is_done(shared: &Shared, understood: &Understood, seen: &Seen, decision: &Decision) -> bool {
+    let Understood { canary, workload, router, .. } = understood;
+    let goes_on = matches!(
+        decision.status.phase,
+        Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded
+    );
+    goes_on
+        && decision.actions.iter().any(|action| match action {
+            Action::Route(split) => {
+                let on = seen.arms.as_ref().map(|arms| Subject { canary, arms });
+                on.and_then(|on| router.split(&on, &shared.caches)).as_ref() == Some(split)
+            }
+            Action::ScaleCanary { replicas: 0 } => {
+                let target =
+                    shared.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
+                target.is_some_and(|target| workload.is_empty(&target))
+            }
+            _ => false,
+        })
 }
 
 /// A Canary has the finalizer exactly as long as its deletion is to revert.

@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     CanaryName,
     index::Index,
-    table::{Key, Table},
+    table::{Key, Table, differ},
     turns::Turns,
     vitals::Vitals,
     wake::Waker,
@@ -116,7 +116,8 @@ impl Caches {
                 waker.wake(canary);
             };
             let stream = watcher(self.canaries_in(scope), watcher::Config::default());
-            spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), tell)
+            let (table, sync) = (Arc::clone(&self.canaries), sync.clone());
+            spawn(stream, (trim_canary, differ), scope.clone(), table, sync, tell)
         };
         self.scopes.iter().map(follow).collect()
     }
@@ -198,6 +199,14 @@ impl Caches {
         }
     }
 
+    /// Takes in what the API server answered to a write.
+    pub fn learn_workload(&self, kind: Kind, written: Snapshot) {
+        let watched = self.watched.lock().get(&kind.resource()).cloned();
+        if let Some(Rows::Workloads(table)) = watched.as_deref().map(|watched| &watched.rows) {
+            table.put_answer(written);
+        }
+    }
+
     pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.objects(kind)?.get(namespace, name)
     }
@@ -230,7 +239,14 @@ impl Caches {
             let table = Arc::<Table<Snapshot>>::default();
             let follow = |scope: Option<String>| {
                 let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
-                spawn(stream, as_it_is, scope, Arc::clone(&table), sync.clone(), self.tell(kind))
+                spawn(
+                    stream,
+                    (as_it_is, Snapshot::is_same),
+                    scope,
+                    Arc::clone(&table),
+                    sync.clone(),
+                    self.tell(kind),
+                )
             };
             let tasks = scopes.into_iter().map(follow).collect();
             Watched { rows: Rows::Workloads(table), sync, _tasks: tasks }
@@ -242,12 +258,12 @@ impl Caches {
                 if *kind == Kind::ConfigMap.resource() || *kind == Kind::Secret.resource() {
                     let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
                     let stream = watcher(api, config).map(|event| event.map(without_data));
-                    return spawn(stream, trim, scope, table, sync, tell);
+                    return spawn(stream, (trim, differ), scope, table, sync, tell);
                 }
                 let objects = watcher(self.api(kind, scope.as_deref()), config);
                 match *kind == pods() {
-                    true => spawn(objects, trim_pod, scope, table, sync, |_| {}),
-                    false => spawn(objects, trim, scope, table, sync, tell),
+                    true => spawn(objects, (trim_pod, differ), scope, table, sync, |_| {}),
+                    false => spawn(objects, (trim, differ), scope, table, sync, tell),
                 }
             };
             let tasks = scopes.into_iter().map(follow).collect();
@@ -279,6 +295,13 @@ impl Caches {
 impl routing::Lookup for Caches {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.object(kind, namespace, name)
+    }
+
+    fn learn(&self, kind: &ApiResource, mut written: DynamicObject) {
+        trim(&mut written);
+        if let Some(table) = self.objects(kind) {
+            table.put_answer(written);
+        }
     }
 }
 
@@ -329,10 +352,11 @@ fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, cana
     }
 }
 
-/// Keeps a table as a watch says, and tells of every change.
+/// Keeps a table as a watch says, and tells of every change that `is_same` does
+/// not find to be none.
 fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    trim: fn(&mut K),
+    (trim, is_same): (fn(&mut K), fn(&K, &K) -> bool),
     scope: Option<String>,
     table: Arc<Table<K>>,
     sync: Sync,
@@ -361,7 +385,7 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                 }
                 Ok(Event::Apply(mut object)) => {
                     trim(&mut object);
-                    table.put(object).into_iter().for_each(&tell);
+                    table.put(object, is_same).into_iter().for_each(&tell);
                 }
                 Ok(Event::Delete(object)) => tell(table.remove(&object)),
             }

@@ -1,6 +1,8 @@
 //! Observing: what there is, from caches. The only requests are for the
 //! contents of configs that have changed.
 
+use std::sync::Arc;
+
 use kube::ResourceExt as _;
 
 use super::{
@@ -34,6 +36,8 @@ pub enum Error {
 /// What was seen, and what it takes to act on it.
 pub struct Seen {
     pub observed: Observed,
+    pub target: Option<Arc<Snapshot>>,
+    pub primary: Option<Arc<Snapshot>>,
     /// Unknown while the target was never seen.
     pub arms: Option<Arms>,
     /// What accompanies the target and has not followed it yet.
@@ -90,7 +94,10 @@ pub async fn observe(
             Some(target) => Some(see_target(shared, understood, target, status, desk).await?),
             None => None,
         },
-        primary: primary.map(|primary| workload.see_primary(&primary, scaler.as_deref())).transpose()?,
+        primary: match &primary {
+            Some(primary) => Some(workload.see_primary(primary, scaler.as_deref())?),
+            None => None,
+        },
         previous: previous.and_then(|previous| workload.see_previous(&previous)),
         split,
         route_pending,
@@ -102,7 +109,7 @@ pub async fn observe(
         other_releases: 0,
         release_cap: None,
     };
-    Ok(Seen { observed, arms, upkeep })
+    Ok(Seen { observed, target, primary, arms, upkeep })
 }
 
 /// Has everything watched that concerns the Canary, and this Canary woken by

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::{Canary, CanaryStatus},
-    engine::{self, Observed},
+    engine::{self, Decision, Observed},
 };
 
 /// At which step it failed; the Canary is tried again.
@@ -33,6 +33,9 @@ pub enum Error {
     #[error("record: {0}")]
     Record(#[from] record::Error),
 }
+
+/// The traffic is home, the canary is empty, all is at rest.
+const MORE_ROUNDS: usize = 2;
 
 /// A Canary that is refused is looked at again when it changes, and seldom
 /// besides: what it lacks may have been installed.
@@ -69,6 +72,8 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
     done
 }
 
+/// What was seen to take effect as it was written is followed at once by what
+/// follows from it, and one write records it all.
 async fn carry_on(
     shared: &Arc<Shared>,
     name: &CanaryName,
@@ -77,27 +82,55 @@ async fn carry_on(
     status: &CanaryStatus,
     understood: &Arc<Understood>,
 ) -> Result<Option<Timestamp>, Error> {
-    let mut seen = match observe::observe(shared, name, understood, status, desk).await {
-        Ok(seen) => seen,
-        Err(observe::Error::Refused(refusal)) => {
-            return refuse(shared, desk, canary, status, Refused::from(refusal)).await;
+    let (mut done, mut rounds) = (None::<Decision>, MORE_ROUNDS);
+    loop {
+        let present = done.as_ref().map_or(status, |done| &done.status);
+        let mut seen = match observe::observe(shared, name, understood, present, desk).await {
+            Ok(seen) => seen,
+            Err(observe::Error::Refused(refusal)) if done.is_none() => {
+                return refuse(shared, desk, canary, status, Refused::from(refusal)).await;
+            }
+            Err(error) => return give_up(shared, desk, canary, status, done, error.into()).await,
+        };
+        let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
+            engine::decide(&understood.plan, present, observed, shared.clock.now())
+        });
+        if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
+            if error.is_final() && done.is_none() {
+                let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
+                record::record(shared, desk, canary, status, &refused).await?;
+            }
+            return give_up(shared, desk, canary, status, done, error.into()).await;
         }
-        Err(error) => return Err(error.into()),
-    };
-    let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
-        engine::decide(&understood.plan, status, observed, shared.clock.now())
-    });
-    if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
-        if error.is_final() {
-            let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
-            record::record(shared, desk, canary, status, &refused).await?;
+        let goes_on = rounds > 0 && act::is_done(shared, understood, &seen, &decision);
+        rounds -= usize::from(goes_on);
+        if let Some(done) = done.take() {
+            decision.follow(done);
         }
-        return Err(error.into());
+        if goes_on {
+            done = Some(decision);
+            continue;
+        }
+        decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
+        record::record(shared, desk, canary, status, &decision).await?;
+        measure::begin(shared, desk, understood, &seen, &decision.status);
+        return Ok(decision.wake.map(|(at, _)| at));
     }
-    decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
-    record::record(shared, desk, canary, status, &decision).await?;
-    measure::begin(shared, desk, understood, &seen, &decision.status);
-    Ok(decision.wake.map(|(at, _)| at))
+}
+
+/// What failed is tried again; what was done before is recorded.
+async fn give_up(
+    shared: &Arc<Shared>,
+    desk: &Desk,
+    canary: &Canary,
+    status: &CanaryStatus,
+    done: Option<Decision>,
+    error: Error,
+) -> Result<Option<Timestamp>, Error> {
+    if let Some(done) = done {
+        record::record(shared, desk, canary, status, &done).await?;
+    }
+    Err(error)
 }
 
 /// Says why nothing is done. A Canary that goes is let go.

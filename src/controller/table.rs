@@ -37,17 +37,20 @@ impl<K: Resource> Table<K> {
         self.rows.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Takes in an object; none if what is here is as new already. A watch
-    /// may well tell of a version that a write's answer has overtaken.
-    pub fn put(&self, object: K) -> Option<Key> {
+    /// Takes in an object; none if what is here is as new already, or is the
+    /// same but for its version. A watch may well tell of a version that a
+    /// write's answer has overtaken.
+    pub fn put(&self, object: K, is_same: fn(&K, &K) -> bool) -> Option<Key> {
         let key = key(&object);
         let mut rows = self.rows.write();
         let rows = rows.entry(key.0.clone()).or_default();
-        if rows.get(&key.1).is_some_and(|held| !is_newer(&object, &**held)) {
+        let held = rows.get(&key.1);
+        if held.is_some_and(|held| !is_newer(&object, held)) {
             return None;
         }
+        let same = held.is_some_and(|held| is_same(held, &object));
         rows.insert(key.1.clone(), Arc::new(object));
-        Some(key)
+        (!same).then_some(key)
     }
 
     /// Takes in the answer to a request, unless the object is gone or another
@@ -82,7 +85,8 @@ impl<K: Resource> Table<K> {
     /// are new, changed or gone.
     pub fn replace(&self, scope: Option<&str>, listed: Vec<K>) -> Vec<Key> {
         let known: HashSet<Key> = listed.iter().map(key).collect();
-        let mut changed: Vec<Key> = listed.into_iter().filter_map(|object| self.put(object)).collect();
+        let mut changed: Vec<Key> =
+            listed.into_iter().filter_map(|object| self.put(object, differ)).collect();
         let mut rows = self.rows.write();
         rows.retain(|namespace, named| {
             if scope.is_none_or(|scope| scope == namespace) {
@@ -99,6 +103,11 @@ impl<K: Resource> Table<K> {
         });
         changed
     }
+}
+
+/// Every version counts.
+pub fn differ<K>(_: &K, _: &K) -> bool {
+    false
 }
 
 fn key<K: Resource>(object: &K) -> Key {
@@ -144,16 +153,24 @@ mod tests {
     #[test]
     fn an_older_version_changes_nothing() {
         let table = Table::default();
-        assert!(table.put(config("a", 10)).is_some());
-        assert!(table.put(config("a", 9)).is_none() && table.put(config("a", 10)).is_none());
+        assert!(table.put(config("a", 10), differ).is_some());
+        assert!(table.put(config("a", 9), differ).is_none() && table.put(config("a", 10), differ).is_none());
         assert_eq!(held(&table), [("a".to_owned(), "10".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_the_same_is_kept_and_not_told() {
+        let table = Table::default();
+        assert!(table.put(config("a", 1), |_, _| true).is_some());
+        assert!(table.put(config("a", 2), |_, _| true).is_none());
+        assert_eq!(held(&table), [("a".to_owned(), "2".to_owned())]);
     }
 
     #[test]
     fn a_list_tells_what_is_new_and_what_is_gone() {
         let table = Table::default();
         for name in ["a", "b", "c"] {
-            table.put(config(name, 1));
+            table.put(config(name, 1), differ);
         }
         let mut changed = table.replace(Some("shop"), vec![config("a", 1), config("b", 2), config("d", 3)]);
         changed.sort();
@@ -165,7 +182,7 @@ mod tests {
     #[test]
     fn the_answer_to_a_write_brings_nothing_back() {
         let table = Table::default();
-        table.put(config("a", 1));
+        table.put(config("a", 1), differ);
         table.remove(&config("a", 1));
         table.put_answer(config("a", 2));
         assert!(table.get("shop", "a").is_none());

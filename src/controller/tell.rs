@@ -18,7 +18,7 @@ use crate::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
         canary::{Alert, HookType, Severity},
     },
-    engine::Report,
+    engine::{Reason, Report},
     gates::webhook::{self, Subject},
     notify::{self, Destination},
     workload::FIELD_MANAGER,
@@ -28,7 +28,10 @@ use crate::{
 pub fn tell(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     let happened = report.before.iter().chain([report]).filter(|report| report.news);
     for report in happened {
-        write_event(shared, canary, report);
+        // The Event of a promotion is the one that it is done.
+        if !matches!(report.reason, Reason::Promoting { .. }) {
+            write_event(shared, canary, report);
+        }
         tell_webhooks(shared, canary, status, report);
     }
     tell_chats(shared, canary, status, report);

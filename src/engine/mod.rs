@@ -54,7 +54,9 @@
 //! What the caller owes in return:
 //!
 //! - It performs actions in order and records the status last, guarded by its
-//!   resourceVersion, and never decides on a status older than it recorded.
+//!   resourceVersion, and never decides on a status older than it recorded. If
+//!   its actions have changed what is seen it may decide again, on the status
+//!   that it has not recorded yet, and record only that ([`Decision::follow`]).
 //! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
 //!   again. Answers are handed in until they are no longer asked for; keeping
 //!   them longer, or losing them, is harmless.
@@ -110,6 +112,17 @@ pub struct Decision {
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
     pub report: Report,
+}
+
+impl Decision {
+    /// Takes the place of one that was acted on and not recorded: what that
+    /// one had to say is said with this one.
+    pub fn follow(&mut self, mut earlier: Decision) {
+        let mut before = std::mem::take(&mut earlier.report.before);
+        before.push(earlier.report);
+        before.append(&mut self.report.before);
+        self.report.before = before;
+    }
 }
 
 /// Why to be called again.

@@ -120,7 +120,11 @@ impl Pass<'_> {
             Weight::from_hundredths(weight.hundredths().saturating_sub(by.hundredths())).unwrap_or_default();
         self.status.canary_weight = next;
         self.progress();
-        self.say(Reason::TrafficReturning { weight: next });
+        match next {
+            // That it is home is said once it is.
+            Weight::ZERO => self.rest(Reason::TrafficReturning { weight: next }),
+            _ => self.say(Reason::TrafficReturning { weight: next }),
+        }
         self.route(Split::weight(next));
     }
 }

@@ -21,13 +21,15 @@ impl Pass<'_> {
         let reason = happened.or(self.held.take()).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
         report.before = self.said.drain(..).map(Report::from).collect();
+        let expected = !said && self.is_expected(&report.reason);
         // Judging goes on and on, and so may doubt; that it does is no news.
-        report.news = said
-            || match report.reason {
-                Reason::Judging { .. } => false,
-                Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
-                _ => !report.is_said_in(&self.status),
-            };
+        let is_news = match report.reason {
+            Reason::Judging { .. } => false,
+            Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
+            _ => !report.is_said_in(&self.status),
+        };
+        report.news = said || (!expected && is_news);
+        let quiet = expected && self.conditions_hold();
         if self.status.release.is_some() || !self.actions.is_empty() {
             // Whatever was lost on the way, an event or an answer, is found.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
@@ -44,8 +46,35 @@ impl Pass<'_> {
             status.last_applied_spec.clone_from(&revisions.seen);
             status.last_promoted_spec.clone_from(&revisions.primary);
         }
-        write_conditions(status, &report, self.seen.generation, self.now);
+        if !quiet {
+            write_conditions(status, &report, self.seen.generation, self.now);
+        }
         Decision { status: self.status, actions: self.actions, wake: self.wake, report }
+    }
+}
+
+impl Pass<'_> {
+    /// What is said already makes one expect this. Each pod that starts would
+    /// cost a write otherwise; but what takes an interval is worth a word.
+    fn is_expected(&self, reason: &Reason) -> bool {
+        let Some(ready) = self.condition(READY) else { return false };
+        if matches!(reason, Reason::Judging { passed: 0, .. }) {
+            return ready.reason == "Advanced";
+        }
+        let said_at = ready.last_update_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
+        reason.is_under_way() && after(said_at, self.plan.interval) > self.now
+    }
+
+    /// The conditions are right but for their words.
+    fn conditions_hold(&self) -> bool {
+        let (Some(ready), Some(promoted)) = (self.condition(READY), self.condition(PROMOTED)) else {
+            return false;
+        };
+        promoted.reason == phase_name(self.status.phase) && ready.observed_generation == self.seen.generation
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|condition| condition.type_ == type_)
     }
 }
 

@@ -188,6 +188,22 @@ impl Reason {
         }
     }
 
+    /// It comes by itself, in a moment. Only if it takes longer is it worth a
+    /// word.
+    pub fn is_under_way(&self) -> bool {
+        matches!(
+            self,
+            Self::PrimaryStarting { .. }
+                | Self::EmptyingTarget
+                | Self::ClearingCanary
+                | Self::StartingCanary { .. }
+                | Self::CanaryNotReady { .. }
+                | Self::RouteNotInForce { .. }
+                | Self::PrimaryRolling { .. }
+                | Self::TrafficReturning { .. }
+        )
+    }
+
     /// Rollbacks are errors, trouble on the way is a warning.
     pub fn severity(&self) -> Severity {
         match self {

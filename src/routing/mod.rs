@@ -192,6 +192,10 @@ pub struct Arms {
 pub trait Lookup: Send + Sync {
     /// None if there is none.
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
+
+    /// Takes in what the API server answered to a write. Whoever does not is
+    /// told by a watch, later.
+    fn learn(&self, _kind: &ApiResource, _written: DynamicObject) {}
 }
 
 /// An object, whether it exists or not.

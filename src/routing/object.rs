@@ -120,24 +120,25 @@ impl Wanted {
             // What was made a moment ago may not have been seen yet.
             None => match read().await? {
                 Some(unseen) => Arc::new(unseen),
-                None => return self.apply(&objects, self.manifest(canary, None, None)).await,
+                None => return self.apply(&objects, seen, self.manifest(canary, None, None)).await,
             },
         };
         for _ in 1..ATTEMPTS {
-            match self.ensure_from(&objects, canary, &live).await {
+            match self.ensure_from(&objects, canary, seen, &live).await {
                 Err(Error::Changed { object }) => {
                     live = Arc::new(read().await?.ok_or(Error::Changed { object })?);
                 }
                 done => return done,
             }
         }
-        self.ensure_from(&objects, canary, &live).await
+        self.ensure_from(&objects, canary, seen, &live).await
     }
 
     async fn ensure_from(
         &self,
         objects: &Api<DynamicObject>,
         canary: &Canary,
+        seen: &dyn Lookup,
         live: &DynamicObject,
     ) -> Result<(), Error> {
         if self.is(canary, live) {
@@ -145,20 +146,25 @@ impl Wanted {
         }
         let has_ours = || self.entries.as_ref().is_none_or(|entries| entries.list.has_ours(&live.data));
         match Standing::of(live, canary) {
-            Standing::Owned => self.apply(objects, self.manifest(canary, Some(live), None)).await,
+            Standing::Owned => self.apply(objects, seen, self.manifest(canary, Some(live), None)).await,
             Standing::Adopted(original)
                 if live.annotations().get(APPLIED) == Some(&self.shape(Some(&original))) && has_ours() =>
             {
-                self.apply(objects, self.manifest(canary, Some(live), Some(&original))).await
+                self.apply(objects, seen, self.manifest(canary, Some(live), Some(&original))).await
             }
-            Standing::Adopted(_) | Standing::Foreign => self.adopt(objects, canary).await,
+            Standing::Adopted(_) | Standing::Foreign => self.adopt(objects, canary, seen).await,
             Standing::Taken(owner) => Err(Error::Taken { object: self.object.clone(), owner }),
         }
     }
 
     /// Takes over an object that is not ours, or more of one than before: its
     /// fields as they were are remembered in the same write that changes them.
-    async fn adopt(&self, objects: &Api<DynamicObject>, canary: &Canary) -> Result<(), Error> {
+    async fn adopt(
+        &self,
+        objects: &Api<DynamicObject>,
+        canary: &Canary,
+        seen: &dyn Lookup,
+    ) -> Result<(), Error> {
         let before = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
         let known = match Standing::of(&before, canary) {
             Standing::Adopted(original) => original,
@@ -193,12 +199,18 @@ impl Wanted {
         manifest["metadata"]["annotations"][ORIGINAL] = json!(original.written());
         // Whoever changes it between the reading and this write must be seen.
         manifest["metadata"]["resourceVersion"] = json!(before.resource_version());
-        self.apply(objects, manifest).await
+        self.apply(objects, seen, manifest).await
     }
 
-    async fn apply(&self, objects: &Api<DynamicObject>, manifest: Value) -> Result<(), Error> {
+    async fn apply(
+        &self,
+        objects: &Api<DynamicObject>,
+        seen: &dyn Lookup,
+        manifest: Value,
+    ) -> Result<(), Error> {
         let written = objects.patch(&self.object.name, &params(), &Patch::Apply(&manifest)).await;
-        written.map(|_| ()).map_err(failed("apply", &self.object))
+        seen.learn(&self.object.kind, written.map_err(failed("apply", &self.object))?);
+        Ok(())
     }
 
     /// What to apply. The uid keeps the write from bringing back, or hitting

@@ -10,7 +10,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Configs, FIELD_MANAGER, Kind, Refusal, Upkeep, Workload,
+    Configs, FIELD_MANAGER, Kind, Refusal, Snapshot, Upkeep, Workload,
     configs::copies_read,
     labels::HELM_HANDS_OFF,
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
@@ -62,6 +62,14 @@ impl Error {
 /// How often a write is tried again because somebody else wrote in between.
 const CONFLICTS: usize = 5;
 
+/// What a cache has of a workload; what it has not is read. No older than what
+/// was decided on.
+#[derive(Clone, Copy, Default)]
+pub struct Known<'a> {
+    pub target: Option<&'a Snapshot>,
+    pub primary: Option<&'a Snapshot>,
+}
+
 /// The target at exactly the revision asked for, with all it reads.
 struct Exact {
     target: DynamicObject,
@@ -76,7 +84,7 @@ impl Workload {
         if let Some(present) = get(client, &self.namespace, self.kind(), &name).await? {
             return Ok(self.check_owner(self.kind(), &present.metadata)?);
         }
-        let exact = self.read_exactly(client, revision).await?;
+        let exact = self.read_exactly(client, revision, None).await?;
         let names = self.copy_names(&exact.refs, &exact.configs);
         let primary = self.primary(&exact.target, revision, &names, None)?;
         self.write_copies(client, &exact, &names).await?;
@@ -87,8 +95,8 @@ impl Workload {
     }
 
     /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
-    /// nowhere.
-    pub async fn scale_canary(&self, client: &Client, replicas: u32) -> Result<(), Error> {
+    /// nowhere. Returns what the target is then.
+    pub async fn scale_canary(&self, client: &Client, replicas: u32) -> Result<Option<Snapshot>, Error> {
         let attempt = format!("scale {} {} to {replicas}", self.kind().name(), self.target);
         let patch = match self.kind {
             TargetKind::Deployment => json!({ "spec": { "replicas": replicas } }),
@@ -96,14 +104,15 @@ impl Workload {
                 let mark = if replicas == 0 { json!("true") } else { Value::Null };
                 json!({ "spec": { "template": { "spec": { "nodeSelector": { NOWHERE: mark } } } } })
             }
-            TargetKind::Service => return Ok(()),
+            TargetKind::Service => return Ok(None),
         };
         if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
             self.pause_keda(client, scaler, replicas == 0).await?;
         }
-        let targets = api(client, &self.namespace, self.kind());
-        targets.patch(&self.target, &merging(), &Patch::Merge(&patch)).await.map_err(Error::api(attempt))?;
-        Ok(())
+        let targets: Api<Snapshot> =
+            Api::namespaced_with(client.clone(), &self.namespace, &self.kind().resource());
+        let scaled = targets.patch(&self.target, &merging(), &Patch::Merge(&patch)).await;
+        scaled.map(Some).map_err(Error::api(attempt))
     }
 
     /// Keeps the primary's autoscaler from shrinking it below its present size.
@@ -160,21 +169,24 @@ impl Workload {
     /// Copies the target to the primary, if it still is at exactly this
     /// revision. What the primary was is recorded first, and everything that
     /// the new one reads is in place before the primary is touched.
-    pub async fn promote(&self, client: &Client, revision: &str) -> Result<(), Error> {
+    pub async fn promote(&self, client: &Client, revision: &str, known: Known<'_>) -> Result<(), Error> {
         let name = self.primary_name();
-        let mut primary = self.need(client, self.kind(), &name, "promote").await?;
+        let mut primary = match known.primary {
+            Some(primary) => primary.object(self.kind()),
+            None => self.need(client, self.kind(), &name, "promote").await?,
+        };
         self.check_owner(self.kind(), &primary.metadata)?;
         if copied_revision(&primary) == Some(revision) {
             return Ok(());
         }
-        let exact = self.read_exactly(client, revision).await?;
+        let exact = self.read_exactly(client, revision, known.target).await?;
         let names = self.copy_names(&exact.refs, &exact.configs);
         let unneeded = self.unneeded_copies(client, &primary).await?;
         self.write_copies(client, &exact, &names).await?;
-        self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
         for _ in 0..CONFLICTS {
+            self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
             let promoted = self.primary(&exact.target, revision, &names, Some(&primary))?;
-            if self.replace(client, &promoted).await? {
+            if self.change(client, &primary, &promoted).await? {
                 let still_read: Vec<_> = copies_read(&promoted.data["spec"]["template"]);
                 for (kind, name) in unneeded.into_iter().filter(|copy| !still_read.contains(copy)) {
                     self.delete_own(client, kind, &name).await?;
@@ -199,7 +211,7 @@ impl Workload {
             }
             let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
             let Some(restored) = recorded.and_then(|record| self.recorded(record, revision, &primary)) else {
-                return match self.promote(client, revision).await {
+                return match self.promote(client, revision, Known::default()).await {
                     Err(Error::TargetMoved { .. }) => {
                         Err(Error::Lost { revision: revision.to_owned(), record: self.record_name() })
                     }
@@ -230,9 +242,18 @@ impl Workload {
         }
     }
 
-    /// Reads the target and its configs afresh, and makes sure of the revision.
-    async fn read_exactly(&self, client: &Client, revision: &str) -> Result<Exact, Error> {
-        let target = self.need(client, self.kind(), &self.target, "copy the target").await?;
+    /// Reads the target, unless it is known, and its configs afresh, and makes
+    /// sure of the revision.
+    async fn read_exactly(
+        &self,
+        client: &Client,
+        revision: &str,
+        known: Option<&Snapshot>,
+    ) -> Result<Exact, Error> {
+        let target = match known {
+            Some(target) => target.object(self.kind()),
+            None => self.need(client, self.kind(), &self.target, "copy the target").await?,
+        };
         let spec = &target.data["spec"];
         let refs = self.config_refs(spec);
         let mut configs = Configs::default();
@@ -349,6 +370,24 @@ impl Workload {
         }
     }
 
+    /// Writes what is different, as long as nobody else wrote since: true then.
+    /// What a cache leaves out of an object stays as it is.
+    async fn change(&self, client: &Client, from: &DynamicObject, to: &DynamicObject) -> Result<bool, Error> {
+        let meta = |object: &DynamicObject| {
+            let meta = &object.metadata;
+            json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
+        };
+        let mut metadata = difference(&meta(from), &meta(to));
+        metadata["resourceVersion"] = json!(from.resource_version());
+        metadata["uid"] = json!(from.uid());
+        let patch = json!({ "metadata": metadata, "spec": difference(&from.data["spec"], &to.data["spec"]) });
+        let objects = api(client, &self.namespace, self.kind());
+        match objects.patch(&from.name_any(), &merging(), &Patch::Merge(&patch)).await {
+            Err(error) if code(&error) == Some(409) => Ok(false),
+            other => other.map(|_| true).map_err(Error::api(format!("change {}", named(self.kind(), from)))),
+        }
+    }
+
     async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
         let apply = PatchParams::apply(FIELD_MANAGER).force();
         api(client, &self.namespace, kind)
@@ -390,6 +429,15 @@ pub(super) async fn get(
 
 fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, &kind.resource())
+}
+
+/// The merge patch that turns one map into the other.
+fn difference(from: &Value, to: &Value) -> Value {
+    let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
+    let gone = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let new = to.iter().filter(|(key, value)| from.get(*key) != Some(*value));
+    let new = new.map(|(key, value)| (key.clone(), difference(from.get(key).unwrap_or(&Value::Null), value)));
+    gone.chain(new).collect()
 }
 
 fn merging() -> PatchParams {

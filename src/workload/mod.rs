@@ -45,7 +45,7 @@ use kube::{
     core::{ApiResource, GroupVersionKind, ObjectMeta},
 };
 
-pub use act::Error;
+pub use act::{Error, Known};
 pub use configs::{Configs, Unread};
 pub use labels::Selectors;
 pub use shape::Port;

@@ -39,6 +39,11 @@ impl Workload {
         Ok(Target { revision, configs: digests, pods })
     }
 
+    /// No pods are asked for.
+    pub fn is_empty(&self, target: &Snapshot) -> bool {
+        self.pods(target).desired == 0
+    }
+
     /// The primary, and whether its autoscaler, if it has one, is pinned.
     pub fn see_primary(
         &self,

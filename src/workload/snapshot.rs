@@ -1,15 +1,16 @@
 //! A workload as a cache keeps it.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{
     Resource,
-    core::{ApiResource, DynamicResourceScope, ObjectMeta},
+    core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta, TypeMeta},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::shape;
+use super::{Kind, shape};
 
 /// A Deployment, DaemonSet or Service, small enough to keep thousands of, and
 /// complete enough to digest: its spec is kept as the API server wrote it.
@@ -29,6 +30,30 @@ impl Snapshot {
     /// As the API server gave it.
     pub fn spec(&self) -> Value {
         serde_json::from_str(&self.spec.text).unwrap_or_default()
+    }
+
+    /// The same for everybody who looks at it: much of what a workload's
+    /// controller writes is about its own progress.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let of = |meta: &'_ ObjectMeta| (meta.generation, meta.deletion_timestamp.is_some());
+        let (a, b) = (&self.metadata, &other.metadata);
+        self.status == other.status
+            && of(a) == of(b)
+            && a.uid == b.uid
+            && a.labels == b.labels
+            && a.annotations == b.annotations
+            && a.owner_references == b.owner_references
+            && self.spec.text == other.spec.text
+    }
+
+    /// All of it that is kept.
+    pub(super) fn object(&self, kind: Kind) -> DynamicObject {
+        let resource = kind.resource();
+        DynamicObject {
+            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+            metadata: self.metadata.clone(),
+            data: json!({ "spec": self.spec() }),
+        }
     }
 
     pub(super) fn replicas(&self) -> Option<u32> {
@@ -89,7 +114,7 @@ impl Serialize for Spec {
 }
 
 /// The counts of a status, by the names that each kind has for them.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Counts {
     pub observed_generation: i64,
@@ -103,14 +128,52 @@ pub(super) struct Counts {
     pub number_available: u32,
 }
 
-/// Who wrote which field, and when, is half of an object's size.
+/// Who wrote which field, and when, is half of an object's size; it is skipped
+/// without being read.
 fn without_bookkeeping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let mut meta = ObjectMeta::deserialize(deserializer)?;
-    meta.managed_fields = None;
-    if let Some(annotations) = &mut meta.annotations {
+    let Meta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        labels,
+        mut annotations,
+        owner_references,
+        finalizers,
+    } = Meta::deserialize(deserializer)?;
+    if let Some(annotations) = &mut annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
-    Ok(meta)
+    Ok(ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        generation,
+        deletion_timestamp,
+        labels,
+        annotations,
+        owner_references,
+        finalizers,
+        ..ObjectMeta::default()
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+    finalizers: Option<Vec<String>>,
 }
 
 impl Resource for Snapshot {

@@ -89,6 +89,11 @@ enum Fault {
     Lost(u8),
     /// The workloads and the router are seen as they were a pass ago.
     Stale,
+    /// What took effect is followed up before it is recorded; and maybe the
+    /// controller dies then.
+    Rounds {
+        dies: bool,
+    },
 }
 
 const GATES: [&str; 6] = ["start", "test", "load", "more", "ship", "after"];
@@ -115,6 +120,7 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..5usize).prop_map(Fault::Crash),
         2 => any::<u8>().prop_map(Fault::Lost),
         2 => Just(Fault::Stale),
+        3 => any::<bool>().prop_map(|dies| Fault::Rounds { dies }),
     ];
     prop_oneof![
         2 => (0..4u8).prop_map(Event::Push),
@@ -202,6 +208,19 @@ impl History {
     }
 
     fn pass(&mut self, fault: &Fault) {
+        if let Fault::Rounds { dies } = fault {
+            let recorded = self.world.status.clone();
+            for _ in 0..3 {
+                self.pass(&Fault::None);
+                if matches!(self.world.status.phase, Phase::Waiting | Phase::Promoting | Phase::Failed) {
+                    break;
+                }
+            }
+            if *dies {
+                self.world.status = recorded;
+            }
+            return;
+        }
         let fresh = self.world.observe();
         let mut seen = fresh.clone();
         if let (Fault::Stale, Some(old)) = (fault, &self.last_seen) {

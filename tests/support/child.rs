@@ -27,6 +27,7 @@ log=$1; shift
 exec 3<&0
 "$@" >"$log" 2>&1 3<&- &
 child=$!
+echo "$child" >"$log.process"
 { read -r _; kill -9 "$child"; } <&3 2>/dev/null &
 wait "$child"
 kill $! 2>/dev/null
@@ -44,6 +45,12 @@ impl Child {
         let mut shell = shell(SUPERVISE);
         shell.args([&log, program]).args(arguments).current_dir(folder);
         Child { name, supervisor: spawn(shell), log }
+    }
+
+    /// Its number among the processes, once it runs.
+    pub fn process(&self) -> Option<u32> {
+        let written = std::fs::read_to_string(self.log.with_extension("log.process")).ok()?;
+        written.trim().parse().ok()
     }
 
     pub fn has_ended(&mut self) -> bool {

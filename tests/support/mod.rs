@@ -28,6 +28,7 @@ use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
 pub use child::{Child, Folder};
+pub use real::Extras;
 
 /// The one node that either cluster knows of. Nothing runs on it: a test that
 /// wants its pods to start is their kubelet, or brings one.
@@ -37,7 +38,15 @@ pub const NODE: &str = "node-1";
 pub async fn real() -> &'static Cluster {
     // A start that failed is not tried again by each of a hundred tests.
     static REAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
-    REAL.get_or_init(real::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+    REAL.get_or_init(|| real::start(Extras::default()))
+        .await
+        .as_ref()
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Another one, with more than the usual; it ends when dropped.
+pub async fn real_with(extras: Extras) -> Cluster {
+    real::start(extras).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Another real one, stricter, which remembers what ServiceAccounts asked for.
@@ -159,6 +168,7 @@ pub enum Part {
     Kubernetes,
     Prometheus,
     Flagger,
+    FlaggerController,
     ArgoRollouts,
     Osm,
     GatewayApi,
@@ -174,6 +184,7 @@ impl std::fmt::Display for Part {
             Part::Kubernetes => "kubernetes",
             Part::Prometheus => "prometheus",
             Part::Flagger => "flagger",
+            Part::FlaggerController => "flagger-controller",
             Part::ArgoRollouts => "argo-rollouts",
             Part::Osm => "osm",
             Part::GatewayApi => "gateway-api",
@@ -198,7 +209,7 @@ impl Part {
             Part::Prometheus => {
                 (include_str!("../../testbed/prometheus/go.mod"), "github.com/prometheus/prometheus")
             }
-            Part::Flagger => (include_str!("../../testbed/versions"), "flagger"),
+            Part::Flagger | Part::FlaggerController => (include_str!("../../testbed/versions"), "flagger"),
             Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
             Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),

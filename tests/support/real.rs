@@ -34,25 +34,35 @@ rules:
 - {level: None}
 ";
 
-pub async fn start() -> Result<Cluster, String> {
-    start_with(&[]).await
+/// What a cluster has beyond the usual.
+#[derive(Default)]
+pub struct Extras {
+    /// Files in the folder that the servers work in.
+    pub files: Vec<(&'static str, String)>,
+    /// Administrators besides the usual one, each with its own name as token.
+    pub users: Vec<&'static str>,
+    pub apiserver_flags: Vec<&'static str>,
+    pub controller_flags: Vec<&'static str>,
 }
 
 /// As strict as an API server comes: it also minds who makes whom wait for a
 /// deletion. What ServiceAccounts ask for is in [`Cluster::audit`].
 pub async fn start_audited() -> Result<Cluster, String> {
     let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
-    start_with(&[AUDIT[0], AUDIT[1], strict]).await
+    let files = vec![("audit.yaml", AUDIT_POLICY.to_owned())];
+    let apiserver_flags = vec![AUDIT[0], AUDIT[1], strict];
+    start(Extras { files, apiserver_flags, ..Extras::default() }).await
 }
 
-async fn start_with(more: &[&str]) -> Result<Cluster, String> {
+pub async fn start(extras: Extras) -> Result<Cluster, String> {
     let etcd = program(Part::Etcd, "etcd")?;
     let apiserver = program(Part::Kubernetes, "kube-apiserver")?;
     let controllers = program(Part::Kubernetes, "kube-controller-manager")?;
 
     let folder = Folder::new("cluster");
     let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
-    write_credentials(&folder, port);
+    write_credentials(&folder, port, &extras.users);
+    extras.files.iter().for_each(|(name, text)| folder.write(name, text));
 
     let (etcd_url, peer_url) =
         (format!("http://127.0.0.1:{etcd_port}"), format!("http://127.0.0.1:{peer_port}"));
@@ -72,7 +82,7 @@ async fn start_with(more: &[&str]) -> Result<Cluster, String> {
     let apiserver = Child::start(
         folder.path(),
         &apiserver,
-        more.iter().copied().chain([
+        [
             &*format!("--etcd-servers={etcd_url}"),
             &*format!("--secure-port={port}"),
             "--bind-address=127.0.0.1",
@@ -88,7 +98,9 @@ async fn start_with(more: &[&str]) -> Result<Cluster, String> {
             "--service-cluster-ip-range=10.0.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
-        ]),
+        ]
+        .into_iter()
+        .chain(extras.apiserver_flags),
     );
 
     let mut cluster = Cluster { children: vec![etcd, apiserver], folder };
@@ -107,7 +119,9 @@ async fn start_with(more: &[&str]) -> Result<Cluster, String> {
             "--tls-private-key-file=server.key",
             "--service-account-private-key-file=accounts.key",
             CONTROLLERS,
-        ],
+        ]
+        .into_iter()
+        .chain(extras.controller_flags),
     );
     cluster.children.push(controllers);
     register_node(cluster.client_of(User::Admin).await).await?;
@@ -126,7 +140,7 @@ async fn register_node(client: Client) -> Result<(), String> {
     nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(untainted)).await.map(drop).map_err(failed)
 }
 
-fn write_credentials(folder: &Folder, port: u16) {
+fn write_credentials(folder: &Folder, port: u16, users: &[&str]) {
     let key = || KeyPair::generate().expect("a key pair");
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -145,8 +159,9 @@ fn write_credentials(folder: &Folder, port: u16) {
     let accounts = key();
     folder.write("accounts.key", &accounts.serialize_pem());
     folder.write("accounts.pub", &accounts.public_key_pem());
-    folder.write("audit.yaml", AUDIT_POLICY);
-    folder.write("tokens.csv", &format!("{ADMIN_TOKEN},admin,1,system:masters\n"));
+    let administrator = |(token, name): (&str, &str)| format!("{token},{name},{name},system:masters\n");
+    let known = [(ADMIN_TOKEN, "admin")].into_iter().chain(users.iter().map(|user| (*user, *user)));
+    folder.write("tokens.csv", &known.map(administrator).collect::<String>());
     let authority = folder.join("ca.crt");
     let kubeconfig = json!({
         "apiVersion": "v1",

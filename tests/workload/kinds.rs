@@ -2,7 +2,10 @@
 
 use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
-use serin::{api::Canary, workload::Kind};
+use serin::{
+    api::Canary,
+    workload::{Kind, Known},
+};
 
 use crate::world::{World, deployment, eventually, spec};
 
@@ -81,7 +84,7 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     assert_eq!(world.upkeep(&workload).await, 1);
     assert_eq!((leads("web-canary").await, leads("web-primary").await), (json!("2"), json!("1")));
     workload.keep_previous(&world.client, &first).await.unwrap();
-    workload.promote(&world.client, &second).await.unwrap();
+    workload.promote(&world.client, &second, Known::default()).await.unwrap();
     assert_eq!((leads("web-previous").await, leads("web-primary").await), (json!("1"), json!("2")));
     assert_eq!(address("web-primary").await, of_primary);
     let seen = workload.see_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();

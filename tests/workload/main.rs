@@ -49,6 +49,7 @@ laws! {
     configs::two_primaries_share_no_copy
     promote::it_copies_exactly_what_was_analysed
     promote::it_refuses_a_target_that_moved
+    promote::a_cache_that_is_behind_costs_nobody_anything
     promote::it_drops_what_was_dropped
     promote::it_sizes_the_primary_as_people_wrote
     promote::steps_and_autoscalers_say_nothing_about_the_primarys_size

@@ -1,7 +1,7 @@
 //! How the primary comes to be.
 
 use serde_json::json;
-use serin::workload::{Error, Kind, Refusal};
+use serin::workload::{Error, Kind, Known, Refusal};
 
 use crate::world::{World, deployment, spec};
 
@@ -110,7 +110,7 @@ pub async fn what_is_asked_for_twice_is_done_once(world: World) {
     world.api(D).patch("web", &Default::default(), &kube::api::Patch::Json::<()>(patch)).await.unwrap();
     let revision = world.promote(&workload).await;
     assert_eq!(generation().await, 2);
-    workload.promote(&world.client, &revision).await.unwrap();
+    workload.promote(&world.client, &revision, Known::default()).await.unwrap();
     assert_eq!(generation().await, 2);
     for _ in 0..2 {
         workload.scale_canary(&world.client, 0).await.unwrap();
@@ -141,7 +141,7 @@ pub async fn somebody_elses_is_left_alone(world: World) {
     let revision = world.revision(&workload).await;
     for result in [
         workload.create_primary(&world.client, &revision).await,
-        workload.promote(&world.client, &revision).await,
+        workload.promote(&world.client, &revision, Known::default()).await,
         workload.restore_primary(&world.client, &revision).await,
     ] {
         assert!(matches!(&result, Err(Error::Refused(why)) if *why == refusal), "{result:?}");

@@ -1,7 +1,7 @@
 //! Promotion, and the way back.
 
 use serde_json::{Value, json};
-use serin::workload::{Error, Kind};
+use serin::workload::{Error, Kind, Known};
 
 use crate::world::{World, deployment};
 
@@ -49,7 +49,7 @@ pub async fn it_refuses_a_target_that_moved(world: World) {
     world.apply(D, "web", target.clone()).await;
     let analysed = world.revision(&workload).await;
     let refused = async || {
-        let error = workload.promote(&world.client, &analysed).await.unwrap_err();
+        let error = workload.promote(&world.client, &analysed, Known::default()).await.unwrap_err();
         assert!(matches!(&error, Error::TargetMoved { wanted, .. } if *wanted == analysed), "{error}");
         assert!(!error.is_conflict());
         assert_eq!(world.get(D, "web-primary").await["spec"], before);
@@ -63,7 +63,33 @@ pub async fn it_refuses_a_target_that_moved(world: World) {
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "2" } })).await;
     refused().await;
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
-    workload.promote(&world.client, &analysed).await.unwrap();
+    workload.promote(&world.client, &analysed, Known::default()).await.unwrap();
+}
+
+pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let revision = world.revision(&workload).await;
+    let (target, primary) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
+    let applied = "kubectl.kubernetes.io/last-applied-configuration";
+    let theirs = json!({ "metadata": { "annotations": { applied: "{}" }, "labels": { "team": "shop" } } });
+    world.patch(D, "web-primary", theirs).await;
+    world.patch(D, "web-primary", json!({ "spec": { "replicas": 4 } })).await;
+    let known = Known { target: Some(&target), primary: Some(&primary) };
+    workload.promote(&world.client, &revision, known).await.unwrap();
+    let promoted = world.get(D, "web-primary").await;
+    assert_eq!(pods(&promoted)["containers"][0]["image"], "web:2");
+    assert_eq!(promoted["metadata"]["labels"]["team"], "shop");
+    assert_eq!(promoted["metadata"]["annotations"][applied], "{}");
+    // What a cache leaves out is still there when nothing is read afresh.
+    world.apply(D, "web", deployment("web", "web:3")).await;
+    world.promote(&workload).await;
+    assert_eq!(world.get(D, "web-primary").await["metadata"]["annotations"][applied], "{}");
+    let behind = Known { target: Some(&target), primary: None };
+    let error = workload.promote(&world.client, &first, behind).await.unwrap_err();
+    assert!(matches!(&error, Error::TargetMoved { .. }), "{error}");
 }
 
 pub async fn it_drops_what_was_dropped(mut world: World) {
@@ -129,7 +155,7 @@ pub async fn what_was_before_can_be_given_back(world: World) {
         assert_eq!(primary["spec"]["replicas"], 5, "its size is of today");
     }
     // And forth again.
-    workload.promote(&world.client, &second).await.unwrap();
+    workload.promote(&world.client, &second, Known::default()).await.unwrap();
     workload.restore_primary(&world.client, &first).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use serin::{
     api::Canary,
     engine::observed::Target,
-    workload::{Cache, Configs, Kind, Options, Snapshot, Workload},
+    workload::{Cache, Configs, Kind, Known, Options, Snapshot, Workload},
 };
 
 use crate::support::{Cluster, definitions};
@@ -141,7 +141,10 @@ impl World {
     /// Promotes the target as it is; returns the revision.
     pub async fn promote(&self, workload: &Workload) -> String {
         let revision = self.revision(workload).await;
-        workload.promote(&self.client, &revision).await.expect("a promotion");
+        let target = self.snapshot(workload.kind(), workload.target_name()).await;
+        let primary = self.snapshot(workload.kind(), &workload.primary_name()).await;
+        let known = Known { target: Some(&target), primary: Some(&primary) };
+        workload.promote(&self.client, &revision, known).await.expect("a promotion");
         revision
     }
 
