@@ -1,12 +1,9 @@
 //! Releases through what other meshes read.
 
-use std::time::Duration;
-
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::{CanaryStatus, Phase};
-use tokio::time::sleep;
 
 use crate::support::definitions;
 use crate::world::World;
@@ -58,11 +55,12 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     assert!(asked.len() <= 3, "waiting costs nothing: {asked:?}");
 
     let mut accepted = 0;
-    while world.status().await.phase != Phase::Succeeded {
-        accepted += u32::from(accept(&world).await);
-        sleep(Duration::from_millis(200)).await;
-        assert!(accepted < 10, "{:#?}", world.status().await);
-    }
+    world
+        .eventually("the release is over", async || {
+            accepted += u32::from(accept(&world).await);
+            world.status().await.phase == Phase::Succeeded
+        })
+        .await;
     assert!(accepted >= 3, "two steps and the way home");
     let route = world.get("HTTPRoute", "web").await;
     assert_eq!(route["spec"]["rules"][0]["backendRefs"][1]["weight"], 0);
