@@ -110,6 +110,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             identities: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
+        webhooks: None,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
     let (clock, stop) = (Clock::system(), stop_on_signal()?);

@@ -58,6 +58,8 @@ impl Fence {
         loop {
             let Some(end) = *until.borrow_and_update() else { return };
             tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
                 changed = until.changed() => if changed.is_err() { return },
                 () = tokio::time::sleep_until(end) => return,
             }

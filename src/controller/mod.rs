@@ -84,6 +84,8 @@ pub struct Options {
     /// How many Canaries are worked on at a time.
     pub concurrency: usize,
     pub workload: workload::Options,
+    /// Who carries questions to webhooks; the network if nobody is named.
+    pub webhooks: Option<Webhooks>,
 }
 
 impl Default for Options {
@@ -95,6 +97,7 @@ impl Default for Options {
             home: "default".to_owned(),
             concurrency: 32,
             workload: workload::Options::default(),
+            webhooks: None,
         }
     }
 }
@@ -155,6 +158,10 @@ impl Controller {
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();
+        let webhooks = match &options.webhooks {
+            Some(webhooks) => webhooks.clone(),
+            None => Webhooks::new()?,
+        };
         let caches = Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone());
         let shared = Shared {
             client,
@@ -163,7 +170,7 @@ impl Controller {
             options,
             served,
             sources: Sources::new(fetch),
-            webhooks: Webhooks::new()?,
+            webhooks,
             outbox: Outbox::new(notify::Options::default())?,
             index,
             caches,
