@@ -250,7 +250,7 @@ impl Pass<'_> {
         let status = self.metric_status(&plan.name);
         let verdict = terms.judge.look(&mut status.analysis_state, measured, status.measured_until.is_none());
         let passed_before = status.verdict == Word::Pass
-            && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 >= began);
+            && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
         let taken_in = match verdict.outcome {
             Outcome::Pass { .. } | Outcome::Fail { .. } => true,
             Outcome::Inconclusive { doubt } => doubt == Doubt::TooLittle && terms.judge.remembers(),
