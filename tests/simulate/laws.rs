@@ -144,7 +144,7 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, now: Moment) -> Verdict {
     if plan.skip_analysis || step.looks == 0 || waved {
         return Ok(());
     }
-    let lasted = now.at.saturating_sub(on.route.since());
+    let (lasted, requests) = on.looked_at(now.at);
     let needed = step.interval * step.looks;
     let known = needed.saturating_sub(Duration::from_secs(1));
     law(early || lasted >= known || !step.split.reaches_canary(), || {
@@ -156,7 +156,6 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, now: Moment) -> Verdict {
             && matches!(metric.terms.judge, serin::engine::judge::Judge::Sequential(_))
             && metric.terms.on_no_data == serin::api::judge::Silence::Hold
     });
-    let requests = on.counted.at_reading - on.counted.at_route;
     law(!strict || requests >= ENOUGH, || {
         format!("2: on from step {at} after {requests:.1} requests that were counted")
     })

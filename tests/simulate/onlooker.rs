@@ -196,6 +196,15 @@ impl Onlooker {
                     status.message.as_deref().unwrap_or_default()
                 ));
             }
+            for metric in &status.metrics {
+                let known = old.metrics.iter().find(|known| known.name == metric.name);
+                if known.map(|known| &known.at) != Some(&metric.at) {
+                    self.tell(format!(
+                        "      {name}: {} {:?}: {}",
+                        metric.name, metric.verdict, metric.reason
+                    ));
+                }
+            }
             let ended = status.history.len().saturating_sub(old.history.len()).max(usize::from(
                 status.history.first() != old.history.first() && !status.history.is_empty(),
             ));
@@ -291,10 +300,11 @@ impl Onlooker {
         let Some(subject) = self.subjects.get_mut(of) else { return };
         let route = subject.find_route();
         let verdict = laws::routed(subject, route, now);
-        if !subject.route.becomes(route, now.at) {
+        if route == *subject.route.now() {
             return;
         }
-        subject.counted.at_route = subject.counted.all;
+        subject.sum_up(now.at);
+        subject.route.becomes(route, now.at);
         self.tell(format!("  {of}: route {route:?}"));
         self.judge(verdict);
     }

@@ -110,14 +110,19 @@ pub struct Subject {
     pub accused: bool,
 }
 
-/// Requests that the canary got.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the canary got, and what is known of it.
+#[derive(Clone, Debug, Default)]
 pub struct Counted {
+    /// Requests, ever.
     pub all: f64,
-    /// When the present route began.
-    pub at_route: f64,
     /// When a pod of it was last read.
     pub at_reading: f64,
+    /// When the present route began.
+    pub at_route: f64,
+    /// By release and route, before the present one: how long it was in force,
+    /// and how many requests of that time were read. A route that was taken
+    /// back because it could not be recorded goes on where it was.
+    pub earlier: BTreeMap<(u64, u64, bool), (Duration, f64)>,
 }
 
 /// What something is, and what it was.
@@ -166,6 +171,29 @@ impl Subject {
     pub fn possible_plans(&self) -> Vec<&Plan> {
         let from = self.status().and_then(|status| status.observed_generation).unwrap_or(0);
         self.plans.range(from..).filter_map(|(_, plan)| plan.as_ref()).collect()
+    }
+
+    /// The present route ends.
+    pub fn sum_up(&mut self, at: Duration) {
+        let route = *self.route.now();
+        let release = self.status().map_or(0, |status| status.releases);
+        let lasted = at.saturating_sub(self.route.since());
+        let counted = &mut self.counted;
+        let read = (counted.at_reading - counted.at_route).max(0.0);
+        let sum = counted.earlier.entry((release, route.canary, route.chosen)).or_default();
+        (sum.0, sum.1) = (sum.0 + lasted, sum.1 + read);
+        counted.at_route = counted.all;
+    }
+
+    /// How long the present route was in force in this release, and how many
+    /// requests to the canary were counted meanwhile.
+    pub fn looked_at(&self, at: Duration) -> (Duration, f64) {
+        let route = self.route.now();
+        let release = self.status().map_or(0, |status| status.releases);
+        let key = (release, route.canary, route.chosen);
+        let (lasted, read) = self.counted.earlier.get(&key).copied().unwrap_or_default();
+        let now = (self.counted.at_reading - self.counted.at_route).max(0.0);
+        (lasted + at.saturating_sub(self.route.since()), read + now)
     }
 
     /// Where requests go, by what is written now.
