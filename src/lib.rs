@@ -12,7 +12,8 @@
 //! | [`metrics`]    | where measurements come from                                     | `api`, `analysis` |
 //! | [`gates`]      | who is asked: webhooks, and people who approve or command        | `api`, `engine`   |
 //! | [`notify`]     | who is told: chats and event receivers                           | `api`, `engine`   |
-//! | [`controller`] | observe, decide, act, record; on kube                            | all but `cli`     |
+//! | [`controller`] | observe, decide, act, record; on kube                            | all above         |
+//! | [`server`]     | what the controller shows over HTTP: metrics and health          | `api`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
 //! | [`clock`], [`tls`] | the time, and whose cryptography; one file each              | nobody            |
@@ -31,5 +32,6 @@ pub mod local;
 pub mod metrics;
 pub mod notify;
 pub mod routing;
+pub mod server;
 pub mod tls;
 pub mod workload;

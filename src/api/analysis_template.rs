@@ -174,7 +174,7 @@ pub struct MetricProvider {
 }
 
 /// Systems that answer queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricProviderType {
     /// Prometheus and all that speak its API; the query is PromQL.
@@ -199,7 +199,8 @@ pub enum MetricProviderType {
     Keptn,
     /// Splunk Observability; the query is SignalFlow.
     Splunk,
-    /// any HTTP service that answers in JSON.
+    /// any HTTP service that answers in JSON; the query is the rest of the
+    /// address, or the body.
     Web,
     /// the pods' own `/metrics`, read by Serin itself: no Prometheus needed;
     /// the query names a series.
@@ -232,14 +233,9 @@ pub struct Counts {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebRequest {
-    /// Method of the request. Default: GET, or POST with a `body`.
+    /// Method of the request. Default: GET.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<WebMethod>,
-
-    /// Body of the request; may use the same `{{ }}` words as `query`.
-    #[schemars(length(max = 16384))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub body: Option<String>,
 
     /// JSON pointer to the number in the answer, such as `/data/0/value`.
     /// Default: the answer itself is the number.
@@ -252,9 +248,9 @@ pub struct WebRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum WebMethod {
-    /// the query is in the address.
+    /// the query is the rest of the address, such as `/score?app={{ target }}`.
     Get,
-    /// the query is in the body.
+    /// the query is the body, in JSON.
     Post,
 }
 

@@ -1,5 +1,6 @@
 //! `serin run`: the controller.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,9 +13,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::Canary;
 use crate::api::canary::Provider;
 use crate::clock::Clock;
-use crate::controller::lease::{Claim, Fence};
-use crate::controller::{Controller, Options, run_elected};
+use crate::controller::lease::Fence;
+use crate::controller::replica::Claim;
+use crate::controller::vitals::Vitals;
+use crate::controller::{Controller, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
+use crate::server::{self, Server};
 use crate::workload;
 
 /// Run the controller: it releases every new revision of the workloads that
@@ -71,19 +75,37 @@ pub(super) struct Args {
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 
-    /// Share a Lease with other replicas: one works, the others wait to take
-    /// over
-    #[arg(long, env = "SERIN_LEADER_ELECTION")]
-    leader_election: bool,
+    /// Share the work with other replicas in the same namespace: each holds a
+    /// fair share of the Canaries, and takes over from one that ends. Without
+    /// this flag only one may run
+    #[arg(long, env = "SERIN_REPLICATED")]
+    replicated: bool,
 
-    /// Namespace that the controller runs in: of its Lease, and of Secrets that
+    /// How many parts the Canaries are divided into, each held by one replica;
+    /// the same for all replicas. At least as many as replicas; more divide
+    /// the work more evenly and cost nothing at rest
+    #[arg(long, env = "SERIN_SHARDS", value_name = "COUNT", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=256))]
+    shards: u32,
+
+    /// Namespace that the controller runs in: of its Leases, and of Secrets that
     /// ClusterAnalysisTemplates name [default: that of the kubeconfig's context]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
     home: Option<String>,
 
-    /// Name of this replica in the Lease [default: made up]
-    #[arg(long, env = "POD_NAME", value_name = "NAME")]
-    identity: Option<String>,
+    /// Name of this replica in its Leases
+    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
+    identity: String,
+
+    /// Address to show /metrics, /healthz and /readyz at, such as
+    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` shows nothing
+    #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    listen: Listen,
+
+    /// Show the metrics of Canaries under Flagger's names too, for dashboards
+    /// and alerts that were written for it
+    #[arg(long, env = "SERIN_FLAGGER_METRICS")]
+    flagger_metrics: bool,
 
     /// Which cluster to work on [default: as kubectl finds it, or the one it
     /// runs in]
@@ -91,12 +113,31 @@ pub(super) struct Args {
     kubeconfig: Option<PathBuf>,
 }
 
+/// Where something is shown, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listen {
+    Nowhere,
+    At(SocketAddr),
+}
+
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     super::runtime()?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let client = client(args.kubeconfig).await?;
+    let vitals = Arc::<Vitals>::default();
+    let serving = match args.listen {
+        Listen::Nowhere => None,
+        Listen::At(address) => {
+            let server = Server::bind(address).await.context(
+                "--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing",
+            )?;
+            tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
+            let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
+            Some(server.serve(server::pages(Arc::clone(&vitals), options)))
+        }
+    };
+    let client = vitals.counting(client(args.kubeconfig).await?);
     knows_canaries(&client, args.namespaces.first()).await?;
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
@@ -111,17 +152,20 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             track_configs: !args.no_config_tracking,
         },
         webhooks: None,
+        vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
     let (clock, stop) = (Clock::system(), stop_on_signal()?);
     tracing::info!(namespaces = ?options.namespaces, home, "serin {} runs", env!("CARGO_PKG_VERSION"));
-    if args.leader_election {
-        let me = args.identity.unwrap_or_else(|| format!("serin-{:x}", clock.now().as_nanosecond()));
-        let claim = Claim { namespace: home, name: "serin".to_owned(), me };
-        run_elected(client, clock, fetch, options, claim, stop).await?;
+    if args.replicated {
+        let claim = Claim { namespace: home, me: args.identity, shards: args.shards };
+        run_replicated(client, clock, fetch, options, claim, stop).await?;
     } else {
         let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
         controller.run(stop.cancelled_owned()).await;
+    }
+    if let Some(serving) = serving {
+        serving.end().await;
     }
     tracing::info!("stopped");
     Ok(())
@@ -168,6 +212,16 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
         told.cancel();
     });
     Ok(stop)
+}
+
+fn listen(text: &str) -> Result<Listen, String> {
+    match text {
+        "" | "none" => Ok(Listen::Nowhere),
+        address => address
+            .parse()
+            .map(Listen::At)
+            .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
+    }
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -10,7 +10,8 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    Shared, ask::ask, desk::Desk, lease::Fenced, measure::measure, observe::Seen, understand::Understood,
+    CanaryName, Shared, ask::ask, desk::Desk, lease::Fenced, measure::measure, observe::Seen,
+    understand::Understood,
 };
 use crate::{
     api::Canary,
@@ -57,12 +58,13 @@ pub async fn act(
     decision: &Decision,
 ) -> Result<(), Error> {
     let (client, workload) = (&shared.client, &understood.workload);
+    let name = CanaryName::of(&understood.canary);
     for upkeep in &seen.upkeep {
-        shared.fence.check()?;
+        shared.fence.check(&name)?;
         workload.keep_up(client, upkeep).await?;
     }
     for action in &decision.actions {
-        shared.fence.check()?;
+        shared.fence.check(&name)?;
         match action {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => workload.scale_canary(client, *replicas).await?,
@@ -114,7 +116,7 @@ pub async fn remove_finalizer(shared: &Shared, canary: &Canary) -> Result<(), Er
 
 /// The version makes sure that nobody else's finalizer is lost.
 async fn write_finalizers(shared: &Shared, canary: &Canary, finalizers: Vec<String>) -> Result<(), Error> {
-    shared.fence.check()?;
+    shared.fence.check(&CanaryName::of(canary))?;
     let api: Api<Canary> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
     let patch = json!({ "metadata": {
         "finalizers": finalizers, "resourceVersion": canary.resource_version(),

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::CanaryName;
+use super::{CanaryName, lease::hash};
 
 /// The first wait after a failure; it doubles with each further one.
 const SHORTEST: Duration = Duration::from_millis(200);
@@ -44,8 +44,29 @@ impl Agenda {
         Some(canary)
     }
 
-    pub fn running(&self) -> usize {
-        self.running.len()
+    pub fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
+    pub fn running(&self) -> &HashSet<CanaryName> {
+        &self.running
+    }
+
+    /// It is done, and somebody else's from now on.
+    pub fn left(&mut self, canary: &CanaryName) {
+        self.running.remove(canary);
+        self.leave(|left| left == canary);
+    }
+
+    /// These are somebody else's from now on: nothing wakes them. Those that
+    /// run may come to their end.
+    pub fn leave(&mut self, leaves: impl Fn(&CanaryName) -> bool) {
+        self.ready.retain(|canary| !leaves(canary));
+        self.queued.retain(|canary| !leaves(canary));
+        self.again.retain(|canary| !leaves(canary));
+        self.failures.retain(|canary, _| !leaves(canary));
+        self.alarm_of.retain(|canary, _| !leaves(canary));
+        self.alarms.retain(|(_, canary)| !leaves(canary));
     }
 
     /// It is done, and wants to be woken then.
@@ -105,10 +126,7 @@ impl Agenda {
 /// by nothing else, so that simulations replay.
 fn backoff(canary: &CanaryName, failures: u32) -> Duration {
     let wait = SHORTEST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST);
-    let text = format!("{canary}{failures}");
-    let spread = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let spread = hash(format!("{canary}{failures}").as_bytes());
     wait.mul_f64(0.5 + (spread >> 40) as f64 / (1u64 << 24) as f64)
 }
 
@@ -148,6 +166,25 @@ mod tests {
         agenda.ring(later(60));
         assert_eq!(agenda.start(), Some(name("web")));
         assert_eq!(agenda.next_alarm(), None);
+    }
+
+    #[tokio::test]
+    async fn who_left_is_not_woken_and_others_are() {
+        let (mut agenda, now) = (Agenda::default(), Instant::now());
+        for canary in ["web", "api"] {
+            agenda.wake(name(canary));
+            agenda.start();
+            agenda.done(name(canary), Some(now));
+        }
+        agenda.wake(name("web"));
+        agenda.wake(name("api"));
+        assert_eq!(agenda.start(), Some(name("web")));
+        agenda.wake(name("web"));
+        agenda.leave(|canary| *canary == name("web"));
+        assert_eq!((agenda.running().len(), agenda.start()), (1, Some(name("api"))));
+        agenda.left(&name("web"));
+        agenda.ring(now);
+        assert_eq!(agenda.start(), None);
     }
 
     #[tokio::test]

@@ -31,11 +31,12 @@ pub fn ask(
     }
     let about = Subject::of(canary, &decision.status);
     let (question, desk, name) = (question.clone(), Arc::clone(desk), CanaryName::of(canary));
-    shared.in_background(async move |shared| {
+    shared.in_background(&name.clone(), async move |shared| {
         let reply = match key(&shared, &hook, &name.namespace).await {
             Ok(key) => shared.webhooks.ask(&hook, &about, key.as_deref()).await,
             Err(why) => Reply::Silence { why },
         };
+        shared.options.vitals.gate_answered(&kind, &reply);
         desk.inbox.lock().answered(question, reply, shared.clock.now());
         shared.waker.wake(name);
     });

@@ -7,6 +7,7 @@ use std::{collections::HashMap, fmt::Debug, pin::pin, sync::Arc, time::Duration}
 use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
+    api::ListParams,
     core::{
         ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, ObjectMeta, PartialObjectMeta,
     },
@@ -23,6 +24,7 @@ use super::{
     CanaryName,
     index::Index,
     table::{Key, Table},
+    vitals::Vitals,
     wake::Waker,
 };
 use crate::{
@@ -47,9 +49,11 @@ pub struct Caches {
     /// Namespaces, or none for all of them.
     scopes: Vec<Option<String>>,
     pub canaries: Arc<Table<DeserializeGuard<Canary>>>,
+    canaries_sync: Sync,
     watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
     index: Arc<Index>,
     waker: Waker,
+    vitals: Arc<Vitals>,
 }
 
 struct Watched {
@@ -68,31 +72,71 @@ enum Rows {
 struct Sync {
     missing: Arc<watch::Sender<usize>>,
     trouble: Arc<Mutex<Option<String>>>,
+    vitals: Arc<Vitals>,
 }
 
 impl Caches {
-    pub fn new(client: Client, namespaces: &[String], index: Arc<Index>, waker: Waker) -> Self {
+    pub fn new(
+        client: Client,
+        namespaces: &[String],
+        index: Arc<Index>,
+        waker: Waker,
+        vitals: Arc<Vitals>,
+    ) -> Self {
         let scopes = match namespaces {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        Self { client, scopes, canaries: Arc::default(), watched: Mutex::default(), index, waker }
+        let canaries_sync = Sync::of(scopes.len(), &vitals);
+        Self {
+            client,
+            scopes,
+            canaries: Arc::default(),
+            canaries_sync,
+            watched: Mutex::default(),
+            index,
+            waker,
+            vitals,
+        }
     }
 
     /// Follows the Canaries themselves, until dropped.
     pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
-        let sync = Sync::of(self.scopes.len());
+        let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
-            let api: Api<DeserializeGuard<Canary>> = match scope {
-                Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-                None => Api::all(self.client.clone()),
-            };
             let waker = self.waker.clone();
             let wake = move |(namespace, name): Key| waker.wake(CanaryName { namespace, name });
-            let stream = watcher(api, watcher::Config::default());
+            let stream = watcher(self.canaries_in(scope), watcher::Config::default());
             spawn(stream, trim_canary, scope.clone(), Arc::clone(&self.canaries), sync.clone(), wake)
         };
         self.scopes.iter().map(follow).collect()
+    }
+
+    /// Takes in every known Canary as it is now: the watch may be behind.
+    pub async fn refresh_canaries(&self) -> kube::Result<()> {
+        for scope in &self.scopes {
+            let api = self.canaries_in(scope);
+            let mut params = ListParams::default().limit(500);
+            loop {
+                let page = api.list(&params).await?;
+                for mut canary in page.items {
+                    trim_canary(&mut canary);
+                    self.canaries.put_answer(canary);
+                }
+                match page.metadata.continue_ {
+                    Some(token) if !token.is_empty() => params = params.continue_token(&token),
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn canaries_in(&self, scope: &Option<String>) -> Api<DeserializeGuard<Canary>> {
+        match scope {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        }
     }
 
     /// Makes sure that a kind is watched, and that its first list has come.
@@ -104,6 +148,23 @@ impl Caches {
             Ok(Ok(_)) => Ok(()),
             _ => Err(Unsynced { kind: kind.plural.clone(), trouble: sync.trouble.lock().clone() }),
         }
+    }
+
+    /// First lists that have not come yet. A kind that cannot be listed is the
+    /// trouble of those who need it; without the Canaries nothing can be done.
+    pub fn on_their_way(&self) -> Vec<String> {
+        let late = |kind: &str, sync: &Sync| {
+            let trouble = sync.trouble.lock().clone();
+            Unsynced { kind: kind.to_owned(), trouble }.to_string()
+        };
+        let canaries = (!self.canaries_sync.is_done()).then(|| late("canaries", &self.canaries_sync));
+        let watched = self.watched.lock();
+        let others = watched
+            .iter()
+            .filter(|(_, watched)| !watched.sync.is_done() && watched.sync.trouble.lock().is_none());
+        let mut others: Vec<_> = others.map(|(kind, watched)| late(&kind.plural, &watched.sync)).collect();
+        others.sort();
+        canaries.into_iter().chain(others).collect()
     }
 
     pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
@@ -145,7 +206,7 @@ impl Caches {
         }
         let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
         let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
-        let sync = Sync::of(scopes.len());
+        let sync = Sync::of(scopes.len(), &self.vitals);
         let new = if *kind == Kind::Deployment.resource() || *kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
             let follow = |scope: Option<String>| {
@@ -222,8 +283,13 @@ pub fn pods() -> ApiResource {
 }
 
 impl Sync {
-    fn of(lists: usize) -> Self {
-        Self { missing: Arc::new(watch::Sender::new(lists)), trouble: Arc::default() }
+    fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
+        let missing = Arc::new(watch::Sender::new(lists));
+        Self { missing, trouble: Arc::default(), vitals: Arc::clone(vitals) }
+    }
+
+    fn is_done(&self) -> bool {
+        *self.missing.borrow() == 0
     }
 }
 
@@ -244,6 +310,7 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                 Err(error) => {
                     tracing::debug!(%error, "a watch broke; it starts again");
                     *sync.trouble.lock() = Some(error.to_string());
+                    sync.vitals.watch_restarts.add([]);
                 }
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(mut object)) => {

@@ -1,196 +1,189 @@
-//! Who may write: of several replicas the one that holds the Lease. A replica
-//! that lost it, or cannot tell, writes nothing more.
+//! Who may write: every Canary belongs to a shard, every shard to at most one
+//! replica, and a replica that lost one, or cannot tell, writes nothing more
+//! for its Canaries. How shards are shared out is told in [`super::shards`].
+//!
+//! The fence is closed a while before anybody else may open theirs. A write
+//! that was sent before and takes longer than that still lands: then versions
+//! protect the status, and whoever holds the shard corrects the rest, since
+//! everything else is declared and read back.
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
-};
-use kube::{Api, Client, api::PostParams};
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep},
+    sync::{mpsc, watch},
+    time::Instant,
 };
 
-use crate::clock::Clock;
+use super::CanaryName;
 
-/// How long a Lease is held without being renewed.
-const LENGTH: Duration = Duration::from_secs(15);
-/// How often it is renewed, and asked for.
-const RENEWED_EVERY: Duration = Duration::from_secs(5);
+/// How long a replica counts as alive without renewing its Lease.
+pub const LENGTH: Duration = Duration::from_secs(15);
+/// How often it renews it.
+pub const RENEWED_EVERY: Duration = Duration::from_secs(5);
+/// How long before that end it stops writing.
+pub const MARGIN: Duration = Duration::from_millis(2500);
 
-/// The Lease belongs to another replica by now, or might.
+/// The Canary belongs to another replica by now, or might.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this replica does not hold the lease any more, so it writes nothing")]
+#[error("this replica does not hold the Canary's shard any more, so it writes nothing")]
 pub struct Fenced;
 
-/// Lets writes through while the Lease is held.
+/// What a replica has of one shard. The term tells one time of holding it from
+/// the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    #[default]
+    None,
+    Kept {
+        term: u64,
+    },
+    /// Given back once nothing is under way.
+    Ending {
+        term: u64,
+    },
+}
+
+impl Hold {
+    pub fn is_kept(self) -> bool {
+        matches!(self, Hold::Kept { .. })
+    }
+}
+
+/// What a replica has of all shards, and until when unless it is renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenure {
+    pub until: Option<Instant>,
+    pub shards: Vec<Hold>,
+}
+
+/// Lets writes through for Canaries whose shard is held.
 #[derive(Clone)]
-pub struct Fence(Option<watch::Receiver<Option<Instant>>>);
+pub struct Fence(Option<Shared>);
+
+#[derive(Clone)]
+struct Shared {
+    tenure: watch::Receiver<Tenure>,
+    ended: mpsc::UnboundedSender<Ended>,
+}
+
+/// Nothing is under way any more for a shard that is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub shard: usize,
+    pub term: u64,
+}
+
+/// The other side of a fence: who opens and closes it.
+pub struct Keeper {
+    pub tenure: watch::Sender<Tenure>,
+    pub ended: mpsc::UnboundedReceiver<Ended>,
+}
 
 impl Fence {
-    /// For a replica that is alone.
+    /// For a replica that is alone: one shard, always held.
     pub fn open() -> Self {
         Self(None)
     }
 
-    pub fn check(&self) -> Result<(), Fenced> {
-        match &self.0 {
-            None => Ok(()),
-            Some(until) if until.borrow().is_some_and(|until| Instant::now() < until) => Ok(()),
-            Some(_) => Err(Fenced),
+    /// Closed everywhere until its keeper says otherwise.
+    pub fn kept(shards: u32) -> (Self, Keeper) {
+        let shards = vec![Hold::None; shards as usize];
+        let (tell, tenure) = watch::channel(Tenure { until: None, shards });
+        let (sender, ended) = mpsc::unbounded_channel();
+        (Self(Some(Shared { tenure, ended: sender })), Keeper { tenure: tell, ended })
+    }
+
+    pub fn check(&self, canary: &CanaryName) -> Result<(), Fenced> {
+        let Some(Shared { tenure, .. }) = &self.0 else { return Ok(()) };
+        let tenure = tenure.borrow();
+        let held = tenure.shards[shard_of(canary, tenure.shards.len())] != Hold::None;
+        match held && tenure.until.is_some_and(|until| Instant::now() < until) {
+            true => Ok(()),
+            false => Err(Fenced),
         }
     }
 
-    /// Until the Lease is held.
-    pub async fn held(&mut self) {
-        if let Some(until) = &mut self.0 {
-            // Whoever renews it lives as long as the controller.
-            let _ = until.wait_for(|until| until.is_some_and(|until| Instant::now() < until)).await;
+    pub fn shard_of(&self, canary: &CanaryName) -> usize {
+        self.0.as_ref().map_or(0, |shared| shard_of(canary, shared.tenure.borrow().shards.len()))
+    }
+
+    /// What is held now.
+    pub fn holds(&mut self) -> Vec<Hold> {
+        match &mut self.0 {
+            None => vec![Hold::Kept { term: 0 }],
+            Some(shared) => shared.tenure.borrow_and_update().shards.clone(),
         }
     }
 
-    /// Until the Lease is lost.
-    pub async fn lost(&mut self) {
-        let Some(until) = &mut self.0 else { return std::future::pending().await };
-        loop {
-            let Some(end) = *until.borrow_and_update() else { return };
-            tokio::select! {
-                // In this order, so that simulations replay.
-                biased;
-                changed = until.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep_until(end) => return,
-            }
+    /// Until something else is held than [`Fence::holds`] said last.
+    pub async fn changed(&mut self) {
+        let changed = match &mut self.0 {
+            None => None,
+            Some(shared) => shared.tenure.changed().await.ok(),
+        };
+        // Whoever keeps the fence has ended: what was held runs out.
+        if changed.is_none() {
+            std::future::pending().await
         }
     }
-}
 
-/// Where the Lease is and who asks for it.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    pub namespace: String,
-    pub name: String,
-    pub me: String,
-}
-
-/// What the Lease says to one replica.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Standing {
-    /// Nobody's, or run out: this may be written to take it.
-    Free(LeaseSpec),
-    /// Mine: this may be written to keep it.
-    Mine(LeaseSpec),
-    /// Another's, until then at least.
-    Theirs { until: Timestamp },
-}
-
-/// What a Lease says to `me`.
-pub fn evaluate_lease(spec: Option<&LeaseSpec>, me: &str, now: Timestamp) -> Standing {
-    let renewed = |spec: LeaseSpec| LeaseSpec {
-        holder_identity: Some(me.to_owned()),
-        lease_duration_seconds: i32::try_from(LENGTH.as_secs()).ok(),
-        renew_time: Some(MicroTime(now)),
-        ..spec
-    };
-    let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|holder| !holder.is_empty());
-    let mut taken = renewed(spec.cloned().unwrap_or_default());
-    if holder == Some(me) {
-        return Standing::Mine(taken);
-    }
-    let until = spec.and_then(|spec| {
-        let length = spec.lease_duration_seconds.unwrap_or_default().max(0);
-        spec.renew_time.as_ref()?.0.checked_add(Duration::from_secs(length.unsigned_abs().into())).ok()
-    });
-    match (holder, until) {
-        (Some(_), Some(until)) if until > now => Standing::Theirs { until },
-        _ => {
-            taken.acquire_time = Some(MicroTime(now));
-            taken.lease_transitions =
-                Some(taken.lease_transitions.map_or(0, |count| count.saturating_add(1)));
-            Standing::Free(taken)
+    pub fn ended(&self, ended: Ended) {
+        if let Some(shared) = &self.0 {
+            // Nobody listens any more when all shards are given back at once.
+            let _ = shared.ended.send(ended);
         }
     }
 }
 
-/// Asks for the Lease, and renews it while it is held, until dropped. Says
-/// until when writes may go through.
-pub fn hold(client: Client, clock: Clock, claim: Claim) -> (Fence, impl Future<Output = ()>) {
-    let (tell, told) = watch::channel(None);
-    let work = async move {
-        loop {
-            // Counted from before the request: the server's answer may be late.
-            let asked = Instant::now();
-            match renew(&client, &clock, &claim).await {
-                Ok(true) => _ = tell.send_replace(Some(asked + LENGTH - RENEWED_EVERY / 2)),
-                Ok(false) => _ = tell.send_replace(None),
-                // Held as long as it lasts.
-                Err(error) => tracing::warn!(%error, "cannot renew the lease"),
-            }
-            sleep(RENEWED_EVERY).await;
-        }
-    };
-    (Fence(Some(told)), work)
+/// Stable for ever: replicas of two versions must agree.
+fn shard_of(canary: &CanaryName, shards: usize) -> usize {
+    let text = [canary.namespace.as_bytes(), b"/", canary.name.as_bytes()];
+    (hash(text.into_iter().flatten()) % shards.max(1) as u64) as usize
 }
 
-/// Gives the Lease back, so that nobody waits for it to run out.
-pub async fn release(client: &Client, clock: &Clock, claim: &Claim) -> kube::Result<()> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), &claim.namespace);
-    let Some(mut lease) = api.get_opt(&claim.name).await? else { return Ok(()) };
-    if let Standing::Mine(spec) = evaluate_lease(lease.spec.as_ref(), &claim.me, clock.now()) {
-        lease.spec = Some(LeaseSpec { holder_identity: None, renew_time: None, ..spec });
-        api.replace(&claim.name, &PostParams::default(), &lease).await?;
-    }
-    Ok(())
-}
-
-/// True if it is held now. Versions make sure that only one replica takes it.
-async fn renew(client: &Client, clock: &Clock, claim: &Claim) -> kube::Result<bool> {
-    let api: Api<Lease> = Api::namespaced(client.clone(), &claim.namespace);
-    let present = api.get_opt(&claim.name).await?;
-    let spec = present.as_ref().and_then(|lease| lease.spec.as_ref());
-    let spec = match evaluate_lease(spec, &claim.me, clock.now()) {
-        Standing::Theirs { .. } => return Ok(false),
-        Standing::Free(spec) | Standing::Mine(spec) => spec,
-    };
-    let written = match present {
-        Some(lease) => {
-            let lease = Lease { spec: Some(spec), ..lease };
-            api.replace(&claim.name, &PostParams::default(), &lease).await
-        }
-        None => {
-            let metadata = ObjectMeta { name: Some(claim.name.clone()), ..ObjectMeta::default() };
-            api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
-        }
-    };
-    match written {
-        Ok(_) => Ok(true),
-        Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-        Err(error) => Err(error),
-    }
+/// FNV-1a, stirred at the end so that every bit depends on every byte.
+pub fn hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    fn named(name: &str) -> CanaryName {
+        CanaryName { namespace: "shop".to_owned(), name: name.to_owned() }
     }
 
     #[test]
-    fn a_lease_is_theirs_until_it_runs_out() {
-        let Standing::Free(theirs) = evaluate_lease(None, "a", at(0)) else { panic!("nobody holds it") };
-        assert_eq!(evaluate_lease(Some(&theirs), "b", at(14)), Standing::Theirs { until: at(15) });
-        assert!(matches!(evaluate_lease(Some(&theirs), "a", at(60)), Standing::Mine(_)));
-        let Standing::Free(taken) = evaluate_lease(Some(&theirs), "b", at(15)) else { panic!("it ran out") };
-        assert_eq!((taken.holder_identity.as_deref(), taken.lease_transitions), (Some("b"), Some(1)));
+    fn the_shard_of_a_canary_never_changes() {
+        let shards = ["web", "api", "cart", "payment"].map(|name| shard_of(&named(name), 16));
+        assert_eq!(shards, [11, 2, 12, 8]);
     }
 
     #[test]
-    fn a_lease_that_was_given_back_is_free() {
-        let spec = LeaseSpec { holder_identity: Some(String::new()), ..LeaseSpec::default() };
-        assert!(matches!(evaluate_lease(Some(&spec), "a", at(0)), Standing::Free(_)));
+    fn canaries_are_spread_evenly() {
+        let mut counts = [0u32; 16];
+        for number in 0..1600 {
+            counts[shard_of(&named(&format!("web-{number}")), 16)] += 1;
+        }
+        assert!(counts.iter().all(|count| (60..150).contains(count)), "{counts:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_closes_by_itself() {
+        let (fence, keeper) = Fence::kept(1);
+        assert_eq!(fence.check(&named("web")), Err(Fenced));
+        let until = Some(Instant::now() + LENGTH - MARGIN);
+        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::Ending { term: 1 }] });
+        assert_eq!(fence.check(&named("web")), Ok(()));
+        // As if the process was stopped meanwhile: nobody told the fence.
+        tokio::time::advance(LENGTH - MARGIN).await;
+        assert_eq!(fence.check(&named("web")), Err(Fenced));
+        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::None] });
+        assert_eq!(fence.check(&named("web")), Err(Fenced));
     }
 }

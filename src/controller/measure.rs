@@ -10,6 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use kube::{Api, ResourceExt as _, core::DynamicObject};
+use tokio::time::Instant;
 
 use super::{CanaryName, Shared, caches::pods, desk::Desk, observe::Seen, understand::Understood};
 use crate::{
@@ -34,8 +35,8 @@ pub fn measure(
     let arms = seen.arms.clone().unwrap_or_default();
     let name = CanaryName::of(&understood.canary);
     let (look, desk, understood) = (look.clone(), Arc::clone(desk), Arc::clone(understood));
-    shared.in_background(async move |shared| {
-        let until = shared.clock.now();
+    shared.in_background(&name.clone(), async move |shared| {
+        let (until, began) = (shared.clock.now(), Instant::now());
         let one = async |metric: &String, since: Timestamp| {
             let measured = match understood.asks.get(metric) {
                 Some(ask) => measure_one(&shared, &understood, &arms, ask, Window { since, until }).await,
@@ -45,6 +46,7 @@ pub fn measure(
         };
         let results = join_all(look.metrics.iter().map(|asked| one(&asked.metric, asked.since))).await;
         let results = BTreeMap::from_iter(results);
+        shared.options.vitals.looked(&name, began.elapsed());
         desk.inbox.lock().measured(Measured { look: look.clone(), at: until, results });
         shared.waker.wake(name);
     });
@@ -66,7 +68,8 @@ pub fn begin(
         return;
     }
     let (arms, understood) = (seen.arms.clone().unwrap_or_default(), Arc::clone(understood));
-    shared.in_background(async move |shared| {
+    let name = CanaryName::of(&understood.canary);
+    shared.in_background(&name, async move |shared| {
         let now = shared.clock.now();
         let window = Window { since: now, until: now };
         let opened = async |ask: &Ask| {
@@ -99,7 +102,9 @@ async fn measure_one(
         true => endpoints(shared, understood, arms, ask),
         false => Arms { canary: Vec::new(), primary: Vec::new() },
     };
-    shared.sources.measure(ask, credentials.as_ref(), &View { window, pods: &pods }).await
+    let measured = shared.sources.measure(ask, credentials.as_ref(), &View { window, pods: &pods }).await;
+    shared.options.vitals.measured(&ask.provider.type_, &measured);
+    measured
 }
 
 /// Where the pods of both arms show their metrics.

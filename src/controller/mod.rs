@@ -19,12 +19,14 @@
 //!   hangs holds up nobody else.
 //! - **Nothing is remembered that matters.** All memory is in the status; what
 //!   is lost with the process is asked for again.
-//! - **One writer.** Of several replicas only the one with the Lease writes,
-//!   and every status is written against the version it was decided on.
+//! - **One writer.** Of several replicas only the one that holds a Canary's
+//!   shard writes for it, and every status is written against the version it
+//!   was decided on.
 
 mod act;
 mod agenda;
 mod ask;
+mod beside;
 mod caches;
 mod desk;
 mod index;
@@ -33,14 +35,18 @@ mod measure;
 mod observe;
 mod reconcile;
 mod record;
+pub mod replica;
+mod round;
+mod shards;
 mod table;
 mod tell;
 mod understand;
+pub mod vitals;
 mod wake;
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::join_all};
 use jiff::Timestamp;
 use kube::Client;
 use parking_lot::{Mutex, RwLock};
@@ -49,10 +55,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
-use tokio_util::{
-    sync::CancellationToken,
-    task::{AbortOnDropHandle, TaskTracker},
-};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::canary::Provider,
@@ -63,11 +66,14 @@ use crate::{
     routing::Served,
     workload,
 };
-use agenda::Agenda;
+use beside::Beside;
 use caches::Caches;
 use desk::Desk;
 use index::Index;
-use lease::{Claim, Fence};
+use lease::Fence;
+use replica::Claim;
+use round::Round;
+use vitals::Vitals;
 use wake::{CanaryName, Waker};
 
 /// What holds for every Canary of one controller.
@@ -86,6 +92,8 @@ pub struct Options {
     pub workload: workload::Options,
     /// Who carries questions to webhooks; the network if nobody is named.
     pub webhooks: Option<Webhooks>,
+    /// Where it counts what it does and shows that it does.
+    pub vitals: Arc<Vitals>,
 }
 
 impl Default for Options {
@@ -98,6 +106,7 @@ impl Default for Options {
             concurrency: 32,
             workload: workload::Options::default(),
             webhooks: None,
+            vitals: Arc::default(),
         }
     }
 }
@@ -111,6 +120,8 @@ pub enum StartError {
     Webhooks(#[from] gates::webhook::SetupError),
     #[error(transparent)]
     Notifications(#[from] notify::SetupError),
+    #[error(transparent)]
+    Replicas(#[from] shards::Disagreement),
 }
 
 /// How many questions are asked and measurements made at a time.
@@ -141,9 +152,9 @@ struct Shared {
     desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
     waker: Waker,
     fence: Fence,
-    background: TaskTracker,
+    /// One for each shard.
+    beside: Vec<Beside>,
     permits: Arc<Semaphore>,
-    stopping: CancellationToken,
 }
 
 impl Controller {
@@ -152,7 +163,7 @@ impl Controller {
         client: Client,
         clock: Clock,
         fetch: Arc<dyn Fetch>,
-        fence: Fence,
+        mut fence: Fence,
         options: Options,
     ) -> Result<Self, StartError> {
         let served = RwLock::new(Served::discover(&client).await?);
@@ -162,7 +173,11 @@ impl Controller {
             Some(webhooks) => webhooks.clone(),
             None => Webhooks::new()?,
         };
-        let caches = Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone());
+        let vitals = Arc::clone(&options.vitals);
+        let outbox =
+            notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
+        let caches =
+            Caches::new(client.clone(), &options.namespaces, Arc::clone(&index), waker.clone(), vitals);
         let shared = Shared {
             client,
             clock,
@@ -171,15 +186,14 @@ impl Controller {
             served,
             sources: Sources::new(fetch),
             webhooks,
-            outbox: Outbox::new(notify::Options::default())?,
+            outbox: Outbox::new(outbox)?,
             index,
             caches,
             desks: Mutex::default(),
             waker,
+            beside: fence.holds().iter().map(|_| Beside::default()).collect(),
             fence,
-            background: TaskTracker::new(),
             permits: Arc::new(Semaphore::new(AT_A_TIME)),
-            stopping: CancellationToken::new(),
         };
         Ok(Self { shared: Arc::new(shared), woken })
     }
@@ -187,69 +201,51 @@ impl Controller {
     /// Works until `stop` is done; what is under way then may come to its end.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let _watches = self.shared.caches.follow_canaries();
-        let mut agenda = Agenda::default();
+        let mut round = Round::new(Arc::clone(&self.shared));
         let mut work = JoinSet::new();
-        let mut stop = std::pin::pin!(stop);
+        let mut stop = pin!(stop);
+        let vitals = Arc::clone(&self.shared.options.vitals);
+        let mut asked = vitals.begin(&self.shared);
         loop {
-            while agenda.running() < self.shared.options.concurrency
-                && let Some(canary) = agenda.start()
+            while round.agenda.running().len() < self.shared.options.concurrency
+                && let Some(canary) = round.agenda.start()
             {
                 work.spawn(attempt(Arc::clone(&self.shared), canary));
             }
-            let alarm = agenda.next_alarm();
+            vitals.turned(round.agenda.waiting(), round.agenda.running().len());
+            let alarm = round.agenda.next_alarm();
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
+                Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
+                change = round.changed() => round.apply(change),
                 Some(done) = work.join_next() => match done {
-                    Ok((canary, outcome)) => self.conclude(&mut agenda, canary, outcome),
+                    Ok((canary, outcome)) => round.conclude(canary, outcome),
                     // Only when the runtime ends.
                     Err(_) => break,
                 },
-                Some(canary) = self.woken.recv() => agenda.wake(canary),
+                Some(canary) = self.woken.recv() => round.wake(canary),
                 () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
-                    agenda.ring(Instant::now());
+                    round.agenda.ring(Instant::now());
                 }
             }
         }
-        self.shared.stopping.cancel();
-        self.shared.background.close();
+        vitals.end();
         let rest = async {
             while work.join_next().await.is_some() {}
-            self.shared.background.wait().await;
+            join_all(self.shared.beside.iter().map(Beside::end)).await;
             self.shared.outbox.flush(LAST_WORDS).await;
         };
         if timeout(LAST_WORDS, rest).await.is_err() {
             tracing::warn!("ended with work still under way");
         }
     }
-
-    fn conclude(&self, agenda: &mut Agenda, canary: CanaryName, outcome: Outcome) {
-        match outcome {
-            Outcome::Done(alarm) => {
-                let alarm = alarm.map(|at| self.instant(at));
-                agenda.done(canary, alarm);
-            }
-            Outcome::Failed(why) => {
-                let wait = agenda.failed(canary.clone(), Instant::now());
-                let (failures, seconds) = (agenda.failures(&canary), wait.as_secs_f64());
-                tracing::debug!(%canary, failures, seconds, "{why}; trying again");
-                if failures == 5 {
-                    tracing::warn!(%canary, "{why}; trying again and again");
-                }
-            }
-        }
-    }
-
-    fn instant(&self, at: Timestamp) -> Instant {
-        let wait = Duration::try_from(at.duration_since(self.shared.clock.now())).unwrap_or_default();
-        Instant::now() + wait.max(SOONEST)
-    }
 }
 
-/// Works whenever it holds the Lease, until it is told to stop; then it gives
-/// the Lease back.
-pub async fn run_elected(
+/// Works on the shards that it holds, until it is told to stop; then it gives
+/// them back.
+pub async fn run_replicated(
     client: Client,
     clock: Clock,
     fetch: Arc<dyn Fetch>,
@@ -257,28 +253,17 @@ pub async fn run_elected(
     claim: Claim,
     stop: CancellationToken,
 ) -> Result<(), StartError> {
-    let (fence, renewing) = lease::hold(client.clone(), clock, claim.clone());
-    let renewing = AbortOnDropHandle::new(tokio::spawn(renewing));
-    loop {
-        let mut waiting = fence.clone();
-        if stop.run_until_cancelled(waiting.held()).await.is_none() {
-            break;
-        }
-        tracing::info!(replica = claim.me, "holds the lease");
-        let (client, options) = (client.clone(), options.clone());
-        let controller = Controller::new(client, clock, Arc::clone(&fetch), fence.clone(), options).await?;
-        let until = async {
-            if stop.run_until_cancelled(waiting.lost()).await.is_some() {
-                tracing::warn!(replica = claim.me, "lost the lease");
-            }
-        };
-        controller.run(until).await;
+    let (fence, keeper) = Fence::kept(claim.shards);
+    let controller = Controller::new(client.clone(), clock, fetch, fence, options).await?;
+    let over = CancellationToken::new();
+    let mut holding = pin!(replica::hold(client, clock, claim, keeper, stop.clone(), over.clone()));
+    tokio::select! {
+        // In this order, so that simulations replay.
+        biased;
+        refused = &mut holding => return Ok(refused?),
+        () = controller.run(stop.cancelled_owned()) => over.cancel(),
     }
-    drop(renewing);
-    if let Err(error) = lease::release(&client, &clock, &claim).await {
-        tracing::warn!(%error, "could not give the lease back; it runs out by itself");
-    }
-    Ok(())
+    Ok(holding.await?)
 }
 
 enum Outcome {
@@ -288,11 +273,14 @@ enum Outcome {
 
 /// A mistake in the work on one Canary must not end the work on all others.
 async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
-    let outcome = match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
-        Ok(Ok(alarm)) => Outcome::Done(alarm),
-        Ok(Err(error)) => Outcome::Failed(error.to_string()),
-        Err(_) => Outcome::Failed("a mistake of our own".to_owned()),
-    };
+    let began = Instant::now();
+    let (outcome, result) =
+        match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
+            Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
+            Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
+            Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
+        };
+    shared.options.vitals.reconciled(result, began.elapsed());
     (canary, outcome)
 }
 
@@ -312,24 +300,34 @@ impl Shared {
     fn forget(&self, canary: &CanaryName) {
         self.desks.lock().remove(canary);
         self.index.forget(canary);
+        self.options.vitals.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
     }
 
+    fn instant(&self, at: Timestamp) -> Instant {
+        let wait = Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default();
+        Instant::now() + wait.max(SOONEST)
+    }
+
+    fn beside(&self, canary: &CanaryName) -> &Beside {
+        &self.beside[self.fence.shard_of(canary)]
+    }
+
     /// Works beside the reconcile that wants it: so many at a time, over all
-    /// Canaries, and not beyond the controller's end.
-    fn in_background<W>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> W + Send + 'static)
-    where
+    /// Canaries, and not beyond the controller's end or the shard's.
+    fn in_background<W>(
+        self: &Arc<Self>,
+        canary: &CanaryName,
+        work: impl FnOnce(Arc<Self>) -> W + Send + 'static,
+    ) where
         W: Future<Output = ()> + Send + 'static,
     {
         let shared = Arc::clone(self);
-        self.background.spawn(async move {
-            let (permits, stopping) = (Arc::clone(&shared.permits), shared.stopping.clone());
-            let permitted = async {
-                if let Ok(_permit) = permits.acquire().await {
-                    work(shared).await;
-                }
-            };
-            stopping.run_until_cancelled(permitted).await;
+        self.beside(canary).spawn_until_end(async move {
+            let permits = Arc::clone(&shared.permits);
+            if let Ok(_permit) = permits.acquire().await {
+                work(shared).await;
+            }
         });
     }
 }

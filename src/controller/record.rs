@@ -9,7 +9,7 @@ use kube::{
     core::{DeserializeGuard, ObjectMeta},
 };
 
-use super::{Shared, desk::Desk, lease::Fenced, tell::tell};
+use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell};
 use crate::{
     api::{Canary, CanaryStatus},
     engine::Decision,
@@ -34,8 +34,9 @@ pub async fn record(
     decision: &Decision,
 ) -> Result<(), Error> {
     if is_worth_writing(status, &decision.status) {
-        shared.fence.check()?;
+        shared.fence.check(&CanaryName::of(canary))?;
         write_status(shared, desk, canary, &decision.status).await?;
+        shared.options.vitals.released(canary, &status.history, &decision.status.history);
     }
     tell(shared, canary, &decision.status, &decision.report);
     Ok(())

@@ -27,9 +27,22 @@ impl<K: Resource> Table<K> {
         self.rows.read().get(namespace)?.get(name).cloned()
     }
 
+    /// Everything there is.
+    pub fn keys(&self) -> Vec<Key> {
+        let rows = self.rows.read();
+        let names =
+            rows.iter().flat_map(|(namespace, named)| named.keys().map(move |name| (namespace, name)));
+        names.map(|(namespace, name)| (namespace.clone(), name.clone())).collect()
+    }
+
     /// Everything in a namespace, in the order of names.
     pub fn all(&self, namespace: &str) -> Vec<Arc<K>> {
         self.rows.read().get(namespace).map(|rows| rows.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Everything, in no order.
+    pub fn everything(&self) -> Vec<Arc<K>> {
+        self.rows.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
     /// Takes in an object; none if what is here is as new already. A watch

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ApiResource};
 
-use super::{Shared, ask};
+use super::{CanaryName, Shared, ask};
 use crate::{
     api::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
@@ -71,8 +71,11 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         ..Event::default()
     };
     let events: Api<Event> = Api::namespaced(shared.client.clone(), &namespace);
-    shared.background.spawn(async move {
-        if let Err(error) = events.create(&PostParams::default(), &event).await {
+    let (canary, fence) = (CanaryName::of(canary), shared.fence.clone());
+    shared.beside(&canary.clone()).spawn(async move {
+        if fence.check(&canary).is_ok()
+            && let Err(error) = events.create(&PostParams::default(), &event).await
+        {
             tracing::debug!(%error, "an event was lost");
         }
     });
@@ -83,10 +86,13 @@ fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, r
     for hook in hooks.filter(|hook| hook.type_ == Some(HookType::Event)).cloned() {
         let about = Subject::of(canary, status);
         let (message, severity, at) = (report.sentence.clone(), report.severity, shared.clock.now());
-        shared.in_background(async move |shared| {
+        shared.in_background(&CanaryName::of(canary), async move |shared| {
             let event = webhook::Event { message: &message, severity, at };
             match ask::key(&shared, &hook, &about.namespace).await {
-                Ok(key) => _ = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await,
+                Ok(key) => {
+                    let reply = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await;
+                    shared.options.vitals.gate_answered(&HookType::Event, &reply);
+                }
                 Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
             }
         });
@@ -104,9 +110,11 @@ fn tell_chats(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, repo
         if wanted.is_empty() {
             continue;
         }
-        shared.in_background(async move |shared| match destination(&shared, &alert, &own).await {
-            Ok(to) => wanted.iter().for_each(|notice| shared.outbox.send(&to, notice)),
-            Err(why) => tracing::warn!(alert = alert.name, why, "an alert has nowhere to go"),
+        shared.in_background(&CanaryName::of(canary), async move |shared| {
+            match destination(&shared, &alert, &own).await {
+                Ok(to) => wanted.iter().for_each(|notice| shared.outbox.send(&to, notice)),
+                Err(why) => tracing::warn!(alert = alert.name, why, "an alert has nowhere to go"),
+            }
         });
     }
 }

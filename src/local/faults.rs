@@ -13,7 +13,7 @@ use super::chance::Chance;
 use super::request::Verb;
 
 /// How often each fault happens, as a probability from 0 to 1.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     /// A write is refused with 409 though nobody else wrote.
     pub conflict: f64,

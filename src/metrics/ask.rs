@@ -17,6 +17,7 @@ use super::{
     prometheus, scrape,
     selector::{BadSelector, Selection},
     template::{Arm, TemplateError, Words},
+    web,
 };
 
 /// One question, and whom to ask.
@@ -85,7 +86,7 @@ pub enum Refusal {
     )]
     SameForBothArms { template: String, field: &'static str },
     #[error(
-        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, or scrape to read the pods"
+        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, web for whatever answers in JSON, or scrape to read the pods"
     )]
     Provider { template: String, provider: String },
     #[error(
@@ -138,6 +139,7 @@ pub fn abilities(provider: MetricProviderType) -> Option<Abilities> {
     match provider {
         MetricProviderType::Prometheus => Some(prometheus::ABILITIES),
         MetricProviderType::Scrape => Some(scrape::ABILITIES),
+        MetricProviderType::Web => Some(web::ABILITIES),
         _ => None,
     }
 }
@@ -229,7 +231,10 @@ impl Writer<'_> {
                 (Query::Samples(both(&words, &name, "query", query, apart)?), None)
             }
             (JudgeType::Sequential, _, None, None) => {
-                let instead = "add counts or histogram to the template, or set thresholdRange";
+                let instead = match abilities.include(Form::Counts) {
+                    true => "add counts or histogram to the template, or set thresholdRange",
+                    false => "set thresholdRange, or use a provider that counts, such as prometheus",
+                };
                 return Err(self.lacks(judge, &name, Form::Counts, instead));
             }
             (JudgeType::MannWhitney, None, _, _) => {
@@ -255,6 +260,9 @@ impl Writer<'_> {
         if asked.type_ == MetricProviderType::Prometheus {
             let server = asked.address.as_deref().or_else(|| self.server());
             asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
+        }
+        if let (MetricProviderType::Web, Some(written)) = (asked.type_, &asked.address) {
+            asked.address = Some(address(written)?);
         }
         let secret = spec
             .provider

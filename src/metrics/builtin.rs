@@ -152,6 +152,7 @@ impl Table {
             | Provider::SmiV1Alpha1
             | Provider::SmiV1Alpha2
             | Provider::SmiV1Alpha3
+            | Provider::SmiV1Alpha4
             | Provider::GatewayApiV1
             | Provider::GatewayApiV1Beta1
             | Provider::Xds => (HTTP, pods()),

@@ -1,12 +1,178 @@
-//! What all requests of ours have in common.
+//! What all requests of ours have in common: who we are to a server, how long
+//! we wait, how much we read, how often we try.
 
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::redirect::Policy;
-use reqwest::{ClientBuilder, Error, Response};
+use reqwest::{Certificate, ClientBuilder, Error, Response, StatusCode, Url};
+
+use super::Credentials;
+use crate::api::analysis_template::MetricProvider;
+
+/// One try.
+pub const TRY: Duration = Duration::from_secs(5);
+
+/// All tries together, and the pauses between them.
+const PATIENCE: Duration = Duration::from_secs(12);
+
+/// Pauses between tries; one more try than pauses.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+
+/// An answer larger than this is not read.
+const LARGEST: usize = 8 << 20;
+
+/// Why a server gave no answer that could be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unanswered {
+    #[error("cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("did not answer within {0:?}")]
+    Late(Duration),
+    #[error("answered {status}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Status { status: u16, why: Option<String> },
+    #[error("answered more than {} MiB", LARGEST >> 20)]
+    TooLarge,
+}
+
+impl Unanswered {
+    pub fn status(status: StatusCode, why: Option<String>) -> Self {
+        Self::Status { status: status.as_u16(), why }
+    }
+
+    /// Is it worth another try?
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Late(_) => true,
+            Self::Status { status, .. } => *status >= 500 || *status == 429,
+            Self::TooLarge => false,
+        }
+    }
+}
+
+impl From<&Error> for Unanswered {
+    fn from(error: &Error) -> Self {
+        if error.is_timeout() { Self::Late(TRY) } else { Self::Unreachable(cause(error)) }
+    }
+}
+
+/// Why a server cannot be asked at all.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadServer {
+    #[error("reading provider.address: {0}")]
+    Address(String),
+    #[error("reading provider.headers: {0:?} is no header, or its value is none")]
+    Header(String),
+    #[error("reading the credentials in provider.secretRef: the Secret holds {0}")]
+    Credentials(&'static str),
+    #[error("preparing requests to provider.address: {0}")]
+    Client(String),
+}
 
 /// Follows nobody elsewhere: credentials are meant for one server.
 pub fn client() -> ClientBuilder {
     crate::tls::choose_cryptography();
     ClientBuilder::new().redirect(Policy::none())
+}
+
+/// A client for the server that a provider names. The credentials may hold
+/// `token`, or `username` and `password`, and `ca.crt`.
+pub fn client_of(provider: &MetricProvider, credentials: &Credentials) -> Result<reqwest::Client, BadServer> {
+    // Without TLS there is nothing to verify, and an image without
+    // certificates must not fail for want of them.
+    let plain = address_of(provider)?.scheme() == "http";
+    let mut builder = client()
+        .timeout(TRY)
+        .default_headers(headers(provider, credentials)?)
+        .tls_danger_accept_invalid_certs(provider.insecure_skip_verify || plain);
+    if let Some(authority) = credentials.bytes("ca.crt").or_else(|| credentials.bytes("caFile")) {
+        let bad = BadServer::Credentials("a ca.crt that is no certificate");
+        let certificates = Certificate::from_pem_bundle(authority).map_err(|_| bad.clone())?;
+        if certificates.is_empty() {
+            return Err(bad);
+        }
+        builder = builder.tls_certs_only(certificates);
+    }
+    builder.build().map_err(|error| BadServer::Client(cause(&error)))
+}
+
+fn address_of(provider: &MetricProvider) -> Result<Url, BadServer> {
+    let address = provider.address.as_deref().unwrap_or_default();
+    Url::parse(address).map_err(|error| BadServer::Address(error.to_string()))
+}
+
+/// The server's address as it may be shown: without user and password.
+pub fn shown(provider: &MetricProvider) -> Result<String, BadServer> {
+    let mut url = address_of(provider)?;
+    // Both fail only for addresses that can have neither.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    Ok(url.to_string())
+}
+
+fn headers(provider: &MetricProvider, credentials: &Credentials) -> Result<HeaderMap, BadServer> {
+    let mut headers = HeaderMap::new();
+    for (name, values) in &provider.headers {
+        let bad = || BadServer::Header(name.clone());
+        let header: HeaderName = name.parse().map_err(|_| bad())?;
+        for value in values {
+            headers.append(&header, sensitive(value).ok_or_else(bad)?);
+        }
+    }
+    if let Some(authorization) = authorization(credentials)? {
+        headers.insert(AUTHORIZATION, authorization);
+    }
+    Ok(headers)
+}
+
+/// A token wins over a user, as in Flagger.
+fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, BadServer> {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let user = (credentials.text("username"), credentials.text("password"));
+    let value = match (credentials.text("token"), user) {
+        (Some(token), _) => format!("Bearer {token}"),
+        (None, (Some(name), Some(password))) => {
+            format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
+        }
+        (None, (None, None)) => return Ok(None),
+        (None, (Some(_), None)) => return Err(BadServer::Credentials("a username and no password")),
+        (None, (None, Some(_))) => return Err(BadServer::Credentials("a password and no username")),
+    };
+    let bad = BadServer::Credentials("a token with characters that a header cannot have");
+    sensitive(&value).map(Some).ok_or(bad)
+}
+
+/// A value that is not shown in logs.
+fn sensitive(value: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(value).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Tries again what may pass, a few times.
+pub async fn patiently<T, E: From<Unanswered>, A: Future<Output = Result<T, E>>>(
+    attempt: impl Fn() -> A,
+    may_pass: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let tries = async {
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let answer = attempt().await;
+            match (&answer, pauses.next()) {
+                (Err(failure), Some(pause)) if may_pass(failure) => tokio::time::sleep(pause).await,
+                _ => return answer,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| Err(Unanswered::Late(PATIENCE).into()))
+}
+
+/// The body, unless it is longer than answers are.
+pub async fn whole(response: Response) -> Result<Vec<u8>, Unanswered> {
+    body(response, LARGEST).await.map_err(|unread| match unread {
+        Unread::TooLong => Unanswered::TooLarge,
+        Unread::Broken(error) => Unanswered::from(&error),
+    })
 }
 
 /// Why a body was not read.

@@ -43,6 +43,7 @@ pub mod scrape;
 mod selector;
 mod sources;
 mod template;
+pub mod web;
 
 use async_trait::async_trait;
 use jiff::Timestamp;

@@ -12,9 +12,11 @@ use crate::{
 
 use super::{
     Ask, Credentials, MetricSource, Reduce, View,
+    http::BadServer,
     prometheus::Prometheus,
     quantile::quantile,
     scrape::{Fetch, Scrape},
+    web::Web,
 };
 
 /// More servers than this are not kept at a time.
@@ -23,13 +25,14 @@ const KEPT: usize = 256;
 /// Clones are the same sources.
 #[derive(Clone)]
 pub struct Sources {
-    prometheus: Arc<Mutex<HashMap<Server, Arc<Prometheus>>>>,
+    servers: Arc<Mutex<HashMap<Server, Arc<dyn MetricSource>>>>,
     scrape: Arc<Scrape>,
 }
 
 /// What makes one server, and our way to it, another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Server {
+    kind: MetricProviderType,
     address: String,
     headers: BTreeMap<String, Vec<String>>,
     insecure: bool,
@@ -39,7 +42,7 @@ struct Server {
 impl Sources {
     /// Pods are read through `fetch`.
     pub fn new(fetch: Arc<dyn Fetch>) -> Self {
-        Self { prometheus: Arc::default(), scrape: Arc::new(Scrape::new(fetch)) }
+        Self { servers: Arc::default(), scrape: Arc::new(Scrape::new(fetch)) }
     }
 
     /// What the source says about the window. `credentials` are what
@@ -84,32 +87,40 @@ impl Sources {
         };
         match ask.provider.type_ {
             MetricProviderType::Scrape => Ok(self.scrape.clone()),
-            MetricProviderType::Prometheus => Ok(self.prometheus(&ask.provider, credentials)?),
+            MetricProviderType::Prometheus => {
+                self.server(&ask.provider, credentials, |provider, credentials| {
+                    Ok(Arc::new(Prometheus::new(provider, credentials)?))
+                })
+            }
+            MetricProviderType::Web => self.server(&ask.provider, credentials, |provider, credentials| {
+                Ok(Arc::new(Web::new(provider, credentials)?))
+            }),
             other => Err(format!("{other:?} cannot be asked by this version")),
         }
     }
 
-    fn prometheus(
+    fn server(
         &self,
         provider: &MetricProvider,
         credentials: Credentials,
-    ) -> Result<Arc<Prometheus>, String> {
+        new: impl FnOnce(&MetricProvider, &Credentials) -> Result<Arc<dyn MetricSource>, BadServer>,
+    ) -> Result<Arc<dyn MetricSource>, String> {
         let server = Server {
+            kind: provider.type_,
             address: provider.address.clone().unwrap_or_default(),
             headers: provider.headers.clone(),
             insecure: provider.insecure_skip_verify,
             credentials,
         };
-        let mut known = self.prometheus.lock();
-        if let Some(prometheus) = known.get(&server) {
-            return Ok(prometheus.clone());
+        let mut known = self.servers.lock();
+        if let Some(source) = known.get(&server) {
+            return Ok(source.clone());
         }
-        let prometheus = Prometheus::new(provider, &server.credentials).map_err(|error| error.to_string())?;
+        let source = new(provider, &server.credentials).map_err(|error| error.to_string())?;
         if known.len() >= KEPT {
             known.clear();
         }
-        let prometheus = Arc::new(prometheus);
-        known.insert(server, prometheus.clone());
-        Ok(prometheus)
+        known.insert(server, source.clone());
+        Ok(source)
     }
 }

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 pub use destination::{Destination, NoDestination};
-pub use outbox::{Options, Outbox, SetupError};
+pub use outbox::{Options, Outbox, SetupError, Tally};
 
 use crate::api::{
     Canary, CanaryStatus, Weight,

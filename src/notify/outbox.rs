@@ -12,6 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -45,6 +46,35 @@ pub struct Options {
     pub burst: u32,
     /// A lane ends when it had nothing to do for so long.
     pub idle: Duration,
+    /// Where it is counted what became of messages.
+    pub tally: Arc<Tally>,
+}
+
+/// What became of messages.
+#[derive(Debug, Default)]
+pub struct Tally {
+    delivered: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+impl Tally {
+    /// How many, by what became of them.
+    pub fn rows(&self) -> [(&'static str, u64); 4] {
+        let Self { delivered, refused, failed, dropped } = self;
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        [
+            ("delivered", read(delivered)),
+            ("refused", read(refused)),
+            ("failed", read(failed)),
+            ("dropped", read(dropped)),
+        ]
+    }
+}
+
+fn count(of: &AtomicU64) {
+    of.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Default for Options {
@@ -59,6 +89,7 @@ impl Default for Options {
             pace: Duration::from_secs(1),
             burst: 5,
             idle: Duration::from_secs(60),
+            tally: Arc::default(),
         }
     }
 }
@@ -127,15 +158,16 @@ impl Outbox {
         let message = Message { to: to.clone(), body: to.message(notice) };
         let mut lanes = inner.lanes.lock();
         if let Some(lane) = lanes.get(&key) {
-            lane.push(message, inner.options.capacity);
+            lane.push(message, &inner.options);
             return;
         }
         if lanes.len() >= inner.options.lanes {
             tracing::warn!(%to, "a notice is dropped: too many receivers have notices waiting");
+            count(&inner.options.tally.dropped);
             return;
         }
         let lane = Arc::new(Lane::default());
-        lane.push(message, inner.options.capacity);
+        lane.push(message, &inner.options);
         lanes.insert(key.clone(), lane.clone());
         inner.tasks.spawn_on(self.clone().deliver(key, lane), &inner.runtime);
     }
@@ -178,6 +210,7 @@ impl Outbox {
                 }
                 Err(error) => {
                     tracing::warn!(to = %message.to, why = plainly(error), "a notice is dropped: the proxy is unusable");
+                    count(&options.tally.dropped);
                 }
             }
             lane.state.lock().busy = false;
@@ -196,10 +229,11 @@ impl Outbox {
 }
 
 impl Lane {
-    fn push(&self, message: Message, capacity: usize) {
+    fn push(&self, message: Message, options: &Options) {
         let mut state = self.state.lock();
-        if state.queue.len() >= capacity.max(1) {
+        if state.queue.len() >= options.capacity.max(1) {
             state.queue.pop_front();
+            count(&options.tally.dropped);
             tracing::warn!(to = %message.to, "the oldest notice is dropped: the receiver is too slow");
         }
         state.queue.push_back(message);
@@ -248,16 +282,16 @@ async fn post(client: &reqwest::Client, message: &Message, options: &Options) {
     let mut pause = options.first_pause;
     for left in (0..options.tries.max(1)).rev() {
         let (why, asked) = match attempt(client, message, options.timeout).await {
-            Outcome::Delivered => return,
+            Outcome::Delivered => return count(&options.tally.delivered),
             Outcome::Refused(why) => {
                 tracing::warn!(%to, why, "a notice was refused");
-                return;
+                return count(&options.tally.refused);
             }
             Outcome::Failed(why, asked) => (why, asked),
         };
         if left == 0 {
             tracing::warn!(%to, why, tries = options.tries, "a notice could not be delivered");
-            return;
+            return count(&options.tally.failed);
         }
         tracing::debug!(%to, why, "a notice is tried again");
         // Between half and all of it, so that many do not come back at once.

@@ -33,7 +33,7 @@ pub enum NoRouter {
     )]
     NotServed { provider: String, kind: &'static str, group: &'static str },
     #[error(
-        "spec.provider {provider} is not supported; set one of kubernetes, linkerd, osm and smi:v1alpha1 to smi:v1alpha3"
+        "spec.provider {provider} is not supported; set one of kubernetes, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
     )]
     NotSupported { provider: String },
 }
@@ -97,6 +97,7 @@ pub fn select(
         Provider::SmiV1Alpha1 | Provider::Linkerd => smi(provider, SplitVersion::V1Alpha1, served)?,
         Provider::SmiV1Alpha2 | Provider::Osm => smi(provider, SplitVersion::V1Alpha2, served)?,
         Provider::SmiV1Alpha3 => smi(provider, SplitVersion::V1Alpha3, served)?,
+        Provider::SmiV1Alpha4 => smi(provider, SplitVersion::V1Alpha4, served)?,
         Provider::Istio
         | Provider::GatewayApiV1
         | Provider::GatewayApiV1Beta1

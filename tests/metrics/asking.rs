@@ -5,7 +5,7 @@ use serin::metrics::{CountQueries, Part, Query};
 use super::*;
 use crate::support::{Part as Bed, prometheus::Prometheus};
 
-const PROVIDERS: [Provider; 19] = [
+const PROVIDERS: [Provider; 20] = [
     Provider::Kubernetes,
     Provider::Istio,
     Provider::Linkerd,
@@ -13,6 +13,7 @@ const PROVIDERS: [Provider; 19] = [
     Provider::SmiV1Alpha1,
     Provider::SmiV1Alpha2,
     Provider::SmiV1Alpha3,
+    Provider::SmiV1Alpha4,
     Provider::GatewayApiV1,
     Provider::GatewayApiV1Beta1,
     Provider::AppMesh,

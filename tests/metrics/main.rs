@@ -9,6 +9,7 @@ mod growth;
 mod pods;
 mod reaching;
 mod scraping;
+mod web;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -321,6 +321,22 @@ async fn a_full_queue_drops_the_oldest_and_says_so() {
 }
 
 #[tokio::test]
+async fn what_becomes_of_messages_is_counted() {
+    let options = Options { lanes: 3, ..quick() };
+    let tally = Arc::clone(&options.tally);
+    let outbox = outbox(options);
+    let listens = Receiver::start([]).await;
+    let refuses = Receiver::start([answer(404, "")]).await;
+    let fails = Receiver::start((0..10).map(|_| answer(503, ""))).await;
+    for receiver in [&listens, &listens, &refuses, &fails] {
+        outbox.send(&destination("slack", &receiver.url), &notice());
+    }
+    outbox.send(&destination("slack", "http://127.0.0.1:1/one-too-many"), &notice());
+    assert!(outbox.flush(Duration::from_secs(20)).await);
+    assert_eq!(tally.rows(), [("delivered", 2), ("refused", 1), ("failed", 1), ("dropped", 1)]);
+}
+
+#[tokio::test]
 async fn an_address_gets_no_more_than_its_rate() {
     let receiver = Receiver::start([]).await;
     let pace = Duration::from_millis(200);

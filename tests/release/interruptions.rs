@@ -11,93 +11,104 @@ use tokio::time::sleep;
 
 use crate::world::World;
 
-#[tokio::test(start_paused = true)]
-async fn a_newer_revision_takes_the_place_of_the_one_under_way() {
-    let world = World::new().await;
-    world.canary(json!({})).await;
-    let _serin = world.serin().await;
-    world.reaches(Phase::Initialized).await;
-    let _traffic = world.traffic();
+pub async fn a_newer_revision_takes_the_place_of_the_one_under_way(world: World) {
+    let _serin = world.initialized(json!({})).await;
+    let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
     world.push("web:v3").await;
-    let status = world.reaches(Phase::Succeeded).await;
+    let status = world.released(2).await;
     let outcomes: Vec<_> = status.history.iter().map(|past| past.outcome).collect();
     assert_eq!(outcomes, [Outcome::Promoted, Outcome::Superseded]);
     assert_eq!(world.image("web-primary").await, "web:v3");
+    weights.was(&[0, 20, 0, 20, 50, 0]).await;
+    traffic.was_served_well();
+    world.is_told("takes the place of this release").await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_suspended_release_stays_where_it_is() {
-    let world = World::new().await;
-    world.canary(json!({})).await;
-    let _serin = world.serin().await;
-    world.reaches(Phase::Initialized).await;
-    let _traffic = world.traffic();
+pub async fn a_suspended_release_stays_where_it_is(world: World) {
+    let _serin = world.initialized(json!({})).await;
+    let (_traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
     world.edit(json!({"suspend": true})).await;
-    sleep(Duration::from_secs(300)).await;
-    assert_eq!(world.split().await, Some((10, 90)));
+    world.is_told("Suspended: nothing moves").await;
+    world.a_long_time().await;
+    assert_eq!(world.split().await, Some((20, 80)));
     world.edit(json!({"suspend": false})).await;
-    world.reaches(Phase::Succeeded).await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    weights.was(&[0, 20, 50, 0]).await;
+}
+
+pub async fn a_revision_pushed_while_nobody_looks_is_released(world: World) {
+    let serin = world.initialized(json!({})).await;
+    serin.end().await;
+    let _traffic = world.traffic();
+    world.push("web:v2-errors-20").await;
+    let _again = world.serin().await;
+    let status = world.released(1).await;
+    assert_eq!(status.phase, Phase::Failed, "{status:#?}");
+    assert_eq!(world.image("web-primary").await, "web:v1");
+}
+
+pub async fn a_restart_in_a_release_changes_nothing(world: World) {
+    let serin = world.initialized(json!({})).await;
+    let (traffic, weights) = (world.traffic(), world.weights().await);
+    world.push("web:v2").await;
+    world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
+    drop(serin);
+    let _again = world.serin().await;
+    let status = world.released(1).await;
+    assert_eq!((status.phase, status.history.len()), (Phase::Succeeded, 1));
+    weights.was(&[0, 20, 50, 0]).await;
+    traffic.was_served_well();
+}
+
+pub async fn another_replica_takes_over_a_release_under_way(world: World) {
+    for (release, gently) in [(1, true), (2, false)] {
+        let image = format!("web:v{}", release + 1);
+        world.canary(json!({})).await;
+        let first = world.replica("first", 1);
+        world
+            .becomes("at rest", |status| {
+                status.releases == release - 1
+                    && status.release.is_none()
+                    && status.phase != Phase::Initializing
+            })
+            .await;
+        let _second = world.replica("second", 1);
+        let _traffic = world.traffic();
+        world.push(&image).await;
+        world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
+        assert_eq!(world.holders().await, ["first"]);
+        match gently {
+            true => first.end().await,
+            false => drop(first),
+        }
+        let status = world.released(release).await;
+        assert_eq!(world.holders().await, ["second"]);
+        assert_eq!((status.phase, status.history.len() as u64), (Phase::Succeeded, release));
+        assert_eq!(world.image("web-primary").await, image);
+        _second.end().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_at_any_moment_reaches_the_same_end() {
     for moment in 0..8 {
         let world = World::new().await;
-        world.canary(json!({})).await;
-        let serin = world.serin().await;
-        world.reaches(Phase::Initialized).await;
+        let serin = world.initialized(json!({})).await;
         let _traffic = world.traffic();
         world.push("web:v2").await;
-        sleep(Duration::from_millis(137 + 5300 * moment)).await;
+        sleep(Duration::from_millis(137 + 800 * moment)).await;
         // Odd ones are killed, even ones may say their last words.
         match moment % 2 {
             0 => serin.end().await,
             _ => drop(serin),
         }
         let _again = world.serin().await;
-        let status = world.reaches(Phase::Succeeded).await;
-        assert_eq!(status.history.len(), 1, "killed at moment {moment}");
-        assert_eq!(world.image("web-primary").await, "web:v2");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_revision_pushed_while_nobody_looks_is_released() {
-    let world = World::new().await;
-    world.canary(json!({})).await;
-    let serin = world.serin().await;
-    world.reaches(Phase::Initialized).await;
-    serin.end().await;
-    let _traffic = world.traffic();
-    world.push("web:v2-errors-20").await;
-    let _again = world.serin().await;
-    world.reaches(Phase::Failed).await;
-    assert_eq!(world.image("web-primary").await, "web:v1");
-}
-
-#[tokio::test(start_paused = true)]
-async fn another_replica_takes_over_a_release_under_way() {
-    for gently in [true, false] {
-        let world = World::new().await;
-        world.canary(json!({})).await;
-        let first = world.replica("first");
-        world.reaches(Phase::Initialized).await;
-        let _second = world.replica("second");
-        let _traffic = world.traffic();
-        world.push("web:v2").await;
-        world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
-        assert_eq!(world.holder().await.as_deref(), Some("first"));
-        match gently {
-            true => first.end().await,
-            false => drop(first),
-        }
-        let status = world.reaches(Phase::Succeeded).await;
-        assert_eq!(world.holder().await.as_deref(), Some("second"));
-        assert_eq!((status.history.len(), status.releases), (1, 1));
+        let status = world.released(1).await;
+        assert_eq!((status.phase, status.history.len()), (Phase::Succeeded, 1), "killed at moment {moment}");
         assert_eq!(world.image("web-primary").await, "web:v2");
     }
 }
@@ -117,16 +128,14 @@ async fn faults_of_the_api_server_change_nothing_about_the_end() {
             ..FaultPlan::default()
         };
         let world = World::with(serin::local::Options { seed, ..Default::default() }).await;
-        world.canary(json!({})).await;
-        let _serin = world.serin().await;
-        world.reaches(Phase::Initialized).await;
+        let _serin = world.initialized(json!({})).await;
         world.set_faults(faults);
         let _traffic = world.traffic();
         world.push("web:v2").await;
-        world.reaches(Phase::Succeeded).await;
+        assert_eq!(world.released(1).await.phase, Phase::Succeeded, "seed {seed}");
         assert_eq!(world.image("web-primary").await, "web:v2", "seed {seed}");
         world.push("web:v3-errors-20").await;
-        world.reaches(Phase::Failed).await;
+        assert_eq!(world.released(2).await.phase, Phase::Failed, "seed {seed}");
         assert_eq!(world.image("web-primary").await, "web:v2", "seed {seed}");
     }
 }

@@ -1,41 +1,49 @@
-//! A cluster with a Deployment `web`, a Canary of it, people who call it, and
-//! the controller.
+//! A namespace with a workload `web` in it, a Canary of it, people who call
+//! it, and the controller; on `serin::local` or on the real servers.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Body;
 use bytes::Bytes;
+use futures::join;
 use http::Request;
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Service};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
+use k8s_openapi::api::core::v1::{Event, Namespace};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
+use serin::api::condition::ConditionStatus;
+use serin::api::{AlertProvider, Canary};
 use serin::clock::Clock;
-use serin::controller::lease::{Claim, Fence};
-use serin::controller::{Controller, Options, run_elected};
+use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
+use serin::controller::{Controller, Options, StartError, run_replicated};
 use serin::local::faults::FaultPlan;
 use serin::local::mesh::Mesh;
 use serin::local::node::address::Network;
 use serin::local::node::{Node, NodeOptions};
 use serin::local::{Cluster, Local};
 use serin::metrics::scrape::Fetch;
-use tokio::time::{Instant, sleep};
+use tokio::runtime::Runtime;
+use tokio::sync::{OnceCell, oneshot};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::support;
+use crate::callers::{Traffic, call};
+use crate::followed::Followed;
+use crate::support::receiver::{Answer, Receiver};
+use crate::support::{self, definitions};
 
+/// Clones are the same world.
+#[derive(Clone)]
 pub struct World {
     /// Of people: spared from faults, and not counted.
     pub client: Client,
@@ -46,8 +54,18 @@ pub struct World {
     node: Node,
     mesh: Mesh,
     requests: Arc<Mutex<Vec<String>>>,
-    local: Option<(Local, Cluster)>,
-    _tasks: Vec<AbortOnDropHandle<()>>,
+    ground: Arc<Ground>,
+}
+
+/// What it all stands on.
+enum Ground {
+    Local {
+        local: Local,
+        _cluster: Cluster,
+        _mesh: AbortOnDropHandle<()>,
+        pace: OnceLock<AbortOnDropHandle<()>>,
+    },
+    Real(&'static support::Cluster),
 }
 
 /// A running controller; dropped, it is as if killed.
@@ -64,14 +82,8 @@ impl Running {
     }
 }
 
-/// People who call the Service, until dropped.
-pub struct Traffic {
-    pub bad: Arc<AtomicU64>,
-    _work: AbortOnDropHandle<()>,
-}
-
+/// Where worlds come from.
 impl World {
-    /// With `web:v1` deployed, two pods of it.
     pub async fn new() -> Self {
         Self::with(serin::local::Options::default()).await
     }
@@ -80,109 +92,155 @@ impl World {
         let local = Local::new(options);
         let cluster = local.start_cluster(false);
         let (client, own, node) = (local.steady_client(), local.client(), cluster.node.clone());
+        definitions::install(&client, all_definitions()).await;
+        let mesh = mesh(client.clone(), node.clone());
+        let following = spawn({
+            let mesh = mesh.clone();
+            async move { mesh.run().await }
+        });
         let (clock, namespace) = (local.clock(), "default".to_owned());
-        Self::of(client, own, clock, namespace, node, Some((local, cluster)), Vec::new()).await
+        let ground = Ground::Local { local, _cluster: cluster, _mesh: following, pace: OnceLock::new() };
+        let (requests, ground) = (Arc::default(), Arc::new(ground));
+        Self { client, clock, namespace, own, node, mesh, requests, ground }
     }
 
     /// On the real API server with the real controller-manager; only the node
-    /// is ours.
+    /// and the mesh are ours.
     pub async fn real() -> Self {
+        static SHARED: OnceCell<(Node, Mesh)> = OnceCell::const_new();
         let cluster = support::real().await;
-        let (client, namespace) = (cluster.client().await, cluster.namespace("release").await);
-        let options =
-            NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
-        let node = Node::new(client.clone(), options);
-        let running = spawn({
-            let node = node.clone();
-            async move { node.run().await }
-        });
-        let own = cluster.client().await;
-        Self::of(client, own, Clock::system(), namespace, node, None, vec![running]).await
+        let (node, mesh) = SHARED.get_or_init(|| run_real(cluster)).await.clone();
+        let (client, own) = (cluster.client().await, cluster.client().await);
+        let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
+        let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
+        Self { client, clock, namespace, own, node, mesh, requests, ground }
     }
 
-    async fn of(
-        client: Client,
-        own: Client,
-        clock: Clock,
-        namespace: String,
-        node: Node,
-        local: Option<(Local, Cluster)>,
-        mut tasks: Vec<AbortOnDropHandle<()>>,
-    ) -> Self {
-        for definition in serin::api::crds().into_iter().chain([split_definition()]) {
-            install(&client, definition).await;
+    /// Another namespace of the same cluster.
+    pub async fn beside(&self) -> Self {
+        let namespace = match &*self.ground {
+            Ground::Real(cluster) => cluster.namespace("release").await,
+            Ground::Local { .. } => {
+                let name = format!("{}-beside", self.namespace);
+                let namespace: Namespace =
+                    serde_json::from_value(json!({"metadata": {"name": name}})).expect("a Namespace");
+                let namespaces = Api::all(self.client.clone());
+                namespaces.create(&PostParams::default(), &namespace).await.expect("a namespace");
+                name
+            }
+        };
+        Self { namespace, ..self.clone() }
+    }
+
+    pub fn is_real(&self) -> bool {
+        matches!(*self.ground, Ground::Real(_))
+    }
+
+    /// Long enough for whatever would happen to have happened.
+    pub async fn a_long_time(&self) {
+        sleep(Duration::from_secs(if self.is_real() { 8 } else { 1200 })).await;
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(if self.is_real() { 240 } else { 3600 })
+    }
+
+    /// Somebody on the other end of a real connection.
+    pub async fn receiver(&self, answers: impl IntoIterator<Item = Answer>) -> Receiver {
+        if let Ground::Local { pace, .. } = &*self.ground {
+            pace.get_or_init(|| spawn(keep_pace()));
         }
-        let mesh = Mesh::new(client.clone(), splits(), node.clone(), 1);
-        tasks.push(spawn({
-            let mesh = mesh.clone();
-            async move { mesh.run().await }
-        }));
-        let requests = Arc::default();
-        let world = Self { client, clock, namespace, own, node, mesh, requests, local, _tasks: tasks };
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
-            "spec": {
-                "replicas": 2,
-                "selector": {"matchLabels": {"app": "web"}},
-                "template": {
-                    "metadata": {"labels": {"app": "web"}},
-                    "spec": {"containers": [{
-                        "name": "web", "image": "web:v1", "ports": [{"name": "http", "containerPort": 8080}],
-                    }]},
-                },
-            },
-        });
-        let deployments: Api<Deployment> = world.api();
-        let deployment = serde_json::from_value(deployment).expect("a Deployment");
-        deployments.create(&PostParams::default(), &deployment).await.expect("the Deployment");
-        world
+        Receiver::start(answers).await
     }
 
-    pub fn api<K>(&self) -> Api<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), &self.namespace)
+    /// From now on requests of the controller fail now and then.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        let Ground::Local { local, .. } = &*self.ground else { panic!("faults are for the local server") };
+        local.set_faults(plan);
     }
+}
 
-    /// A Canary of `web` with these fields beside those it needs.
+/// What people do.
+impl World {
+    /// A Canary of the Deployment `web` with these fields beside those it needs.
     pub async fn canary(&self, spec: Value) {
+        self.canary_of("Deployment", spec).await;
+    }
+
+    /// A Canary of `web`, which is made if it is not there.
+    pub async fn canary_of(&self, kind: &str, spec: Value) {
+        if self.find(kind, "web").await.is_none() {
+            self.apply(workload(kind, "web", "web:v1")).await;
+        }
+        let group = if kind == "Service" { "v1" } else { "apps/v1" };
         let mut canary = json!({
             "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": "web"},
             "spec": {
                 "provider": "smi:v1alpha2",
-                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
                 "service": {"port": 80, "targetPort": 8080},
                 "analysis": {
-                    "interval": "10s", "threshold": 2, "stepWeights": [10, 30, 60],
+                    "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
                     "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
                 },
             },
         });
         json_patch::merge(&mut canary["spec"], &spec);
-        let canary: Canary = serde_json::from_value(canary).expect("a Canary");
-        self.api::<Canary>().create(&PostParams::default(), &canary).await.expect("the Canary is accepted");
+        self.apply(canary).await;
+    }
+
+    /// A Canary of the Deployment `web` that is initialized, and its controller.
+    pub async fn initialized(&self, spec: Value) -> Running {
+        self.canary(spec).await;
+        let serin = self.serin().await;
+        self.reaches(Phase::Initialized).await;
+        self.eventually("web answers", async || call(&self.mesh, &self.namespace, &[]).await.is_ok()).await;
+        serin
     }
 
     pub async fn edit(&self, spec: Value) {
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        let edited = self.api::<Canary>().patch("web", &PatchParams::default(), &patch).await;
-        edited.expect("the Canary is edited");
+        self.patch("Canary", "web", json!({ "spec": spec })).await;
+    }
+
+    pub async fn annotate(&self, annotation: &str, value: Value) {
+        let annotations = json!({annotation: value.to_string()});
+        self.patch("Canary", "web", json!({"metadata": {"annotations": annotations}})).await;
     }
 
     /// As a person pushes a new image.
     pub async fn push(&self, image: &str) {
-        let patch =
-            json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": image}]}}}});
-        let deployments: Api<Deployment> = self.api();
-        deployments.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
+        self.push_to("Deployment", image).await;
     }
 
-    /// Starts a controller.
+    pub async fn push_to(&self, kind: &str, image: &str) {
+        let containers = json!([{"name": "web", "image": image}]);
+        let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        let api = self.objects(kind);
+        api.patch("web", &PatchParams::default(), &Patch::Strategic(patch)).await.expect("a push");
+    }
+
+    /// A hundred requests a second to `web`.
+    pub fn traffic(&self) -> Traffic {
+        self.callers(&[])
+    }
+
+    /// The same, each with these headers.
+    pub fn callers(&self, headers: &[(&'static str, &str)]) -> Traffic {
+        Traffic::start(self.mesh.clone(), &self.namespace, headers)
+    }
+}
+
+/// The controller.
+impl World {
+    /// Starts one.
     pub async fn serin(&self) -> Running {
+        self.serin_with(self.options()).await
+    }
+
+    pub async fn serin_with(&self, options: Options) -> Running {
         let fetch = Arc::new(FromNode(self.node.clone()));
         let client = counting(self.own.clone(), Arc::clone(&self.requests));
-        let controller = Controller::new(client, self.clock, fetch, Fence::open(), self.options()).await;
+        let controller = Controller::new(client, self.clock, fetch, Fence::open(), options).await;
         let controller = controller.expect("a controller");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
@@ -190,74 +248,84 @@ impl World {
     }
 
     /// Starts one replica of several.
-    pub fn replica(&self, me: &str) -> Running {
-        let fetch = Arc::new(FromNode(self.node.clone()));
-        let claim = Claim { namespace: self.namespace.clone(), name: "serin".to_owned(), me: me.to_owned() };
-        let (stop, options) = (CancellationToken::new(), self.options());
-        let run = run_elected(self.own.clone(), self.clock, fetch, options, claim, stop.clone());
+    pub fn replica(&self, me: &str, shards: u32) -> Running {
+        let (stop, run) = self.run_replica(me, shards);
         let work = tokio::spawn(async move { run.await.expect("a controller") });
         Running { stop, work: AbortOnDropHandle::new(work) }
     }
 
-    fn options(&self) -> Options {
+    pub fn run_replica(
+        &self,
+        me: &str,
+        shards: u32,
+    ) -> (CancellationToken, impl Future<Output = Result<(), StartError>> + use<>) {
+        let fetch = Arc::new(FromNode(self.node.clone()));
+        let claim = Claim { namespace: self.namespace.clone(), me: me.to_owned(), shards };
+        let (stop, options) = (CancellationToken::new(), self.options());
+        let client = counting(self.own.clone(), Arc::clone(&self.requests));
+        (stop.clone(), run_replicated(client, self.clock, fetch, options, claim, stop))
+    }
+
+    pub fn options(&self) -> Options {
         Options { namespaces: vec![self.namespace.clone()], ..Options::default() }
     }
 
-    /// From now on requests of the controller fail now and then.
-    pub fn set_faults(&self, plan: FaultPlan) {
-        let (local, _) = self.local.as_ref().expect("faults are for the local server");
-        local.set_faults(plan);
-    }
-
-    pub async fn holder(&self) -> Option<String> {
-        let lease = self.api::<Lease>().get_opt("serin").await.expect("an answer")?;
-        lease.spec?.holder_identity
-    }
-
-    /// A hundred requests a second.
-    pub fn traffic(&self) -> Traffic {
-        let bad = Arc::<AtomicU64>::default();
-        let (mesh, namespace, count) = (self.mesh.clone(), self.namespace.clone(), Arc::clone(&bad));
-        let work = spawn(async move {
-            loop {
-                sleep(Duration::from_millis(10)).await;
-                let (mesh, namespace, count) = (mesh.clone(), namespace.clone(), Arc::clone(&count));
-                tokio::spawn(async move {
-                    let request = Request::get("/").body(Body::empty()).expect("a request");
-                    let answer = mesh.send(&namespace, "web", request).await;
-                    if !answer.is_ok_and(|answer| answer.response.status().is_success()) {
-                        count.fetch_add(1, Ordering::Relaxed);
-                    }
-                });
-            }
-        });
-        Traffic { bad, _work: work }
+    /// Who holds each shard, without the process's own part of the name.
+    pub async fn holders(&self) -> Vec<String> {
+        let shards = ListParams::default().labels("serin.dev/shard");
+        let leases = self.objects("Lease").list(&shards).await.expect("leases").items;
+        let holder = |lease: DynamicObject| {
+            let name = lease.data["spec"]["holderIdentity"].as_str()?;
+            Some(name.split('-').next()?.to_owned())
+        };
+        leases.into_iter().filter_map(holder).collect()
     }
 
     /// Requests of the controller so far.
     pub fn requests(&self) -> Vec<String> {
         self.requests.lock().clone()
     }
+}
 
+/// What people look at.
+impl World {
     pub async fn status(&self) -> CanaryStatus {
-        let canary = self.api::<Canary>().get("web").await.expect("the Canary");
-        canary.status.unwrap_or_default()
+        let status = self.get("Canary", "web").await["status"].take();
+        serde_json::from_value::<Option<_>>(status).expect("a status").unwrap_or_default()
     }
 
     pub async fn reaches(&self, phase: Phase) -> CanaryStatus {
         self.becomes(&format!("{phase:?}"), |status| status.phase == phase).await
     }
 
+    /// Waits until the so-manieth release is over and everything is at rest.
+    pub async fn released(&self, count: u64) -> CanaryStatus {
+        let ended = |status: &CanaryStatus| matches!(status.phase, Phase::Succeeded | Phase::Failed);
+        let over =
+            |status: &CanaryStatus| status.releases == count && status.release.is_none() && ended(status);
+        self.becomes(&format!("done with release {count}"), over).await
+    }
+
     /// Waits until the status is so.
     pub async fn becomes(&self, what: &str, is_so: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
-        let patience = Instant::now() + Duration::from_secs(900);
-        loop {
-            let status = self.status().await;
-            if is_so(&status) {
-                return status;
+        let met = |canary: Option<&Canary>| {
+            canary.is_some_and(|canary| is_so(&canary.status.clone().unwrap_or_default()))
+        };
+        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
+        match timeout(self.patience(), await_condition(canaries, "web", met)).await {
+            Ok(found) => found.expect("a watch").and_then(|canary| canary.status).unwrap_or_default(),
+            Err(_) => {
+                panic!("it never becomes {what}: {:#?}\n{:#?}", self.status().await, self.news().await)
             }
-            if Instant::now() > patience {
-                panic!("it never becomes {what}: {status:#?}\n{:#?}", self.news().await);
+        }
+    }
+
+    /// Waits until something else is so.
+    pub async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + self.patience();
+        while !is_so().await {
+            if Instant::now() > deadline {
+                panic!("{what}: {:#?}\n{:#?}", self.status().await, self.news().await);
             }
             sleep(Duration::from_millis(100)).await;
         }
@@ -265,7 +333,7 @@ impl World {
 
     /// What was told, as Events.
     pub async fn news(&self) -> Vec<String> {
-        let events: Api<Event> = self.api();
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut events = events.list(&ListParams::default()).await.expect("events").items;
         events.retain(|event| event.involved_object.kind.as_deref() == Some("Canary"));
         events.sort_by_key(|event| event.name_any());
@@ -275,33 +343,176 @@ impl World {
         events.into_iter().map(told).collect()
     }
 
+    /// Waits until an Event says so.
+    pub async fn is_told(&self, text: &str) {
+        self.eventually(text, async || self.news().await.iter().any(|told| told.contains(text))).await;
+    }
+
     pub async fn image(&self, deployment: &str) -> String {
-        let deployment = self.deployment(deployment).await;
-        let spec = deployment.spec.and_then(|spec| spec.template.spec).expect("a template");
-        spec.containers[0].image.clone().expect("an image")
+        self.image_of("Deployment", deployment).await
     }
 
-    pub async fn deployment(&self, name: &str) -> Deployment {
-        self.api::<Deployment>().get(name).await.expect("the Deployment")
+    pub async fn image_of(&self, kind: &str, name: &str) -> String {
+        let object = self.get(kind, name).await;
+        let image = &object["spec"]["template"]["spec"]["containers"][0]["image"];
+        image.as_str().expect("an image").to_owned()
     }
 
-    pub async fn replicas(&self, name: &str) -> i32 {
-        self.deployment(name).await.spec.and_then(|spec| spec.replicas).unwrap_or(1)
-    }
-
-    pub async fn service(&self, name: &str) -> Option<Service> {
-        self.api::<Service>().get_opt(name).await.expect("an answer")
+    pub async fn replicas(&self, deployment: &str) -> u64 {
+        self.get("Deployment", deployment).await["spec"]["replicas"].as_u64().expect("replicas")
     }
 
     /// Weights of canary and primary.
     pub async fn split(&self) -> Option<(u64, u64)> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &splits());
-        let split = api.get_opt("web").await.expect("an answer")?;
-        let weight = |service: &str| {
-            let backends = split.data["spec"]["backends"].as_array()?;
-            backends.iter().find(|backend| backend["service"] == *service)?["weight"].as_u64()
-        };
-        Some((weight("web-canary")?, weight("web-primary")?))
+        let split = self.find("TrafficSplit", "web").await?;
+        Some((weight(&split, "web-canary")?, weight(&split, "web-primary")?))
+    }
+
+    /// The canary's weight from now on, each time it is written differently.
+    pub async fn weights(&self) -> Followed<u64> {
+        self.follow("TrafficSplit", "web", |split| weight(split, "web-canary")).await
+    }
+
+    /// Something about an object from now on, each time it is another.
+    pub async fn follow<T>(&self, kind: &str, name: &str, read: fn(&Value) -> Option<T>) -> Followed<T>
+    where
+        T: Clone + PartialEq + std::fmt::Debug + Send + 'static,
+    {
+        Followed::start(self.objects(kind), name, read).await
+    }
+}
+
+/// Any object.
+impl World {
+    pub fn objects(&self, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource(kind))
+    }
+
+    pub async fn find(&self, kind: &str, name: &str) -> Option<Value> {
+        let found = self.objects(kind).get_opt(name).await;
+        let found = found.unwrap_or_else(|error| panic!("{kind} {name}: {error}"))?;
+        Some(serde_json::to_value(found).expect("an object is JSON"))
+    }
+
+    pub async fn get(&self, kind: &str, name: &str) -> Value {
+        self.find(kind, name).await.unwrap_or_else(|| panic!("{kind} {name} is not there"))
+    }
+
+    /// As a person applies a manifest.
+    pub async fn apply(&self, manifest: Value) {
+        self.try_apply(&manifest).await.unwrap_or_else(|error| panic!("{manifest:#}: {error}"));
+    }
+
+    pub async fn try_apply(&self, manifest: &Value) -> kube::Result<DynamicObject> {
+        let text = |value: &Value| value.as_str().expect("a manifest names itself").to_owned();
+        let (kind, name) = (text(&manifest["kind"]), text(&manifest["metadata"]["name"]));
+        self.objects(&kind).patch(&name, &PatchParams::apply("people").force(), &Patch::Apply(manifest)).await
+    }
+
+    pub async fn patch(&self, kind: &str, name: &str, patch: Value) {
+        let patched = self.objects(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+    }
+
+    pub async fn delete(&self, kind: &str, name: &str) {
+        self.objects(kind).delete(name, &DeleteParams::background()).await.expect("a deletion");
+    }
+
+    /// Waits until it is not there any more.
+    pub async fn is_gone(&self, kind: &str, name: &str) {
+        let what = format!("{kind} {name} is gone");
+        self.eventually(&what, async || self.find(kind, name).await.is_none()).await;
+    }
+}
+
+/// Two pods of an image, behind labels of its own; of a Service, none at all.
+pub fn workload(kind: &str, name: &str, image: &str) -> Value {
+    if kind == "Service" {
+        let ports = json!([{"name": "http", "port": 80, "targetPort": 8080}]);
+        let spec = json!({"selector": {"app": name}, "ports": ports});
+        return json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    }
+    // As people write it who lose no request: an endpoint that is being taken
+    // away is still called for a moment.
+    let container = json!({
+        "name": "web", "image": image, "ports": [{"name": "http", "containerPort": 8080}],
+        "lifecycle": {"preStop": {"sleep": {"seconds": 2}}},
+    });
+    let mut spec = json!({
+        "selector": {"matchLabels": {"app": name}},
+        "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}},
+    });
+    if kind == "Deployment" {
+        spec["replicas"] = json!(2);
+    }
+    json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+/// Does this condition hold?
+pub fn holds(status: &CanaryStatus, condition: &str) -> ConditionStatus {
+    let found = status.conditions.iter().find(|found| found.type_ == condition);
+    found.unwrap_or_else(|| panic!("no condition {condition}: {status:#?}")).status
+}
+
+/// What a TrafficSplit gives a backend.
+pub fn weight(split: &Value, service: &str) -> Option<u64> {
+    let backends = split["spec"]["backends"].as_array()?;
+    backends.iter().find(|backend| backend["service"] == *service)?["weight"].as_u64()
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let made = |group: &str, version: &str| {
+        let api_version = format!("{group}/{version}").trim_start_matches('/').to_owned();
+        let (group, version, plural) = (group.to_owned(), version.to_owned(), kind.to_lowercase() + "s");
+        ApiResource { group, version, api_version, kind: kind.to_owned(), plural }
+    };
+    match kind {
+        "Canary" => ApiResource::erase::<Canary>(&()),
+        "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
+        "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
+        "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
+        "ScaledObject" => made("keda.sh", "v1alpha1"),
+        "HorizontalPodAutoscaler" => made("autoscaling", "v2"),
+        "Lease" => made("coordination.k8s.io", "v1"),
+        "Deployment" | "DaemonSet" | "StatefulSet" => made("apps", "v1"),
+        _ => made("", "v1"),
+    }
+}
+
+fn all_definitions() -> impl Iterator<Item = Value> {
+    definitions::ours().into_iter().chain(definitions::smi()).chain([definitions::keda()])
+}
+
+fn mesh(client: Client, node: Node) -> Mesh {
+    Mesh::new(client, resource("TrafficSplit"), Some(resource("HTTPRouteGroup")), node, 1)
+}
+
+/// One node and one mesh for every test of this binary, on a thread of their
+/// own: they outlive the test that asked first.
+async fn run_real(cluster: &'static support::Cluster) -> (Node, Mesh) {
+    let (tell, told) = oneshot::channel();
+    thread::spawn(move || {
+        Runtime::new().expect("a tokio runtime").block_on(async {
+            let client = cluster.client().await;
+            definitions::install(&client, all_definitions()).await;
+            let options =
+                NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
+            let node = Node::new(client.clone(), options);
+            let mesh = mesh(client, node.clone());
+            let _ = tell.send((node.clone(), mesh.clone()));
+            join!(node.run(), mesh.run());
+        });
+    });
+    told.await.expect("a node and a mesh")
+}
+
+/// Paused time leaps to whatever is next, and would leave real connections
+/// behind. With somebody at work on another thread it does not leap, but goes
+/// as we let it: five times as fast as the clock on the wall.
+async fn keep_pace() {
+    loop {
+        let _ = spawn_blocking(|| thread::sleep(Duration::from_millis(1))).await;
+        advance(Duration::from_millis(5)).await;
     }
 }
 
@@ -335,54 +546,6 @@ fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
     Client::new(service, "default")
 }
 
-fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(work))
-}
-
-fn splits() -> ApiResource {
-    let kind = GroupVersionKind::gvk("split.smi-spec.io", "v1alpha2", "TrafficSplit");
-    ApiResource::from_gvk_with_plural(&kind, "trafficsplits")
-}
-
-fn split_definition() -> CustomResourceDefinition {
-    let backend = json!({
-        "type": "object", "required": ["service", "weight"],
-        "properties": {"service": {"type": "string"}, "weight": {"type": "integer"}},
-    });
-    let spec = json!({
-        "type": "object", "required": ["service", "backends"],
-        "properties": {"service": {"type": "string"}, "backends": {"type": "array", "items": backend}},
-    });
-    serde_json::from_value(json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "trafficsplits.split.smi-spec.io"},
-        "spec": {
-            "group": "split.smi-spec.io", "scope": "Namespaced",
-            "names": {
-                "kind": "TrafficSplit", "listKind": "TrafficSplitList",
-                "plural": "trafficsplits", "singular": "trafficsplit",
-            },
-            "versions": [{
-                "name": "v1alpha2", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
-            }],
-        },
-    }))
-    .expect("a definition")
-}
-
-async fn install(client: &Client, definition: CustomResourceDefinition) {
-    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let name = definition.name_any();
-    match api.create(&PostParams::default(), &definition).await {
-        Err(kube::Error::Api(status)) if status.code == 409 => {}
-        created => _ = created.expect("the definition is accepted"),
-    }
-    let established = |definition: &CustomResourceDefinition| {
-        let conditions = definition.status.as_ref().and_then(|status| status.conditions.as_ref());
-        conditions.into_iter().flatten().any(|is| is.type_ == "Established" && is.status == "True")
-    };
-    while !established(&api.get(&name).await.expect("the definition")) {
-        sleep(Duration::from_millis(10)).await;
-    }
 }

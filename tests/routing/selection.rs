@@ -5,8 +5,8 @@ use serin::api::canary::Provider;
 use serin::local::Local;
 use serin::routing::{NoRouter, Served, select};
 
+use crate::support::definitions::{install, shipped};
 use crate::support::{self, Part};
-use crate::world::{definition, install};
 
 async fn name(client: &Client, provider: Provider) -> String {
     let served = Served::discover(client).await.unwrap();
@@ -16,9 +16,9 @@ async fn name(client: &Client, provider: Provider) -> String {
 #[tokio::test]
 async fn the_version_that_is_served_is_written() {
     let argo = Local::new(Default::default()).client();
-    install(&argo, vec![definition(Part::ArgoRollouts, "split.yaml")]).await;
+    install(&argo, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let osm = Local::new(Default::default()).client();
-    install(&osm, vec![definition(Part::Osm, "smi_traffic_split.yaml")]).await;
+    install(&osm, vec![shipped(Part::Osm, "smi_traffic_split.yaml")]).await;
     for provider in [Provider::SmiV1Alpha1, Provider::SmiV1Alpha2, Provider::Linkerd, Provider::Osm] {
         assert!(name(&argo, provider).await.starts_with("smi (v1alpha4"));
         assert_eq!(name(&osm, provider).await, "smi (v1alpha2)");
@@ -34,20 +34,21 @@ async fn the_version_that_is_asked_for_is_preferred() {
     assert_eq!(name(&client, Provider::SmiV1Alpha1).await, "smi (v1alpha1)");
     assert_eq!(name(&client, Provider::SmiV1Alpha2).await, "smi (v1alpha2)");
     assert_eq!(name(&client, Provider::SmiV1Alpha3).await, "smi (v1alpha3)");
+    assert!(name(&client, Provider::SmiV1Alpha4).await.starts_with("smi (v1alpha4"));
     assert_eq!(name(&client, Provider::Kubernetes).await, "kubernetes");
 }
 
 #[tokio::test]
 async fn matching_needs_route_groups_and_a_split_that_names_them() {
     let client = Local::new(Default::default()).client();
-    install(&client, vec![definition(Part::ArgoRollouts, "split.yaml")]).await;
+    install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let matches = async || {
         let served = Served::discover(&client).await.unwrap();
         select(Some(Provider::Linkerd), None, &served).unwrap().router.capabilities().matches
     };
     assert!(!matches().await);
     assert!(name(&client, Provider::Linkerd).await.contains("without HTTPRouteGroups"));
-    install(&client, vec![definition(Part::Osm, "smi_http_route_group.yaml")]).await;
+    install(&client, vec![shipped(Part::Osm, "smi_http_route_group.yaml")]).await;
     assert!(matches().await);
 }
 

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -17,7 +15,7 @@ use serin::routing::{Arms, Error, Lookup, ObjectName, Router, Subject};
 use tokio::sync::Mutex;
 
 use crate::rows::Row;
-use crate::support::{Cluster, Part};
+use crate::support::{Cluster, definitions};
 
 pub struct World {
     pub client: Client,
@@ -198,67 +196,13 @@ pub async fn create_canary(client: &Client, namespace: &str, name: &str, spec: V
     canaries.create(&PostParams::default(), &canary).await.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// A definition as others ship it.
-pub fn definition(part: Part, file: &str) -> Value {
-    let path = part.folder().join(file);
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}: run `testbed/setup {part}`", path.display()));
-    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-pub async fn install(client: &Client, definitions: Vec<Value>) {
-    let api = Api::<CustomResourceDefinition>::all(client.clone());
-    for definition in definitions {
-        let name = definition["metadata"]["name"].as_str().expect("a definition has a name").to_owned();
-        let params = PatchParams::apply("serin-tests").force();
-        let applied = api.patch(&name, &params, &Patch::Apply(&definition)).await;
-        let crd = applied.unwrap_or_else(|error| panic!("install {name}: {error}"));
-        for version in crd.spec.versions.iter().filter(|version| version.served) {
-            let path = format!("/apis/{}/{}/{}", crd.spec.group, version.name, crd.spec.names.plural);
-            await_served(client, &path).await;
-        }
-    }
-}
-
-/// A definition is served some moments after it was accepted.
-async fn await_served(client: &Client, path: &str) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    let request = || http::Request::get(path).body(Vec::new()).expect("a plain request");
-    while let Err(error) = client.request_text(request()).await {
-        assert!(tokio::time::Instant::now() < deadline, "{path} is not served: {error}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// Ours and SMI's. A cluster has one definition of a TrafficSplit, so every
-/// version of it is served beside the others, v1alpha1 with the schema that
-/// its specification describes.
+/// Ours and SMI's, once for each cluster.
 async fn define(cluster: &Cluster, client: &Client) {
     static DEFINED: Mutex<BTreeSet<PathBuf>> = Mutex::const_new(BTreeSet::new());
     let mut defined = DEFINED.lock().await;
     if defined.insert(cluster.kubeconfig()) {
-        let mut definitions: Vec<Value> = serin::api::crds().iter().map(|crd| json!(crd)).collect();
-        definitions.push(every_version(definition(Part::ArgoRollouts, "split.yaml")));
-        definitions.push(definition(Part::Osm, "smi_http_route_group.yaml"));
-        install(client, definitions).await;
+        definitions::install(client, definitions::ours().into_iter().chain(definitions::smi())).await;
     }
-}
-
-fn every_version(mut split: Value) -> Value {
-    let versions = split["spec"]["versions"].as_array_mut().expect("a definition has versions");
-    let mut first = versions.last().expect("at least one").clone();
-    first["name"] = json!("v1alpha1");
-    let backend = "/schema/openAPIV3Schema/properties/spec/properties/backends/items";
-    *first.pointer_mut(backend).expect("a TrafficSplit has backends") = json!({
-        "type": "object",
-        "required": ["service"],
-        "properties": {"service": {"type": "string"}, "weight": {"x-kubernetes-int-or-string": true}},
-    });
-    versions.push(first);
-    for version in versions {
-        version["served"] = json!(true);
-    }
-    split
 }
 
 /// The same client, counting what it sends.

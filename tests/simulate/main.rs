@@ -7,6 +7,7 @@
 
 mod flow;
 mod laws;
+mod line;
 mod onlooker;
 mod run;
 mod scene;
@@ -55,14 +56,56 @@ fn every_seed_keeps_the_invariants() {
             });
         }
     });
+    let tally = tally.into_inner();
     println!("{count} seeds in {:.1} s", began.elapsed().as_secs_f64());
-    for (what, times) in &*tally.lock() {
+    for (what, times) in &tally {
         println!("{times:>9}  {what}");
     }
     let failed = failed.into_inner();
     if let Some((seed, (why, history))) = failed.first_key_value() {
         println!("{history}");
         let all: Vec<_> = failed.keys().collect();
-        panic!("seed {seed}: {why}\nall that failed: {all:?}\nrun one again: make simulate SEED={seed}");
+        let all = format!("{all:?}");
+        panic!("seed {seed}: {why}\nall that failed: {all}\nrun one again: make simulate SEED={seed}");
+    }
+    if first == 0 && count >= SEEDS {
+        for (what, least) in LEAST {
+            let times = tally.get(what).copied().unwrap_or(0);
+            assert!(times * SEEDS >= least * count, "{what}: only {times} times in {count} seeds");
+        }
+    }
+}
+
+/// A simulation in which nothing happens proves nothing: so often at least in
+/// two hundred seeds.
+const LEAST: [(&str, u64); 16] = [
+    ("promoted", 100),
+    ("rolled back", 50),
+    ("superseded", 20),
+    ("aborted", 3),
+    ("killed", 20),
+    ("ended", 20),
+    ("frozen", 10),
+    ("metrics lost", 30),
+    ("gate dead", 5),
+    ("gate slow", 5),
+    ("fault: 409", 50),
+    ("fault: 429", 50),
+    ("fault: 5xx before the work", 50),
+    ("fault: 5xx after the work", 50),
+    ("fault: watch dropped", 50),
+    ("fault: watch forgotten", 20),
+];
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in [3, 8, 21] {
+        let [first, again] = [run::run(seed), run::run(seed)].map(|ran| ran.history);
+        let differs = first.lines().zip(again.lines()).position(|(a, b)| a != b);
+        if let Some(at) = differs {
+            let [first, again] = [&first, &again].map(|text| text.lines().nth(at).unwrap_or_default());
+            panic!("seed {seed} differs from line {at} on:\n{first}\n{again}");
+        }
+        assert_eq!(first.len(), again.len(), "seed {seed}");
     }
 }

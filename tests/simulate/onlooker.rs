@@ -1,6 +1,6 @@
 //! Sees every write, keeps the history of the run, and asks the laws.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -17,6 +17,10 @@ use super::laws::{self, Moment, Verdict};
 use super::scene::{Gate, Metrics};
 use super::seen::{Labels, Subject, Workload};
 
+/// How long a cache may lag behind while watches break, are late, and wait
+/// before they try again.
+const LAG: Duration = Duration::from_secs(60);
+
 pub struct Onlooker {
     clock: Clock,
     began: Instant,
@@ -26,7 +30,11 @@ pub struct Onlooker {
     flowed: Duration,
     pub metrics: BTreeMap<String, Metrics>,
     pub gates: BTreeMap<String, Gate>,
-    pub lag: Duration,
+    /// Since when the API server has its troubles, and until when.
+    troubled: Option<(Duration, Option<Duration>)>,
+    members: BTreeSet<String>,
+    /// Requests of Serin that write, except for Leases.
+    pub requests: u64,
     pub history: Vec<String>,
     pub broken: Option<String>,
     pub tally: BTreeMap<String, u64>,
@@ -53,7 +61,9 @@ impl Onlooker {
             flowed: Duration::ZERO,
             metrics: BTreeMap::new(),
             gates: BTreeMap::new(),
-            lag: Duration::ZERO,
+            troubled: None,
+            members: BTreeSet::new(),
+            requests: 0,
             history: Vec::new(),
             broken: None,
             tally: BTreeMap::new(),
@@ -75,7 +85,31 @@ impl Onlooker {
     }
 
     fn moment(&self) -> Moment {
-        Moment { at: self.at(), clock: self.clock.now(), lag: self.lag }
+        let at = self.at();
+        let lag = match self.troubled {
+            Some((since, None)) => at.saturating_sub(since).min(LAG),
+            Some((_, Some(until))) => (until + LAG).saturating_sub(at).min(LAG),
+            None => Duration::ZERO,
+        };
+        Moment { at, clock: self.clock.now(), lag }
+    }
+
+    pub fn weather_changed(&mut self, calm: bool) {
+        let at = self.at();
+        self.troubled = match (calm, self.troubled) {
+            (true, Some((since, None))) => Some((since, Some(at))),
+            (true, troubled) => troubled,
+            (false, _) => Some((at, None)),
+        };
+    }
+
+    /// A process of Serin is about to write something; one that needs a Lease
+    /// must have it.
+    pub fn request(&mut self, me: &str, elected: bool, method: &http::Method, path: &str) {
+        self.requests += 1;
+        if elected && !self.members.iter().any(|member| member.starts_with(&format!("{me}-"))) {
+            self.judge(Err(format!("a replica that lost its lease writes: {me} {method} {path}")));
+        }
     }
 
     pub fn judge(&mut self, verdict: Verdict) {
@@ -140,6 +174,15 @@ impl Onlooker {
             "trafficsplits.split.smi-spec.io" => self.see_split(&name, write.after),
             "services" => self.see_service(&name, write.after),
             "pods" => self.see_pod(&name, write.after),
+            "leases.coordination.k8s.io" if name.starts_with("replica") => {
+                if write.before.is_none() || write.after.is_none() {
+                    let what = match write.after {
+                        Some(_) => self.members.insert(name.clone()).then_some("joins"),
+                        None => self.members.remove(&name).then_some("is gone"),
+                    };
+                    self.tell(format!("  {name} {}", what.unwrap_or_default()));
+                }
+            }
             "configmaps" => self.see_config(&name, write),
             "events" if write.before.is_none() && object["involvedObject"]["kind"] == "Canary" => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -166,6 +209,7 @@ impl Onlooker {
             subject.promotions.clear();
             subject.causes = 0;
         }
+        subject.reverts = after.spec.revert_on_deletion;
         let generation = after.metadata.generation.unwrap_or(0);
         subject.plans.entry(generation).or_insert_with(|| Plan::try_from(&after).ok());
         let status = after.status.clone().unwrap_or_default();

@@ -22,6 +22,7 @@ pub struct Ran {
 }
 
 pub fn run(seed: u64) -> Ran {
+    // kube spreads its waits by it.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(play(seed))
@@ -93,14 +94,47 @@ async fn calm_down(world: &mut World) {
             }
         }
     }
+    if rests {
+        return stays_at_rest(world).await;
+    }
     let mut onlooker = world.onlooker.lock();
-    if !rests {
+    {
         let messages: Vec<_> = onlooker
             .subjects
             .values()
             .map(|s| format!("{}: {:?}", s.name, s.status().map(|s| (s.phase, s.message.clone()))))
             .collect();
         onlooker.judge(Err(format!("6: not at rest after {PATIENCE:?}: {}", messages.join("; "))));
+    }
+}
+
+/// What is at rest costs nothing; and what is deleted has left nothing behind.
+async fn stays_at_rest(world: &World) {
+    // The version before may have been kept warm.
+    sleep(Duration::from_secs(400)).await;
+    let before = world.onlooker.lock().requests;
+    sleep(Duration::from_secs(3600)).await;
+    let mut onlooker = world.onlooker.lock();
+    let more = onlooker.requests - before;
+    if more > 0 {
+        onlooker.judge(Err(format!("at rest, and {more} writes in an hour")));
+    }
+    for subject in &world.scene.subjects {
+        let seen = &onlooker.subjects[subject.name];
+        let reverted = seen.canary.is_none() && seen.reverts;
+        let target = seen.target.now().clone().unwrap_or_default();
+        let broken = match &seen.canary {
+            None if reverted && (target.desired == 0 || seen.split.is_some()) => {
+                Some(format!("{} was not put back: {target:?}, {:?}", subject.name, seen.split))
+            }
+            Some(_) if target.desired > 0 && subject.kind == "Deployment" && !seen.scaled_by_people => {
+                Some(format!("{} still runs as a canary: {target:?}", subject.name))
+            }
+            _ => None,
+        };
+        if let Some(broken) = broken {
+            onlooker.judge(Err(broken));
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use serin::local::chance::Chance;
 use serin::local::faults::FaultPlan;
 
 /// How long people and faults are at work; then everything calms down.
-pub const BUSY: Duration = Duration::from_secs(25 * 60);
+pub const BUSY: Duration = Duration::from_secs(15 * 60);
 
 pub struct Scene {
     pub subjects: Vec<Subject>,
@@ -86,12 +86,15 @@ pub enum Act {
     },
     Weather(FaultPlan),
     /// Ends the controller, gently or not, and starts another after a while.
+    /// Of two replicas maybe only one.
     Restart {
         gently: bool,
         after: Duration,
+        both: bool,
     },
-    /// The replica that holds the Lease stands still.
+    /// One of two replicas stands still.
     Freeze {
+        which: usize,
         length: Duration,
     },
 }
@@ -336,7 +339,7 @@ fn people(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, A
             acts.push((at + dice.time(0.0, 120.0), Act::EditConfig { on, value: number }));
         }
         // Some follow at once, most give the one before its time.
-        at += if dice.happens(0.2) { dice.time(0.1, 20.0) } else { dice.time(60.0, 400.0) };
+        at += if dice.happens(0.2) { dice.time(0.1, 20.0) } else { dice.time(40.0, 240.0) };
         if at > BUSY {
             break;
         }
@@ -446,14 +449,14 @@ fn trouble(dice: &Dice, replicas: bool, acts: &mut Vec<(Duration, Act)>) {
     if dice.happens(0.6) {
         for _ in 0..1 + dice.below(4) {
             let after = if dice.happens(0.5) { Duration::ZERO } else { dice.time(0.1, 60.0) };
-            let gently = dice.happens(0.4);
-            acts.push((dice.time(5.0, end - 60.0), Act::Restart { gently, after }));
+            let (gently, both) = (dice.happens(0.4), dice.happens(0.5));
+            acts.push((dice.time(5.0, end - 60.0), Act::Restart { gently, after, both }));
         }
     }
     if replicas {
         for _ in 0..1 + dice.below(3) {
-            let length = dice.time(1.0, 60.0);
-            acts.push((dice.time(5.0, end - 60.0), Act::Freeze { length }));
+            let (length, which) = (dice.time(1.0, 60.0), dice.below(2) as usize);
+            acts.push((dice.time(5.0, end - 60.0), Act::Freeze { which, length }));
         }
     }
 }

@@ -106,6 +106,10 @@ pub struct Subject {
     pub promotions: BTreeMap<u64, Vec<String>>,
     /// Images that ran as the canary of a revision while it was looked at.
     pub analysed: BTreeMap<String, Vec<String>>,
+    /// Its deletion puts back what was there.
+    pub reverts: bool,
+    /// Between releases the target's size is theirs.
+    pub scaled_by_people: bool,
     /// Hooks that ever said no to the release under way, or yes to its end.
     pub accused: bool,
 }

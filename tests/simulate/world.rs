@@ -17,16 +17,20 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::clock::Clock;
-use serin::controller::lease::{Claim, Fence};
-use serin::controller::{Controller, Options, run_elected};
+use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
+use serin::controller::{Controller, Options, run_replicated};
+use serin::engine::command::Verb;
 use serin::gates::annotations::{self, APPROVALS, COMMANDS};
 use serin::gates::webhook::{NoAnswer, Post, Question, Said, Webhooks};
+use serin::local::faults::FaultPlan;
 use serin::local::{Cluster, Local};
 use serin::metrics::scrape::Fetch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::line::Line;
 use super::onlooker::Onlooker;
 use super::scene::{Act, Gate, Metrics, Scene, Subject};
 
@@ -37,11 +41,13 @@ pub struct World {
     _cluster: Cluster,
     client: Client,
     running: Vec<Running>,
+    started: u64,
     commands: u64,
 }
 
 /// A running controller; dropped, it is as if killed.
 struct Running {
+    line: Arc<Line>,
     stop: CancellationToken,
     work: AbortOnDropHandle<()>,
 }
@@ -55,8 +61,16 @@ impl World {
         let seer = Arc::clone(&onlooker);
         local.tell_of_writes(Box::new(move |write| seer.lock().see(write)));
         let (cluster, client) = (local.start_cluster(false), local.steady_client());
-        let mut world =
-            Self { local, scene, onlooker, _cluster: cluster, client, running: Vec::new(), commands: 0 };
+        let mut world = Self {
+            local,
+            scene,
+            onlooker,
+            _cluster: cluster,
+            client,
+            running: Vec::new(),
+            started: 0,
+            commands: 0,
+        };
         world.set_up().await;
         world
     }
@@ -88,7 +102,7 @@ impl World {
             }
             self.create_canary(on).await;
         }
-        self.start().await;
+        self.start();
     }
 
     async fn create<K>(&self, object: Value)
@@ -128,10 +142,11 @@ impl World {
         }
     }
 
-    /// Starts the controller, or two replicas of it.
-    pub async fn start(&mut self) {
-        let replicas: &[&str] = if self.scene.replicas { &["one", "two"] } else { &["alone"] };
-        for me in replicas {
+    /// Starts the controller, or as many of two replicas as are missing.
+    pub fn start(&mut self) {
+        while self.running.len() < 1 + usize::from(self.scene.replicas) {
+            self.started += 1;
+            let line = Line::new(format!("replica{}", self.started), Arc::clone(&self.onlooker));
             let fetch = Arc::new(FromFlow(Arc::clone(&self.onlooker)));
             let webhooks = Webhooks::through(Arc::new(Receivers(Arc::clone(&self.onlooker))));
             let options = Options {
@@ -139,20 +154,19 @@ impl World {
                 webhooks: Some(webhooks),
                 ..Options::default()
             };
-            let (client, clock, stop) = (self.local.client(), self.local.clock(), CancellationToken::new());
+            let clock = self.local.clock();
+            let client = line.client(self.local.client(), self.scene.replicas);
+            let stop = CancellationToken::new();
             let stopped = stop.clone();
             let elected = self.scene.replicas;
-            let claim = Claim {
-                namespace: "default".to_owned(),
-                name: "serin".to_owned(),
-                me: format!("{me}-{}", self.running.len()),
-            };
+            let claim = Claim { namespace: "default".to_owned(), me: line.me.clone(), shards: 4 };
             let work = tokio::spawn(async move {
                 // A service manager starts what ends over and over.
                 loop {
                     let (client, fetch, options) = (client.clone(), fetch.clone(), options.clone());
                     let ended = if elected {
-                        let run = run_elected(client, clock, fetch, options, claim.clone(), stopped.clone());
+                        let run =
+                            run_replicated(client, clock, fetch, options, claim.clone(), stopped.clone());
                         run.await.map_err(drop)
                     } else {
                         match Controller::new(client, clock, fetch, Fence::open(), options).await {
@@ -169,7 +183,7 @@ impl World {
                     sleep(Duration::from_secs(1)).await;
                 }
             });
-            self.running.push(Running { stop, work: AbortOnDropHandle::new(work) });
+            self.running.push(Running { line, stop, work: AbortOnDropHandle::new(work) });
         }
     }
 
@@ -189,10 +203,11 @@ impl World {
                 self.commands += 1;
                 let order = json!({"id": format!("c{}", self.commands), "verb": verb, "by": "ann"});
                 self.annotate(*on, COMMANDS, vec![order]).await;
-                // Another try is a reason for a release.
-                let mut onlooker = self.onlooker.lock();
-                let name = self.scene.subjects[*on].name;
-                onlooker.subjects.get_mut(name).expect("it is known").causes += 1;
+                if matches!(verb, Verb::Retry | Verb::Rollback) {
+                    let mut onlooker = self.onlooker.lock();
+                    let name = self.scene.subjects[*on].name;
+                    onlooker.subjects.get_mut(name).expect("it is known").causes += 1;
+                }
             }
             Act::Answer { on, yes } => self.answer(*on, *yes).await,
             Act::Delete { on } => {
@@ -202,6 +217,11 @@ impl World {
             Act::Create { on } => self.create_canary(*on).await,
             Act::Scale { on, primary, replicas } => {
                 let name = self.arm(*on, *primary);
+                if !*primary {
+                    let mut onlooker = self.onlooker.lock();
+                    let of = self.scene.subjects[*on].name;
+                    onlooker.subjects.get_mut(of).expect("it is known").scaled_by_people = true;
+                }
                 if self.scene.subjects[*on].kind == "Deployment" {
                     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
                     self.tell_failure(self.workload(*on).patch(&name, &PatchParams::default(), &patch).await);
@@ -227,17 +247,13 @@ impl World {
                 self.onlooker.lock().gates.insert(url, *mode);
             }
             Act::Weather(plan) => {
-                let faulty = plan.watch_late > 0.0
-                    || plan.watch_dropped > 0.0
-                    || plan.watch_forgotten > 0.0
-                    || plan.slow > 0.0
-                    || plan.error_before > 0.0
-                    || plan.too_many_requests > 0.0;
-                self.onlooker.lock().lag = Duration::from_secs(if faulty { 60 } else { 61 });
+                self.onlooker.lock().weather_changed(*plan == FaultPlan::default());
                 self.local.set_faults(plan.clone());
             }
-            Act::Restart { gently, after } => {
-                for running in std::mem::take(&mut self.running) {
+            Act::Restart { gently, after, both } => {
+                let ending = if *both { self.running.len() } else { 1 };
+                for running in self.running.drain(..ending).collect::<Vec<_>>() {
+                    self.onlooker.lock().tell(format!("  {} ends", running.line.me));
                     if *gently {
                         running.stop.cancel();
                         let _ = running.work.await;
@@ -245,9 +261,15 @@ impl World {
                 }
                 self.onlooker.lock().count(if *gently { "ended" } else { "killed" });
                 sleep(*after).await;
-                self.start().await;
+                self.start();
             }
-            Act::Freeze { .. } => {}
+            Act::Freeze { which, length } => {
+                if let Some(running) = self.running.get(*which) {
+                    let (line, length) = (Arc::clone(&running.line), *length);
+                    self.onlooker.lock().count("frozen");
+                    tokio::spawn(async move { line.freeze(length).await });
+                }
+            }
         }
     }
 
@@ -318,7 +340,7 @@ impl World {
     }
 
     pub async fn resume(&mut self, on: usize) {
-        self.act(&Act::Command { on, verb: serin::engine::command::Verb::Resume }).await;
+        self.act(&Act::Command { on, verb: Verb::Resume }).await;
     }
 
     async fn kill_pods(&self, on: usize, primary: bool, all: bool) {

@@ -8,6 +8,7 @@
 #![allow(dead_code)]
 
 mod child;
+pub mod definitions;
 mod local;
 pub mod node;
 pub mod prometheus;

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Client, ResourceExt as _,
     api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -22,7 +21,7 @@ use serin::{
     workload::{Cache, Configs, Kind, Options, Snapshot, Workload},
 };
 
-use crate::support::Cluster;
+use crate::support::{Cluster, definitions};
 
 pub struct World {
     pub client: Client,
@@ -34,11 +33,7 @@ impl World {
     pub async fn on(cluster: &Cluster) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let client = cluster.client().await;
-        let definitions =
-            serin::api::crds().map(|crd| serde_json::to_value(crd).expect("a definition is JSON"));
-        for definition in definitions.into_iter().chain([keda()]) {
-            install(&client, &definition).await;
-        }
+        definitions::install(&client, definitions::ours().into_iter().chain([definitions::keda()])).await;
         let prefix = format!("workload-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         Self { namespace: cluster.namespace(&prefix).await, client, options: Options::default() }
     }
@@ -228,36 +223,4 @@ pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 fn value(object: DynamicObject) -> Value {
     serde_json::to_value(object).expect("an object is JSON")
-}
-
-async fn install(client: &Client, definition: &Value) {
-    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
-    let name = text(&definition["metadata"]["name"]);
-    let apply = PatchParams::apply("serin-tests").force();
-    definitions.patch(&name, &apply, &Patch::Apply(definition)).await.expect("the definition is accepted");
-    eventually(&format!("{name} is served"), async || {
-        let definition = definitions.get(&name).await.expect("the definition");
-        let conditions = definition.status.and_then(|status| status.conditions).unwrap_or_default();
-        conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
-    })
-    .await;
-}
-
-/// As much of KEDA's definition as matters here.
-fn keda() -> Value {
-    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": { "name": "scaledobjects.keda.sh" },
-        "spec": {
-            "group": "keda.sh",
-            "scope": "Namespaced",
-            "names": { "kind": "ScaledObject", "listKind": "ScaledObjectList", "plural": "scaledobjects", "singular": "scaledobject" },
-            "versions": [{
-                "name": "v1alpha1", "served": true, "storage": true,
-                "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": open } } },
-            }],
-        },
-    })
 }

@@ -292,6 +292,9 @@ pub enum Provider {
     /// a TrafficSplit of this version.
     #[serde(rename = "smi:v1alpha3")]
     SmiV1Alpha3,
+    /// a TrafficSplit of this version.
+    #[serde(rename = "smi:v1alpha4")]
+    SmiV1Alpha4,
     /// an HTTPRoute of the Gateway API.
     #[serde(rename = "gatewayapi:v1")]
     GatewayApiV1,

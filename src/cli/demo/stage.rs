@@ -66,7 +66,7 @@ impl Stage {
             define(&client, &crd).await?;
         }
         define(&client, &manifests::traffic_split()?).await?;
-        let mesh = Mesh::new(client.clone(), traffic_splits(), cluster.node.clone(), seed);
+        let mesh = Mesh::new(client.clone(), traffic_splits(), None, cluster.node.clone(), seed);
         let following = tokio::spawn({
             let mesh = mesh.clone();
             async move { mesh.run().await }

@@ -20,11 +20,12 @@ use crate::{
     api::analysis_template::MetricProvider,
 };
 
-use super::{Abilities, Ask, CountQueries, Credentials, Form, MetricSource, Part, Query, Unit, View, Window};
+use super::{
+    Abilities, Ask, CountQueries, Credentials, Form, MetricSource, Part, Query, Unit, View, Window,
+    http::BadServer,
+};
 use growth::Growth;
 use server::{Failure, Moment, Server};
-
-pub use server::BadServer;
 
 pub const ABILITIES: Abilities = Abilities::of(&[Form::Scalar, Form::Counts, Form::Histogram, Form::Samples]);
 
@@ -39,8 +40,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// The server that a provider names. The credentials may hold `token`, or
-    /// `username` and `password`, and `ca.crt`.
+    /// The server that a provider names.
     pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, BadServer> {
         Ok(Self { server: Server::new(provider, credentials)? })
     }

@@ -1,0 +1,216 @@
+//! Who is worked on: the Canaries of the shards that are held. A shard that is
+//! gained wakes its Canaries; one that is lost is forgotten.
+//!
+//! ```text
+//!   Elsewhere ─ held ─▶ Gained ─▶ Refreshing ─ its Canaries are as new as when
+//!      ▲                                          │ their last holder let go
+//!      │                                          ▼
+//!      └─ nothing under way ◀─ Ending ◀─ asked ─ Ours
+//! ```
+//!
+//! and from anywhere back to Elsewhere, at once, when the shard is lost.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use super::{
+    CanaryName, Outcome, Shared,
+    agenda::Agenda,
+    lease::{Ended, Fence, Hold},
+};
+
+/// How long to wait before Canaries are listed again after that failed.
+const LIST_AGAIN: Duration = Duration::from_secs(1);
+
+pub struct Round {
+    shared: Arc<Shared>,
+    fence: Fence,
+    pub agenda: Agenda,
+    stances: Vec<Stance>,
+    refreshing: JoinSet<Vec<Term>>,
+}
+
+type Term = Ended;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stance {
+    Elsewhere,
+    Gained(u64),
+    Refreshing(u64),
+    Ours(u64),
+    Ending(u64),
+}
+
+impl Round {
+    /// A replica that is alone begins with everything.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let mut fence = shared.fence.clone();
+        let stance = |hold: &Hold| match hold {
+            Hold::Kept { term } => Stance::Ours(*term),
+            Hold::None | Hold::Ending { .. } => Stance::Elsewhere,
+        };
+        let stances = fence.holds().iter().map(stance).collect();
+        Self { shared, fence, agenda: Agenda::default(), stances, refreshing: JoinSet::new() }
+    }
+
+    /// Until something is to be done about shards.
+    pub async fn changed(&mut self) -> Change {
+        tokio::select! {
+            biased;
+            () = self.fence.changed() => Change::Tenure,
+            Some(Ok(terms)) = self.refreshing.join_next() => Change::Refreshed(terms),
+        }
+    }
+
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Tenure => self.follow(),
+            Change::Refreshed(terms) => self.refreshed(&terms),
+        }
+        let gained = self.stances.iter().enumerate();
+        let gained: Vec<Term> = gained
+            .filter_map(|(shard, stance)| match stance {
+                Stance::Gained(term) => Some(Term { shard, term: *term }),
+                _ => None,
+            })
+            .collect();
+        // One list at a time, for all that were gained before it.
+        if !gained.is_empty() && self.refreshing.is_empty() {
+            for Term { shard, term } in &gained {
+                self.stances[*shard] = Stance::Refreshing(*term);
+            }
+            self.refreshing.spawn(refresh(Arc::clone(&self.shared), gained));
+        }
+    }
+
+    pub fn wake(&mut self, canary: CanaryName) {
+        if let Stance::Ours(_) = self.stances[self.fence.shard_of(&canary)] {
+            self.agenda.wake(canary);
+        }
+    }
+
+    pub fn conclude(&mut self, canary: CanaryName, outcome: Outcome) {
+        let shard = self.fence.shard_of(&canary);
+        if !matches!(self.stances[shard], Stance::Ours(_)) {
+            self.agenda.left(&canary);
+            self.shared.forget(&canary);
+            return self.end(shard);
+        }
+        match outcome {
+            Outcome::Done(alarm) => {
+                let alarm = alarm.map(|at| self.shared.instant(at));
+                self.agenda.done(canary, alarm);
+            }
+            Outcome::Failed(why) => {
+                let wait = self.agenda.failed(canary.clone(), Instant::now());
+                let (failures, seconds) = (self.agenda.failures(&canary), wait.as_secs_f64());
+                tracing::debug!(%canary, failures, seconds, "{why}; trying again");
+                if failures == 5 {
+                    tracing::warn!(%canary, "{why}; trying again and again");
+                }
+            }
+        }
+    }
+
+    fn follow(&mut self) {
+        for (shard, hold) in self.fence.holds().into_iter().enumerate() {
+            match (self.stances[shard], hold) {
+                (Stance::Gained(now) | Stance::Refreshing(now) | Stance::Ours(now), Hold::Kept { term })
+                    if now == term => {}
+                (Stance::Ending(now), Hold::Ending { term }) if now == term => {}
+                (Stance::Elsewhere, Hold::None) => {}
+                (Stance::Ours(now), Hold::Ending { term }) if now == term => {
+                    self.leave(shard);
+                    self.stances[shard] = Stance::Ending(term);
+                    self.end(shard);
+                }
+                (_, hold) => {
+                    self.lose(shard);
+                    match hold {
+                        Hold::None => {}
+                        Hold::Kept { term } => self.stances[shard] = Stance::Gained(term),
+                        // Nothing of it ever began.
+                        Hold::Ending { term } => {
+                            self.stances[shard] = Stance::Ending(term);
+                            self.end(shard);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn refreshed(&mut self, terms: &[Term]) {
+        let new: Vec<bool> = (0..self.stances.len())
+            .map(|shard| {
+                let term = terms.iter().find(|term| term.shard == shard).map(|term| term.term);
+                term.is_some_and(|term| self.stances[shard] == Stance::Refreshing(term))
+            })
+            .collect();
+        for Term { shard, term } in terms.iter().filter(|term| new[term.shard]) {
+            self.shared.beside[*shard].begin();
+            self.stances[*shard] = Stance::Ours(*term);
+        }
+        for (namespace, name) in self.shared.caches.canaries.keys() {
+            let canary = CanaryName { namespace, name };
+            if new[self.fence.shard_of(&canary)] {
+                self.agenda.wake(canary);
+            }
+        }
+    }
+
+    /// Gives a shard back once nothing is under way for it.
+    fn end(&mut self, shard: usize) {
+        let Stance::Ending(term) = self.stances[shard] else { return };
+        if self.agenda.running().iter().any(|canary| self.fence.shard_of(canary) == shard) {
+            return;
+        }
+        self.forget(shard);
+        let (fence, rest) = (self.fence.clone(), self.shared.beside[shard].end());
+        tokio::spawn(async move {
+            rest.await;
+            fence.ended(Ended { shard, term });
+        });
+    }
+
+    fn lose(&mut self, shard: usize) {
+        self.leave(shard);
+        self.forget(shard);
+        // What it had to say is not waited for.
+        drop(self.shared.beside[shard].end());
+        self.stances[shard] = Stance::Elsewhere;
+    }
+
+    fn leave(&mut self, shard: usize) {
+        let fence = &self.fence;
+        self.agenda.leave(|canary| fence.shard_of(canary) == shard);
+    }
+
+    fn forget(&self, shard: usize) {
+        let desks = self.shared.desks.lock();
+        let ours = desks.keys().filter(|canary| self.fence.shard_of(canary) == shard);
+        let ours: Vec<CanaryName> = ours.cloned().collect();
+        drop(desks);
+        ours.iter().for_each(|canary| self.shared.forget(canary));
+    }
+}
+
+/// What [`Round::apply`] is to take in.
+pub enum Change {
+    Tenure,
+    Refreshed(Vec<Term>),
+}
+
+/// Nothing may be decided on a status that is older than the one its last
+/// holder wrote.
+async fn refresh(shared: Arc<Shared>, gained: Vec<Term>) -> Vec<Term> {
+    while let Err(error) = shared.caches.refresh_canaries().await {
+        tracing::warn!(%error, "cannot list the Canaries of new shards; trying again");
+        sleep(LIST_AGAIN).await;
+    }
+    gained
+}

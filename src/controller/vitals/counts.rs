@@ -1,0 +1,111 @@
+//! Counters and histograms, by their labels. Kept where things happen, read by
+//! whoever shows them.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+/// What a series is told apart by; few different ones.
+pub type Labels<const N: usize> = [Cow<'static, str>; N];
+
+/// The word that a value of the API is written as.
+pub fn word(value: &impl Serialize) -> Cow<'static, str> {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => Cow::Owned(word),
+        _ => Cow::Borrowed("unknown"),
+    }
+}
+
+/// How often, by labels.
+#[derive(Debug)]
+pub struct Counts<const N: usize>(Mutex<BTreeMap<Labels<N>, u64>>);
+
+impl<const N: usize> Counts<N> {
+    /// Those that are known beforehand begin at zero, so that the first one is
+    /// seen as an increase.
+    pub fn starting_with(known: impl IntoIterator<Item = Labels<N>>) -> Self {
+        Self(Mutex::new(known.into_iter().map(|labels| (labels, 0)).collect()))
+    }
+
+    pub fn add(&self, labels: Labels<N>) {
+        *self.0.lock().entry(labels).or_default() += 1;
+    }
+
+    pub fn rows(&self) -> BTreeMap<Labels<N>, u64> {
+        self.0.lock().clone()
+    }
+}
+
+/// How much, by labels.
+#[derive(Debug)]
+pub struct Distributions<const N: usize> {
+    bounds: &'static [f64],
+    rows: Mutex<BTreeMap<Labels<N>, Distribution>>,
+}
+
+impl<const N: usize> Distributions<N> {
+    /// With these upper bounds of buckets, in their order.
+    pub fn within(bounds: &'static [f64], known: impl IntoIterator<Item = Labels<N>>) -> Self {
+        let rows = known.into_iter().map(|labels| (labels, Distribution::within(bounds))).collect();
+        Self { bounds, rows: Mutex::new(rows) }
+    }
+
+    pub fn add(&self, labels: Labels<N>, value: f64) {
+        self.rows.lock().entry(labels).or_insert_with(|| Distribution::within(self.bounds)).add(value);
+    }
+
+    pub fn rows(&self) -> BTreeMap<Labels<N>, Distribution> {
+        self.rows.lock().clone()
+    }
+}
+
+/// Values, counted in buckets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Distribution {
+    bounds: &'static [f64],
+    /// One for each bound, and one for what is beyond.
+    counts: Vec<u64>,
+    pub sum: f64,
+}
+
+impl Distribution {
+    pub fn within(bounds: &'static [f64]) -> Self {
+        Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
+    }
+
+    pub fn add(&mut self, value: f64) {
+        let bucket = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[bucket] += 1;
+        self.sum += value;
+    }
+
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Each bound, and how many values are within it; the last is infinite.
+    pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let mut within = 0;
+        bounds.zip(&self.counts).map(move |(bound, count)| {
+            within += count;
+            (bound, within)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_within_every_bound_that_is_not_below_it() {
+        let mut seen = Distribution::within(&[1.0, 5.0]);
+        for value in [0.5, 1.0, 1.5, 70.0] {
+            seen.add(value);
+        }
+        assert_eq!(seen.cumulative().collect::<Vec<_>>(), [(1.0, 2), (5.0, 3), (f64::INFINITY, 4)]);
+        assert_eq!((seen.count(), seen.sum), (4, 73.0));
+    }
+}

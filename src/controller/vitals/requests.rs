@@ -1,0 +1,120 @@
+//! Requests to the API server, counted on their way.
+
+use std::sync::Arc;
+
+use http::{Method, Request, Response, Uri};
+use kube::{Client, client::Body};
+
+use super::Vitals;
+
+impl Vitals {
+    /// The same client, with its requests counted. What the client tries again
+    /// by itself counts once.
+    pub fn counting(self: &Arc<Self>, client: Client) -> Client {
+        let (vitals, namespace) = (Arc::clone(self), client.default_namespace().to_owned());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (vitals, client) = (Arc::clone(&vitals), client.clone());
+            async move {
+                let verb = verb(request.method(), request.uri());
+                let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
+                let answer = client.send(request).await;
+                vitals.answered(verb, tells, &answer);
+                answer
+            }
+        });
+        Client::new(service, namespace)
+    }
+
+    fn answered(&self, verb: &'static str, tells: bool, answer: &kube::Result<Response<Body>>) {
+        self.requests.add([verb.into(), result(answer).into()]);
+        // The watch of Canaries is asked for again until it is there, so its
+        // last word holds; that of a single write would hold until the next,
+        // and another kind may be away alone.
+        if tells {
+            *self.unreachable.lock() = match answer {
+                Ok(answer) if !answer.status().is_server_error() => None,
+                Ok(answer) => Some(answer.status().to_string()),
+                Err(error) => Some(plainly(error)),
+            };
+        }
+    }
+}
+
+fn result(answer: &kube::Result<Response<Body>>) -> &'static str {
+    match answer.as_ref().map(|answer| answer.status().as_u16()) {
+        Ok(409) => "conflict",
+        Ok(429) => "throttled",
+        Ok(400..=499) => "refused",
+        Ok(500..) => "failed",
+        Ok(_) => "ok",
+        Err(_) => "unreachable",
+    }
+}
+
+/// The verb that the API server would find in its rules.
+fn verb(method: &Method, uri: &Uri) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ if uri.query().is_some_and(|query| query.split('&').any(|part| part == "watch=true")) => "watch",
+        _ if is_collection(uri.path()) => "list",
+        _ => "get",
+    }
+}
+
+/// Does a path end in a kind rather than in a name? Else it is an object's, or
+/// that of what the server says of itself.
+fn is_collection(path: &str) -> bool {
+    let mut parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let version = match parts[0] {
+        "api" => 2,
+        "apis" => 3,
+        _ => return false,
+    };
+    parts.drain(..version.min(parts.len()));
+    if parts.len() > 2 && parts[0] == "namespaces" {
+        parts.drain(..2);
+    }
+    parts.len() == 1
+}
+
+/// The error and its causes: the outer one alone says little.
+fn plainly(error: &kube::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verb_is_what_the_rules_call_it() {
+        let read = |uri: &'static str| verb(&Method::GET, &Uri::from_static(uri));
+        for (uri, expected) in [
+            ("/api/v1/namespaces", "list"),
+            ("/api/v1/namespaces/shop", "get"),
+            ("/api/v1/namespaces/shop/pods?limit=5", "list"),
+            ("/api/v1/namespaces/shop/pods/web-0", "get"),
+            ("/apis/serin.dev/v1alpha1/canaries?watch=true&timeoutSeconds=290", "watch"),
+            ("/apis/serin.dev/v1alpha1/canaries?fieldSelector=metadata.name%3Dwatch", "list"),
+            ("/apis/serin.dev/v1alpha1/namespaces/shop/canaries/web/status", "get"),
+            ("/apis/serin.dev/v1alpha1", "get"),
+            ("/apis", "get"),
+            ("/version", "get"),
+        ] {
+            assert_eq!(read(uri), expected, "{uri}");
+        }
+        assert_eq!(verb(&Method::PATCH, &Uri::from_static("/api/v1/namespaces/shop")), "patch");
+    }
+}

@@ -1,0 +1,215 @@
+//! Numbers as text: Prometheus' format, or OpenMetrics for whoever asks for it.
+//!
+//! Written by hand: a library's registry keeps series, and ours are computed
+//! when they are asked for; and the one in question speaks OpenMetrics only.
+
+use std::{borrow::Cow, fmt::Write as _};
+
+use http::HeaderMap;
+
+use crate::controller::vitals::Distribution;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// What the client likes best; Prometheus' own if it likes both the same
+    /// little.
+    pub fn wanted(headers: &HeaderMap) -> Self {
+        let (mut open, mut plain) = (0.0_f64, 0.0_f64);
+        for wanted in headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
+            for choice in wanted.split(',') {
+                let mut parts = choice.split(';').map(str::trim);
+                let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
+                let liking = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
+                match kind.as_str() {
+                    "application/openmetrics-text" => open = open.max(liking),
+                    "text/plain" | "text/*" | "*/*" => plain = plain.max(liking),
+                    _ => {}
+                }
+            }
+        }
+        if open > 0.0 && open >= plain { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// What a family of series is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Gauge,
+    /// Its series end in `_total`.
+    Counter,
+    Histogram,
+    /// Its series end in `_info` and are 1.
+    Info,
+}
+
+pub struct Exposition {
+    format: Format,
+    text: String,
+}
+
+impl Exposition {
+    pub fn new(format: Format) -> Self {
+        Self { format, text: String::with_capacity(16 * 1024) }
+    }
+
+    /// Begins a family. All of its series follow before the next one begins.
+    pub fn family(&mut self, name: &str, kind: Kind, help: &str) -> Family<'_> {
+        let suffix = match kind {
+            Kind::Gauge | Kind::Histogram => "",
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+        };
+        let series = format!("{name}{suffix}");
+        let (described, word) = match (self.format, kind) {
+            (_, Kind::Gauge) => (name, "gauge"),
+            (_, Kind::Histogram) => (name, "histogram"),
+            (Format::OpenMetrics, Kind::Counter) => (name, "counter"),
+            (Format::OpenMetrics, Kind::Info) => (name, "info"),
+            (Format::Prometheus, Kind::Counter) => (series.as_str(), "counter"),
+            (Format::Prometheus, Kind::Info) => (series.as_str(), "gauge"),
+        };
+        // Writing to a String cannot fail.
+        let _ = write!(self.text, "# HELP {described} {help}\n# TYPE {described} {word}\n");
+        Family { text: &mut self.text, series }
+    }
+
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+pub struct Family<'a> {
+    text: &'a mut String,
+    series: String,
+}
+
+/// Names and values, in the order in which they are written.
+pub type Labels<'a> = [(&'a str, &'a str)];
+
+impl Family<'_> {
+    pub fn put(&mut self, labels: &Labels<'_>, value: f64) {
+        line(self.text, &self.series, "", labels, None, value);
+    }
+
+    pub fn put_histogram(&mut self, labels: &Labels<'_>, seen: &Distribution) {
+        for (bound, count) in seen.cumulative() {
+            line(self.text, &self.series, "_bucket", labels, Some(("le", &number(bound))), count as f64);
+        }
+        line(self.text, &self.series, "_sum", labels, None, seen.sum);
+        line(self.text, &self.series, "_count", labels, None, seen.count() as f64);
+    }
+}
+
+fn line(
+    text: &mut String,
+    series: &str,
+    suffix: &str,
+    labels: &Labels<'_>,
+    more: Option<(&str, &str)>,
+    value: f64,
+) {
+    text.push_str(series);
+    text.push_str(suffix);
+    let mut open = '{';
+    for (name, value) in labels.iter().copied().chain(more) {
+        text.push(open);
+        let _ = write!(text, "{name}=\"{}\"", escaped(value));
+        open = ',';
+    }
+    if open == ',' {
+        text.push('}');
+    }
+    let _ = writeln!(text, " {}", number(value));
+}
+
+/// Bounds of buckets are compared as text, so a number is always written alike.
+fn number(value: f64) -> Cow<'static, str> {
+    match value {
+        f64::INFINITY => "+Inf".into(),
+        f64::NEG_INFINITY => "-Inf".into(),
+        value if value.is_nan() => "NaN".into(),
+        value => format!("{value:?}").into(),
+    }
+}
+
+fn escaped(value: &str) -> Cow<'_, str> {
+    if !value.contains(['\\', '"', '\n']) {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(value.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(accept: &str) -> Format {
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::ACCEPT, accept.parse().unwrap());
+        Format::wanted(&headers)
+    }
+
+    #[test]
+    fn the_client_has_its_way() {
+        assert_eq!(Format::wanted(&HeaderMap::new()), Format::Prometheus);
+        assert_eq!(wanted("*/*"), Format::Prometheus);
+        assert_eq!(wanted("text/html,application/xml;q=0.9,*/*;q=0.8"), Format::Prometheus);
+        let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
+            application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
+            text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
+        assert_eq!(wanted(prometheus), Format::OpenMetrics);
+        assert_eq!(
+            wanted("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.1"),
+            Format::Prometheus
+        );
+        assert_eq!(wanted("application/openmetrics-text;q=0"), Format::Prometheus);
+    }
+
+    #[test]
+    fn both_formats_write_the_same_numbers() {
+        let write = |format| {
+            let mut text = Exposition::new(format);
+            text.family("app", Kind::Info, "What it is.").put(&[("version", "1")], 1.0);
+            text.family("calls", Kind::Counter, "Calls.").put(&[("by", "a \"b\"\\\nc")], 3.0);
+            let mut seen = Distribution::within(&[0.5, 1.0]);
+            seen.add(0.75);
+            text.family("took_seconds", Kind::Histogram, "Time.").put_histogram(&[], &seen);
+            text.finish()
+        };
+        let numbers = "took_seconds_bucket{le=\"0.5\"} 0.0\ntook_seconds_bucket{le=\"1.0\"} 1.0\n\
+            took_seconds_bucket{le=\"+Inf\"} 1.0\ntook_seconds_sum 0.75\ntook_seconds_count 1.0\n";
+        assert_eq!(
+            write(Format::Prometheus),
+            format!(
+                "# HELP app_info What it is.\n# TYPE app_info gauge\napp_info{{version=\"1\"}} 1.0\n\
+                 # HELP calls_total Calls.\n# TYPE calls_total counter\n\
+                 calls_total{{by=\"a \\\"b\\\"\\\\\\nc\"}} 3.0\n\
+                 # HELP took_seconds Time.\n# TYPE took_seconds histogram\n{numbers}"
+            )
+        );
+        assert_eq!(
+            write(Format::OpenMetrics),
+            format!(
+                "# HELP app What it is.\n# TYPE app info\napp_info{{version=\"1\"}} 1.0\n\
+                 # HELP calls Calls.\n# TYPE calls counter\n\
+                 calls_total{{by=\"a \\\"b\\\"\\\\\\nc\"}} 3.0\n\
+                 # HELP took_seconds Time.\n# TYPE took_seconds histogram\n{numbers}# EOF\n"
+            )
+        );
+    }
+}

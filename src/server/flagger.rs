@@ -1,0 +1,111 @@
+//! The same facts under Flagger's names, with its labels and its units, for
+//! dashboards and alerts that were written for it. A `name` is that of the
+//! target, not of the Canary.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::{
+    exposition::{Exposition, Kind},
+    series::Shown,
+};
+use crate::{
+    api::canary::{Phase, Provider, status::Outcome},
+    controller::vitals::{End, word},
+};
+
+pub fn write(
+    text: &mut Exposition,
+    provider: Option<Provider>,
+    counts: &BTreeMap<String, usize>,
+    canaries: &[Shown<'_>],
+) {
+    // Canaries that share a target would share series; the first one has them.
+    let mut known = HashSet::new();
+    let canaries: Vec<&Shown<'_>> =
+        canaries.iter().filter(|shown| known.insert((&shown.namespace, target(shown)))).collect();
+    let mesh = provider.map(|provider| word(&provider)).unwrap_or_default();
+    text.family("flagger", Kind::Info, "Version and mesh provider.")
+        .put(&[("version", env!("CARGO_PKG_VERSION")), ("mesh_provider", &mesh)], 1.0);
+    // A gauge, whatever its name says.
+    let mut family = text.family("flagger_canary_total", Kind::Gauge, "Canaries in a namespace.");
+    for (namespace, count) in counts {
+        family.put(&[("namespace", namespace)], *count as f64);
+    }
+    let help = "The last release: 0 is under way, 1 went well, 2 failed.";
+    let mut family = text.family("flagger_canary_status", Kind::Gauge, help);
+    for shown in &canaries {
+        family.put(&labels(shown), result(shown.status.phase));
+    }
+    let mut family = text.family("flagger_canary_weight", Kind::Gauge, "Share of the traffic, in percent.");
+    for shown in &canaries {
+        let (weight, target) = (shown.status.canary_weight, target(shown));
+        let primary = format!("{target}-primary");
+        for (workload, weight) in [(primary.as_str(), weight.rest()), (target, weight)] {
+            family.put(&[("workload", workload), ("namespace", &shown.namespace)], weight.percent());
+        }
+    }
+    let help = "Seconds spent on an analysis.";
+    let mut family = text.family("flagger_canary_duration_seconds", Kind::Histogram, help);
+    for shown in canaries.iter().filter(|shown| shown.tally.look_seconds.count() > 0) {
+        family.put_histogram(&labels(shown), &shown.tally.look_seconds);
+    }
+    let help = "What a metric last measured of the canary.";
+    let mut family = text.family("flagger_canary_metric_analysis", Kind::Gauge, help);
+    for shown in &canaries {
+        for metric in &shown.status.metrics {
+            if let Some(value) = metric.canary {
+                let [name, namespace] = labels(shown);
+                let value = in_its_unit(shown, &metric.name, value);
+                family.put(&[name, namespace, ("metric", &metric.name)], value);
+            }
+        }
+    }
+    ends(text, &canaries, "flagger_canary_successes", "Releases that were promoted.", &[Outcome::Promoted]);
+    let failures = [Outcome::RolledBack, Outcome::Aborted];
+    ends(text, &canaries, "flagger_canary_failures", "Releases that were rolled back.", &failures);
+}
+
+/// The series of the present strategy is there from the start.
+fn ends(text: &mut Exposition, canaries: &[&Shown<'_>], name: &str, help: &str, outcomes: &[Outcome]) {
+    let mut family = text.family(name, Kind::Counter, help);
+    for shown in canaries {
+        let present = End::of(shown.canary, outcomes[0]);
+        let mut counts = BTreeMap::from([((present.strategy, present.skipped), 0)]);
+        for (end, count) in shown.tally.ends.iter().filter(|(end, _)| outcomes.contains(&end.outcome)) {
+            *counts.entry((end.strategy, end.skipped)).or_default() += count;
+        }
+        for ((strategy, skipped), count) in counts {
+            let [name, namespace] = labels(shown);
+            let analysis = if skipped { "skipped" } else { "completed" };
+            let labels = [name, namespace, ("deployment_strategy", strategy), ("analysis_status", analysis)];
+            family.put(&labels, count as f64);
+        }
+    }
+}
+
+fn labels<'a>(shown: &'a Shown<'_>) -> [(&'a str, &'a str); 2] {
+    [("name", target(shown)), ("namespace", &shown.namespace)]
+}
+
+fn target<'a>(shown: &'a Shown<'_>) -> &'a str {
+    &shown.canary.spec.target_ref.name
+}
+
+fn result(phase: Phase) -> f64 {
+    match phase {
+        Phase::Progressing => 0.0,
+        Phase::Failed => 2.0,
+        _ => 1.0,
+    }
+}
+
+/// The built-in duration is in milliseconds here and in seconds there.
+fn in_its_unit(shown: &Shown<'_>, metric: &str, value: f64) -> f64 {
+    let is_built_in = |written: &crate::api::canary::Metric| {
+        written.name == metric && written.template_ref.is_none() && written.query.is_none()
+    };
+    match metric {
+        "request-duration" if shown.canary.spec.analysis.metrics.iter().any(is_built_in) => value / 1000.0,
+        _ => value,
+    }
+}

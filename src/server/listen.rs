@@ -1,0 +1,120 @@
+//! Connections: so many, for so long.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::Router;
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{AbortOnDropHandle, TaskTracker},
+};
+
+/// Connections at a time; others wait to be accepted.
+const CONNECTIONS: usize = 64;
+/// How long a request may take to arrive, and the next one to follow.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+/// A connection that lasts longer is closed after the request it carries.
+const LONGEST: Duration = Duration::from_secs(60);
+/// How long that request may still take, and every one when the server ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct CannotListen {
+    pub address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// An address that is ours, and that nobody answers at yet.
+pub struct Server {
+    pub address: SocketAddr,
+    listener: TcpListener,
+}
+
+/// A server that answers; dropped, it is as if killed.
+pub struct Serving {
+    pub address: SocketAddr,
+    stop: CancellationToken,
+    work: AbortOnDropHandle<()>,
+}
+
+impl Server {
+    /// Port 0 takes any free one.
+    pub async fn bind(address: SocketAddr) -> Result<Self, CannotListen> {
+        let failed = |source| CannotListen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
+    }
+
+    pub fn serve(self, pages: Router) -> Serving {
+        let stop = CancellationToken::new();
+        let work = tokio::spawn(accept(self.listener, pages, stop.clone()));
+        Serving { address: self.address, stop, work: AbortOnDropHandle::new(work) }
+    }
+}
+
+impl Serving {
+    /// Accepts nothing more; what is under way is answered.
+    pub async fn end(self) {
+        self.stop.cancel();
+        let _ = self.work.await;
+    }
+}
+
+async fn accept(listener: TcpListener, pages: Router, stop: CancellationToken) {
+    let (permits, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+    let accepting = async {
+        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let conversation = converse(stream, pages.clone(), stop.clone());
+                    connections.spawn(async move {
+                        conversation.await;
+                        drop(permit);
+                    });
+                }
+                // Out of file handles, most likely: give others time to close.
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(accepting).await;
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+async fn converse(stream: TcpStream, pages: Router, stop: CancellationToken) {
+    let _ = stream.set_nodelay(true);
+    let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
+    server.http1().timer(TokioTimer::new()).header_read_timeout(ARRIVES_WITHIN);
+    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => Some(ended),
+        () = stop.cancelled() => None,
+        () = sleep(LONGEST) => None,
+    };
+    let ended = match ended {
+        Some(ended) => Ok(ended),
+        None => {
+            connection.as_mut().graceful_shutdown();
+            timeout(LAST_WORDS, connection).await
+        }
+    };
+    if let Ok(Err(error)) = ended {
+        tracing::debug!(error, "a connection ended early");
+    }
+}

@@ -1,0 +1,125 @@
+//! `serin run --listen`, and what it does to clients that do not behave.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::get as page;
+use serin::server::{Options, Server};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use crate::support::{Folder, free_port};
+use crate::world::{Series, World, get};
+
+#[test]
+fn a_port_that_is_taken_is_said_with_the_flag_that_chose_it() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    for (arguments, environment) in
+        [(vec!["run", "--listen", &address], None), (vec!["run"], Some(address.as_str()))]
+    {
+        let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
+        serin.args(arguments).env_remove("SERIN_LISTEN");
+        serin.envs(environment.map(|address| ("SERIN_LISTEN", address)));
+        let Output { status, stderr, .. } = serin.output().expect("serin starts");
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        assert!(!status.success());
+        for expected in ["--listen", &format!("cannot listen on {address}"), "or none"] {
+            assert!(said.contains(expected), "{expected}: {said}");
+        }
+    }
+    let serin = Command::new(env!("CARGO_BIN_EXE_serin")).args(["run", "--listen", "8080"]).output();
+    let said = String::from_utf8_lossy(&serin.expect("serin starts").stderr).into_owned();
+    assert!(said.contains("--listen") && said.contains("127.0.0.1:8080, or none"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_program_shows_its_pages_and_ends_well() {
+    let world = World::new().await;
+    let serving = world.local.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let folder = Folder::new("server");
+    folder.write("kubeconfig", &serving.kubeconfig());
+    let (port, kubeconfig) = (free_port(), folder.join("kubeconfig"));
+    let mut serin = start(&kubeconfig, port);
+    let url = |page: &str| format!("http://127.0.0.1:{port}{page}");
+    let began = Instant::now();
+    loop {
+        let is_there = TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+        if is_there && get(&url("/readyz"), "*/*").await.code == 200 {
+            break;
+        }
+        assert!(serin.try_wait().expect("a process").is_none(), "it ended");
+        assert!(began.elapsed() < Duration::from_secs(120), "it never becomes ready");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(get(&url("/healthz"), "*/*").await.text, "ok\n");
+    assert_eq!(get(&url("/"), "*/*").await.code, 404);
+    let shown = Series::of(&get(&url("/metrics"), "*/*").await.text);
+    shown.at_least(r#"serin_api_requests_total{verb="watch",result="ok"}"#, 1.0);
+    shown.is(
+        &format!("flagger_info{{version=\"{}\",mesh_provider=\"linkerd\"}}", env!("CARGO_PKG_VERSION")),
+        1.0,
+    );
+    let told = Command::new("kill").arg(serin.id().to_string()).status().expect("kill runs");
+    assert!(told.success());
+    let ended = tokio::task::spawn_blocking(move || serin.wait()).await.expect("a thread");
+    assert!(ended.expect("a process").success());
+}
+
+fn start(kubeconfig: &Path, port: u16) -> std::process::Child {
+    let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
+    serin.args(["run", "--provider", "linkerd", "--flagger-metrics"]);
+    serin.arg("--kubeconfig").arg(kubeconfig).arg("--listen").arg(format!("127.0.0.1:{port}"));
+    serin.stderr(Stdio::null()).spawn().expect("serin starts")
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_are_left() {
+    let world = World::new().await;
+    let pages = world.pages(Options::default()).await;
+    let mut silent = Vec::new();
+    for at in 0..80 {
+        let mut client = TcpStream::connect(pages.serving.address).await.expect("a connection");
+        if at % 2 == 0 {
+            client.write_all(b"GET /healthz HTT").await.expect("it takes a beginning");
+        }
+        silent.push(client);
+    }
+    // It comes after them, and yet its turn comes.
+    assert_eq!(pages.get("/healthz").await.code, 200);
+    for mut client in silent {
+        let mut rest = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(120), client.read_to_end(&mut rest)).await;
+        assert!(closed.is_ok(), "a client that says nothing keeps its connection");
+    }
+}
+
+#[tokio::test]
+async fn who_was_heard_before_the_end_is_answered() {
+    serin::tls::choose_cryptography();
+    let (heard, answered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let slow = page({
+        let (heard, answered) = (Arc::clone(&heard), Arc::clone(&answered));
+        async move || {
+            heard.notify_one();
+            answered.notified().await;
+            "late"
+        }
+    });
+    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let address = server.address;
+    let serving = server.serve(Router::new().route("/", slow));
+    let asking = tokio::spawn(async move { get(&format!("http://{address}/"), "*/*").await });
+    heard.notified().await;
+    let ending = tokio::spawn(serving.end());
+    while TcpStream::connect(address).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    answered.notify_one();
+    assert_eq!(asking.await.expect("an answer").text, "late");
+    ending.await.expect("it ends");
+}

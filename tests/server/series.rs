@@ -1,0 +1,169 @@
+//! What the series say.
+
+use serde_json::json;
+use serin::api::canary::Phase;
+use serin::server::Options;
+
+use crate::support::receiver::{Receiver, answer};
+use crate::world::{Series, World, get};
+
+const WEB: &str = r#"namespace="default",name="web""#;
+/// As Flagger orders them.
+const WEB_OF_FLAGGER: &str = r#"name="web",namespace="default""#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_release_leaves_its_series_and_they_go_with_the_canary() {
+    let world = World::new().await;
+    let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
+    let chat = Receiver::start([]).await;
+    world.alert_provider(&chat.url).await;
+    // The gate is closed for as long as it takes to look around.
+    let gate = Receiver::start((0..1000).map(|_| answer(403, "not yet"))).await;
+    let open = Receiver::start([]).await;
+    let hook = |url: &str| json!([{"name": "go", "type": "confirm-promotion", "url": url}]);
+    world
+        .canary(
+            "web",
+            json!({"analysis": {
+                "webhooks": hook(&gate.url),
+                "alerts": [{"name": "all", "severity": "info", "providerRef": {"name": "chat"}}],
+            }}),
+        )
+        .await;
+    let _serin = world.start().await;
+    world.reaches("web", Phase::Initialized).await;
+    let shown = pages.series().await;
+    shown.is(r#"serin_canaries{namespace="default"}"#, 1.0);
+    shown.is(&format!("serin_canary_ready{{{WEB}}}"), 1.0);
+    shown.is(&format!("serin_releases_total{{{WEB},outcome=\"Promoted\"}}"), 0.0);
+    shown.is(&format!("flagger_canary_status{{{WEB_OF_FLAGGER}}}"), 1.0);
+
+    let _traffic = world.traffic();
+    world.push("web:v2").await;
+    world.reaches("web", Phase::WaitingPromotion).await;
+    let shown = pages.shows(&format!("serin_canary_phase{{{WEB},phase=\"WaitingPromotion\"}}"), 1.0).await;
+    shown.is(&format!("serin_canary_phase{{{WEB},phase=\"Progressing\"}}"), 0.0);
+    shown.is(&format!("serin_canary_weight_ratio{{{WEB}}}"), 0.3);
+    shown.is(&format!("serin_canary_step{{{WEB}}}"), 2.0);
+    shown.is(&format!("serin_canary_steps{{{WEB}}}"), 2.0);
+    shown.is(&format!("serin_canary_ready{{{WEB}}}"), 0.0);
+    shown.at_least(&format!("serin_canary_last_transition_timestamp_seconds{{{WEB}}}"), 1.7e9);
+    for arm in ["canary", "primary"] {
+        let series = format!("serin_canary_metric{{{WEB},metric=\"request-success-rate\",arm=\"{arm}\"}}");
+        shown.is(&series, 100.0);
+    }
+    shown.at_least(r#"serin_gate_calls_total{type="confirm-promotion",result="no"}"#, 1.0);
+    shown.is(r#"flagger_canary_weight{workload="web-primary",namespace="default"}"#, 70.0);
+    shown.is(r#"flagger_canary_weight{workload="web",namespace="default"}"#, 30.0);
+    let metric =
+        format!("flagger_canary_metric_analysis{{{WEB_OF_FLAGGER},metric=\"request-success-rate\"}}");
+    shown.is(&metric, 100.0);
+
+    world.edit("web", json!({"analysis": {"webhooks": hook(&open.url)}})).await;
+    world.reaches("web", Phase::Succeeded).await;
+    world.push("web:v3-errors-40").await;
+    world.reaches("web", Phase::Failed).await;
+    let shown = pages.shows(&format!("flagger_canary_status{{{WEB_OF_FLAGGER}}}"), 2.0).await;
+    for (outcome, count) in [("Promoted", 1.0), ("RolledBack", 1.0), ("Aborted", 0.0), ("Superseded", 0.0)] {
+        shown.is(&format!("serin_releases_total{{{WEB},outcome=\"{outcome}\"}}"), count);
+        shown.is(&format!("serin_release_duration_seconds_count{{outcome=\"{outcome}\"}}"), count);
+    }
+    let labels = format!("{WEB_OF_FLAGGER},deployment_strategy=\"canary\",analysis_status=\"completed\"");
+    shown.is(&format!("flagger_canary_successes_total{{{labels}}}"), 1.0);
+    shown.is(&format!("flagger_canary_failures_total{{{labels}}}"), 1.0);
+    shown.at_least(&format!("flagger_canary_duration_seconds_count{{{WEB_OF_FLAGGER}}}"), 3.0);
+    shown.is(r#"flagger_canary_total{namespace="default"}"#, 1.0);
+    shown.at_least(r#"serin_gate_calls_total{type="confirm-promotion",result="yes"}"#, 1.0);
+    shown.at_least(r#"serin_metric_queries_total{source="scrape",result="ok"}"#, 3.0);
+    shown.at_least(r#"serin_reconciles_total{result="ok"}"#, 10.0);
+    shown.is(r#"serin_reconciles_total{result="panicked"}"#, 0.0);
+    shown.at_least("serin_reconcile_duration_seconds_count", 10.0);
+    shown.at_least(r#"serin_api_requests_total{verb="watch",result="ok"}"#, 2.0);
+    shown.at_least(r#"serin_api_requests_total{verb="update",result="ok"}"#, 5.0);
+    shown.is(&format!("serin_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1.0);
+    shown.is(&format!("flagger_info{{version=\"{}\",mesh_provider=\"\"}}", env!("CARGO_PKG_VERSION")), 1.0);
+    shown.at_least("process_cpu_seconds_total", 0.01);
+    shown.at_least("process_resident_memory_bytes", 1e6);
+    let now = jiff::Timestamp::now().as_second() as f64;
+    let started = shown.0["process_start_time_seconds"];
+    assert!((now - 3600.0..=now + 1.0).contains(&started), "started at {started}, now is {now}");
+    chat.await_got(1).await;
+    pages.shows(r#"serin_notifications_total{result="delivered"}"#, chat.got().len() as f64).await;
+
+    world.delete_canary("web").await;
+    let began = std::time::Instant::now();
+    let left = loop {
+        let shown = pages.series().await;
+        let left = shown.about(r#"="web""#).into_iter().chain(shown.about("serin_canaries{")).count();
+        if left == 0 || began.elapsed().as_secs() > 60 {
+            break shown;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    assert_eq!(left.about(r#"="web"#), [] as [&String; 0]);
+    assert_eq!(left.about("serin_canaries{"), [] as [&String; 0]);
+    left.is(r#"serin_release_duration_seconds_count{outcome="Promoted"}"#, 1.0);
+}
+
+#[tokio::test]
+async fn flaggers_names_are_there_only_if_they_are_asked_for() {
+    let world = World::new().await;
+    world.canary("web", json!({})).await;
+    let _serin = world.start().await;
+    world.reaches("web", Phase::Initialized).await;
+    let (without, with) = (
+        world.pages(Options::default()).await,
+        world.pages(Options { flagger_metrics: true, ..Options::default() }).await,
+    );
+    assert_eq!(without.series().await.about("flagger_"), [] as [&String; 0]);
+    let names = |series: &Series| {
+        let mut names: Vec<String> = series
+            .about("flagger_")
+            .into_iter()
+            .map(|series| series.split('{').next().expect("a name").to_owned())
+            .collect();
+        names.dedup();
+        names
+    };
+    // The other two come with the first look.
+    assert_eq!(
+        names(&with.series().await),
+        [
+            "flagger_canary_failures_total",
+            "flagger_canary_status",
+            "flagger_canary_successes_total",
+            "flagger_canary_total",
+            "flagger_canary_weight",
+            "flagger_info",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn openmetrics_is_for_whoever_asks_for_it() {
+    let world = World::new().await;
+    let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
+    let url = format!("http://{}/metrics", pages.serving.address);
+    let open = get(&url, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").await;
+    assert_eq!(open.kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(open.text.ends_with("\n# EOF\n"), "{}", open.text);
+    assert!(open.text.contains("# TYPE serin_reconciles counter\n"), "{}", open.text);
+    let plain = get(&url, "text/plain").await;
+    assert!(plain.text.contains("# TYPE serin_reconciles_total counter\n"), "{}", plain.text);
+    assert!(!plain.text.contains("# EOF"));
+    let names = |text: &str| Series::of(text).0.into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&open.text), names(&plain.text));
+}
+
+#[tokio::test]
+async fn canaries_that_share_a_target_do_not_spoil_the_page() {
+    let world = World::new().await;
+    world.canary("web", json!({"suspend": true})).await;
+    world.canary("web-too", json!({"suspend": true})).await;
+    let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
+    let _serin = world.start().await;
+    // No series is there twice, which `Series::of` insists on.
+    let shown = pages.shows(r#"serin_canaries{namespace="default"}"#, 2.0).await;
+    shown.is(r#"serin_canary_suspended{namespace="default",name="web-too"}"#, 1.0);
+    assert_eq!(shown.about("flagger_canary_status").len(), 1);
+}

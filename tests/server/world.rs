@@ -1,0 +1,291 @@
+//! A cluster with a Deployment `web`, people who call its pods, a controller,
+//! and the pages that it shows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use bytes::Bytes;
+use http::Request;
+use http_body_util::BodyExt as _;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use serin::api::canary::{CanaryStatus, Phase};
+use serin::api::{AlertProvider, Canary};
+use serin::controller::lease::Fence;
+use serin::controller::vitals::Vitals;
+use serin::controller::{self, Controller};
+use serin::local::node::Node;
+use serin::local::{Cluster, Local};
+use serin::metrics::scrape::Fetch;
+use serin::server::{self, Server, Serving};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::support::definitions;
+
+/// Everything is slow on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+pub struct World {
+    pub local: Local,
+    pub client: Client,
+    pub vitals: Arc<Vitals>,
+    cluster: Cluster,
+}
+
+impl World {
+    /// With `web:v1` deployed, two pods of it.
+    pub async fn new() -> Self {
+        serin::tls::choose_cryptography();
+        let local = Local::new(serin::local::Options::default());
+        let (cluster, client) = (local.start_cluster(false), local.client());
+        let world = Self { local, client, vitals: Arc::default(), cluster };
+        let definitions = definitions::ours().into_iter().chain(definitions::smi());
+        definitions::install(&world.client, definitions).await;
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+            "spec": {
+                "replicas": 2,
+                "selector": {"matchLabels": {"app": "web"}},
+                "template": {
+                    "metadata": {"labels": {"app": "web"}},
+                    "spec": {"containers": [{
+                        "name": "web", "image": "web:v1", "ports": [{"name": "http", "containerPort": 8080}],
+                    }]},
+                },
+            },
+        });
+        world.create::<Deployment>(deployment).await;
+        world
+    }
+
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    async fn create<K>(&self, object: Value)
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::Serialize
+            + serde::de::DeserializeOwned,
+    {
+        let object: K = serde_json::from_value(object).expect("an object");
+        self.api::<K>().create(&PostParams::default(), &object).await.expect("it is accepted");
+    }
+
+    /// A Canary `name` of `web` with these fields beside those it needs.
+    pub async fn canary(&self, name: &str, spec: Value) {
+        let mut canary = json!({
+            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": name},
+            "spec": {
+                "provider": "smi:v1alpha2",
+                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "service": {"port": 80, "targetPort": 8080},
+                "analysis": {
+                    "interval": "1s", "threshold": 2, "stepWeights": [10, 30],
+                    "metrics": [{"name": "request-success-rate"}],
+                },
+            },
+        });
+        json_patch::merge(&mut canary["spec"], &spec);
+        self.create::<Canary>(canary).await;
+    }
+
+    pub async fn edit(&self, name: &str, spec: Value) {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.api::<Canary>().patch(name, &PatchParams::default(), &patch).await.expect("an edit");
+    }
+
+    pub async fn delete_canary(&self, name: &str) {
+        self.api::<Canary>().delete(name, &DeleteParams::default()).await.expect("a deletion");
+    }
+
+    pub async fn alert_provider(&self, url: &str) {
+        let provider = json!({
+            "apiVersion": "serin.dev/v1alpha1", "kind": "AlertProvider", "metadata": {"name": "chat"},
+            "spec": {"type": "slack", "channel": "releases", "address": url},
+        });
+        self.create::<AlertProvider>(provider).await;
+    }
+
+    /// As a person pushes a new image.
+    pub async fn push(&self, image: &str) {
+        let patch =
+            json!({"spec": {"template": {"spec": {"containers": [{"name": "web", "image": image}]}}}});
+        let patch = Patch::Strategic(patch);
+        self.api::<Deployment>().patch("web", &PatchParams::default(), &patch).await.expect("a push");
+    }
+
+    pub async fn controller(&self, client: Client) -> Controller {
+        let options = controller::Options { vitals: Arc::clone(&self.vitals), ..Default::default() };
+        self.controller_with(client, options).await
+    }
+
+    pub async fn controller_with(&self, client: Client, options: controller::Options) -> Controller {
+        let fetch = Arc::new(FromNode(self.cluster.node.clone()));
+        let client = self.vitals.counting(client);
+        Controller::new(client, self.local.clock(), fetch, Fence::open(), options)
+            .await
+            .expect("a controller")
+    }
+
+    /// Starts a controller; dropped, it is as if killed.
+    pub async fn start(&self) -> AbortOnDropHandle<()> {
+        let controller = self.controller(self.client.clone()).await;
+        AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())))
+    }
+
+    pub async fn pages(&self, options: server::Options) -> Pages {
+        let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+        Pages { serving: server.serve(server::pages(Arc::clone(&self.vitals), options)) }
+    }
+
+    /// Calls every pod again and again, until dropped.
+    pub fn traffic(&self) -> AbortOnDropHandle<()> {
+        let (pods, node): (Api<Pod>, _) = (self.api(), self.cluster.node.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                let pods = pods.list(&ListParams::default()).await.expect("pods");
+                let address =
+                    |pod: &Pod| format!("{}:8080", pod.status.as_ref()?.pod_ip.as_ref()?).parse().ok();
+                for to in pods.items.iter().filter_map(address) {
+                    for _ in 0..20 {
+                        let request = Request::get("/").body(Body::empty()).expect("a request");
+                        // One that does not listen yet is called again.
+                        let _ = node.call(to, request).await;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }))
+    }
+
+    pub async fn reaches(&self, name: &str, phase: Phase) -> CanaryStatus {
+        let began = Instant::now();
+        loop {
+            let canary = self.api::<Canary>().get(name).await.expect("the Canary");
+            let status = canary.status.unwrap_or_default();
+            if status.phase == phase {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "it never becomes {phase:?}: {status:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// What is shown.
+pub struct Pages {
+    pub serving: Serving,
+}
+
+pub struct Answer {
+    pub code: u16,
+    pub kind: String,
+    pub text: String,
+}
+
+impl Pages {
+    pub async fn get(&self, path: &str) -> Answer {
+        get(&format!("http://{}{path}", self.serving.address), "*/*").await
+    }
+
+    /// Every series, by name and labels as they are written.
+    pub async fn series(&self) -> Series {
+        let answer = self.get("/metrics").await;
+        assert_eq!((answer.code, answer.kind.as_str()), (200, "text/plain; version=0.0.4; charset=utf-8"));
+        Series::of(&answer.text)
+    }
+
+    /// Waits until a page answers so.
+    pub async fn becomes(&self, path: &str, code: u16, says: &str) {
+        let began = Instant::now();
+        loop {
+            let answer = self.get(path).await;
+            if answer.code == code && answer.text.contains(says) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{path}: {} {}", answer.code, answer.text);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until a series has a value.
+    pub async fn shows(&self, series: &str, value: f64) -> Series {
+        let began = Instant::now();
+        loop {
+            let shown = self.series().await;
+            if shown.0.get(series) == Some(&value) {
+                return shown;
+            }
+            assert!(began.elapsed() < PATIENCE, "{series} is not {value}: {:#?}", shown.0);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+pub async fn get(url: &str, accept: &str) -> Answer {
+    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("an HTTP client");
+    let answer = client.get(url).header("accept", accept).send().await;
+    let answer = answer.unwrap_or_else(|error| panic!("{url}: {error:?}"));
+    let kind = answer.headers().get("content-type").map(|kind| kind.to_str().expect("text").to_owned());
+    Answer {
+        code: answer.status().as_u16(),
+        kind: kind.unwrap_or_default(),
+        text: answer.text().await.expect("a body"),
+    }
+}
+
+pub struct Series(pub BTreeMap<String, f64>);
+
+impl Series {
+    pub fn of(text: &str) -> Self {
+        let mut series = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line} is no series"));
+            let value = value.parse().unwrap_or_else(|_| panic!("{line} has no number"));
+            assert_eq!(series.insert(name.to_owned(), value), None, "{name} is there twice");
+        }
+        Self(series)
+    }
+
+    #[track_caller]
+    pub fn is(&self, series: &str, value: f64) {
+        assert_eq!(self.0.get(series), Some(&value), "{series}: {:#?}", self.0);
+    }
+
+    #[track_caller]
+    pub fn at_least(&self, series: &str, value: f64) {
+        assert!(self.0.get(series).is_some_and(|shown| *shown >= value), "{series}: {:#?}", self.0);
+    }
+
+    pub fn about(&self, word: &str) -> Vec<&String> {
+        self.0.keys().filter(|series| series.contains(word)).collect()
+    }
+}
+
+/// Reads pods that have no sockets.
+struct FromNode(Node);
+
+#[async_trait]
+impl Fetch for FromNode {
+    async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
+        let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
+        let to = uri.authority().ok_or("no address")?.as_str();
+        let to = to.parse().map_err(|error| format!("{to}: {error}"))?;
+        let request = Request::get(uri.path()).body(Body::empty()).map_err(|error| error.to_string())?;
+        let response = self.0.call(to, request).await.map_err(|error| error.to_string())?;
+        let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
+        Ok(body.to_bytes())
+    }
+}
