@@ -1,8 +1,9 @@
 //! The invariants, checked at every write as the API server does it.
 //!
-//! A decision rests on what the controller knew, which lags behind what is.
-//! `Grace` bounds that: something counts as known to be so if it was so at some
-//! moment within it. With a healthy API server that is a blink.
+//! A decision rests on what the controller knew, which lags behind what is: by
+//! what its watches had not told it yet, and by the time since it decided. What
+//! was so at some moment within that counts as known. With a healthy API server
+//! that is no time at all.
 
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serin::api::CanaryStatus;
 use serin::api::canary::Phase;
 use serin::api::canary::status::Outcome;
 use serin::engine::Plan;
+use serin::engine::judge::Judge;
 use serin::engine::steps::Strategy;
 use serin::local::node::behaviour::Behaviour;
 
@@ -26,8 +28,10 @@ pub struct Moment {
     /// Since the beginning.
     pub at: Duration,
     pub clock: Timestamp,
-    /// How long the controller's knowledge may lag behind.
+    /// How old the controller's knowledge may be.
     pub lag: Duration,
+    /// How long ago it may have decided.
+    pub takes: Duration,
 }
 
 impl Moment {
@@ -37,7 +41,7 @@ impl Moment {
 
     /// Closed now, and when it was decided.
     fn is_frozen(&self, plan: &Plan) -> bool {
-        let before = self.clock.saturating_sub(self.lag).unwrap_or(self.clock);
+        let before = self.clock.saturating_sub(self.takes).unwrap_or(self.clock);
         plan.windows.check(self.clock).is_err() && plan.windows.check(before).is_err()
     }
 }
@@ -107,7 +111,7 @@ fn rises_along(
 ) -> Verdict {
     let switches = plan.strategy == Strategy::BlueGreen && route.canary == 10_000;
     if switches {
-        return looked_enough(on, plan, plan.steps.len() - 1, now);
+        return looked_enough(on, plan, plan.steps.len() - 1, before, now);
     }
     let weight = |at: usize| u64::from(plan.steps[at].split.canary.hundredths());
     let planned = (0..plan.steps.len())
@@ -126,25 +130,20 @@ fn rises_along(
     law(skipped.is_none(), || format!("2: from {had} to {route:?}, past the step of {skipped:?}"))?;
     let last = (0..planned).rev().find(|at| weight(*at) > 0 && weight(*at) == before.canary);
     match last {
-        Some(last) => looked_enough(on, plan, last, now),
+        Some(last) => looked_enough(on, plan, last, before, now),
         None => Ok(()),
     }
 }
 
-/// The present share was judged on its own traffic, for long enough.
-fn looked_enough(on: &Subject, plan: &Plan, at: usize, now: Moment) -> Verdict {
+/// This share was judged on its own traffic, for long enough.
+fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment) -> Verdict {
     let step = &plan.steps[at];
     let early = plan.metrics.iter().any(|metric| metric.terms.ends_on_evidence);
-    let waved = on.status().is_some_and(|status| {
-        let started = status.release.as_ref().map(|release| release.started_at.0);
-        let promote =
-            status.last_command.as_ref().filter(|command| command.verb == "promote" && command.obeyed);
-        promote.is_some_and(|command| started.is_some_and(|started| command.at.0 >= started))
-    });
+    let waved = was_waved_through(on);
     if plan.skip_analysis || step.looks == 0 || waved {
         return Ok(());
     }
-    let (lasted, requests) = on.looked_at(now.at);
+    let (lasted, requests) = on.looked_at(route, now.at);
     let needed = step.interval * step.looks;
     let known = needed.saturating_sub(Duration::from_secs(1));
     law(early || lasted >= known || !step.split.reaches_canary(), || {
@@ -153,7 +152,7 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, now: Moment) -> Verdict {
     let judged = |name: &str| step.metrics.iter().any(|at| plan.metrics[*at].name == name);
     let strict = plan.metrics.iter().any(|metric| {
         judged(&metric.name)
-            && matches!(metric.terms.judge, serin::engine::judge::Judge::Sequential(_))
+            && matches!(metric.terms.judge, Judge::Sequential(_))
             && metric.terms.on_no_data == serin::api::judge::Silence::Hold
     });
     law(!strict || requests >= ENOUGH, || {
@@ -199,8 +198,18 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
     let plans = on.possible_plans();
     law(plans.iter().any(|plan| !plan.suspend), || "8: promoted while suspended".to_owned())?;
     law(plans.iter().any(|plan| !now.is_frozen(plan)), || "8: promoted in a freeze".to_owned())?;
-    let judged = plans.iter().any(|plan| looked_enough(on, plan, plan.steps.len() - 1, now).is_ok());
+    let judged = plans.iter().any(|plan| {
+        // The switch of Blue/Green comes after the judgement.
+        let route = match plan.strategy {
+            Strategy::BlueGreen => Route { canary: 0, chosen: false, stable: Side::Primary },
+            Strategy::Canary | Strategy::AB => *on.route.now(),
+        };
+        looked_enough(on, plan, plan.steps.len() - 1, route, now).is_ok()
+    });
     law(judged, || "1: promoted before its last step was judged".to_owned())?;
+    law(!is_seen_to_be_worse(on, before, &primary), || {
+        format!("1: {} was promoted in place of {} although it is worse", primary.image, before.image)
+    })?;
     let analysed = on.analysed.get(&primary.revision).cloned().unwrap_or_default();
     law(analysed.iter().all(|image| *image == primary.image), || {
         format!("1: {} was promoted, and analysed were {analysed:?}", primary.image)
@@ -209,6 +218,59 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
     promoted.push(primary.revision.clone());
     let times = promoted.iter().filter(|revision| **revision == primary.revision).count();
     law(times == 1, || format!("7: release {} was promoted {times} times", status.releases))
+}
+
+/// Every plan that could be meant measures what is wrong with it, and enough
+/// requests went there to tell.
+fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload) -> bool {
+    let (old, new) = (behaviour(&before.image), behaviour(&after.image));
+    let release = on.status().map_or(0, |status| status.releases);
+    let of_release = on.counted.earlier.range((release, 0, false)..(release + 1, 0, false));
+    let earlier: f64 = of_release.map(|(_, (_, read))| *read).sum();
+    let requests = earlier + on.counted.at_reading - on.counted.at_route;
+    let tells = |plan: &&Plan| {
+        let step = plan.steps.last().expect("a plan has steps");
+        let judged = |name: &str| {
+            let metric =
+                step.metrics.iter().map(|at| &plan.metrics[*at]).find(|metric| metric.name == name)?;
+            Some(match metric.terms.judge {
+                Judge::Threshold(_) => 1.0,
+                Judge::Sequential(_) | Judge::MannWhitney(_) => 400.0,
+            })
+        };
+        let enough = |name: &str| judged(name).is_some_and(|needed| requests >= needed);
+        let errors = new.error_rate > old.error_rate && enough("request-success-rate");
+        let slow = is_slow(&new) && !is_slow(&old) && enough("request-duration");
+        !plan.skip_analysis && step.looks > 0 && (errors || slow)
+    };
+    let plans = on.possible_plans();
+    !plans.is_empty() && plans.iter().all(tells) && !was_waved_through(on)
+}
+
+/// Somebody asked for the promotion of this very release.
+fn was_waved_through(on: &Subject) -> bool {
+    on.status().is_some_and(|status| {
+        let started = status.release.as_ref().map(|release| release.started_at.0);
+        let promote =
+            status.last_command.as_ref().filter(|command| command.verb == "promote" && command.obeyed);
+        promote.is_some_and(|command| started.is_some_and(|started| command.at.0 >= started))
+    })
+}
+
+fn behaviour(image: &str) -> Behaviour {
+    Behaviour::of(image, &Default::default()).expect("images say what they do")
+}
+
+/// Requests go to a canary that cannot answer them, and nobody does anything
+/// about it although somebody could for `length`.
+pub fn sends_into_the_void(on: &Subject, length: Duration, now: Moment) -> Verdict {
+    let patience = Duration::from_secs(60);
+    let serves = |primary: &Option<Workload>| primary.as_ref().is_some_and(|primary| primary.available > 0);
+    let served = serves(on.primary.now()) && now.at.saturating_sub(on.primary.since()) > patience;
+    let suspended = on.possible_plans().iter().all(|plan| plan.suspend);
+    law(!is_under_control(on) || suspended || !served || length < patience, || {
+        format!("2: for {length:?} requests go to a canary without a ready pod")
+    })
 }
 
 /// Serin recorded something.
@@ -253,8 +315,7 @@ fn plans_owned(on: &Subject) -> Vec<Plan> {
 fn ended(on: &Subject, past: &serin::api::canary::status::PastRelease, plans: &[Plan]) -> Verdict {
     let Some(target) = on.target.now() else { return Ok(()) };
     let images = on.analysed.get(&past.revision).cloned().unwrap_or_else(|| vec![target.image.clone()]);
-    let of = |image: &String| Behaviour::of(image, &Default::default()).expect("an image");
-    let bad = |image: &String| of(image).error_rate > 0.0 || is_slow(&of(image));
+    let bad = |image: &String| behaviour(image).error_rate > 0.0 || is_slow(&behaviour(image));
     match past.outcome {
         Outcome::RolledBack => {
             let on_evidence = past.reason.contains("check") || past.reason.contains(" failed (");

@@ -30,10 +30,19 @@ impl Line {
     }
 
     pub async fn freeze(&self, length: Duration) {
-        self.onlooker.lock().tell(format!("  {} stands still", self.me));
+        {
+            let mut onlooker = self.onlooker.lock();
+            onlooker.tell(format!("  {} stands still", self.me));
+            onlooker.runs(false);
+            onlooker.forget(&self.me);
+        }
         self.frozen.send_replace(true);
         sleep(length).await;
-        self.onlooker.lock().tell(format!("  {} runs again", self.me));
+        {
+            let mut onlooker = self.onlooker.lock();
+            onlooker.tell(format!("  {} runs again", self.me));
+            onlooker.runs(true);
+        }
         self.frozen.send_replace(false);
     }
 
@@ -57,12 +66,21 @@ impl Line {
                 }
                 let (method, path) = (request.method().clone(), request.uri().path().to_owned());
                 let watches = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                let collection = match path.rsplit('/').next() {
+                    Some(plural @ ("deployments" | "daemonsets")) => Some(format!("{plural}.apps")),
+                    _ => None,
+                };
                 let free = path.contains("/leases") || path.contains("/events");
                 if method != Method::GET && !free {
                     line.onlooker.lock().request(&line.me, elected, &method, &path);
                 }
                 let answer = to.send(request).await?;
                 line.runs().await;
+                if let (Some(of), Method::GET, false, true) =
+                    (&collection, &method, watches, answer.status().is_success())
+                {
+                    line.onlooker.lock().told(&line.me, of, None);
+                }
                 if method != Method::GET && !answer.status().is_success() {
                     let status = answer.status().as_u16();
                     line.onlooker.lock().tell(format!("      {}: {method} {path}: {status}", line.me));
@@ -70,9 +88,12 @@ impl Line {
                 Ok(answer.map(|body| match watches {
                     false => Body::new(body),
                     true => Body::from_stream(body.into_data_stream().then(move |frame| {
-                        let line = Arc::clone(&line);
+                        let (line, of) = (Arc::clone(&line), collection.clone());
                         async move {
                             line.runs().await;
+                            if let (Some(of), Ok(frame)) = (of, &frame) {
+                                line.onlooker.lock().told(&line.me, &of, Some(version(frame).unwrap_or(0)));
+                            }
                             frame
                         }
                     })),
@@ -81,4 +102,12 @@ impl Line {
         });
         Client::new(service, "default")
     }
+}
+
+/// Of the object that a watch tells of: the first that its JSON names.
+fn version(frame: &[u8]) -> Option<u64> {
+    const FIELD: &[u8] = b"\"resourceVersion\":\"";
+    let at = frame.windows(FIELD.len()).position(|window| window == FIELD)? + FIELD.len();
+    let digits = frame[at..].iter().take_while(|byte| byte.is_ascii_digit());
+    Some(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }

@@ -17,8 +17,11 @@ use super::laws::{self, Moment, Verdict};
 use super::scene::{Gate, Metrics};
 use super::seen::{Labels, Subject, Workload};
 
-/// How long a cache may lag behind while watches break, are late, and wait
-/// before they try again.
+/// How long it takes from reading the caches to the last write that follows,
+/// while answers are slow or fail.
+const TAKES: Duration = Duration::from_secs(8);
+
+/// How long a watch that broke again and again may wait before it tries again.
 const LAG: Duration = Duration::from_secs(60);
 
 pub struct Onlooker {
@@ -33,6 +36,12 @@ pub struct Onlooker {
     /// Since when the API server has its troubles, and until when.
     troubled: Option<(Duration, Option<Duration>)>,
     members: BTreeSet<String>,
+    /// Versions of workloads and when they were written, by collection.
+    written: BTreeMap<String, Vec<(u64, Duration)>>,
+    /// How much of that each process of Serin was told.
+    told: BTreeMap<(String, String), u64>,
+    /// Since when all of Serin runs and nothing stands in its way.
+    pub steady_since: Option<Duration>,
     /// Requests of Serin that write, except for Leases.
     pub requests: u64,
     pub history: Vec<String>,
@@ -63,6 +72,11 @@ impl Onlooker {
             gates: BTreeMap::new(),
             troubled: None,
             members: BTreeSet::new(),
+            written: BTreeMap::from(
+                ["deployments.apps", "daemonsets.apps"].map(|of| (of.to_owned(), Vec::new())),
+            ),
+            told: BTreeMap::new(),
+            steady_since: None,
             requests: 0,
             history: Vec::new(),
             broken: None,
@@ -86,12 +100,47 @@ impl Onlooker {
 
     fn moment(&self) -> Moment {
         let at = self.at();
-        let lag = match self.troubled {
-            Some((since, None)) => at.saturating_sub(since).min(LAG),
-            Some((_, Some(until))) => (until + LAG).saturating_sub(at).min(LAG),
+        let takes = match self.troubled {
+            Some((_, Some(until))) if at > until + LAG => Duration::ZERO,
+            Some(_) => TAKES,
             None => Duration::ZERO,
         };
-        Moment { at, clock: self.clock.now(), lag }
+        let behind = self.told.keys().filter_map(|(_, of)| Some((of, self.written.get(of)?)));
+        let oldest = behind.filter_map(|(of, written)| {
+            let least = self
+                .told
+                .iter()
+                .filter(|((_, collection), _)| collection == of)
+                .map(|(_, told)| *told)
+                .min()?;
+            let next = written.partition_point(|(version, _)| *version <= least);
+            written.get(next).map(|(_, at)| *at)
+        });
+        let lag = oldest.min().map_or(Duration::ZERO, |since| at.saturating_sub(since));
+        Moment { at, clock: self.clock.now(), lag: lag + takes, takes }
+    }
+
+    /// A process of Serin was told of everything in a collection up to this
+    /// version, or up to now.
+    pub fn told(&mut self, me: &str, collection: &str, version: Option<u64>) {
+        let Some(written) = self.written.get(collection) else { return };
+        let newest = written.last().map_or(0, |(version, _)| *version);
+        let version = version.unwrap_or(newest);
+        let known = self.told.entry((me.to_owned(), collection.to_owned())).or_default();
+        *known = version.max(*known);
+    }
+
+    /// It is gone, or stands still, and what it knows does not matter.
+    pub fn forget(&mut self, me: &str) {
+        self.told.retain(|(of, _), _| of != me);
+    }
+
+    /// Serin runs, or does not: it cannot be expected to react.
+    pub fn runs(&mut self, runs: bool) {
+        self.steady_since = match self.troubled {
+            Some((_, None)) => None,
+            _ => runs.then(|| self.at() + LAG),
+        };
     }
 
     pub fn weather_changed(&mut self, calm: bool) {
@@ -101,6 +150,7 @@ impl Onlooker {
             (true, troubled) => troubled,
             (false, _) => Some((at, None)),
         };
+        self.steady_since = calm.then_some(at + LAG);
     }
 
     /// A process of Serin is about to write something; one that needs a Lease
@@ -122,7 +172,7 @@ impl Onlooker {
     /// Lets the traffic flow until now.
     pub fn flow(&mut self) {
         let at = self.at();
-        let seconds = at.saturating_sub(self.flowed).as_secs_f64();
+        let (from, seconds) = (self.flowed, at.saturating_sub(self.flowed).as_secs_f64());
         self.flowed = at;
         if seconds == 0.0 {
             return;
@@ -134,12 +184,16 @@ impl Onlooker {
                 };
                 self.pods.values().filter(selected).map(|pod| (&*pod.address, &*pod.image)).collect()
             };
-            let mut to_canary = 0.0;
+            let (mut to_canary, mut void) = (0.0, false);
             for (share, labels, is_canary) in subject.arms() {
                 let arm = Arm { share, pods: pods(labels) };
                 let arrived = self.flow.arrive(subject.rate * seconds, &arm);
                 to_canary += if is_canary { arrived } else { 0.0 };
+                if is_canary && share > 0.0 && arm.pods.is_empty() {
+                    void = true;
+                }
             }
+            subject.void_since = void.then(|| subject.void_since.unwrap_or(from));
             if subject.direct > 0.0 {
                 let own = Labels::from([("app".to_owned(), subject.name.clone())]);
                 let arm = Arm { share: 1.0, pods: pods(&own) };
@@ -147,6 +201,18 @@ impl Onlooker {
             }
             subject.counted.all += to_canary;
         }
+        let (now, steady) = (self.moment(), self.steady_since);
+        let verdicts: Vec<_> = self
+            .subjects
+            .values()
+            .map(|subject| match (subject.void_since, steady) {
+                (Some(since), Some(steady)) => {
+                    laws::sends_into_the_void(subject, at.saturating_sub(since.max(steady)), now)
+                }
+                _ => Ok(()),
+            })
+            .collect();
+        verdicts.into_iter().for_each(|verdict| self.judge(verdict));
     }
 
     /// A pod is read: what is at this address?
@@ -166,6 +232,10 @@ impl Onlooker {
 
     pub fn see(&mut self, write: &Write<'_>) {
         self.writes += 1;
+        let at = self.at();
+        if let Some(written) = self.written.get_mut(write.collection) {
+            written.push((write.version, at));
+        }
         let object = write.after.or(write.before).expect("an object");
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         match write.collection {

@@ -101,6 +101,8 @@ pub struct Subject {
     pub rate: f64,
     pub direct: f64,
     pub counted: Counted,
+    /// Since when requests go to a canary without a ready pod.
+    pub void_since: Option<Duration>,
     /// What people did that may start a release, and the releases started.
     pub causes: u64,
     pub promotions: BTreeMap<u64, Vec<String>>,
@@ -189,13 +191,15 @@ impl Subject {
         counted.at_route = counted.all;
     }
 
-    /// How long the present route was in force in this release, and how many
-    /// requests to the canary were counted meanwhile.
-    pub fn looked_at(&self, at: Duration) -> (Duration, f64) {
-        let route = self.route.now();
+    /// How long a route was in force in this release, and how many requests to
+    /// the canary were counted meanwhile.
+    pub fn looked_at(&self, route: Route, at: Duration) -> (Duration, f64) {
         let release = self.status().map_or(0, |status| status.releases);
         let key = (release, route.canary, route.chosen);
         let (lasted, read) = self.counted.earlier.get(&key).copied().unwrap_or_default();
+        if route != *self.route.now() {
+            return (lasted, read);
+        }
         let now = (self.counted.at_reading - self.counted.at_route).max(0.0);
         (lasted + at.saturating_sub(self.route.since()), read + now)
     }

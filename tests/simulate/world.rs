@@ -144,6 +144,7 @@ impl World {
 
     /// Starts the controller, or as many of two replicas as are missing.
     pub fn start(&mut self) {
+        self.onlooker.lock().runs(true);
         while self.running.len() < 1 + usize::from(self.scene.replicas) {
             self.started += 1;
             let line = Line::new(format!("replica{}", self.started), Arc::clone(&self.onlooker));
@@ -251,13 +252,16 @@ impl World {
                 self.local.set_faults(plan.clone());
             }
             Act::Restart { gently, after, both } => {
+                self.onlooker.lock().runs(false);
                 let ending = if *both { self.running.len() } else { 1 };
                 for running in self.running.drain(..ending).collect::<Vec<_>>() {
                     self.onlooker.lock().tell(format!("  {} ends", running.line.me));
+                    let me = running.line.me.clone();
                     if *gently {
                         running.stop.cancel();
                         let _ = running.work.await;
                     }
+                    self.onlooker.lock().forget(&me);
                 }
                 self.onlooker.lock().count(if *gently { "ended" } else { "killed" });
                 sleep(*after).await;
