@@ -76,9 +76,8 @@ impl Line {
                 }
                 let answer = to.send(request).await?;
                 line.runs().await;
-                if let (Some(of), Method::GET, false, true) =
-                    (&collection, &method, watches, answer.status().is_success())
-                {
+                let listed = method == Method::GET && !watches && answer.status().is_success();
+                if let Some(of) = collection.as_ref().filter(|_| listed) {
                     line.onlooker.lock().told(&line.me, of, None);
                 }
                 if method != Method::GET && !answer.status().is_success() {
