@@ -249,12 +249,7 @@ fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload) -> boo
 
 /// Somebody asked for the promotion of this very release.
 fn was_waved_through(on: &Subject) -> bool {
-    on.status().is_some_and(|status| {
-        let started = status.release.as_ref().map(|release| release.started_at.0);
-        let promote =
-            status.last_command.as_ref().filter(|command| command.verb == "promote" && command.obeyed);
-        promote.is_some_and(|command| started.is_some_and(|started| command.at.0 >= started))
-    })
+    on.status().is_some_and(|status| on.waved_through == Some(status.releases))
 }
 
 fn behaviour(image: &str) -> Behaviour {

@@ -127,7 +127,12 @@ async fn stays_at_rest(world: &World) {
             None if reverted && (target.desired == 0 || seen.split.is_some()) => {
                 Some(format!("{} was not put back: {target:?}, {:?}", subject.name, seen.split))
             }
-            Some(_) if target.desired > 0 && subject.kind == "Deployment" && !seen.scaled_by_people => {
+            Some(canary)
+                if canary.status.as_ref().is_some_and(|status| status.phase != Phase::Initializing)
+                    && target.desired > 0
+                    && subject.kind == "Deployment"
+                    && !seen.scaled_by_people =>
+            {
                 Some(format!("{} still runs as a canary: {target:?}", subject.name))
             }
             _ => None,
@@ -151,5 +156,12 @@ fn state(world: &World, on: usize) -> (bool, bool) {
     let refused = status.phase == Phase::Failed;
     let rests = matches!(status.phase, Phase::Initialized | Phase::Succeeded | Phase::Failed);
     let home = !subject.route.now().reaches_canary();
+    // A Canary of something that does not start has no primary to begin with.
+    let hopeless = |workload: &super::seen::Workload| {
+        workload.image.contains("crash") || workload.image.contains("never-ready")
+    };
+    if status.phase == Phase::Initializing && subject.primary.now().as_ref().is_some_and(hopeless) {
+        return (true, false);
+    }
     (rests && status.release.is_none() && (promoted || refused) && home, stuck)
 }

@@ -108,6 +108,8 @@ pub struct Subject {
     pub promotions: BTreeMap<u64, Vec<String>>,
     /// Images that ran as the canary of a revision while it was looked at.
     pub analysed: BTreeMap<String, Vec<String>>,
+    /// The release that somebody last wanted promoted as it is.
+    pub waved_through: Option<u64>,
     /// Its deletion puts back what was there.
     pub reverts: bool,
     /// Between releases the target's size is theirs.

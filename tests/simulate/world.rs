@@ -203,12 +203,19 @@ impl World {
             Act::Command { on, verb } => {
                 self.commands += 1;
                 let order = json!({"id": format!("c{}", self.commands), "verb": verb, "by": "ann"});
-                self.annotate(*on, COMMANDS, vec![order]).await;
-                if matches!(verb, Verb::Retry | Verb::Rollback) {
+                {
                     let mut onlooker = self.onlooker.lock();
                     let name = self.scene.subjects[*on].name;
-                    onlooker.subjects.get_mut(name).expect("it is known").causes += 1;
+                    let subject = onlooker.subjects.get_mut(name).expect("it is known");
+                    match verb {
+                        Verb::Retry | Verb::Rollback => subject.causes += 1,
+                        Verb::Promote => {
+                            subject.waved_through = subject.status().map(|status| status.releases)
+                        }
+                        Verb::Abort | Verb::Pause | Verb::Resume => {}
+                    }
                 }
+                self.annotate(*on, COMMANDS, vec![order]).await;
             }
             Act::Answer { on, yes } => self.answer(*on, *yes).await,
             Act::Delete { on } => {
