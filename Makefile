@@ -1,6 +1,6 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test lint testbed bench bench-local bench-flagger crds
+.PHONY: help test lint testbed simulate bench bench-local bench-flagger crds
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ lint: ## Formatting and clippy, warnings denied
 
 testbed: ## Bring the real servers that the tests run against (cached by version)
 	testbed/setup
+
+simulate: ## Two thousand seeds of virtual days with faults; SEED=n runs one again and tells its history
+	SEEDS=2000 cargo test --locked --profile simulate --test simulate every_seed -- --nocapture
 
 bench: ## What a decision and a look of the judge cost
 	cargo bench --locked --bench decide --bench judge

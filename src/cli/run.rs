@@ -158,6 +158,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             identities: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
+        webhooks: None,
         vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);

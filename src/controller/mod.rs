@@ -96,6 +96,8 @@ pub struct Options {
     /// How many releases may be under way at a time; any number if none.
     pub max_releases: Option<u32>,
     pub workload: workload::Options,
+    /// Who carries questions to webhooks; the network if nobody is named.
+    pub webhooks: Option<Webhooks>,
     /// Where it counts what it does and shows that it does.
     pub vitals: Arc<Vitals>,
 }
@@ -110,6 +112,7 @@ impl Default for Options {
             concurrency: 32,
             max_releases: None,
             workload: workload::Options::default(),
+            webhooks: None,
             vitals: Arc::default(),
         }
     }
@@ -174,6 +177,10 @@ impl Controller {
         let served = RwLock::new(Served::discover(&client).await?);
         let (waker, woken) = Waker::new();
         let index = Arc::<Index>::default();
+        let webhooks = match &options.webhooks {
+            Some(webhooks) => webhooks.clone(),
+            None => Webhooks::new()?,
+        };
         let vitals = Arc::clone(&options.vitals);
         let outbox =
             notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
@@ -193,7 +200,7 @@ impl Controller {
             options,
             served,
             sources: Sources::new(fetch),
-            webhooks: Webhooks::new()?,
+            webhooks,
             outbox: Outbox::new(outbox)?,
             index,
             caches,
@@ -267,6 +274,8 @@ pub async fn run_replicated(
     let over = CancellationToken::new();
     let mut holding = pin!(replica::hold(client, clock, claim, keeper, stop.clone(), over.clone()));
     tokio::select! {
+        // In this order, so that simulations replay.
+        biased;
         refused = &mut holding => return Ok(refused?),
         () = controller.run(stop.cancelled_owned()) => over.cancel(),
     }

@@ -14,8 +14,10 @@
 //! is for one receiver.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use serde::Serialize;
@@ -68,11 +70,52 @@ pub struct Event<'a> {
     pub at: Timestamp,
 }
 
-/// Asks webhooks. One is enough: clones share its connections.
+/// One try of one question.
 #[derive(Clone, Debug)]
-pub struct Webhooks {
-    verifying: reqwest::Client,
+pub struct Question {
+    pub url: String,
     /// For webhooks with `disableTLS`.
+    pub trusting: bool,
+    pub signature: Option<String>,
+    pub body: Vec<u8>,
+    pub timeout: Duration,
+}
+
+/// What came back: the status, and the beginning of the text unless it is a yes.
+#[derive(Clone, Debug)]
+pub struct Said {
+    pub status: http::StatusCode,
+    pub text: Vec<u8>,
+}
+
+/// Why nothing came back.
+#[derive(Clone, Debug)]
+pub enum NoAnswer {
+    /// What cannot be sent will not be answered, however often.
+    Unsendable(String),
+    TimedOut,
+    Broken(String),
+}
+
+/// Carries questions: over the network, or to receivers that have no sockets.
+#[async_trait]
+pub trait Post: Send + Sync {
+    async fn post(&self, question: &Question) -> Result<Said, NoAnswer>;
+}
+
+/// Asks webhooks. One is enough: clones share its connections.
+#[derive(Clone)]
+pub struct Webhooks(Arc<dyn Post>);
+
+impl std::fmt::Debug for Webhooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Webhooks")
+    }
+}
+
+/// Over the network.
+struct HttpPost {
+    verifying: reqwest::Client,
     trusting: reqwest::Client,
 }
 
@@ -90,10 +133,14 @@ impl Webhooks {
                 .redirect(reqwest::redirect::Policy::none())
                 .pool_idle_timeout(Duration::from_secs(30))
         };
-        Ok(Self {
+        Ok(Self::through(Arc::new(HttpPost {
             verifying: builder().build()?,
             trusting: builder().tls_danger_accept_invalid_certs(true).build()?,
-        })
+        })))
+    }
+
+    pub fn through(post: Arc<dyn Post>) -> Self {
+        Self(post)
     }
 
     /// Asks, and waits for the answer; `key` signs the question.
@@ -121,35 +168,60 @@ impl Webhooks {
 
     async fn post(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> Reply {
         let timeout = hook.timeout.map_or(TIMEOUT, |timeout| timeout.get());
-        let client = if hook.disable_tls { &self.trusting } else { &self.verifying };
-        let mut request =
-            client.post(&hook.url).header(reqwest::header::CONTENT_TYPE, "application/json").timeout(timeout);
-        if let Some(key) = key {
-            request = request.header(SIGNATURE, signature(key, &body));
-        }
-        let request = match request.body(body).build() {
-            Ok(request) => request,
-            // What cannot be sent will not be answered, however often.
-            Err(error) => return Reply::Silence { why: format!("cannot ask: {}", plainly(error)) },
-        };
+        let signature = key.map(|key| signature(key, &body));
+        let question =
+            Question { url: hook.url.clone(), trusting: hook.disable_tls, signature, body, timeout };
         let mut pause = FIRST_PAUSE;
-        for left in (0..=hook.retries.unwrap_or(0)).rev() {
-            let Some(attempt) = request.try_clone() else { break };
-            match client.execute(attempt).await {
-                Ok(response) => return reply(response).await,
-                Err(error) if left == 0 => {
-                    let why = match error.is_timeout() {
-                        true => format!("no answer within {timeout:?}"),
-                        false => format!("no answer: {}", plainly(error)),
-                    };
-                    return Reply::Silence { why };
+        let mut left = hook.retries.unwrap_or(0);
+        loop {
+            let why = match self.0.post(&question).await {
+                Ok(said) => return reply(&said),
+                Err(NoAnswer::Unsendable(why)) => {
+                    return Reply::Silence { why: format!("cannot ask: {why}") };
                 }
-                Err(_) => tokio::time::sleep(pause).await,
+                Err(NoAnswer::TimedOut) => format!("no answer within {timeout:?}"),
+                Err(NoAnswer::Broken(why)) => format!("no answer: {why}"),
+            };
+            if left == 0 {
+                return Reply::Silence { why };
             }
+            left -= 1;
+            tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        Reply::Silence { why: "no answer".to_owned() }
     }
+}
+
+#[async_trait]
+impl Post for HttpPost {
+    async fn post(&self, question: &Question) -> Result<Said, NoAnswer> {
+        let client = if question.trusting { &self.trusting } else { &self.verifying };
+        let mut request = client
+            .post(&question.url)
+            .header(reqwest::header::CONTENT_TYPE, "application/json")
+            .timeout(question.timeout);
+        if let Some(signature) = &question.signature {
+            request = request.header(SIGNATURE, signature);
+        }
+        let request = request.body(question.body.clone()).build();
+        let request = request.map_err(|error| NoAnswer::Unsendable(plainly(error)))?;
+        match client.execute(request).await {
+            Ok(response) => Ok(read(response).await),
+            Err(error) if error.is_timeout() => Err(NoAnswer::TimedOut),
+            Err(error) => Err(NoAnswer::Broken(plainly(error))),
+        }
+    }
+}
+
+/// A no is a no, also when the rest of it got lost.
+async fn read(mut response: reqwest::Response) -> Said {
+    let (status, mut text) = (response.status(), Vec::new());
+    while !is_yes(status) && text.len() < MOST_READ {
+        let Ok(Some(chunk)) = response.chunk().await else { break };
+        let room = MOST_READ - text.len();
+        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    }
+    Said { status, text }
 }
 
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
@@ -178,21 +250,15 @@ fn body(about: &Subject, metadata: &BTreeMap<String, String>) -> Vec<u8> {
     serde_json::to_vec(&Payload { name, namespace, phase: *phase, checksum, metadata }).unwrap_or_default()
 }
 
-async fn reply(mut response: reqwest::Response) -> Reply {
-    let status = response.status();
-    if status.as_u16() <= 202 {
+fn is_yes(status: http::StatusCode) -> bool {
+    status.as_u16() <= 202
+}
+
+fn reply(Said { status, text }: &Said) -> Reply {
+    if is_yes(*status) {
         return Reply::Yes { by: None };
     }
-    // A no is a no, also when the rest of it got lost.
-    let mut text = Vec::new();
-    while let Ok(Some(chunk)) = response.chunk().await {
-        let room = MOST_READ - text.len();
-        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        if text.len() == MOST_READ {
-            break;
-        }
-    }
-    let text = String::from_utf8_lossy(&text);
+    let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let line: String = line.chars().filter(|c| !c.is_control()).take(LONGEST_LINE).collect();
     let line = line.trim_end_matches('.');

@@ -4,15 +4,16 @@
 //! controllers and a test's checks use a steady client and are spared. The
 //! same plan and seed give the same sequence of draws.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::chance::Chance;
 use super::request::Verb;
 
 /// How often each fault happens, as a probability from 0 to 1.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
     /// A write is refused with 409 though nobody else wrote.
     pub conflict: f64,
@@ -51,15 +52,16 @@ pub enum WatchFault {
 pub struct Faults {
     plan: RwLock<FaultPlan>,
     chance: Chance,
+    struck: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Faults {
     pub fn none() -> Faults {
-        Faults { plan: RwLock::new(FaultPlan::default()), chance: Chance::seeded(0) }
+        Faults::seeded(0, FaultPlan::default())
     }
 
     pub fn seeded(seed: u64, plan: FaultPlan) -> Faults {
-        Faults { plan: RwLock::new(plan), chance: Chance::seeded(seed) }
+        Faults { plan: RwLock::new(plan), chance: Chance::seeded(seed), struck: Mutex::default() }
     }
 
     /// Replaces the plan; streams under way follow it from their next event.
@@ -67,35 +69,55 @@ impl Faults {
         *self.plan.write() = plan;
     }
 
+    /// How often each fault has struck.
+    pub fn struck(&self) -> BTreeMap<&'static str, u64> {
+        self.struck.lock().clone()
+    }
+
+    fn count(&self, fault: &'static str) {
+        *self.struck.lock().entry(fault).or_default() += 1;
+    }
+
     /// What goes wrong with this request, if anything.
     pub fn on_request(&self, verb: Verb) -> Option<RequestFault> {
         let plan = self.plan.read();
         let rewrites = matches!(verb, Verb::Update | Verb::Patch | Verb::Delete);
         [
-            (plan.too_many_requests, RequestFault::TooManyRequests, true),
-            (plan.error_before, RequestFault::ErrorBefore, true),
-            (plan.conflict, RequestFault::Conflict, rewrites),
-            (plan.error_after, RequestFault::ErrorAfter, verb.writes()),
+            (plan.too_many_requests, RequestFault::TooManyRequests, true, "429"),
+            (plan.error_before, RequestFault::ErrorBefore, true, "5xx before the work"),
+            (plan.conflict, RequestFault::Conflict, rewrites, "409"),
+            (plan.error_after, RequestFault::ErrorAfter, verb.writes(), "5xx after the work"),
         ]
         .into_iter()
-        .find_map(|(p, fault, applies)| (applies && self.chance.happens(p)).then_some(fault))
+        .find(|(p, _, applies, _)| *applies && self.chance.happens(*p))
+        .map(|(_, fault, _, name)| {
+            self.count(name);
+            fault
+        })
     }
 
     /// How long the answer is held back.
     pub fn delay(&self) -> Option<Duration> {
         let plan = self.plan.read();
-        self.chance.happens(plan.slow).then(|| self.up_to(plan.latency))
+        self.chance.happens(plan.slow).then(|| {
+            self.count("slow answer");
+            self.up_to(plan.latency)
+        })
     }
 
     pub fn on_watch(&self) -> Option<WatchFault> {
         let plan = self.plan.read();
-        if self.chance.happens(plan.watch_dropped) {
-            Some(WatchFault::Dropped)
+        let (name, fault) = if self.chance.happens(plan.watch_dropped) {
+            ("watch dropped", WatchFault::Dropped)
         } else if self.chance.happens(plan.watch_forgotten) {
-            Some(WatchFault::Forgotten)
+            ("watch forgotten", WatchFault::Forgotten)
+        } else if self.chance.happens(plan.watch_late) {
+            ("watch late", WatchFault::Late(self.up_to(plan.latency)))
         } else {
-            self.chance.happens(plan.watch_late).then(|| WatchFault::Late(self.up_to(plan.latency)))
-        }
+            return None;
+        };
+        self.count(name);
+        Some(fault)
     }
 
     fn up_to(&self, most: Duration) -> Duration {

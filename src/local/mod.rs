@@ -55,6 +55,7 @@ use faults::{FaultPlan, Faults};
 use node::{Node, NodeOptions};
 use serve::{ServeError, Serving};
 use server::{InProcess, Server, Steady};
+pub use store::{Onlooker, Write};
 
 /// How to set up a server; the default is an empty cluster on the wall clock.
 #[derive(Default)]
@@ -117,6 +118,16 @@ impl Local {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.server.faults.change(plan);
+    }
+
+    /// How often each fault has struck so far.
+    pub fn faults_struck(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        self.server.faults.struck()
+    }
+
+    /// From now on `onlooker` is told of every write, in order.
+    pub fn tell_of_writes(&self, onlooker: Onlooker) {
+        self.server.store.set_onlooker(onlooker);
     }
 
     /// Forgets all history: older watches and lists get 410.

@@ -113,6 +113,20 @@ pub struct Compacted {
     pub oldest: u64,
 }
 
+/// One write, as it was done.
+pub struct Write<'a> {
+    /// `deployments.apps`
+    pub collection: &'a str,
+    pub version: u64,
+    pub before: Option<&'a Value>,
+    /// None if the object is gone.
+    pub after: Option<&'a Value>,
+}
+
+/// Is told of every write, in the order of versions, before anybody else
+/// learns of it. It must not call the server.
+pub type Onlooker = Box<dyn Fn(&Write<'_>) + Send + Sync>;
+
 #[derive(Default)]
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
@@ -129,6 +143,7 @@ struct Inner {
     collections: HashMap<String, Collection>,
     /// What watches of a closed collection have yet to tell.
     closed: HashMap<String, VecDeque<Arc<Event>>>,
+    onlooker: Option<Onlooker>,
 }
 
 /// Objects as of one version.
@@ -143,7 +158,12 @@ impl Store {
             version: FIRST_VERSION,
             collections: HashMap::new(),
             closed: HashMap::new(),
+            onlooker: None,
         }))
+    }
+
+    pub fn set_onlooker(&self, onlooker: Onlooker) {
+        self.0.write().onlooker = Some(onlooker);
     }
 
     pub fn version(&self) -> u64 {
@@ -180,8 +200,8 @@ impl Store {
         let change = if previous.is_some() { Change::Modified } else { Change::Added };
         let object = Arc::new(Object::new(key.clone(), version, value));
         held.objects.insert(key.clone(), object.clone());
-        held.record(change, object.clone(), previous);
-        inner.version = version;
+        let event = held.record(change, object.clone(), previous);
+        inner.written(collection, version, &event);
         Ok(object)
     }
 
@@ -199,8 +219,8 @@ impl Store {
         let previous = held.expected(key, Expect::Version(expect))?;
         held.objects.remove(key);
         let object = Arc::new(Object::new(key.clone(), version, value));
-        held.record(Change::Deleted, object.clone(), previous);
-        inner.version = version;
+        let event = held.record(Change::Deleted, object.clone(), previous);
+        inner.written(collection, version, &event);
         Ok(object)
     }
 
@@ -292,6 +312,17 @@ impl Store {
     }
 }
 
+impl Inner {
+    fn written(&mut self, collection: &str, version: u64, event: &Event) {
+        self.version = version;
+        if let Some(onlooker) = &self.onlooker {
+            let after = (event.change != Change::Deleted).then_some(&event.object.value);
+            let before = event.previous.as_ref().map(|previous| &previous.value);
+            onlooker(&Write { collection, version, before, after });
+        }
+    }
+}
+
 impl Collection {
     fn expected(&self, key: &Key, expect: Expect) -> Result<Option<Arc<Object>>, Stale> {
         match (self.objects.get(key), expect) {
@@ -301,15 +332,17 @@ impl Collection {
         }
     }
 
-    fn record(&mut self, change: Change, object: Arc<Object>, previous: Option<Arc<Object>>) {
+    fn record(&mut self, change: Change, object: Arc<Object>, previous: Option<Arc<Object>>) -> Arc<Event> {
         let version = object.version;
         if self.events.len() == HISTORY
             && let Some(oldest) = self.events.pop_front()
         {
             self.forgotten = oldest.object.version;
         }
-        self.events.push_back(Arc::new(Event { change, object, previous, frame: OnceLock::new() }));
+        let event = Arc::new(Event { change, object, previous, frame: OnceLock::new() });
+        self.events.push_back(event.clone());
         self.woken.send_replace(version);
+        event
     }
 
     fn remembers(&self, version: u64) -> Result<(), Compacted> {

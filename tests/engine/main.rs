@@ -2,6 +2,7 @@
 //! wants done, and laws are checked on the way.
 
 mod defects;
+mod found;
 mod histories;
 mod laws;
 mod looks;

@@ -133,6 +133,9 @@ where
     (reader, watch(api).inspect(move |event| writer.apply_watcher_event(event)))
 }
 
+/// One object at a time: kube polls those under way in no order, and then
+/// simulations would not replay. All of it runs in one task anyway.
+///
 /// A controller woken by every change of its own objects, its own writes of
 /// their status included: that is how a write based on a late cache is found out.
 pub fn controller<K>(api: Api<K>) -> Controller<K>
@@ -141,6 +144,7 @@ where
 {
     let (reader, changes) = cached(api);
     Controller::for_stream(changes.map(Ok).applied_objects(), reader)
+        .with_config(controller::Config::default().concurrency(1))
 }
 
 /// Which objects a change of some other object concerns.

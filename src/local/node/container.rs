@@ -213,11 +213,14 @@ impl Launch {
                 startup.until(true, listening).await;
             }
             tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
                 ended = readiness => ended,
                 ended = liveness => ended,
             }
         };
         tokio::select! {
+            biased;
             ended = serving => ended,
             ended = probing => ended,
         }

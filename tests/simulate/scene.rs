@@ -1,0 +1,477 @@
+//! What a seed decides: the Canaries, what people do, and what goes wrong.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use serin::engine::command::Verb;
+use serin::local::chance::Chance;
+use serin::local::faults::FaultPlan;
+
+/// How long people and faults are at work; then everything calms down.
+pub const BUSY: Duration = Duration::from_secs(15 * 60);
+
+pub struct Scene {
+    pub subjects: Vec<Subject>,
+    /// In the order of time.
+    pub acts: Vec<(Duration, Act)>,
+    /// Two replicas share the work by a Lease.
+    pub replicas: bool,
+}
+
+/// One Canary and what it releases.
+pub struct Subject {
+    pub name: &'static str,
+    pub kind: &'static str,
+    pub replicas: u32,
+    pub reads_config: bool,
+    pub has_autoscaler: bool,
+    pub spec: Value,
+    /// Requests a second.
+    pub rate: f64,
+    /// Of a load test, straight to the canary.
+    pub direct: f64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Act {
+    Push {
+        on: usize,
+        image: String,
+    },
+    EditConfig {
+        on: usize,
+        value: u64,
+    },
+    Edit {
+        on: usize,
+        spec: Value,
+    },
+    Command {
+        on: usize,
+        verb: Verb,
+    },
+    /// Answers what waits for a person.
+    Answer {
+        on: usize,
+        yes: bool,
+    },
+    Delete {
+        on: usize,
+    },
+    Create {
+        on: usize,
+    },
+    Scale {
+        on: usize,
+        primary: bool,
+        replicas: u32,
+    },
+    KillPods {
+        on: usize,
+        primary: bool,
+        all: bool,
+    },
+    Traffic {
+        on: usize,
+        rate: f64,
+    },
+    Metrics {
+        on: usize,
+        mode: Metrics,
+    },
+    Gate {
+        on: usize,
+        hook: &'static str,
+        mode: Gate,
+    },
+    Weather(FaultPlan),
+    /// Ends the controller, gently or not, and starts another after a while.
+    /// Of two replicas maybe only one.
+    Restart {
+        gently: bool,
+        after: Duration,
+        both: bool,
+    },
+    /// One of two replicas stands still.
+    Freeze {
+        which: usize,
+        length: Duration,
+    },
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Metrics {
+    #[default]
+    There,
+    Gone,
+    Hang,
+    Garbage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    Yes,
+    No,
+    Slow(Duration),
+    Dead,
+}
+
+/// Draws from a seed.
+pub struct Dice(Chance);
+
+impl Dice {
+    pub fn of(seed: u64) -> Self {
+        Self(Chance::seeded(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5EED))
+    }
+
+    pub fn below(&self, limit: u64) -> u64 {
+        self.0.next() % limit.max(1)
+    }
+
+    pub fn happens(&self, p: f64) -> bool {
+        self.0.happens(p)
+    }
+
+    pub fn pick<T: Clone>(&self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize].clone()
+    }
+
+    /// Whole milliseconds between the two.
+    pub fn time(&self, from: f64, to: f64) -> Duration {
+        let (from, to) = ((from * 1e3) as u64, (to * 1e3) as u64);
+        Duration::from_millis(from + self.below(to - from))
+    }
+}
+
+impl Scene {
+    pub fn of(seed: u64) -> Self {
+        let dice = Dice::of(seed);
+        let count = dice.pick(&[1, 1, 1, 2, 2, 3]);
+        let subjects: Vec<_> =
+            ["web", "shop", "mail"][..count].iter().map(|name| subject(&dice, name)).collect();
+        let replicas = dice.happens(0.25);
+        let mut acts = Vec::new();
+        for (on, subject) in subjects.iter().enumerate() {
+            people(&dice, on, subject, &mut acts);
+            surroundings(&dice, on, subject, &mut acts);
+        }
+        trouble(&dice, replicas, &mut acts);
+        acts.sort_by_key(|(at, _)| *at);
+        Self { subjects, acts, replicas }
+    }
+}
+
+fn subject(dice: &Dice, name: &'static str) -> Subject {
+    let daemon = dice.happens(0.1);
+    let has_autoscaler = !daemon && dice.happens(0.2);
+    let (strategy, spec) = spec(dice, name, daemon, has_autoscaler);
+    let rate = dice.pick(&[0.0, 0.5, 5.0, 40.0, 40.0, 100.0, 100.0, 400.0]);
+    let direct = if strategy == "blue" { dice.pick(&[0.0, 10.0, 10.0]) } else { 0.0 };
+    let replicas = dice.pick(&[1, 2, 2, 3]);
+    let kind = if daemon { "DaemonSet" } else { "Deployment" };
+    Subject { name, kind, replicas, reads_config: dice.happens(0.3), has_autoscaler, spec, rate, direct }
+}
+
+/// A strategy and the Canary's spec.
+fn spec(dice: &Dice, name: &str, daemon: bool, scaled: bool) -> (&'static str, Value) {
+    let mut provider = "smi:v1alpha2";
+    let mut spec = json!({
+        "targetRef": {"apiVersion": "apps/v1", "kind": if daemon { "DaemonSet" } else { "Deployment" }, "name": name},
+        "service": {"port": 80, "targetPort": 8080},
+    });
+    let interval = dice.pick(&["5s", "10s", "10s", "20s", "30s"]);
+    let mut analysis = json!({"interval": interval, "threshold": dice.pick(&[1, 2, 3])});
+    let strategy = match dice.below(12) {
+        0..4 => {
+            analysis["stepWeights"] = json!(weights(dice));
+            "weights"
+        }
+        4 => {
+            analysis["stepWeight"] = json!(dice.pick(&[10, 20, 30]));
+            analysis["maxWeight"] = json!(dice.pick(&[30, 50, 100]));
+            "weights"
+        }
+        5..8 => {
+            analysis["steps"] = steps(dice, daemon);
+            "steps"
+        }
+        8..10 => {
+            analysis["iterations"] = json!(dice.pick(&[1, 2, 3]));
+            provider = dice.pick(&["smi:v1alpha2", "kubernetes"]);
+            "blue"
+        }
+        10 => {
+            analysis["iterations"] = json!(dice.pick(&[1, 2, 3]));
+            analysis["match"] = json!([{"headers": {"x-user": {"exact": "insider"}}}]);
+            provider = "smi:v1alpha3";
+            "ab"
+        }
+        _ => {
+            analysis["stepWeight"] = json!(50);
+            spec["skipAnalysis"] = json!(true);
+            "skip"
+        }
+    };
+    if dice.happens(0.2) && matches!(strategy, "weights" | "steps") {
+        analysis["stepWeightPromotion"] = json!(dice.pick(&[30, 50]));
+    }
+    analysis["metrics"] = metrics(dice);
+    if dice.happens(0.3) {
+        analysis["webhooks"] = json!(webhooks(dice, name));
+    }
+    if dice.happens(0.15) {
+        analysis["canaryReadyThreshold"] = json!(50);
+    }
+    spec["provider"] = json!(provider);
+    spec["analysis"] = analysis;
+    if dice.happens(0.3) {
+        spec["progressDeadlineSeconds"] = json!(dice.pick(&[60, 120, 300]));
+    }
+    if dice.happens(0.15) {
+        let kind = dice.pick(&["freeze", "allow"]);
+        let minute = dice.below(10);
+        spec["releaseWindows"] =
+            json!([{"kind": kind, "cron": format!("{minute}-59/10 * * * *"), "duration": "4m"}]);
+    }
+    if dice.happens(0.2) {
+        spec["rollback"] = json!({"keepWarmSeconds": dice.pick(&[60, 300])});
+    }
+    if dice.happens(0.5) {
+        spec["revertOnDeletion"] = json!(true);
+    }
+    if scaled {
+        spec["autoscalerRef"] =
+            json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "name": name});
+    }
+    (strategy, spec)
+}
+
+fn weights(dice: &Dice) -> Vec<f64> {
+    let all = [0.5, 5.0, 10.0, 20.0, 35.0, 50.0, 80.0, 100.0];
+    let mut some: Vec<f64> = all.into_iter().filter(|_| dice.happens(0.35)).collect();
+    if some.is_empty() {
+        some.push(dice.pick(&all));
+    }
+    some
+}
+
+fn steps(dice: &Dice, daemon: bool) -> Value {
+    let mut steps = Vec::new();
+    for weight in weights(dice) {
+        let mut step = json!({"weight": weight});
+        if dice.happens(0.2) {
+            step["pause"] = dice.pick(&[json!({"duration": "30s"}), json!({"duration": "90s"}), json!({})]);
+        }
+        if dice.happens(0.2) {
+            step["approval"] =
+                dice.pick(&[json!({}), json!({"message": "go?"}), json!({"expireAfter": "3m"})]);
+        }
+        if dice.happens(0.2) {
+            step["iterations"] = json!(2);
+        }
+        if dice.happens(0.2) && !daemon {
+            step["replicas"] =
+                dice.pick(&[json!({"count": 1}), json!({"count": 3}), json!({"percent": 100})]);
+        }
+        steps.push(step);
+    }
+    if dice.happens(0.2) {
+        steps.insert(0, json!({"pause": {"duration": "20s"}}));
+    }
+    json!(steps)
+}
+
+fn metrics(dice: &Dice) -> Value {
+    match dice.below(8) {
+        0 => json!([]),
+        1 => json!([{"name": "request-success-rate", "thresholdRange": {"min": 99}}]),
+        2 => json!([
+            {"name": "request-success-rate", "thresholdRange": {"min": 99}},
+            {"name": "request-duration", "thresholdRange": {"max": 500}},
+        ]),
+        3 => json!([{"name": "request-success-rate"}]),
+        4 => {
+            let judge = json!({"type": "sequential", "promoteOn": "evidence"});
+            json!([{"name": "request-success-rate", "judge": judge}])
+        }
+        _ => json!([{"name": "request-success-rate"}, {"name": "request-duration"}]),
+    }
+}
+
+/// Kinds of hooks, by name.
+pub const HOOKS: [(&str, &str); 7] = [
+    ("start", "confirm-rollout"),
+    ("test", "pre-rollout"),
+    ("load", "rollout"),
+    ("more", "confirm-traffic-increase"),
+    ("ship", "confirm-promotion"),
+    ("after", "post-rollout"),
+    ("stop", "rollback"),
+];
+
+fn webhooks(dice: &Dice, canary: &str) -> Vec<Value> {
+    let hook = |(name, kind): (&str, &str)| {
+        let mut hook = json!({"name": name, "type": kind, "url": format!("http://gates/{canary}/{name}")});
+        if dice.happens(0.3) {
+            hook["timeout"] = json!("3s");
+        }
+        if dice.happens(0.3) {
+            hook["retries"] = json!(2);
+        }
+        if dice.happens(0.2) && kind.starts_with("confirm") {
+            hook["expireAfter"] = json!("4m");
+        }
+        hook
+    };
+    HOOKS.into_iter().filter(|_| dice.happens(0.4)).map(hook).collect()
+}
+
+fn people(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, Act)>) {
+    let end = BUSY.as_secs_f64();
+    let mut images = vec![format!("{}:v1", subject.name)];
+    let mut at = dice.time(20.0, 90.0);
+    for number in 2..2 + 1 + dice.below(5) {
+        let back = images.len() > 1 && dice.happens(0.12);
+        let image = if back { dice.pick(&images) } else { image(dice, subject, number) };
+        images.push(image.clone());
+        acts.push((at, Act::Push { on, image }));
+        if subject.reads_config && dice.happens(0.3) {
+            acts.push((at + dice.time(0.0, 120.0), Act::EditConfig { on, value: number }));
+        }
+        // Some follow at once, most give the one before its time.
+        at += if dice.happens(0.2) { dice.time(0.1, 20.0) } else { dice.time(40.0, 240.0) };
+        if at > BUSY {
+            break;
+        }
+    }
+    for _ in 0..dice.below(4) {
+        let at = dice.time(30.0, end);
+        acts.push((at, edit(dice, on, subject)));
+    }
+    if dice.happens(0.15) {
+        let at = dice.time(30.0, end - 200.0);
+        acts.push((at, Act::Edit { on, spec: json!({"suspend": true}) }));
+        acts.push((at + dice.time(1.0, 200.0), Act::Edit { on, spec: json!({"suspend": false}) }));
+    }
+    if dice.happens(0.35) {
+        for _ in 0..1 + dice.below(3) {
+            let verb = dice.pick(&[
+                Verb::Abort,
+                Verb::Promote,
+                Verb::Pause,
+                Verb::Resume,
+                Verb::Resume,
+                Verb::Retry,
+                Verb::Rollback,
+            ]);
+            acts.push((dice.time(60.0, end), Act::Command { on, verb }));
+        }
+    }
+    for _ in 0..dice.below(6) {
+        acts.push((dice.time(60.0, end), Act::Answer { on, yes: dice.happens(0.8) }));
+    }
+    if dice.happens(0.12) {
+        let at = dice.time(60.0, end - 120.0);
+        acts.push((at, Act::Delete { on }));
+        if dice.happens(0.7) {
+            acts.push((at + dice.time(1.0, 100.0), Act::Create { on }));
+        }
+    }
+}
+
+fn image(dice: &Dice, subject: &Subject, number: u64) -> String {
+    let suffix = match dice.below(20) {
+        0..3 => "-errors-25",
+        3..5 => "-slow-2s",
+        5 => "-never-ready",
+        6 => "-crash",
+        7 => "-delay-40s",
+        8..12 => "-delay-3s",
+        _ => "",
+    };
+    format!("{}:v{number}{suffix}", subject.name)
+}
+
+fn edit(dice: &Dice, on: usize, subject: &Subject) -> Act {
+    let analysis = &subject.spec["analysis"];
+    let spec = match dice.below(6) {
+        0 if !analysis["stepWeights"].is_null() => json!({"analysis": {"stepWeights": weights(dice)}}),
+        0 if !analysis["steps"].is_null() => {
+            json!({"analysis": {"steps": steps(dice, subject.kind == "DaemonSet")}})
+        }
+        1 => json!({"analysis": {"interval": dice.pick(&["5s", "15s", "40s"])}}),
+        2 => json!({"analysis": {"threshold": dice.pick(&[1, 4])}}),
+        3 => json!({"progressDeadlineSeconds": dice.pick(&[json!(60), json!(600), Value::Null])}),
+        4 => json!({"analysis": {"metrics": metrics(dice)}}),
+        _ => json!({"rollback": {"keepWarmSeconds": dice.pick(&[0, 120])}}),
+    };
+    Act::Edit { on, spec }
+}
+
+fn surroundings(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, Act)>) {
+    let end = BUSY.as_secs_f64();
+    for _ in 0..dice.below(4) {
+        let rate = dice.pick(&[0.0, 1.0, 40.0, 100.0, 100.0]);
+        acts.push((dice.time(30.0, end), Act::Traffic { on, rate }));
+    }
+    if dice.happens(0.4) {
+        let at = dice.time(30.0, end - 300.0);
+        let mode = dice.pick(&[Metrics::Gone, Metrics::Hang, Metrics::Garbage]);
+        acts.push((at, Act::Metrics { on, mode }));
+        acts.push((at + dice.time(5.0, 300.0), Act::Metrics { on, mode: Metrics::There }));
+    }
+    for (hook, _) in HOOKS {
+        if dice.happens(0.4) {
+            let slow = Gate::Slow(dice.time(0.5, 20.0));
+            let mode = dice.pick(&[Gate::Yes, Gate::No, slow, Gate::Dead]);
+            acts.push((dice.time(0.0, end), Act::Gate { on, hook, mode }));
+        }
+    }
+    if dice.happens(0.3) {
+        let replicas = 1 + dice.below(4) as u32;
+        let primary = subject.has_autoscaler || dice.happens(0.7);
+        acts.push((dice.time(30.0, end), Act::Scale { on, primary, replicas }));
+    }
+    for _ in 0..dice.below(3) {
+        let (primary, all) = (dice.happens(0.4), dice.happens(0.5));
+        acts.push((dice.time(30.0, end), Act::KillPods { on, primary, all }));
+    }
+}
+
+/// What goes wrong with the API server and with the controller.
+fn trouble(dice: &Dice, replicas: bool, acts: &mut Vec<(Duration, Act)>) {
+    let end = BUSY.as_secs_f64();
+    if dice.happens(0.7) {
+        let at = dice.time(0.0, end / 2.0);
+        acts.push((at, Act::Weather(weather(dice))));
+        acts.push((at + dice.time(60.0, end / 2.0), Act::Weather(FaultPlan::default())));
+    }
+    if dice.happens(0.6) {
+        for _ in 0..1 + dice.below(4) {
+            let after = if dice.happens(0.5) { Duration::ZERO } else { dice.time(0.1, 60.0) };
+            let (gently, both) = (dice.happens(0.4), dice.happens(0.5));
+            acts.push((dice.time(5.0, end - 60.0), Act::Restart { gently, after, both }));
+        }
+    }
+    if replicas {
+        for _ in 0..1 + dice.below(3) {
+            let (length, which) = (dice.time(1.0, 60.0), dice.below(2) as usize);
+            acts.push((dice.time(5.0, end - 60.0), Act::Freeze { which, length }));
+        }
+    }
+}
+
+fn weather(dice: &Dice) -> FaultPlan {
+    let p = |most: f64| if dice.happens(0.6) { most * dice.below(100) as f64 / 100.0 } else { 0.0 };
+    FaultPlan {
+        conflict: p(0.2),
+        too_many_requests: p(0.1),
+        error_before: p(0.15),
+        error_after: p(0.15),
+        slow: p(0.3),
+        latency: Duration::from_millis(dice.pick(&[50, 300, 1000])),
+        watch_dropped: p(0.1),
+        watch_late: p(0.4),
+        watch_forgotten: p(0.05),
+    }
+}

@@ -1,0 +1,246 @@
+//! What the API server's writes come to: the state that the laws speak of,
+//! made from nothing but those writes, in their order.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use serin::api::Canary;
+use serin::engine::Plan;
+
+pub type Labels = BTreeMap<String, String>;
+
+/// A workload, as its object says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    pub image: String,
+    /// Of the copies; people's own has none.
+    pub revision: String,
+    pub desired: u64,
+    pub existing: u64,
+    pub updated: u64,
+    pub available: u64,
+    /// The status speaks of the present spec.
+    pub current: bool,
+}
+
+impl Workload {
+    pub fn of(object: &Value) -> Self {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let template = &spec["template"];
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let daemon = object["kind"] == "DaemonSet";
+        let nowhere = !template["spec"]["nodeSelector"]["serin.dev/scale-to-zero"].is_null();
+        let current = number(&status["observedGeneration"]) >= number(&object["metadata"]["generation"]);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Self {
+            image: text(&template["spec"]["containers"][0]["image"]),
+            revision: text(&template["metadata"]["annotations"]["serin.dev/revision"]),
+            desired: match daemon {
+                true if nowhere => 0,
+                true => number(&status["desiredNumberScheduled"]).max(1),
+                false => spec["replicas"].as_u64().unwrap_or(1),
+            },
+            existing: match daemon {
+                true => number(&status["currentNumberScheduled"]) + number(&status["numberMisscheduled"]),
+                false => number(&status["replicas"]),
+            },
+            updated: number(&status[if daemon { "updatedNumberScheduled" } else { "updatedReplicas" }]),
+            available: number(&status[if daemon { "numberAvailable" } else { "availableReplicas" }]),
+            current,
+        }
+    }
+
+    /// All its pods run the present template, and this share of them is ready.
+    pub fn is_ready(&self, percent: u32) -> bool {
+        let enough = self.available * 100 >= self.desired * u64::from(percent);
+        let replaced = self.current && self.updated >= self.desired && self.existing <= self.updated;
+        replaced && enough && (self.available > 0 || self.desired == 0)
+    }
+}
+
+/// Where requests to the apex Service go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Route {
+    /// To the target's pods, in hundredths of a percent.
+    pub canary: u64,
+    /// Chosen requests go to the target's pods.
+    pub chosen: bool,
+    pub stable: Side,
+}
+
+impl Route {
+    pub fn reaches_canary(&self) -> bool {
+        self.canary > 0 || self.chosen
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    #[default]
+    Nobody,
+    Target,
+    Primary,
+    Previous,
+}
+
+/// Everything about one Canary.
+#[derive(Default)]
+pub struct Subject {
+    pub name: String,
+    pub canary: Option<Canary>,
+    /// By generation; none where it cannot be carried out.
+    pub plans: BTreeMap<i64, Option<Plan>>,
+    pub target: Past<Option<Workload>>,
+    pub primary: Past<Option<Workload>>,
+    pub previous: Past<Option<Workload>>,
+    pub split: Option<(u64, u64, bool)>,
+    pub selectors: BTreeMap<String, Labels>,
+    pub route: Past<Route>,
+    /// Requests a second to the apex Service, and to the canary alone.
+    pub rate: f64,
+    pub direct: f64,
+    pub counted: Counted,
+    /// Since when requests go to a canary without a ready pod.
+    pub void_since: Option<Duration>,
+    /// What people did that may start a release, and the releases started.
+    pub causes: u64,
+    pub promotions: BTreeMap<u64, Vec<String>>,
+    /// Images that ran as the canary of a revision while it was looked at.
+    pub analysed: BTreeMap<String, Vec<String>>,
+    /// The release that somebody last wanted promoted as it is.
+    pub waved_through: Option<u64>,
+    /// Its deletion puts back what was there.
+    pub reverts: bool,
+    /// Between releases the target's size is theirs.
+    pub scaled_by_people: bool,
+    /// Hooks that ever said no to the release under way, or yes to its end.
+    pub accused: bool,
+}
+
+/// What the canary got, and what is known of it.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// Requests, ever.
+    pub all: f64,
+    /// When a pod of it was last read.
+    pub at_reading: f64,
+    /// When the present route began.
+    pub at_route: f64,
+    /// By release and route, before the present one: how long it was in force,
+    /// and how many requests of that time were read. A route that was taken
+    /// back because it could not be recorded goes on where it was.
+    pub earlier: BTreeMap<(u64, u64, bool), (Duration, f64)>,
+}
+
+/// What something is, and what it was.
+#[derive(Default)]
+pub struct Past<T> {
+    now: T,
+    /// Until when it was what.
+    before: Vec<(Duration, T)>,
+    since: Duration,
+}
+
+impl<T: Clone + PartialEq + Default> Past<T> {
+    pub fn now(&self) -> &T {
+        &self.now
+    }
+
+    pub fn since(&self) -> Duration {
+        self.since
+    }
+
+    /// True if it is another.
+    pub fn becomes(&mut self, value: T, at: Duration) -> bool {
+        if value == self.now {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.now, value);
+        self.before.push((at, before));
+        self.since = at;
+        true
+    }
+
+    /// Was it so at any moment from then on?
+    pub fn was_since(&self, from: Duration, is_so: impl Fn(&T) -> bool) -> bool {
+        is_so(&self.now)
+            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| is_so(t))
+    }
+}
+
+impl Subject {
+    pub fn status(&self) -> Option<&serin::api::CanaryStatus> {
+        self.canary.as_ref()?.status.as_ref()
+    }
+
+    /// The plans that a decision could rest on: what the last status was
+    /// decided on, and all since.
+    pub fn possible_plans(&self) -> Vec<&Plan> {
+        let from = self.status().and_then(|status| status.observed_generation).unwrap_or(0);
+        self.plans.range(from..).filter_map(|(_, plan)| plan.as_ref()).collect()
+    }
+
+    /// The present route ends.
+    pub fn sum_up(&mut self, at: Duration) {
+        let route = *self.route.now();
+        let release = self.status().map_or(0, |status| status.releases);
+        let lasted = at.saturating_sub(self.route.since());
+        let counted = &mut self.counted;
+        let read = (counted.at_reading - counted.at_route).max(0.0);
+        let sum = counted.earlier.entry((release, route.canary, route.chosen)).or_default();
+        (sum.0, sum.1) = (sum.0 + lasted, sum.1 + read);
+        counted.at_route = counted.all;
+    }
+
+    /// How long a route was in force in this release, and how many requests to
+    /// the canary were counted meanwhile.
+    pub fn looked_at(&self, route: Route, at: Duration) -> (Duration, f64) {
+        let release = self.status().map_or(0, |status| status.releases);
+        let key = (release, route.canary, route.chosen);
+        let (lasted, read) = self.counted.earlier.get(&key).copied().unwrap_or_default();
+        if route != *self.route.now() {
+            return (lasted, read);
+        }
+        let now = (self.counted.at_reading - self.counted.at_route).max(0.0);
+        (lasted + at.saturating_sub(self.route.since()), read + now)
+    }
+
+    /// Where requests go, by what is written now.
+    pub fn find_route(&self) -> Route {
+        let side = |service: &str| match self.selectors.get(service).and_then(|labels| labels.get("app")) {
+            None => Side::Nobody,
+            Some(app) if *app == self.name => Side::Target,
+            Some(app) if app.ends_with("-previous") => Side::Previous,
+            Some(_) => Side::Primary,
+        };
+        match self.split {
+            Some((_, _, true)) => Route { canary: 0, chosen: true, stable: side(&self.name) },
+            Some((canary, rest, false)) => {
+                let canary = (canary * 10_000).checked_div(canary + rest).unwrap_or(0);
+                Route { canary, chosen: false, stable: side(&format!("{}-primary", self.name)) }
+            }
+            None => match side(&self.name) {
+                Side::Target => Route { canary: 10_000, chosen: false, stable: Side::Target },
+                stable => Route { canary: 0, chosen: false, stable },
+            },
+        }
+    }
+
+    /// Labels of the pods that each part of the traffic goes to.
+    pub fn arms(&self) -> Vec<(f64, &Labels, bool)> {
+        let of = |service: &str| self.selectors.get(service);
+        let (apex, primary, canary) =
+            (of(&self.name), of(&format!("{}-primary", self.name)), of(&format!("{}-canary", self.name)));
+        let parts = match self.split {
+            Some((_, _, true)) => [(super::flow::CHOSEN, canary), (1.0 - super::flow::CHOSEN, apex)],
+            Some((part, rest, false)) => {
+                let share = part as f64 / (part + rest).max(1) as f64;
+                [(share, canary), (1.0 - share, primary)]
+            }
+            None => [(1.0, apex), (0.0, None)],
+        };
+        let is_canary = |labels: &Labels| labels.get("app") == Some(&self.name);
+        parts.into_iter().filter_map(|(share, labels)| Some((share, labels?, is_canary(labels?)))).collect()
+    }
+}

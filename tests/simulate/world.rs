@@ -1,0 +1,479 @@
+//! The cluster of one seed: the local API server with its machines, the real
+//! controller, people, and whoever is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::StatusCode;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, ResourceExt as _};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use serin::api::Canary;
+use serin::clock::Clock;
+use serin::controller::lease::Fence;
+use serin::controller::replica::Claim;
+use serin::controller::{Controller, Options, run_replicated};
+use serin::engine::command::Verb;
+use serin::gates::annotations::{self, APPROVALS, COMMANDS};
+use serin::gates::webhook::{NoAnswer, Post, Question, Said, Webhooks};
+use serin::local::faults::FaultPlan;
+use serin::local::{Cluster, Local};
+use serin::metrics::scrape::Fetch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::line::Line;
+use super::onlooker::Onlooker;
+use super::scene::{Act, Gate, Metrics, Scene, Subject};
+
+pub struct World {
+    pub local: Local,
+    pub scene: Scene,
+    pub onlooker: Arc<Mutex<Onlooker>>,
+    _cluster: Cluster,
+    client: Client,
+    running: Vec<Running>,
+    started: u64,
+    commands: u64,
+}
+
+/// A running controller; dropped, it is as if killed.
+struct Running {
+    line: Arc<Line>,
+    stop: CancellationToken,
+    work: AbortOnDropHandle<()>,
+}
+
+impl World {
+    pub async fn new(seed: u64, scene: Scene) -> Self {
+        let clock = Clock::starting_at("2026-03-02T08:00:00Z".parse().expect("a time"));
+        let local = Local::new(serin::local::Options { clock: Some(clock), seed, ..Default::default() });
+        let onlooker = Onlooker::new(clock, scene.subjects.iter().map(|subject| subject.name));
+        let onlooker = Arc::new(Mutex::new(onlooker));
+        let seer = Arc::clone(&onlooker);
+        local.tell_of_writes(Box::new(move |write| seer.lock().see(write)));
+        let (cluster, client) = (local.start_cluster(false), local.steady_client());
+        let mut world = Self {
+            local,
+            scene,
+            onlooker,
+            _cluster: cluster,
+            client,
+            running: Vec::new(),
+            started: 0,
+            commands: 0,
+        };
+        world.set_up().await;
+        world
+    }
+
+    async fn set_up(&mut self) {
+        for definition in serin::api::crds().into_iter().chain(smi()) {
+            let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+            definitions.create(&PostParams::default(), &definition).await.expect("a definition");
+        }
+        sleep(Duration::from_secs(1)).await;
+        for on in 0..self.scene.subjects.len() {
+            let subject = &self.scene.subjects[on];
+            if subject.reads_config {
+                let config =
+                    json!({"metadata": {"name": format!("{}-config", subject.name)}, "data": {"value": "0"}});
+                self.create::<ConfigMap>(config).await;
+            }
+            if subject.has_autoscaler {
+                self.create::<HorizontalPodAutoscaler>(autoscaler(subject)).await;
+            }
+            let workload = self.workload(on);
+            let object: DynamicObject = serde_json::from_value(workload_of(subject)).expect("a workload");
+            workload.create(&PostParams::default(), &object).await.expect("a workload");
+            {
+                let mut onlooker = self.onlooker.lock();
+                let seen = onlooker.subjects.get_mut(subject.name).expect("it is known");
+                (seen.rate, seen.direct) = (subject.rate, subject.direct);
+                onlooker.person(format!("{} releases by {}", subject.name, subject.spec));
+            }
+            self.create_canary(on).await;
+        }
+        self.start();
+    }
+
+    async fn create<K>(&self, object: Value)
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::Serialize
+            + serde::de::DeserializeOwned,
+    {
+        let object: K = serde_json::from_value(object).expect("an object");
+        self.api::<K>().create(&PostParams::default(), &object).await.expect("a creation");
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    fn workload(&self, on: usize) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("apps", "v1", self.scene.subjects[on].kind);
+        Api::namespaced_with(self.client.clone(), "default", &ApiResource::from_gvk(&kind))
+    }
+
+    async fn create_canary(&self, on: usize) {
+        let subject = &self.scene.subjects[on];
+        let canary = json!({
+            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": subject.name},
+            "spec": subject.spec,
+        });
+        let canary: Canary = serde_json::from_value(canary).expect("a Canary");
+        let created = self.api::<Canary>().create(&PostParams::default(), &canary).await;
+        if let Err(error) = created {
+            self.onlooker.lock().person(format!("could not create {}: {error}", subject.name));
+        }
+    }
+
+    /// Starts the controller, or as many of two replicas as are missing.
+    pub fn start(&mut self) {
+        self.onlooker.lock().runs(true);
+        while self.running.len() < 1 + usize::from(self.scene.replicas) {
+            self.started += 1;
+            let line = Line::new(format!("replica{}", self.started), Arc::clone(&self.onlooker));
+            let fetch = Arc::new(FromFlow(Arc::clone(&self.onlooker)));
+            let webhooks = Webhooks::through(Arc::new(Receivers(Arc::clone(&self.onlooker))));
+            let options = Options {
+                namespaces: vec!["default".to_owned()],
+                webhooks: Some(webhooks),
+                ..Options::default()
+            };
+            let clock = self.local.clock();
+            let client = line.client(self.local.client(), self.scene.replicas);
+            let stop = CancellationToken::new();
+            let stopped = stop.clone();
+            let elected = self.scene.replicas;
+            let claim = Claim { namespace: "default".to_owned(), me: line.me.clone(), shards: 4 };
+            let work = tokio::spawn(async move {
+                // A service manager starts what ends over and over.
+                loop {
+                    let (client, fetch, options) = (client.clone(), fetch.clone(), options.clone());
+                    let ended = if elected {
+                        let run =
+                            run_replicated(client, clock, fetch, options, claim.clone(), stopped.clone());
+                        run.await.map_err(drop)
+                    } else {
+                        match Controller::new(client, clock, fetch, Fence::open(), options).await {
+                            Ok(controller) => {
+                                controller.run(stopped.clone().cancelled_owned()).await;
+                                Ok(())
+                            }
+                            Err(_) => Err(()),
+                        }
+                    };
+                    if ended.is_ok() || stopped.is_cancelled() {
+                        return;
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+            });
+            self.running.push(Running { line, stop, work: AbortOnDropHandle::new(work) });
+        }
+    }
+
+    pub async fn act(&mut self, act: &Act) {
+        self.onlooker.lock().person(act);
+        match act {
+            Act::Push { on, image } => self.push(*on, image).await,
+            Act::EditConfig { on, value } => {
+                let patch = json!({"data": {"value": value.to_string()}});
+                let name = format!("{}-config", self.scene.subjects[*on].name);
+                self.tell_failure(
+                    self.api::<ConfigMap>().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await,
+                );
+            }
+            Act::Edit { on, spec } => self.patch_canary(*on, json!({ "spec": spec })).await,
+            Act::Command { on, verb } => {
+                self.commands += 1;
+                let order = json!({"id": format!("c{}", self.commands), "verb": verb, "by": "ann"});
+                {
+                    let mut onlooker = self.onlooker.lock();
+                    let name = self.scene.subjects[*on].name;
+                    let subject = onlooker.subjects.get_mut(name).expect("it is known");
+                    match verb {
+                        Verb::Retry | Verb::Rollback => subject.causes += 1,
+                        Verb::Promote => {
+                            subject.waved_through = subject.status().map(|status| status.releases)
+                        }
+                        Verb::Abort | Verb::Pause | Verb::Resume => {}
+                    }
+                }
+                self.annotate(*on, COMMANDS, vec![order]).await;
+            }
+            Act::Answer { on, yes } => self.answer(*on, *yes).await,
+            Act::Delete { on } => {
+                let name = self.scene.subjects[*on].name;
+                self.tell_failure(self.api::<Canary>().delete(name, &DeleteParams::default()).await);
+            }
+            Act::Create { on } => self.create_canary(*on).await,
+            Act::Scale { on, primary, replicas } => {
+                let name = self.arm(*on, *primary);
+                if !*primary {
+                    let mut onlooker = self.onlooker.lock();
+                    let of = self.scene.subjects[*on].name;
+                    onlooker.subjects.get_mut(of).expect("it is known").scaled_by_people = true;
+                }
+                if self.scene.subjects[*on].kind == "Deployment" {
+                    let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+                    self.tell_failure(self.workload(*on).patch(&name, &PatchParams::default(), &patch).await);
+                }
+            }
+            Act::KillPods { on, primary, all } => self.kill_pods(*on, *primary, *all).await,
+            Act::Traffic { on, rate } => {
+                let mut onlooker = self.onlooker.lock();
+                onlooker.flow();
+                let name = self.scene.subjects[*on].name;
+                onlooker.subjects.get_mut(name).expect("it is known").rate = *rate;
+            }
+            Act::Metrics { on, mode } => {
+                let name = self.scene.subjects[*on].name.to_owned();
+                let mut onlooker = self.onlooker.lock();
+                onlooker.metrics.insert(name, *mode);
+                if *mode != Metrics::There {
+                    onlooker.count("metrics lost");
+                }
+            }
+            Act::Gate { on, hook, mode } => {
+                let url = format!("http://gates/{}/{hook}", self.scene.subjects[*on].name);
+                self.onlooker.lock().gates.insert(url, *mode);
+            }
+            Act::Weather(plan) => {
+                self.onlooker.lock().weather_changed(*plan == FaultPlan::default());
+                self.local.set_faults(plan.clone());
+            }
+            Act::Restart { gently, after, both } => {
+                self.onlooker.lock().runs(false);
+                let ending = if *both { self.running.len() } else { 1 };
+                for running in self.running.drain(..ending).collect::<Vec<_>>() {
+                    self.onlooker.lock().tell(format!("  {} ends", running.line.me));
+                    let me = running.line.me.clone();
+                    if *gently {
+                        running.stop.cancel();
+                        let _ = running.work.await;
+                    }
+                    self.onlooker.lock().forget(&me);
+                }
+                self.onlooker.lock().count(if *gently { "ended" } else { "killed" });
+                sleep(*after).await;
+                self.start();
+            }
+            Act::Freeze { which, length } => {
+                if let Some(running) = self.running.get(*which) {
+                    let (line, length) = (Arc::clone(&running.line), *length);
+                    self.onlooker.lock().count("frozen");
+                    tokio::spawn(async move { line.freeze(length).await });
+                }
+            }
+        }
+    }
+
+    fn arm(&self, on: usize, primary: bool) -> String {
+        let name = self.scene.subjects[on].name;
+        if primary { format!("{name}-primary") } else { name.to_owned() }
+    }
+
+    fn tell_failure<T>(&self, done: kube::Result<T>) {
+        if let Err(error) = done {
+            self.onlooker.lock().tell(format!("  (in vain: {error})"));
+        }
+    }
+
+    async fn push(&self, on: usize, image: &str) {
+        let subject = &self.scene.subjects[on];
+        let probe = match image.contains("never-ready") || image.contains("delay") {
+            true => {
+                json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 5, "failureThreshold": 1})
+            }
+            false => Value::Null,
+        };
+        let container = json!({"name": "app", "image": image, "readinessProbe": probe});
+        let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
+        let patch = Patch::Strategic(patch);
+        self.tell_failure(self.workload(on).patch(subject.name, &PatchParams::default(), &patch).await);
+    }
+
+    async fn patch_canary(&self, on: usize, patch: Value) {
+        let name = self.scene.subjects[on].name;
+        self.tell_failure(
+            self.api::<Canary>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await,
+        );
+    }
+
+    /// Adds entries to one of the two annotations that people speak through.
+    async fn annotate(&self, on: usize, annotation: &str, entries: Vec<Value>) {
+        let name = self.scene.subjects[on].name;
+        let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
+        let text = canary.annotations().get(annotation).map_or("[]", String::as_str);
+        let mut all: Vec<Value> = serde_json::from_str(text).expect("a list");
+        all.extend(entries);
+        let text = serde_json::to_string(&all).expect("JSON");
+        self.patch_canary(on, json!({"metadata": {"annotations": {annotation: text}}})).await;
+    }
+
+    pub async fn answer(&self, on: usize, yes: bool) {
+        let name = self.scene.subjects[on].name;
+        let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
+        let at = self.local.clock().now();
+        let entry = |question: serin::engine::action::Question| {
+            let mut entry = json!({
+                "release": question.release, "gate": question.gate, "answer": if yes { "yes" } else { "no" },
+                "by": "ann", "at": at,
+            });
+            if let Some(kind) = question.kind {
+                entry["type"] = json!(kind);
+            }
+            if let serin::engine::action::Moment::Step(step) = question.moment {
+                entry["step"] = json!(step);
+            }
+            entry
+        };
+        let entries: Vec<_> = annotations::waiting(&canary).into_iter().map(entry).collect();
+        if !entries.is_empty() {
+            self.annotate(on, APPROVALS, entries).await;
+        }
+    }
+
+    pub async fn resume(&mut self, on: usize) {
+        self.act(&Act::Command { on, verb: Verb::Resume }).await;
+    }
+
+    async fn kill_pods(&self, on: usize, primary: bool, all: bool) {
+        let labels = ListParams::default().labels(&format!("app={}", self.arm(on, primary)));
+        let pods: Api<Pod> = self.api();
+        let found = pods.list(&labels).await.expect("a list").items;
+        for pod in found.iter().take(if all { usize::MAX } else { 1 }) {
+            let delete = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            self.tell_failure(pods.delete(&pod.name_any(), &delete).await);
+        }
+    }
+}
+
+/// Reads the pods of the flow.
+struct FromFlow(Arc<Mutex<Onlooker>>);
+
+#[async_trait]
+impl Fetch for FromFlow {
+    async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
+        let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
+        let read = self.0.lock().read(uri.host().unwrap_or_default());
+        match read {
+            None => Err("connection refused".to_owned()),
+            Some((_, Metrics::Gone)) => Err("connection refused".to_owned()),
+            Some((_, Metrics::Hang)) => std::future::pending().await,
+            Some((text, Metrics::There | Metrics::Garbage)) => Ok(text.into()),
+        }
+    }
+}
+
+/// The receivers of webhooks.
+struct Receivers(Arc<Mutex<Onlooker>>);
+
+#[async_trait]
+impl Post for Receivers {
+    async fn post(&self, question: &Question) -> Result<Said, NoAnswer> {
+        let stops = question.url.ends_with("/stop");
+        let usual = if stops { Gate::No } else { Gate::Yes };
+        let mode = {
+            let mut onlooker = self.0.lock();
+            let mode = onlooker.gates.get(&question.url).copied().unwrap_or(usual);
+            let of = question.url.split('/').nth(3).unwrap_or_default().to_owned();
+            onlooker.tell(format!("    {} is asked: {mode:?}", question.url));
+            onlooker.count(match mode {
+                Gate::Dead => "gate dead",
+                Gate::Slow(_) => "gate slow",
+                Gate::No => "gate says no",
+                Gate::Yes => "gate says yes",
+            });
+            if let Some(subject) = onlooker.subjects.get_mut(&of)
+                && (mode == Gate::No) != stops
+            {
+                subject.accused = true;
+            }
+            mode
+        };
+        let answer = async {
+            match mode {
+                Gate::Yes => StatusCode::OK,
+                Gate::No => StatusCode::FORBIDDEN,
+                Gate::Slow(time) => {
+                    sleep(time).await;
+                    if stops { StatusCode::FORBIDDEN } else { StatusCode::OK }
+                }
+                Gate::Dead => std::future::pending().await,
+            }
+        };
+        let status = timeout(question.timeout, answer).await.map_err(|_| NoAnswer::TimedOut)?;
+        Ok(Said { status, text: Vec::new() })
+    }
+}
+
+fn workload_of(subject: &Subject) -> Value {
+    let mut container =
+        json!({"name": "app", "image": format!("{}:v1", subject.name), "ports": [{"containerPort": 8080}]});
+    if subject.reads_config {
+        container["envFrom"] = json!([{"configMapRef": {"name": format!("{}-config", subject.name)}}]);
+    }
+    let labels = json!({"app": subject.name});
+    let mut workload = json!({
+        "apiVersion": "apps/v1", "kind": subject.kind, "metadata": {"name": subject.name},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}},
+        },
+    });
+    if subject.kind == "Deployment" {
+        workload["spec"]["replicas"] = json!(subject.replicas);
+    }
+    workload
+}
+
+fn autoscaler(subject: &Subject) -> Value {
+    json!({
+        "metadata": {"name": subject.name},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": subject.name},
+            "minReplicas": 1, "maxReplicas": 5,
+        },
+    })
+}
+
+/// TrafficSplits, and HTTPRouteGroups for those that choose requests.
+fn smi() -> Vec<CustomResourceDefinition> {
+    let definition = |group: &str, kind: &str, plural: &str, versions: &[&str]| {
+        let version = |(at, version): (usize, &&str)| {
+            json!({
+                "name": version, "served": true, "storage": at == 0,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            })
+        };
+        let versions: Vec<_> = versions.iter().enumerate().map(version).collect();
+        let names = json!({"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase()});
+        serde_json::from_value(json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.{group}")},
+            "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": versions},
+        }))
+        .expect("a definition")
+    };
+    vec![
+        definition("split.smi-spec.io", "TrafficSplit", "trafficsplits", &["v1alpha2", "v1alpha3"]),
+        definition("specs.smi-spec.io", "HTTPRouteGroup", "httproutegroups", &["v1alpha3"]),
+    ]
+}
