@@ -352,11 +352,14 @@ fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, cana
     }
 }
 
+/// What is not kept of an object, and when two of its versions are the same.
+type Reading<K> = (fn(&mut K), fn(&K, &K) -> bool);
+
 /// Keeps a table as a watch says, and tells of every change that `is_same` does
 /// not find to be none.
 fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
     events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    (trim, is_same): (fn(&mut K), fn(&K, &K) -> bool),
+    (trim, is_same): Reading<K>,
     scope: Option<String>,
     table: Arc<Table<K>>,
     sync: Sync,
