@@ -244,14 +244,14 @@ impl Onlooker {
             "trafficsplits.split.smi-spec.io" => self.see_split(&name, write.after),
             "services" => self.see_service(&name, write.after),
             "pods" => self.see_pod(&name, write.after),
-            "leases.coordination.k8s.io" if name.starts_with("replica") => {
-                if write.before.is_none() || write.after.is_none() {
-                    let what = match write.after {
-                        Some(_) => self.members.insert(name.clone()).then_some("joins"),
-                        None => self.members.remove(&name).then_some("is gone"),
-                    };
-                    self.tell(format!("  {name} {}", what.unwrap_or_default()));
-                }
+            "leases.coordination.k8s.io"
+                if name.starts_with("replica") && write.before.is_some() != write.after.is_some() =>
+            {
+                let what = match write.after {
+                    Some(_) => self.members.insert(name.clone()).then_some("joins"),
+                    None => self.members.remove(&name).then_some("is gone"),
+                };
+                self.tell(format!("  {name} {}", what.unwrap_or_default()));
             }
             "configmaps" => self.see_config(&name, write),
             "events" if write.before.is_none() && object["involvedObject"]["kind"] == "Canary" => {
