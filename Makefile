@@ -16,7 +16,7 @@ testbed: ## Bring the real servers that the tests run against (cached by version
 	testbed/setup
 
 simulate: ## Two thousand seeds of virtual days with faults; SEED=n runs one again and tells its history
-	SEEDS=2000 cargo test --locked --profile simulate --test simulate every_seed -- --nocapture
+	SEEDS=$(or $(SEEDS),2000) cargo test --locked --profile simulate --test simulate every_seed -- --nocapture
 
 bench: ## What a decision and a look of the judge cost
 	cargo bench --locked --bench decide --bench judge

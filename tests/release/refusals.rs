@@ -34,8 +34,8 @@ async fn nothing_is_touched(world: &World) {
 }
 
 pub async fn a_mesh_that_is_not_supported(world: World) {
-    let words = "spec.provider istio is not supported; set one of kubernetes, linkerd";
-    is_refused(world, json!({"provider": "istio"}), words, json!({"provider": "smi:v1alpha2"})).await;
+    let words = "spec.provider gloo is not supported; set one of kubernetes, istio, gatewayapi:v1";
+    is_refused(world, json!({"provider": "gloo"}), words, json!({"provider": "smi:v1alpha2"})).await;
 }
 
 pub async fn delegation(world: World) {

@@ -2,8 +2,8 @@
 //! with virtual time, people who do as they please, and trouble from a seed. The invariants
 //! are checked at every write; in the end everything must come to rest.
 //!
-//! `make simulate` runs two thousand seeds, `cargo test` two hundred; `make
-//! simulate SEED=n` runs one again and tells its history.
+//! `make simulate` runs two thousand seeds, `make simulate SEEDS=200` fewer;
+//! `make simulate SEED=n` runs one again and tells its history.
 
 mod flow;
 mod laws;
