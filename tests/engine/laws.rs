@@ -244,8 +244,11 @@ impl Laws<'_> {
                     || !primary.are_ready(self.plan.primary_ready_percent);
                 let asked = self.before.canary_weight;
                 let wanted = match &self.before.step {
+                    // An edit may have taken the step away.
                     Some(step) => {
-                        Split { canary: asked, ..self.plan.steps[step.index as usize].split.clone() }
+                        let planned = self.plan.steps.get(step.index as usize);
+                        let planned = planned.map_or_else(Split::home, |step| step.split.clone());
+                        Split { canary: asked, ..planned }
                     }
                     None => Split::home(),
                 };
