@@ -57,8 +57,8 @@ pub async fn act(
     seen: &Seen,
     decision: &Decision,
 ) -> Result<(), Error> {
-    let (client, workload) = (&shared.client, &understood.workload);
-    let name = CanaryName::of(&understood.canary);
+    let (name, workload) = (CanaryName::of(&understood.canary), &understood.workload);
+    let client = &shared.fence.guard(&shared.client, &name);
     for upkeep in &seen.upkeep {
         shared.fence.check(&name)?;
         workload.keep_up(client, upkeep).await?;

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use kube::Client;
 use tokio::{
     sync::{mpsc, watch},
     time::Instant,
@@ -107,6 +108,25 @@ impl Fence {
         }
     }
 
+    /// A client that sends no write for a Canary once the fence is closed, in
+    /// whatever work of several requests the process stood still.
+    pub fn guard(&self, client: &Client, canary: &CanaryName) -> Client {
+        if self.0.is_none() {
+            return client.clone();
+        }
+        let (fence, canary, inner) = (self.clone(), canary.clone(), client.clone());
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let reads = request.method() == http::Method::GET;
+            let allowed = if reads { Ok(()) } else { fence.check(&canary) };
+            let inner = inner.clone();
+            async move {
+                allowed.map_err(tower::BoxError::from)?;
+                inner.send(request).await.map_err(tower::BoxError::from)
+            }
+        });
+        Client::new(service, client.default_namespace())
+    }
+
     pub fn shard_of(&self, canary: &CanaryName) -> usize {
         self.0.as_ref().map_or(0, |shared| shard_of(canary, shared.tenure.borrow().shards.len()))
     }
@@ -189,5 +209,26 @@ mod tests {
         assert_eq!(fence.check(&named("web")), Err(Fenced));
         keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::None] });
         assert_eq!(fence.check(&named("web")), Err(Fenced));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_stood_still_reads_but_does_not_write() {
+        let local = crate::local::Local::new(Default::default());
+        let canary = CanaryName { namespace: "default".to_owned(), name: "web".to_owned() };
+        let (fence, keeper) = Fence::kept(1);
+        let guarded = fence.guard(&local.client(), &canary);
+        let api: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::default_namespaced(guarded);
+        let config = |name: &str| {
+            let metadata = kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+            k8s_openapi::api::core::v1::ConfigMap { metadata, ..Default::default() }
+        };
+        let until = Some(Instant::now() + MARGIN);
+        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::Kept { term: 1 }] });
+        api.create(&Default::default(), &config("a")).await.unwrap();
+        tokio::time::sleep(LENGTH).await;
+        let refused = api.create(&Default::default(), &config("b")).await.unwrap_err();
+        assert!(refused.to_string().contains(&Fenced.to_string()), "{refused}");
+        let names: Vec<_> = api.list(&Default::default()).await.unwrap().items;
+        assert_eq!(names.len(), 1);
     }
 }

@@ -92,13 +92,14 @@ impl Workload {
         let current = status.observed_generation >= workload.metadata.generation.unwrap_or_default();
         let known = |count: u32| if current { count } else { 0 };
         let older = status.replicas.saturating_sub(status.updated_replicas);
+        let desired = workload.replicas().unwrap_or(1);
         match self.kind {
             TargetKind::Deployment => Pods {
-                desired: workload.replicas().unwrap_or(1),
+                desired,
                 existing: status.replicas,
-                // An older pod that is still there has not been replaced, whatever
-                // stands beside it; its readiness must not pass for theirs.
-                updated: known(status.updated_replicas.saturating_sub(older)),
+                // An older pod that is still there has not been replaced, however
+                // many stand beside it; its readiness must not pass for theirs.
+                updated: known(status.updated_replicas.min(desired).saturating_sub(older)),
                 ready: status.available_replicas,
             },
             TargetKind::DaemonSet => Pods {

@@ -58,7 +58,10 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
         slack.iter().find(said).unwrap_or_else(|| panic!("nobody said {sentence:?}: {slack:#?}"))
     };
     let begin = about("New revision ");
-    assert_eq!(parts(begin), ("good", format!("web.{}: Progressing", world.namespace).as_str()));
+    // It waits if pods of the target, which was just emptied, are still going.
+    let titles = ["Progressing", "Waiting"].map(|phase| format!("web.{}: {phase}", world.namespace));
+    let (colour, title) = parts(begin);
+    assert!(colour == "good" && titles.iter().any(|one| one == title), "{begin:#}");
     assert!(blocks(begin).contains("`░░░░░░░░░░░░░░░░░░░░ 0 %`"), "{begin:#}");
     let step = about("Step 1 of 2");
     assert!(blocks(step).contains("`████░░░░░░░░░░░░░░░░ 20 %`   step 1/2"), "{step:#}");

@@ -54,6 +54,12 @@ fn old_pods_that_are_ready_do_not_pass_for_new_ones() {
     object["status"] = json!({ "replicas": 4, "updatedReplicas": 2, "availableReplicas": 2 });
     assert!(!pods(&web, object.clone()).are_ready(100));
     object["status"] = json!({ "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2 });
+    assert!(pods(&web, object.clone()).are_ready(100));
+    // Scaled down in the middle of it: one is wanted, and the old one is ready.
+    object["spec"]["replicas"] = 1.into();
+    object["status"] = json!({ "replicas": 3, "updatedReplicas": 2, "availableReplicas": 1 });
+    assert!(!pods(&web, object.clone()).are_ready(100));
+    object["status"] = json!({ "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2 });
     assert!(pods(&web, object).are_ready(100));
 }
 
