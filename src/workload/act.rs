@@ -150,9 +150,9 @@ impl Workload {
                 return Err(Error::PrimaryMoved { kind: kind.name(), name, wanted, found });
             }
             let previous = self.previous(&primary, present.as_ref())?;
-            let kept = match present {
+            let kept = match &present {
                 None => self.create(client, &previous).await?,
-                Some(_) => self.replace(client, &previous).await?,
+                Some(present) => self.change(client, present, &previous).await?,
             };
             if kept {
                 return Ok(());
@@ -218,7 +218,7 @@ impl Workload {
                     other => other,
                 };
             };
-            if self.replace(client, &restored).await? {
+            if self.change(client, &primary, &restored).await? {
                 return Ok(());
             }
         }
@@ -355,17 +355,6 @@ impl Workload {
             Err(error) if code(&error) == Some(409) => Ok(false),
             other => {
                 other.map(|_| true).map_err(Error::api(format!("create {}", named(self.kind(), object))))
-            }
-        }
-    }
-
-    /// True unless somebody else wrote since the object was read.
-    async fn replace(&self, client: &Client, object: &DynamicObject) -> Result<bool, Error> {
-        let replace = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        match api(client, &self.namespace, self.kind()).replace(&object.name_any(), &replace, object).await {
-            Err(error) if code(&error) == Some(409) => Ok(false),
-            other => {
-                other.map(|_| true).map_err(Error::api(format!("replace {}", named(self.kind(), object))))
             }
         }
     }

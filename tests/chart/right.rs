@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::chart::Manifests;
 
 /// Rights that no request shows to be used, and why they are needed.
-const UNSEEN: [(&str, &str, &str); 5] = [
+const UNSEEN: [(&str, &str, &str); 3] = [
     // Asked for by the API server itself when an object is written whose owner
     // reference blocks the Canary's deletion.
     ("serin.dev", "canaries/finalizers", "update"),
@@ -15,9 +15,6 @@ const UNSEEN: [(&str, &str, &str); 5] = [
     // refuses.
     ("serin.dev", "canaries", "get"),
     ("serin.dev", "canaries/status", "patch"),
-    // For a primary that is given back what it ran before its promotion.
-    ("", "services", "update"),
-    ("apps", "daemonsets", "update"),
 ];
 
 /// One verb on one resource, in one namespace or in all.
