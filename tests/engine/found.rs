@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serin::api::canary::Phase;
 
-use crate::world::{Health, World, canary};
+use serin::engine::decide;
+
+use crate::world::{Health, World, canary, canary_with, pods};
 
 #[test]
 fn a_step_is_not_judged_by_a_look_that_passed_at_the_moment_it_began() {
@@ -29,4 +31,18 @@ fn nor_is_a_second_look_by_the_first() {
     world.health = Health::Quiet;
     world.run_for(Duration::from_secs(70));
     assert_eq!((world.split.canary.percent(), world.status.iterations), (10.0, 1));
+}
+
+#[test]
+fn nothing_is_promoted_before_its_release_is_on_record() {
+    let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
+    world.target.pods = pods(3);
+    world.push("v1-b");
+    for _ in 0..3 {
+        let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+        decision.actions.iter().for_each(|action| world.perform(action));
+    }
+    assert!(world.promotions.is_empty(), "the status could never be written");
+    world.run();
+    assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
 }
