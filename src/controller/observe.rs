@@ -105,7 +105,8 @@ pub async fn observe(
         answers,
         measured,
         commands: annotations::commands(canary),
-        // Counted when it is decided.
+        // Filled in when it is decided.
+        recorded: 0,
         other_releases: 0,
         release_cap: None,
     };

@@ -57,6 +57,7 @@
 //!   resourceVersion, and never decides on a status older than it recorded. If
 //!   its actions have changed what is seen it may decide again, on the status
 //!   that it has not recorded yet, and record only that ([`Decision::follow`]).
+//!   [`Observed::recorded`] says what is on record even so.
 //! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
 //!   again. Answers are handed in until they are no longer asked for; keeping
 //!   them longer, or losing them, is harmless.

@@ -26,8 +26,6 @@ pub(super) struct Pass<'a> {
     pub seen: &'a Observed,
     pub now: Timestamp,
     pub status: CanaryStatus,
-    /// How many releases are on record.
-    pub recorded: u64,
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
     /// What happened, in order.
@@ -78,7 +76,6 @@ impl<'a> Pass<'a> {
             seen,
             now,
             status: status.clone(),
-            recorded: status.releases,
             actions: Vec::new(),
             wake: None,
             said: Vec::new(),

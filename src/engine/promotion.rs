@@ -17,8 +17,8 @@ use crate::api::{
     canary::{Phase, status::Outcome},
 };
 
-/// A release that began in this pass is on record by then.
-const RECORDED: Duration = Duration::from_millis(100);
+/// What was decided is on record by then.
+const SOON: Duration = Duration::from_millis(100);
 
 impl Pass<'_> {
     /// Copies exactly the analysed revision to the primary and waits until the
@@ -31,10 +31,10 @@ impl Pass<'_> {
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
-        if self.status.releases != self.recorded {
+        if self.status.releases > self.seen.recorded {
             // Whoever comes after a crash must know whose revision this is, or
             // takes it for a mistake and gives the primary back what it ran.
-            self.wake_at(after(self.now, RECORDED), WakeReason::CheckAgain);
+            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
             return self.hold(Reason::Promoting { revision: target.revision.clone() }, Clock::Stands);
         }
         if !self.canary_is_ready() {

@@ -41,8 +41,25 @@ fn nothing_is_promoted_before_its_release_is_on_record() {
     for _ in 0..3 {
         let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
         decision.actions.iter().for_each(|action| world.perform(action));
+        world.status = decision.status;
     }
     assert!(world.promotions.is_empty(), "the status could never be written");
+    world.recorded = world.status.releases;
     world.run();
     assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
+}
+
+#[test]
+fn steps_that_begin_again_have_the_whole_deadline() {
+    let mut world = World::releasing(&canary("interval: 1m, stepWeights: [20, 40]"));
+    world.router_obeys = false;
+    world.run_until(|world| world.status.step.is_some());
+    world.step();
+    world.router_obeys = true;
+    world.step();
+    // Nobody looked for as long as the deadline is.
+    world.pass_time(Duration::from_secs(600));
+    world.plan = World::new(&canary("interval: 1m, stepWeights: [30, 60]")).plan;
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
 }

@@ -64,6 +64,8 @@ pub struct World {
     pub answers: Vec<Answer>,
     pub measured: Option<Measured>,
     pub commands: Vec<Command>,
+    /// Releases on record.
+    pub recorded: u64,
     pub other_releases: u32,
     pub release_cap: Option<u32>,
 
@@ -120,6 +122,7 @@ impl World {
             answers: Vec::new(),
             measured: None,
             commands: Vec::new(),
+            recorded: 0,
             other_releases: 0,
             release_cap: None,
             journal: Vec::new(),
@@ -178,6 +181,7 @@ impl World {
             answers: self.answers.clone(),
             measured: self.measured.clone(),
             commands: self.commands.clone(),
+            recorded: self.recorded,
             other_releases: self.other_releases,
             release_cap: self.release_cap,
         }
@@ -201,6 +205,7 @@ impl World {
 
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
+        self.recorded = self.status.releases;
         self.wake = decision.wake.map(|(at, _)| at);
     }
 
