@@ -6,11 +6,12 @@
 //! *when* to look. So an idle cluster costs its open watches and no request.
 
 use std::fmt::Debug;
+use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{self, BoxStream, FuturesUnordered, SelectAll};
+use futures::stream::{self, BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 use kube::core::Selector;
@@ -109,7 +110,7 @@ where
     watcher(api, watcher::Config::default()).backoff(WatchBackoff::default()).filter_map(move |event| {
         let event =
             event.inspect_err(|error| tracing::debug!(url, %error, "a watch broke; it starts again")).ok();
-        std::future::ready(event)
+        ready(event)
     })
 }
 
@@ -205,9 +206,10 @@ fn in_order<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRe
 /// changes.
 pub type Outcome = Result<Option<Duration>, Error>;
 
-/// Runs until dropped. A failed object is tried again, later each time; the others
-/// do not wait for it. All is done in the order in which it came, so that
-/// simulations replay: kube's own runner keeps none.
+/// Runs until dropped. A failed object is tried again, later each time; the
+/// others do not wait for it. One at a time, in the order in which they were
+/// woken: a set that shrinks does so before one that grows in its place, and
+/// simulations replay. kube's own runner keeps no order.
 pub async fn run<K, Work>(
     controller: Controller<K>,
     context: Arc<Context>,
@@ -217,35 +219,33 @@ pub async fn run<K, Work>(
     Work: Future<Output = Outcome> + Send + 'static,
 {
     let Controller { store, mut wakes } = controller;
-    let (mut agenda, mut work) = (Agenda::<(Option<String>, String)>::default(), FuturesUnordered::new());
+    let mut agenda = Agenda::<(Option<String>, String)>::default();
     // Until the first list has come an object cannot be found.
     let (mut listed, mut is_listed) = (pin!(store.wait_until_ready()), false);
     loop {
-        while let Some(name) = is_listed.then(|| agenda.start()).flatten() {
-            let mut object = ObjectRef::new(&name.1);
-            object.namespace.clone_from(&name.0);
-            let outcome = store.get(&object).map(|object| reconcile(object, context.clone()));
-            work.push(async move {
-                match outcome {
-                    Some(outcome) => (name, outcome.await),
-                    None => (name, Ok(None)),
-                }
-            });
-        }
         let alarm = agenda.next_alarm();
         tokio::select! {
             biased;
-            Some((name, outcome)) = work.next() => match outcome {
-                Ok(again) => agenda.done(name, again.map(|after| Instant::now() + after)),
-                Err(error) => {
-                    tracing::debug!(kind = %K::kind(&()), ?name, %error, "will try again");
-                    agenda.failed(name, Instant::now(), backoff);
-                }
-            },
             Some(ObjectRef { namespace, name, .. }) = wakes.next() => agenda.wake((namespace, name)),
             _ = &mut listed, if !is_listed => is_listed = true,
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
                 agenda.ring(Instant::now());
+            }
+            () = ready(()), if is_listed && agenda.waiting() > 0 => {
+                let Some(name) = agenda.start() else { continue };
+                let mut object = ObjectRef::new(&name.1);
+                object.namespace.clone_from(&name.0);
+                let outcome = match store.get(&object) {
+                    Some(object) => reconcile(object, context.clone()).await,
+                    None => Ok(None),
+                };
+                match outcome {
+                    Ok(again) => agenda.done(name, again.map(|after| Instant::now() + after)),
+                    Err(error) => {
+                        tracing::debug!(%object, %error, "will try again");
+                        agenda.failed(name, Instant::now(), backoff);
+                    }
+                }
             }
             else => return,
         }
