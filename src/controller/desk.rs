@@ -23,10 +23,15 @@ pub struct Desk {
     pub inbox: Mutex<Inbox>,
     /// How the pods were told apart when the target was last seen.
     pub arms: Mutex<Option<Arms>>,
-    written: Mutex<Option<Written>>,
+    /// What was surely written last, then what may have been since.
+    written: Mutex<Vec<Written>>,
 }
 
-/// The API keeps whole seconds; between two looks a second is a long time.
+/// So many writes of unknown outcome are remembered.
+const UNSURE: usize = 8;
+
+/// The API keeps whole seconds; between two looks a second is a long time, and
+/// what was counted in it would be counted twice.
 struct Written {
     told: CanaryStatus,
     exact: CanaryStatus,
@@ -40,12 +45,24 @@ impl Desk {
     /// The status as it was decided, if what the API tells is what was written.
     pub fn exact_status(&self, told: &CanaryStatus) -> CanaryStatus {
         let written = self.written.lock();
-        let exact = written.as_ref().filter(|written| written.told == *told);
+        let exact = written.iter().find(|written| written.told == *told);
         exact.map_or(told, |written| &written.exact).clone()
     }
 
     pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
-        *self.written.lock() = Some(Written { told, exact });
+        *self.written.lock() = vec![Written { told, exact }];
+    }
+
+    /// Is being written. Whether it was may never be said, but told it will be
+    /// as the API keeps it.
+    pub fn writes_status(&self, exact: &CanaryStatus) {
+        let told = serde_json::to_value(exact).and_then(serde_json::from_value);
+        let Ok(told) = told else { return };
+        let mut written = self.written.lock();
+        if written.len() > UNSURE {
+            written.remove(1);
+        }
+        written.push(Written { told, exact: exact.clone() });
     }
 }
 
@@ -104,5 +121,32 @@ impl Inbox {
         self.answers.retain(|answer| answer.question.release >= release);
         self.measured.take_if(|measured| measured.look.release < release);
         (self.answers.clone(), self.measured.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn changed(millisecond: i64) -> CanaryStatus {
+        let at = Timestamp::from_millisecond(millisecond).unwrap();
+        CanaryStatus { last_transition_time: Some(Time(at)), ..CanaryStatus::default() }
+    }
+
+    #[test]
+    fn a_status_is_exact_whether_or_not_its_write_was_answered() {
+        let desk = Desk::default();
+        desk.wrote_status(changed(1_200), changed(1_000));
+        for millisecond in 1..20 {
+            desk.writes_status(&changed(2_000 + 1_000 * millisecond + millisecond));
+        }
+        assert_eq!(desk.exact_status(&changed(1_000)), changed(1_200), "none was done");
+        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_019), "the last one was");
+        assert_eq!(desk.exact_status(&changed(3_000)), changed(3_000), "what is too long ago is forgotten");
+        desk.wrote_status(changed(30_500), changed(30_000));
+        assert_eq!(desk.exact_status(&changed(30_000)), changed(30_500));
+        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_000));
     }
 }

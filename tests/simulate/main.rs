@@ -86,7 +86,7 @@ const LEAST: [(&str, u64); 16] = [
     ("promoted", 100),
     ("rolled back", 50),
     ("superseded", 20),
-    ("aborted", 3),
+    ("aborted", 2),
     ("killed", 20),
     ("ended", 20),
     ("frozen", 10),
