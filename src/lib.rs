@@ -17,6 +17,7 @@
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
 //! | `agenda`, [`clock`], [`tls`] | who is next, the time, whose cryptography; one file each | nobody          |
+//! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
@@ -24,6 +25,8 @@
 mod agenda;
 pub mod analysis;
 pub mod api;
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod cli;
 pub mod clock;
 pub mod controller;
