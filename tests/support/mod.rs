@@ -175,6 +175,8 @@ pub enum Part {
     Istio,
     AppMesh,
     Helm,
+    Istiod,
+    Envoy,
 }
 
 impl std::fmt::Display for Part {
@@ -191,6 +193,8 @@ impl std::fmt::Display for Part {
             Part::Istio => "istio",
             Part::AppMesh => "app-mesh",
             Part::Helm => "helm",
+            Part::Istiod => "istiod",
+            Part::Envoy => "envoy",
         })
     }
 }
@@ -216,6 +220,8 @@ impl Part {
             Part::Istio => (include_str!("../../testbed/versions"), "istio"),
             Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
             Part::Helm => (include_str!("../../testbed/versions"), "helm"),
+            Part::Istiod => (include_str!("../../testbed/istiod/go.mod"), "istio.io/istio"),
+            Part::Envoy => (include_str!("../../testbed/versions"), "envoy"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require ").split_whitespace())
