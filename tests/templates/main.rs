@@ -63,10 +63,34 @@ async fn every_template_can_be_applied_and_answers_what_was_recorded() {
     };
     let mut wrong = Vec::new();
     for figures in FIGURES {
-        let template = Asked { figures, spec: &applied[figures.template], oracle: &oracle };
-        wrong.extend(template.check(&recordings[system(&written[figures.template])]).await);
+        let recording = &recordings[system(&written[figures.template])];
+        let template = Asked { figures, by: By::Template(&applied[figures.template]), oracle: &oracle };
+        wrong.extend(template.check(recording).await);
+        if let Some((mesh, name)) = built_in(figures.template) {
+            let built_in = Asked { figures, by: By::BuiltIn(mesh, name), oracle: &oracle };
+            wrong.extend(built_in.check(recording).await);
+        }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The built-in metric that says the same as a template.
+fn built_in(template: &str) -> Option<(Provider, &'static str)> {
+    let (mesh, name) = match template.strip_suffix("-success-rate") {
+        Some(mesh) => (mesh, "request-success-rate"),
+        None => (template.strip_suffix("-latency")?, "request-duration"),
+    };
+    let mesh = match mesh {
+        "istio" => Provider::Istio,
+        "linkerd" => Provider::Linkerd,
+        "app-mesh" => Provider::AppMesh,
+        "contour" => Provider::Contour,
+        "ingress-nginx" => Provider::Nginx,
+        "traefik" => Provider::Traefik,
+        _ => return None,
+    };
+    // What it says in one number about durations is their mean.
+    (mesh != Provider::Nginx || name == "request-success-rate").then_some((mesh, name))
 }
 
 /// Every template in the folder and the file that it is in.
@@ -128,11 +152,17 @@ struct Oracle {
     address: String,
 }
 
-/// One template, and what it should be answered.
+/// One metric, and what it should be answered.
 struct Asked<'a> {
     figures: &'a Figures,
-    spec: &'a AnalysisTemplateSpec,
+    by: By<'a>,
     oracle: &'a Oracle,
+}
+
+/// Where its queries are from.
+enum By<'a> {
+    Template(&'a AnalysisTemplateSpec),
+    BuiltIn(Provider, &'static str),
 }
 
 impl Asked<'_> {
@@ -140,7 +170,7 @@ impl Asked<'_> {
     async fn check(&self, recording: &Recording) -> Vec<String> {
         let Figures { of, down, variables, values, counted, .. } = self.figures;
         let mut wrong = Vec::new();
-        for (variable, value) in *values {
+        for (variable, value) in self.values(values) {
             let variables = [*variables, variable.as_slice()].concat();
             let measured = self.measure(of, &variables, JudgeType::Threshold).await;
             // Rates of floats: the last digits are noise.
@@ -161,7 +191,9 @@ impl Asked<'_> {
                 Some(Measurement::Histogram(Arms { canary: arm("canary"), primary: arm("primary") }))
             }
         };
-        assert_eq!(expected.is_some(), self.spec.counts.is_some() || self.spec.histogram.is_some());
+        if let By::Template(spec) = self.by {
+            assert_eq!(expected.is_some(), spec.counts.is_some() || spec.histogram.is_some());
+        }
         if let Some(expected) = expected {
             let measured = self.measure(of, variables, JudgeType::Sequential).await;
             if measured != expected {
@@ -177,11 +209,25 @@ impl Asked<'_> {
         wrong
     }
 
+    /// A metric that is built in takes no variables.
+    fn values<T>(
+        &self,
+        values: &'static [(Option<T>, f64)],
+    ) -> impl Iterator<Item = &'static (Option<T>, f64)> {
+        let takes_variables = matches!(self.by, By::Template(_));
+        values.iter().filter(move |(variable, _)| takes_variables || variable.is_none())
+    }
+
     async fn measure(&self, of: &str, variables: &[(&str, &str)], judge: JudgeType) -> Measurement {
-        let (name, variables) =
-            (self.figures.template, variables.iter().copied().collect::<BTreeMap<_, _>>());
+        let template = self.figures.template;
+        let (name, spec, mesh) = match self.by {
+            By::Template(spec) => (template, Some(spec), Provider::Kubernetes),
+            By::BuiltIn(mesh, name) => (name, None, mesh),
+        };
+        let variables: BTreeMap<_, _> = variables.iter().copied().collect();
         let metric = json!({
-            "name": name, "interval": "5m", "templateRef": {"name": name}, "templateVariables": variables,
+            "name": name, "interval": "5m", "templateVariables": variables,
+            "templateRef": spec.map(|_| json!({"name": template})),
         });
         let metric: Metric = serde_json::from_value(metric).expect("a metric");
         let canary: Canary = serde_json::from_value(json!({
@@ -193,14 +239,10 @@ impl Asked<'_> {
             },
         }))
         .expect("a Canary");
-        let subject = Subject {
-            canary: &canary,
-            mesh: Provider::Kubernetes,
-            metrics_server: Some(&self.oracle.address),
-        };
-        let template = Template { name, namespace: "shop", spec: self.spec };
+        let subject = Subject { canary: &canary, mesh, metrics_server: Some(&self.oracle.address) };
+        let spec = spec.map(|spec| Template { name: template, namespace: "shop", spec });
         let ask =
-            Ask::new(&subject, &metric, Some(&template), judge).unwrap_or_else(|refusal| panic!("{refusal}"));
+            Ask::new(&subject, &metric, spec.as_ref(), judge).unwrap_or_else(|refusal| panic!("{refusal}"));
         for (text, raw) in texts(&ask.query) {
             let parsed = parse(text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
             let selector = matches!(parsed, Expr::VectorSelector(_));
@@ -213,7 +255,11 @@ impl Asked<'_> {
     }
 
     fn blame(&self, what: &str, expected: &dyn std::fmt::Debug, measured: &Measurement) -> String {
-        format!("{} {what}: {expected:?} was recorded, {measured:?} measured", self.figures.template)
+        let by = match self.by {
+            By::Template(_) => "",
+            By::BuiltIn(..) => "what is built in like ",
+        };
+        format!("{by}{} {what}: {expected:?} was recorded, {measured:?} measured", self.figures.template)
     }
 }
 

@@ -5,6 +5,7 @@
 //! in sections: `[canary]`, `[primary]`, and others for what belongs to
 //! neither.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,21 +56,21 @@ impl Recording {
         Recording(series)
     }
 
-    /// The one histogram in a section: what each bucket, in seconds, grows by
+    /// The histograms in a section: what each bucket, in seconds, grows by
     /// within the window.
     pub fn buckets(&self, section: &str) -> Vec<(f64, u64)> {
         let steps = (WINDOW.as_secs() / EVERY.as_secs()) as f64;
-        let buckets =
-            self.0.iter().filter(|series| series.section == section && series.name.ends_with("_bucket"));
-        buckets
-            .map(|series| {
-                let le = series.labels.iter().find(|(label, _)| label == "le");
-                let bound: f64 = le.expect("a bucket has a bound").1.parse().expect("a number");
-                let in_seconds = series.name.contains("_seconds_");
-                let Course::Grows(by) = series.course else { panic!("buckets grow") };
-                (if in_seconds { bound } else { bound / 1000.0 }, (by * steps) as u64)
-            })
-            .collect()
+        let mut buckets = BTreeMap::<String, f64>::new();
+        let of_section = self.0.iter().filter(|series| series.section == section);
+        let mut unit = 1000.0;
+        for series in of_section.filter(|series| series.name.ends_with("_bucket")) {
+            let le = series.labels.iter().find(|(label, _)| label == "le");
+            let Course::Grows(by) = series.course else { panic!("buckets grow") };
+            *buckets.entry(le.expect("a bucket has a bound").1.clone()).or_default() += by * steps;
+            unit = if series.name.contains("_seconds_") { 1.0 } else { 1000.0 };
+        }
+        let bound = |le: &str| le.parse::<f64>().expect("a number") / unit;
+        buckets.into_iter().map(|(le, count)| (bound(&le), count as u64)).collect()
     }
 }
 
