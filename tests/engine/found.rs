@@ -1,8 +1,10 @@
-//! What the simulation found, each as a test of its own.
+//! What the simulation and a real Istio found, each as a test of its own.
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serin::api::canary::Phase;
+use serin::engine::action::Split;
 
 use crate::world::{Health, World, canary};
 
@@ -29,4 +31,25 @@ fn nor_is_a_second_look_by_the_first() {
     world.health = Health::Quiet;
     world.run_for(Duration::from_secs(70));
     assert_eq!((world.split.canary.percent(), world.status.iterations), (10.0, 1));
+}
+
+/// For a tenth of a second proxies followed the old weight, and called pods
+/// that were gone.
+#[test]
+fn pods_outlive_their_traffic_until_proxies_have_followed() {
+    for (health, pushed_again) in [(Health::Good, false), (Health::Bad, false), (Health::Good, true)] {
+        let mut world = World::releasing(&canary(
+            "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
+        ));
+        world.run_to_weight(50.0);
+        world.health = health;
+        if pushed_again {
+            world.push("v1-c");
+        }
+        world.run_until(|world| world.split == Split::home());
+        let home = world.now;
+        world.run_until(|world| world.target.pods.desired == 0);
+        let stayed = world.now.duration_since(home);
+        assert!(stayed >= SignedDuration::from_secs(5), "{health:?}, pushed again: {pushed_again}");
+    }
 }
