@@ -5,8 +5,8 @@ pub struct Figures {
     pub template: &'static str,
     /// The Canary it is asked for.
     pub of: &'static str,
-    /// One whose canary answers nothing but errors.
-    pub down: Option<&'static str>,
+    /// One whose value is 0: nothing but errors where success is asked for.
+    pub zero: Option<&'static str>,
     pub variables: &'static [(&'static str, &'static str)],
     /// The value, with a variable that changes it.
     pub values: &'static [(Option<(&'static str, &'static str)>, f64)],
@@ -31,7 +31,7 @@ const fn success_rate(template: &'static str) -> Figures {
     Figures {
         template,
         of: "web",
-        down: Some("down"),
+        zero: Some("down"),
         variables: &[],
         values: &[(None, 97.0)],
         counted: Counted::Requests { canary: (120, 4000), primary: (180, 36000) },
@@ -43,7 +43,7 @@ const fn latency(template: &'static str) -> Figures {
     Figures {
         template,
         of: "web",
-        down: None,
+        zero: None,
         variables: &[],
         values: &[
             (None, 250.0),
@@ -59,7 +59,7 @@ const fn value(
     template: &'static str,
     value: &'static [(Option<(&'static str, &'static str)>, f64)],
 ) -> Figures {
-    Figures { template, of: "web", down: None, variables: &[], values: value, counted: Counted::Not }
+    Figures { template, of: "web", zero: None, variables: &[], values: value, counted: Counted::Not }
 }
 
 pub const FIGURES: &[Figures] = &[
@@ -67,7 +67,7 @@ pub const FIGURES: &[Figures] = &[
     latency("istio-latency"),
     Figures {
         of: "calls",
-        down: Some("calls-down"),
+        zero: Some("calls-down"),
         values: &[(None, 88.0)],
         counted: Counted::Requests { canary: (120, 1000), primary: (50, 10000) },
         ..success_rate("istio-grpc-success-rate")
@@ -98,15 +98,15 @@ pub const FIGURES: &[Figures] = &[
     latency("grpc-latency"),
     // 18 of the 600 periods of the canary's two pods.
     Figures {
-        down: None,
+        zero: None,
         values: &[(None, 3.0)],
         counted: Counted::Requests { canary: (180, 6000), primary: (30, 6000) },
         ..success_rate("cpu-throttling")
     },
     // 96 of 128 MiB.
     value("memory-of-limit", &[(None, 75.0)]),
-    value("restarts", &[(None, 3.0)]),
-    value("oom-kills", &[(None, 1.0)]),
+    Figures { zero: Some("calm"), ..value("restarts", &[(None, 3.0)]) },
+    Figures { zero: Some("calm"), ..value("oom-kills", &[(None, 1.0)]) },
     Figures {
         variables: &[("group", "orders-canary"), ("topic", "orders")],
         ..value("kafka-consumer-lag", &[(None, 42.0), (Some(("topic", ".+")), 70042.0)])

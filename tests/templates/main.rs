@@ -168,7 +168,7 @@ enum By<'a> {
 impl Asked<'_> {
     /// What is not as it should be.
     async fn check(&self, recording: &Recording) -> Vec<String> {
-        let Figures { of, down, variables, values, counted, .. } = self.figures;
+        let Figures { of, zero, variables, values, counted, .. } = self.figures;
         let mut wrong = Vec::new();
         for (variable, value) in self.values(values) {
             let variables = [*variables, variable.as_slice()].concat();
@@ -200,10 +200,10 @@ impl Asked<'_> {
                 wrong.push(self.blame("counted", &expected, &measured));
             }
         }
-        if let Some(down) = down {
-            let measured = self.measure(down, variables, JudgeType::Threshold).await;
+        if let Some(zero) = zero {
+            let measured = self.measure(zero, variables, JudgeType::Threshold).await;
             if measured != Measurement::Scalar(0.0) {
-                wrong.push(self.blame("nothing but errors", &0.0, &measured));
+                wrong.push(self.blame(zero, &0.0, &measured));
             }
         }
         wrong
