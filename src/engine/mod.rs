@@ -138,6 +138,7 @@ pub enum WakeReason {
     WindowOpens,
     TrafficReturns,
     WarmEnds,
+    Drained,
     CheckAgain,
 }
 
@@ -152,6 +153,7 @@ impl WakeReason {
             Self::WindowOpens => Some("releases may move again"),
             Self::TrafficReturns => Some("more traffic goes home"),
             Self::WarmEnds => Some("the version before is let go"),
+            Self::Drained => Some("the canary's pods go"),
             Self::AskAgain | Self::CheckAgain => None,
         }
     }
@@ -187,6 +189,7 @@ impl Pass<'_> {
         if self.plan.suspend {
             return self.rest(Reason::Suspended);
         }
+        self.note_home();
         for _ in 0..PHASES {
             let before = (self.status.phase, self.status.releases);
             match self.status.phase {

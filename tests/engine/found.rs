@@ -1,9 +1,10 @@
-//! What the simulation found, each as a test of its own.
+//! What the simulation and a real Istio found, each as a test of its own.
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serin::api::canary::Phase;
-
+use serin::engine::action::Split;
 use serin::engine::decide;
 
 use crate::world::{Health, World, canary, canary_with, pods};
@@ -62,4 +63,25 @@ fn steps_that_begin_again_have_the_whole_deadline() {
     world.plan = World::new(&canary("interval: 1m, stepWeights: [30, 60]")).plan;
     world.run();
     assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+/// For a tenth of a second proxies followed the old weight, and called pods
+/// that were gone.
+#[test]
+fn pods_outlive_their_traffic_until_proxies_have_followed() {
+    for (health, pushed_again) in [(Health::Good, false), (Health::Bad, false), (Health::Good, true)] {
+        let mut world = World::releasing(&canary(
+            "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
+        ));
+        world.run_to_weight(50.0);
+        world.health = health;
+        if pushed_again {
+            world.push("v1-c");
+        }
+        world.run_until(|world| world.split == Split::home());
+        let home = world.now;
+        world.run_until(|world| world.target.pods.desired == 0);
+        let stayed = world.now.duration_since(home);
+        assert!(stayed >= SignedDuration::from_secs(5), "{health:?}, pushed again: {pushed_again}");
+    }
 }
