@@ -224,16 +224,17 @@ impl Pass<'_> {
         let mut all = Looked::Certified;
         let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
-            if !look.metrics.iter().any(|asked| asked.metric == metric.name) {
-                continue;
-            }
+            let Some(asked) = look.metrics.iter().find(|asked| asked.metric == metric.name) else { continue };
             let measured = self.seen.measured.as_ref();
-            let until = measured.map_or(self.now, |measured| measured.at);
+            let until = measured.map_or(self.now, |measured| {
+                measured.until.get(&metric.name).copied().unwrap_or(measured.at)
+            });
+            let window = (asked.since, until);
             let looked = match measured.and_then(|measured| measured.results.get(&metric.name)) {
-                Some(result) => self.judge_one(metric, result, until, look.full),
+                Some(result) => self.judge_one(metric, result, window, look.full),
                 None => {
                     let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
-                    self.judge_one(metric, &missing, until, look.full)
+                    self.judge_one(metric, &missing, window, look.full)
                 }
             };
             match (&metric.terms.share, &looked) {
@@ -254,13 +255,13 @@ impl Pass<'_> {
         }
     }
 
-    /// Judges what was measured until a moment. Only full looks are counted
-    /// towards limits; a glance can decide, where one failure does.
+    /// Judges what was measured from one moment until another. Only full looks
+    /// are counted towards limits; a glance can decide, where one failure does.
     fn judge_one(
         &mut self,
         plan: &MetricPlan,
         measured: &Measurement,
-        until: Timestamp,
+        (since, until): (Timestamp, Timestamp),
         full: bool,
     ) -> Looked {
         let (began, now) = (self.look_began(), self.now);
@@ -278,6 +279,10 @@ impl Pass<'_> {
         };
         if taken_in {
             status.measured_until = Some(Time(until));
+        } else if until <= since {
+            // The source has not heard of anything yet. It will, and the next
+            // look must not begin after what it then tells of.
+            status.measured_until = Some(Time(since));
         }
         let looked = match verdict.outcome {
             // The rest of a look that has already passed may well be too short,

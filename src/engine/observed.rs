@@ -126,6 +126,8 @@ pub struct Measured {
     pub look: Look,
     /// Until when requests were counted.
     pub at: Timestamp,
+    /// By the metric's name, where the source knows less than until then.
+    pub until: BTreeMap<String, Timestamp>,
     /// By the metric's name; one that is missing could not be measured.
     pub results: BTreeMap<String, Measurement>,
 }

@@ -16,7 +16,7 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan,
-        action::{Look, Question, Split, Stable},
+        action::{Look, Question, Since, Split, Stable},
         command::{Command, Verb},
         decide,
         observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
@@ -54,6 +54,8 @@ pub struct World {
     pub primary_starts: bool,
     pub router_obeys: bool,
     pub health: Health,
+    /// How late the source hears of requests.
+    pub late: Duration,
     /// Gates that say no; all others say yes.
     pub closed: BTreeSet<String>,
     /// Hooks that do not answer.
@@ -113,6 +115,7 @@ impl World {
             primary_starts: true,
             router_obeys: true,
             health: Health::Good,
+            late: Duration::ZERO,
             closed: BTreeSet::new(),
             silent: BTreeSet::new(),
             alarmed: BTreeSet::new(),
@@ -402,8 +405,15 @@ impl World {
                 _ => Arms { canary: counts(1, 200), primary: counts(4, 800) },
             }),
         };
-        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();
-        self.measured = Some(Measured { look: look.clone(), at: self.now, results });
+        let known = |asked: &Since| (self.now - self.late).max(asked.since);
+        let result = |asked: &Since| match self.late.is_zero() || known(asked) > asked.since {
+            true => value(&asked.metric),
+            false => Measurement::NoData,
+        };
+        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), result(asked))).collect();
+        let late = look.metrics.iter().filter(|_| !self.late.is_zero());
+        let until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
+        self.measured = Some(Measured { look: look.clone(), at: self.now, until, results });
     }
 }
 
