@@ -96,7 +96,9 @@ impl Parser<'_> {
                 let mut series = self.series()?;
                 self.expect(",")?;
                 let Term::Number(fill) = self.term()? else { return Err("FILL wants a number".to_owned()) };
-                self.known.periods.iter().for_each(|at| drop(series.entry(*at).or_insert(fill)));
+                for at in &self.known.periods {
+                    series.entry(*at).or_insert(fill);
+                }
                 Term::Series(series)
             }
             "SUM" => {

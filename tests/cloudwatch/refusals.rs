@@ -31,7 +31,11 @@ fn every_field_that_is_wrong_is_named() {
             "counts",
             "Sum or SampleCount",
         ),
-        (typed(json!({"cloudwatch": {"namespace": null}})), "errors has no namespace", "AWS/ApplicationELB"),
+        (
+            typed(json!({"cloudwatch": {"namespace": null}})),
+            "requests has no namespace",
+            "AWS/ApplicationELB",
+        ),
         (typed(json!({"cloudwatch": {"period": "45s"}})), "period 45", "multiple of 60"),
         (typed(json!({"cloudwatch": {"period": "1500ms"}})), "period", "multiple of 60"),
         (
