@@ -226,9 +226,7 @@ impl Pass<'_> {
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
             let Some(asked) = look.metrics.iter().find(|asked| asked.metric == metric.name) else { continue };
             let measured = self.seen.measured.as_ref();
-            let until = measured.map_or(self.now, |measured| {
-                measured.until.get(&metric.name).copied().unwrap_or(measured.at)
-            });
+            let until = measured.map_or(self.now, |measured| measured.until(&metric.name));
             let window = (asked.since, until);
             let looked = match measured.and_then(|measured| measured.results.get(&metric.name)) {
                 Some(result) => self.judge_one(metric, result, window, look.full),
@@ -249,10 +247,28 @@ impl Pass<'_> {
                 together(share.score.of(scored.iter().map(|(share, outcome)| (*outcome, share.weight)))),
             );
         }
-        match all {
+        match worse(all, self.bear_out_split(step, look)) {
             Looked::Certified if step.metrics.is_empty() => Looked::Passed,
             all => all,
         }
+    }
+
+    /// One of the metrics counts requests, and what it took in of this look
+    /// must bear the split out. After that its counts are spent, so it is the
+    /// same one at every look.
+    fn bear_out_split(&mut self, step: &Step, look: &Look) -> Looked {
+        let plan = self.plan;
+        let mut counting = step.metrics.iter().map(|at| &plan.metrics[*at]);
+        let Some(metric) = counting.find(|metric| metric.counts_requests && self.checks_split(step)) else {
+            return Looked::Certified;
+        };
+        let until = self.results(look).map(|measured| measured.until(&metric.name));
+        let taken_in = self.metric_status(&metric.name).measured_until == until.map(Time);
+        let measured = self.results(look).and_then(|measured| measured.results.get(&metric.name));
+        let since = look.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
+        let lasted = since.zip(until).and_then(|(since, until)| until.duration_since(since).try_into().ok());
+        let requests = measured.filter(|_| taken_in).map(|measured| figures(measured).1).zip(lasted);
+        self.check_split(step, requests.unwrap_or_default(), look.full)
     }
 
     /// Judges what was measured from one moment until another. Only full looks

@@ -127,7 +127,14 @@ pub struct Measured {
     /// Until when requests were counted.
     pub at: Timestamp,
     /// By the metric's name, where the source knows less than until then.
-    pub until: BTreeMap<String, Timestamp>,
+    pub known_until: BTreeMap<String, Timestamp>,
     /// By the metric's name; one that is missing could not be measured.
     pub results: BTreeMap<String, Measurement>,
+}
+
+impl Measured {
+    /// Until when requests were counted for a metric.
+    pub fn until(&self, metric: &str) -> Timestamp {
+        self.known_until.get(metric).copied().unwrap_or(self.at)
+    }
 }
