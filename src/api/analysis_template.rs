@@ -76,6 +76,9 @@ pub struct AnalysisTemplateSpec {
     /// ```text
     /// sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
     /// ```
+    ///
+    /// For `cloudwatch` it is one metric of durations: with a unit of time, or
+    /// divided by how many of its units are a second, as in `durations / 1000`.
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,

@@ -82,9 +82,9 @@ pub enum CloudWatchBuiltIn {
     /// the `LoadBalancer`, `canary` and `primary` each a `TargetGroup`.
     TargetGroups,
     /// what App Mesh's Envoys tell with their metrics extension; `dimensions`
-    /// names the `Mesh`, who calls (`VirtualGateway` or `VirtualNode`) and the
-    /// `TargetVirtualService`, `canary` and `primary` each a
-    /// `TargetVirtualNode`.
+    /// names the `Mesh`, `canary` and `primary` each a `TargetVirtualNode`.
+    /// Have the agent send just these, with `aggregation_dimensions`: it then
+    /// adds up all who call.
     AppMesh,
 }
 
@@ -112,8 +112,8 @@ pub struct CloudWatchMetric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistic: Option<String>,
 
-    /// Count only what was sent with this unit, such as `Seconds`. A
-    /// `histogram` needs it. Default: whatever was sent.
+    /// Count only what was sent with this unit, such as `Seconds`. Default:
+    /// whatever was sent.
     #[schemars(length(max = 32))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,

@@ -23,7 +23,7 @@ fn app_mesh(server: &Server) -> Value {
         "provider": {"address": server.url},
         "cloudwatch": {
             "builtIn": "appMesh",
-            "dimensions": {"Mesh": "shop", "VirtualGateway": "ingress", "TargetVirtualService": "web.shop"},
+            "dimensions": {"Mesh": "shop"},
             "canary": {"TargetVirtualNode": "web-canary_shop"},
             "primary": {"TargetVirtualNode": "web-primary_shop"},
         },
@@ -41,9 +41,7 @@ fn senders(server: &Server) -> [(Value, Called, f64); 2] {
     };
     let of_node: Called = |name, arm| {
         let name = if name == "RequestCount" { "RequestCountPerTarget" } else { name };
-        format!(
-            "CWAgent/envoy.appmesh.{name}{{Mesh=shop,TargetVirtualNode=web-{arm}_shop,TargetVirtualService=web.shop,VirtualGateway=ingress}}"
-        )
+        format!("CWAgent/envoy.appmesh.{name}{{Mesh=shop,TargetVirtualNode=web-{arm}_shop}}")
     };
     [(target_groups(server), of_group, 1.0), (app_mesh(server), of_node, 1000.0)]
 }

@@ -70,11 +70,11 @@ fn requests(all: Vec<Waiting>) -> Vec<Vec<Waiting>> {
             requests.push(vec![waiting]);
             continue;
         }
-        if queries + waiting.questions.len() > MOST {
+        if queries + waiting.questions.count() > MOST {
             requests.push(std::mem::take(&mut open));
             queries = 0;
         }
-        queries += waiting.questions.len();
+        queries += waiting.questions.count();
         open.push(waiting);
     }
     requests.push(open);

@@ -22,9 +22,8 @@ pub struct Table {
     requests: &'static str,
     errors: &'static str,
     durations: &'static str,
-    unit: &'static str,
-    /// How many milliseconds are one of that unit.
-    milliseconds: &'static str,
+    /// How many of its units of time are a second.
+    per_second: u32,
 }
 
 const TARGET_GROUPS: Table = Table {
@@ -32,18 +31,17 @@ const TARGET_GROUPS: Table = Table {
     requests: "RequestCount",
     errors: "HTTPCode_Target_5XX_Count",
     durations: "TargetResponseTime",
-    unit: "Seconds",
-    milliseconds: "1000",
+    per_second: 1,
 };
 
-/// With APPMESH_METRIC_EXTENSION_VERSION=1, by way of Amazon's agent.
+/// With APPMESH_METRIC_EXTENSION_VERSION=1, by way of Amazon's agent. Exactly the
+/// dimensions that it sends have to be named.
 const APP_MESH: Table = Table {
     namespace: "CWAgent",
     requests: "envoy.appmesh.RequestCountPerTarget",
     errors: "envoy.appmesh.HTTPCode_Target_5XX_Count",
     durations: "envoy.appmesh.TargetResponseTime",
-    unit: "Milliseconds",
-    milliseconds: "1",
+    per_second: 1000,
 };
 
 impl Table {
@@ -59,17 +57,16 @@ impl Table {
     }
 
     pub fn metrics(&self) -> BTreeMap<String, CloudWatchMetric> {
-        let metric = |name: &str, statistic: &str, unit: Option<&str>| CloudWatchMetric {
+        let metric = |name: &str, statistic: &str| CloudWatchMetric {
             name: name.to_owned(),
             statistic: Some(statistic.to_owned()),
-            unit: unit.map(str::to_owned),
             ..CloudWatchMetric::default()
         };
         [
-            ("requests", metric(self.requests, "Sum", None)),
-            ("errors", metric(self.errors, "Sum", None)),
-            ("durations", metric(self.durations, "SampleCount", Some(self.unit))),
-            ("slow", metric(self.durations, "p99", None)),
+            ("requests", metric(self.requests, "Sum")),
+            ("errors", metric(self.errors, "Sum")),
+            ("durations", metric(self.durations, "SampleCount")),
+            ("slow", metric(self.durations, "p99")),
         ]
         .map(|(id, metric)| (id.to_owned(), metric))
         .into()
@@ -89,7 +86,8 @@ impl Table {
                 primary: written(text, Arm::Primary)?,
             })
         };
-        let slow = format!("{} * slow", self.milliseconds);
+        let slow = format!("{} * slow", 1000 / self.per_second);
+        let durations = format!("durations / {}", self.per_second);
         Ok(match (of, judge) {
             (BuiltIn::SuccessRate, JudgeType::Threshold | JudgeType::Sequential) => {
                 let (errors, requests) = (both("errors")?, both("requests")?);
@@ -102,7 +100,7 @@ impl Table {
             (BuiltIn::SuccessRate, JudgeType::MannWhitney) => {
                 Query::Samples(both("100 - 100 * FILL(errors, 0) / requests")?)
             }
-            (BuiltIn::Duration, JudgeType::Sequential) => Query::Histogram(both("durations")?),
+            (BuiltIn::Duration, JudgeType::Sequential) => Query::Histogram(both(&durations)?),
             (BuiltIn::Duration, JudgeType::Threshold) => Query::Scalar(written(&slow, Arm::Canary)?),
             (BuiltIn::Duration, JudgeType::MannWhitney) => Query::Samples(both(&slow)?),
         })

@@ -86,7 +86,9 @@ pub enum BadQueries {
     Uncounted { id: String, stat: String },
     #[error("counts with RATE, and rates cannot be counted; write the metric itself")]
     Rate,
-    #[error("is to be one metric of spec.cloudwatch.metrics with unit Seconds, Milliseconds or Microseconds")]
+    #[error(
+        "is no metric of durations; write one whose unit is Seconds, Milliseconds or Microseconds, or make seconds of it, as in durations / 1000"
+    )]
     NoDurations,
 }
 
@@ -120,7 +122,7 @@ impl Questions {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -169,18 +171,23 @@ impl Questions {
         Ok(())
     }
 
-    /// The one metric that they are, if it is one of durations, and how many
-    /// of its units are a second.
+    /// The one metric that they are about, if it is one of durations, and how
+    /// many of its units are a second.
     pub fn durations(&self) -> Result<(&MetricDataQuery, &MetricStat, f64), BadQueries> {
-        let [query] = self.0.as_slice() else { return Err(BadQueries::NoDurations) };
-        let metric = query.metric_stat.as_ref().ok_or(BadQueries::NoDurations)?;
-        let per_second = match metric.unit.as_deref() {
-            Some("Seconds") => 1.0,
-            Some("Milliseconds") => 1e3,
-            Some("Microseconds") => 1e6,
-            _ => return Err(BadQueries::NoDurations),
+        let metrics: Vec<_> =
+            self.0.iter().filter_map(|query| Some((query, query.metric_stat.as_ref()?))).collect();
+        let [(query, metric)] = metrics[..] else { return Err(BadQueries::NoDurations) };
+        let per_second = match (&self.0[self.answer()].expression, metric.unit.as_deref()) {
+            (Some(expression), _) => expression.split_once('/').and_then(|(divided, by)| {
+                let by = by.trim().parse().ok()?;
+                (divided.trim() == query.id && by > 0.0).then_some(by)
+            }),
+            (None, Some("Seconds")) => Some(1.0),
+            (None, Some("Milliseconds")) => Some(1e3),
+            (None, Some("Microseconds")) => Some(1e6),
+            (None, _) => None,
         };
-        Ok((query, metric, per_second))
+        per_second.map(|per_second| (query, metric, per_second)).ok_or(BadQueries::NoDurations)
     }
 
     /// The same with Ids `q0`, `q1` and so on from a number on, so that many
@@ -373,6 +380,23 @@ mod tests {
         assert!(refused(vec![metric("m", 60)]).contains("ReturnData"));
         assert!(Questions::parse("[{}]").unwrap_err().to_string().contains("Id"));
         assert!(Questions::parse("m1 / m2").unwrap_err().to_string().contains("list"));
+    }
+
+    #[test]
+    fn durations_are_of_one_metric_and_of_a_known_unit() {
+        let per_second = |queries| Questions::new(queries).unwrap().durations().map(|found| found.2);
+        let of_unit = |unit: &str| {
+            let MetricDataQuery { metric_stat, .. } = metric("m", 60);
+            let metric_stat = metric_stat.map(|stat| MetricStat { unit: Some(unit.into()), ..stat });
+            vec![MetricDataQuery { metric_stat, return_data: None, ..metric("m", 60) }]
+        };
+        let divided = |text| vec![expression("answer", text), metric("m", 60)];
+        assert_eq!((per_second(of_unit("Seconds")), per_second(of_unit("Milliseconds"))), (Ok(1.0), Ok(1e3)));
+        assert_eq!((per_second(divided("m / 1000")), per_second(divided("m/1"))), (Ok(1e3), Ok(1.0)));
+        for text in ["m * 1000", "m / 0", "m / m", "m / 1000 + m"] {
+            assert_eq!(per_second(divided(text)), Err(BadQueries::NoDurations), "{text}");
+        }
+        assert_eq!(per_second(of_unit("Count")), Err(BadQueries::NoDurations));
     }
 
     #[test]
