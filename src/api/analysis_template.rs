@@ -204,7 +204,8 @@ pub enum MetricProviderType {
     /// Google Cloud Monitoring; the query is MQL.
     Stackdriver,
     /// Amazon CloudWatch; the query is metric math over `spec.cloudwatch`, or a
-    /// JSON list of MetricDataQueries.
+    /// JSON list of MetricDataQueries. It takes the right
+    /// `cloudwatch:GetMetricData`.
     Cloudwatch,
     /// New Relic; the query is NRQL.
     Newrelic,
