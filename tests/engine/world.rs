@@ -16,7 +16,7 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan,
-        action::{Look, Question, Split, Stable},
+        action::{Look, Question, Since, Split, Stable},
         command::{Command, Verb},
         decide,
         observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
@@ -56,6 +56,8 @@ pub struct World {
     /// Otherwise requests are halved, whatever the router says.
     pub router_splits: bool,
     pub health: Health,
+    /// How late the source hears of requests.
+    pub late: Duration,
     /// Gates that say no; all others say yes.
     pub closed: BTreeSet<String>,
     /// Hooks that do not answer.
@@ -118,6 +120,7 @@ impl World {
             router_obeys: true,
             router_splits: true,
             health: Health::Good,
+            late: Duration::ZERO,
             closed: BTreeSet::new(),
             silent: BTreeSet::new(),
             alarmed: BTreeSet::new(),
@@ -414,8 +417,15 @@ impl World {
                 _ => Arms { canary: counts(1, 200), primary },
             }),
         };
-        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();
-        self.measured = Some(Measured { look: look.clone(), at: self.now, results });
+        let known = |asked: &Since| (self.now - self.late).max(asked.since);
+        let result = |asked: &Since| match self.late.is_zero() || known(asked) > asked.since {
+            true => value(&asked.metric),
+            false => Measurement::NoData,
+        };
+        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), result(asked))).collect();
+        let late = look.metrics.iter().filter(|_| !self.late.is_zero());
+        let known_until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
+        self.measured = Some(Measured { look: look.clone(), at: self.now, known_until, results });
     }
 }
 
