@@ -17,12 +17,15 @@
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
 //! | [`clock`], [`tls`] | the time, and whose cryptography; one file each              | nobody            |
+//! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
 
 pub mod analysis;
 pub mod api;
+#[cfg(feature = "aws")]
+pub mod aws;
 pub mod cli;
 pub mod clock;
 pub mod controller;

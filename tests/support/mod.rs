@@ -12,6 +12,7 @@ mod child;
 pub mod definitions;
 pub mod front;
 mod local;
+pub mod moto;
 pub mod node;
 pub mod prometheus;
 mod real;
@@ -175,6 +176,7 @@ pub enum Part {
     Istio,
     AppMesh,
     Helm,
+    Moto,
 }
 
 impl std::fmt::Display for Part {
@@ -191,6 +193,7 @@ impl std::fmt::Display for Part {
             Part::Istio => "istio",
             Part::AppMesh => "app-mesh",
             Part::Helm => "helm",
+            Part::Moto => "moto",
         })
     }
 }
@@ -216,9 +219,11 @@ impl Part {
             Part::Istio => (include_str!("../../testbed/versions"), "istio"),
             Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
             Part::Helm => (include_str!("../../testbed/versions"), "helm"),
+            Part::Moto => (include_str!("../../testbed/moto/requirements.txt"), "moto"),
         };
         pins.lines()
-            .map(|line| line.trim_start_matches("require ").split_whitespace())
+            .map(|line| line.trim_start_matches("require "))
+            .map(|line| line.split([' ', '\t', '=']).filter(|word| !word.is_empty()))
             .find_map(|mut words| words.next().is_some_and(|word| word == name).then(|| words.next()))
             .flatten()
             .unwrap_or_else(|| panic!("no pin of {name} in testbed/"))
