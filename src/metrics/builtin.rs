@@ -144,7 +144,7 @@ impl Table {
                 });
                 (OSM, labels)
             }
-            Provider::AppMesh | Provider::AppMeshV1Beta2 => (ENVOY, pods()),
+            Provider::AppMesh | Provider::AppMeshV1Beta2 | Provider::AppMeshAws => (ENVOY, pods()),
             Provider::Kubernetes
             | Provider::SmiV1Alpha1
             | Provider::SmiV1Alpha2

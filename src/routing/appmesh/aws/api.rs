@@ -259,9 +259,9 @@ pub fn token(intent: &[&str]) -> String {
 }
 
 impl Mesh<'_> {
-    fn failed<K: Kind>(&self, doing: &'static str, name: &Name) -> impl FnOnce(Trouble) -> Error {
+    fn failed<K: Kind>(&self, doing: &'static str, name: &Name) -> impl Fn(Trouble) -> Error + use<K> {
         let what = format!("the {} {name} in the mesh {}", K::NOUN, self.name);
-        move |why| Error::Trouble { doing, what, why }
+        move |why| Error::Trouble { doing, what: what.clone(), why }
     }
 
     fn may_write(&self) -> Answer<()> {

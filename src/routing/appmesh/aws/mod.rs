@@ -27,7 +27,6 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, atomic::{AtomicU64, Ordering}},
-    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -49,7 +48,7 @@ use crate::{
         Canary, Weight,
         canary::{HttpMatch, service::Service},
     },
-    aws::{Account, Accounts},
+    aws::Accounts,
     engine::{
         Plan,
         action::{Split, Stable},
@@ -120,16 +119,9 @@ impl AppMesh {
         canary: &Canary,
         work: impl AsyncFnOnce(&Mesh<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let AppMeshOptions { mesh_owner, region, role_arn, endpoint, sts_endpoint, .. } = &self.options;
-        let account = Account {
-            region: region.clone(),
-            role_arn: role_arn.clone(),
-            endpoint: endpoint.clone(),
-            sts_endpoint: sts_endpoint.clone(),
-            ..Account::default()
-        };
+        let AppMeshOptions { mesh_owner, account, .. } = &self.options;
         let name = self.mesh_name(canary).cloned().ok_or_else(no_mesh)?;
-        let client = Client::new(&self.accounts.config(&account).await?);
+        let client = Client::new(&self.accounts.config(account).await?);
         let (namespace, canary) = (canary.namespace().unwrap_or_default(), canary.name_any());
         let may_write = || (self.may_write)(&namespace, &canary);
         let mesh =
@@ -256,7 +248,8 @@ impl Router for AppMesh {
 
     async fn look(&self, canary: &Canary) -> Result<(), routing::Error> {
         let fresh = |memory: Memory| memory.at.elapsed() < self.options.remembered_for;
-        if !self.remembered(canary).is_some_and(fresh) {
+        // Without a mesh there is nothing to look at, and nothing to put back.
+        if self.mesh_name(canary).is_some() && !self.remembered(canary).is_some_and(fresh) {
             self.look_now(canary).await?;
         }
         Ok(())
@@ -294,7 +287,9 @@ impl Router for AppMesh {
     }
 
     fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        services::restored(canary, seen) && self.remembered(canary).is_some_and(|seen| !seen.state.has_ours())
+        let is_clean = |memory: Memory| !memory.state.has_ours();
+        services::restored(canary, seen)
+            && (self.mesh_name(canary).is_none() || self.remembered(canary).is_some_and(is_clean))
     }
 
     async fn restore(
@@ -305,12 +300,15 @@ impl Router for AppMesh {
     ) -> Result<(), routing::Error> {
         // The apex leads to the target before the mesh lets go of it.
         services::restore(client, canary, seen).await?;
-        Ok(self.take_away(canary, None).await?)
+        self.leave(canary, None).await
     }
 
     async fn leave(&self, canary: &Canary, next: Option<&Canary>) -> Result<(), routing::Error> {
         let kept = next.map(Names::of);
-        Ok(self.take_away(canary, kept.as_ref()).await?)
+        match self.mesh_name(canary) {
+            Some(_) => Ok(self.take_away(canary, kept.as_ref()).await?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -322,6 +320,3 @@ fn hostname(service: &str, canary: &Canary) -> String {
 fn service_of(canary: &Canary) -> Service {
     canary.spec.service.clone().unwrap_or_default()
 }
-
-/// How long what was seen counts, unless it is said otherwise.
-pub const REMEMBERED_FOR: Duration = Duration::from_secs(5);

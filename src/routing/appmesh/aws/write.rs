@@ -79,7 +79,7 @@ pub fn is_in_force(
         && is_so(&state.primary, |live| node(on.canary, on.arms, options, names, Side::Primary, live))?
         && is_so(&state.canary, |live| node(on.canary, on.arms, options, names, Side::Canary, live))?
         && is_so(&state.canary_service, |_| canary_service(names))?
-        && is_so(&state.router, |live| router(on.canary, on.arms, live))?
+        && is_so(&state.router, |_| router(on.canary, on.arms))?
         && is_so(&state.service, |_| service(&state.router_name))?
         && wishes.iter().all(is_right)
         && surplus(state, &wishes).next().is_none())
@@ -115,7 +115,7 @@ impl Writer<'_> {
         let provider = |_: Option<&_>| canary_service(names);
         self.ensure::<Service>(&Name::of(&names.canary_service), &mut state.canary_service, provider).await?;
         let name = Name::of(&state.router_name);
-        self.ensure::<Router>(&name, &mut state.router, |live| router(canary, arms, live)).await?;
+        self.ensure::<Router>(&name, &mut state.router, |_| router(canary, arms)).await?;
         for wish in &wishes {
             self.ensure_route(state, wish, split).await?;
         }
@@ -339,7 +339,7 @@ fn port(canary: &Canary, arms: &Arms) -> Result<PortMapping, BuildError> {
     PortMapping::builder().port(port.into()).protocol(protocol).build()
 }
 
-fn router(canary: &Canary, arms: &Arms, _: Option<&VirtualRouterSpec>) -> Result<VirtualRouterSpec, BuildError> {
+fn router(canary: &Canary, arms: &Arms) -> Result<VirtualRouterSpec, BuildError> {
     let listener = VirtualRouterListener::builder().port_mapping(port(canary, arms)?).build();
     Ok(VirtualRouterSpec::builder().listeners(listener).build())
 }
