@@ -306,7 +306,9 @@ fn listen(text: &str) -> Result<Listen, String> {
 #[cfg(feature = "aws")]
 fn account(text: &str) -> Result<String, String> {
     let is_account = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_account.then(|| text.to_owned()).ok_or_else(|| format!("{text} is no account; write its twelve digits"))
+    is_account
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("{text} is no account; write its twelve digits"))
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -98,7 +98,8 @@ async fn nodes_and_services_are_made_as_written() {
         })
     );
     let [canary, primary] = ["web-canary", "web-primary"].map(|name| format!("{name}_{}", world.namespace));
-    let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": format!("web_{}", world.namespace)}}});
+    let leads =
+        json!({"provider": {"virtualRouter": {"virtualRouterName": format!("web_{}", world.namespace)}}});
     assert_eq!(spec(&world, &service(&world, "web")), leads);
     let leads = json!({"provider": {"virtualNode": {"virtualNodeName": canary}}});
     assert_eq!(spec(&world, &service(&world, "web-canary")), leads);
@@ -140,10 +141,13 @@ async fn each_condition_has_a_route_before_the_others() {
     assert_eq!(said("web-match-1").1["prefix"], "/beta");
     assert_eq!(said("web-match-1").1["method"], "GET");
     assert_eq!(said("web"), (Value::Null, json!({"prefix": "/shop"})));
-    let all = spec(&world, &route(&world, "web-match-0"))["httpRoute"]["action"]["weightedTargets"][0].clone();
+    let all =
+        spec(&world, &route(&world, "web-match-0"))["httpRoute"]["action"]["weightedTargets"][0].clone();
     assert_eq!(all["weight"], 100);
     world.set(&ten()).await;
-    assert!(!is_there(&world, &route(&world, "web-match-0")) && !is_there(&world, &route(&world, "web-match-1")));
+    assert!(
+        !is_there(&world, &route(&world, "web-match-0")) && !is_there(&world, &route(&world, "web-match-1"))
+    );
 }
 
 /// What conditions are in force is known to a controller that has just begun.
@@ -168,8 +172,7 @@ async fn what_people_have_is_used_and_put_back() {
     let mut shop = http("/", json!([{"virtualNode": "web", "weight": 100, "port": 8080}]));
     shop["priority"] = json!(7);
     shop["httpRoute"]["timeout"] = json!({"idle": {"unit": "s", "value": 60}});
-    shop["httpRoute"]["retryPolicy"] =
-        json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
+    shop["httpRoute"]["retryPolicy"] = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
     let legacy = http("/legacy", to("legacy"));
     let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": "front"}}});
     have(
@@ -212,7 +215,14 @@ async fn a_route_that_is_first_leaves_no_room_for_chosen_requests() {
     let world = world().await;
     let mut first = http("/", to("web"));
     first["priority"] = json!(0);
-    have(&world, &[(&Path::Node("web".to_owned()), listening()), (&router(&world), listening()), (&route(&world, "web"), first)]);
+    have(
+        &world,
+        &[
+            (&Path::Node("web".to_owned()), listening()),
+            (&router(&world), listening()),
+            (&route(&world, "web"), first),
+        ],
+    );
     let refused = world.try_set(&Split { matches: chosen(&world), ..ten() }).await;
     assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains("greater number"));

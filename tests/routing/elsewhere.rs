@@ -94,7 +94,8 @@ pub fn meddle(mesh: &AppMeshServer, object: &ObjectName, patch: &Value) {
 fn need_nodes(mesh: &AppMeshServer, route: &Value) {
     let inner = route.as_object().into_iter().flat_map(|route| route.values());
     let targets = inner.filter_map(|inner| inner["action"]["weightedTargets"].as_array()).flatten();
-    let nodes = targets.filter_map(|target| target["virtualNode"].as_str()).map(|name| Path::Node(name.to_owned()));
+    let nodes =
+        targets.filter_map(|target| target["virtualNode"].as_str()).map(|name| Path::Node(name.to_owned()));
     mesh.as_people(|people| {
         for node in nodes {
             if people.find(&node).is_none() {

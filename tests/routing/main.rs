@@ -10,6 +10,7 @@ mod support;
 mod adoption;
 mod app_mesh;
 mod app_mesh_api;
+mod app_mesh_moto;
 mod elsewhere;
 mod gateway;
 mod istio;

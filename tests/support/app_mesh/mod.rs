@@ -125,6 +125,11 @@ impl People<'_> {
         self.0.latest(path)
     }
 
+    /// Everything that is there.
+    pub fn all(&self) -> Vec<Path> {
+        self.0.all()
+    }
+
     /// Everything that it has been.
     pub fn history(&self, path: &Path) -> Vec<Value> {
         self.0.history.iter().filter(|(of, _)| of == path).map(|(_, spec)| spec.clone()).collect()
@@ -234,7 +239,12 @@ impl Shared {
         }
     }
 
-    fn page(&self, name: &str, items: Vec<Value>, query: &BTreeMap<String, String>) -> Result<Value, Refusal> {
+    fn page(
+        &self,
+        name: &str,
+        items: Vec<Value>,
+        query: &BTreeMap<String, String>,
+    ) -> Result<Value, Refusal> {
         let limit = query.get("limit").map_or(Ok(100), |limit| limit.parse::<usize>());
         let limit = limit.ok().filter(|limit| (1..=100).contains(limit));
         let limit = limit.ok_or_else(|| Refusal::bad("limit is not from 1 to 100"))?.min(*self.page.lock());

@@ -153,6 +153,10 @@ impl Store {
         self.things.get(path).map(|thing| (thing.spec.clone(), thing.tags.clone()))
     }
 
+    pub fn all(&self) -> Vec<Path> {
+        self.things.keys().cloned().collect()
+    }
+
     fn missing(path: &Path) -> Refusal {
         Refusal::of("NotFoundException", format!("{path:?} does not exist"))
     }
@@ -213,7 +217,9 @@ impl Store {
     /// something else it is refused.
     fn spent(&mut self, path: &Path, body: &Value) -> Result<bool, Refusal> {
         let Some(token) = body["clientToken"].as_str() else { return Ok(false) };
-        if token.len() > 36 || !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+        if token.len() > 36
+            || !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+        {
             return Err(Refusal::bad("clientToken has not up to 36 letters, digits, - and _"));
         }
         let what = (path.clone(), body["spec"].clone());
@@ -408,7 +414,8 @@ fn accept_route(spec: &Value) -> Result<(), Refusal> {
 pub fn tags_of(body: &Value) -> Result<BTreeMap<String, String>, Refusal> {
     let mut tags = BTreeMap::new();
     for tag in body["tags"].as_array().into_iter().flatten() {
-        let (key, value) = (tag["key"].as_str().unwrap_or_default(), tag["value"].as_str().unwrap_or_default());
+        let (key, value) =
+            (tag["key"].as_str().unwrap_or_default(), tag["value"].as_str().unwrap_or_default());
         let allowed = |c: char| c.is_alphanumeric() || c == ' ' || "_.:/=+-@".contains(c);
         let is_well = (1..=128).contains(&key.len()) && value.len() <= 256;
         if !is_well || !key.chars().chain(value.chars()).all(allowed) {

@@ -227,7 +227,8 @@ fn live<S>(spec: Option<S>, metadata: Option<ResourceMetadata>, active: bool) ->
 
 fn refused(why: impl Into<Refused>) -> Trouble {
     let why = why.into();
-    let text = aws_sdk_appmesh::error::ProvideErrorMetadata::message(&why).unwrap_or("no reason given").to_owned();
+    let text =
+        aws_sdk_appmesh::error::ProvideErrorMetadata::message(&why).unwrap_or("no reason given").to_owned();
     let code = aws_sdk_appmesh::error::ProvideErrorMetadata::code(&why).unwrap_or_default();
     match &why {
         Refused::NotFoundException(_) => Trouble::NotFound(text),
@@ -241,9 +242,15 @@ fn refused(why: impl Into<Refused>) -> Trouble {
         Refused::TooManyRequestsException(_) => Trouble::TooManyRequests(text),
         Refused::TooManyTagsException(_) => Trouble::TooManyTags(text),
         // What stands before every service of Amazon's says this.
-        _ if ["AccessDenied", "UnrecognizedClient", "InvalidSignature", "ExpiredToken", "InvalidClientTokenId"]
-            .iter()
-            .any(|begins| code.starts_with(begins)) =>
+        _ if [
+            "AccessDenied",
+            "UnrecognizedClient",
+            "InvalidSignature",
+            "ExpiredToken",
+            "InvalidClientTokenId",
+        ]
+        .iter()
+        .any(|begins| code.starts_with(begins)) =>
         {
             Trouble::Forbidden(text)
         }
@@ -393,7 +400,15 @@ impl Mesh<'_> {
     pub async fn untag(&self, arn: &str, keys: Vec<String>) -> Result<(), Error> {
         let failed = |why| Error::Trouble { doing: "untag", what: arn.to_owned(), why };
         self.paces.writes.turn().await.and_then(|()| self.may_write()).map_err(failed)?;
-        match self.client.untag_resource().resource_arn(arn).set_tag_keys(Some(keys)).send().await.map_err(refused) {
+        match self
+            .client
+            .untag_resource()
+            .resource_arn(arn)
+            .set_tag_keys(Some(keys))
+            .send()
+            .await
+            .map_err(refused)
+        {
             Ok(_) | Err(Trouble::NotFound(_)) => Ok(()),
             Err(why) => Err(failed(why)),
         }

@@ -9,7 +9,9 @@ use crate::{aws::NoRegion, routing::Unsupported};
 pub enum Error {
     #[error("{doing} {what}: {why}")]
     Trouble { doing: &'static str, what: String, why: Trouble },
-    #[error("{what} carries the tag serin.dev/canary of {owner}; give this Canary a spec.service.name of its own, or delete {owner}")]
+    #[error(
+        "{what} carries the tag serin.dev/canary of {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
+    )]
     Taken { what: String, owner: String },
     #[error("{what} changed while it was being written; trying again")]
     Changed { what: String },
@@ -41,7 +43,9 @@ pub enum Trouble {
     NotFound(String),
     #[error("somebody makes or changes it at the same moment ({0}); trying again")]
     Conflict(String),
-    #[error("App Mesh does not accept it ({0}); correct spec.service of the Canary, or what is there already")]
+    #[error(
+        "App Mesh does not accept it ({0}); correct spec.service of the Canary, or what is there already"
+    )]
     BadRequest(String),
     #[error(
         "it is not allowed ({0}); let the controller's role describe, list, create, update, delete, tag and untag what is in this mesh"

@@ -26,7 +26,10 @@ mod write;
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, atomic::{AtomicU64, Ordering}},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -54,7 +57,8 @@ use crate::{
         action::{Split, Stable},
     },
     routing::{
-        self, AppMeshOptions, Capabilities, Lookup, MayWrite, ObjectName, Router, Subject, Unsupported, check_capabilities,
+        self, AppMeshOptions, Capabilities, Lookup, MayWrite, ObjectName, Router, Subject, Unsupported,
+        check_capabilities,
         services::{self, Apex},
     },
 };
@@ -167,7 +171,9 @@ impl AppMesh {
         };
         let mut state = State::clone(&state);
         let written = self
-            .with_mesh(on.canary, async |mesh| self.writer(mesh, on.canary).write(&mut state, on.arms, split).await)
+            .with_mesh(on.canary, async |mesh| {
+                self.writer(mesh, on.canary).write(&mut state, on.arms, split).await
+            })
             .await;
         self.remember(on.canary, state, written.is_ok().then(|| split.clone()));
         written

@@ -12,8 +12,8 @@ use aws_sdk_appmesh::{
     types::{
         Duration as Time, DurationUnit, GrpcRetryPolicy, GrpcRoute, GrpcRouteAction, GrpcRouteMatch,
         GrpcRouteMetadata, GrpcRouteMetadataMatchMethod, GrpcTimeout, HeaderMatchMethod, HttpMethod,
-        HttpRetryPolicy, HttpRoute, HttpRouteAction, HttpRouteHeader, HttpRouteMatch, HttpScheme, HttpTimeout,
-        RouteSpec, TcpRoute, TcpRouteAction, WeightedTarget,
+        HttpRetryPolicy, HttpRoute, HttpRouteAction, HttpRouteHeader, HttpRouteMatch, HttpScheme,
+        HttpTimeout, RouteSpec, TcpRoute, TcpRouteAction, WeightedTarget,
     },
 };
 use serde_json::Value;

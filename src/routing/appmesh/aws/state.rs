@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 
 use aws_sdk_appmesh::{
     error::BuildError,
-    types::{RouteSpec, TagRef, VirtualNodeSpec, VirtualRouterSpec, VirtualServiceProvider, VirtualServiceSpec, WeightedTarget},
+    types::{
+        RouteSpec, TagRef, VirtualNodeSpec, VirtualRouterSpec, VirtualServiceProvider, VirtualServiceSpec,
+        WeightedTarget,
+    },
 };
 use futures::try_join;
 use kube::ResourceExt as _;
@@ -165,10 +168,16 @@ impl State {
         let known = before.and_then(|before| before.service.as_ref());
         let service = find::<Service>(mesh, canary, &names.service, known).await?;
         let theirs = service.as_ref().filter(|service| !service.whose.is_ours());
-        let router_name = theirs.and_then(|service| leads_to(&service.live.spec)).unwrap_or(names.router.clone());
+        let router_name =
+            theirs.and_then(|service| leads_to(&service.live.spec)).unwrap_or(names.router.clone());
         let before = before.filter(|before| before.router_name == router_name);
         let (canary_service, router, primary, candidate) = try_join!(
-            find::<Service>(mesh, canary, &names.canary_service, before.and_then(|b| b.canary_service.as_ref())),
+            find::<Service>(
+                mesh,
+                canary,
+                &names.canary_service,
+                before.and_then(|b| b.canary_service.as_ref())
+            ),
             find::<Router>(mesh, canary, &router_name, before.and_then(|b| b.router.as_ref())),
             find::<Node>(mesh, canary, &names.primary, before.and_then(|b| b.primary.as_ref())),
             find::<Node>(mesh, canary, &names.canary, before.and_then(|b| b.canary.as_ref())),
@@ -239,10 +248,11 @@ pub async fn held<K: Kind>(
     known: Option<&Held<K::Spec>>,
 ) -> Result<Option<Held<K::Spec>>, Error> {
     let Some(live) = mesh.find::<K>(name).await? else { return Ok(None) };
-    let whose = match known.filter(|known| known.live.uid == live.uid && !matches!(known.whose, Whose::Taken(_))) {
-        Some(known) => known.whose.clone(),
-        None => Whose::of(&mesh.tags(&live.arn).await?, canary)?,
-    };
+    let whose =
+        match known.filter(|known| known.live.uid == live.uid && !matches!(known.whose, Whose::Taken(_))) {
+            Some(known) => known.whose.clone(),
+            None => Whose::of(&mesh.tags(&live.arn).await?, canary)?,
+        };
     Ok(Some(Held { live, whose }))
 }
 
@@ -264,7 +274,8 @@ mod tests {
             WeightedTarget::builder().virtual_node(node).weight(weight).set_port(port).build().unwrap()
         };
         let long = "n".repeat(250);
-        let targets = vec![target("blue:1", 33, Some(8080)), target(&long, 60, None), target("green", 7, None)];
+        let targets =
+            vec![target("blue:1", 33, Some(8080)), target(&long, 60, None), target("green", 7, None)];
         let tags = marks_with(&canary, &targets).unwrap();
         assert!(tags.iter().all(|tag| tag.value.len() <= TAG_LENGTH) && tags.len() == 3);
         assert_eq!(Whose::of(&tags, &canary).unwrap(), Whose::Adopted(targets));

@@ -91,8 +91,7 @@ fn is_so<S: PartialEq>(
     wanted: impl FnOnce(Option<&S>) -> Result<S, BuildError>,
 ) -> Result<bool, BuildError> {
     let Some(held) = held else { return Ok(false) };
-    Ok(held.live.active
-        && (held.whose == Whose::Foreign || held.live.spec == wanted(Some(&held.live.spec))?))
+    Ok(held.live.active && (held.whose == Whose::Foreign || held.live.spec == wanted(Some(&held.live.spec))?))
 }
 
 /// Routes of ours that are for nobody any more.
@@ -304,7 +303,10 @@ fn node(
                 Some(ServiceDiscovery::AwsCloudMap(theirs)) => Some(theirs),
                 _ => None,
             };
-            let mut found = AwsCloudMapServiceDiscovery::builder().namespace_name(namespace).service_name(name).build()?;
+            let mut found = AwsCloudMapServiceDiscovery::builder()
+                .namespace_name(namespace)
+                .service_name(name)
+                .build()?;
             if let Some(theirs) = theirs {
                 (found.attributes, found.ip_preference) = (theirs.attributes, theirs.ip_preference);
             }
