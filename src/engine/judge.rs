@@ -1,6 +1,7 @@
 //! The terms one metric is judged on, and the judge itself with its memory
 //! taken from, and put back into, the status.
 
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -118,7 +119,7 @@ impl Judge {
             Self::Threshold(threshold) => (threshold.look(seen), None),
             Self::MannWhitney(ranks) => (ranks.look(seen), None),
             Self::Sequential(sequential) => {
-                let mut evidence = recall(memory.as_ref());
+                let mut evidence: Evidence = recall(memory.as_ref());
                 if first_of_step {
                     evidence.begin_step();
                 }
@@ -132,7 +133,7 @@ impl Judge {
     /// What of its memory is worth keeping for the next release.
     pub fn carry_over(&self, memory: Option<&Object>) -> Option<Object> {
         let memory = memory.filter(|_| self.remembers())?;
-        remember(&recall(Some(memory)).next_release())
+        remember(&recall::<Evidence>(Some(memory)).next_release())
     }
 
     /// Does it gain from looking before the interval is over?
@@ -151,12 +152,12 @@ impl Judge {
 const EVIDENCE: &str = "evidence";
 
 /// A memory that cannot be read, such as one of another judge, is none.
-fn recall(memory: Option<&Object>) -> Evidence {
+pub(super) fn recall<E: DeserializeOwned + Default>(memory: Option<&Object>) -> E {
     let text = memory.and_then(|Object(map)| map.get(EVIDENCE)).and_then(Value::as_str);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-fn remember(evidence: &Evidence) -> Option<Object> {
+pub(super) fn remember(evidence: &impl Serialize) -> Option<Object> {
     let mut text = Vec::with_capacity(1024);
     serde_json::to_writer(&mut text, evidence).ok()?;
     let text = String::from_utf8(text).ok()?;

@@ -248,10 +248,28 @@ impl Pass<'_> {
                 together(share.score.of(scored.iter().map(|(share, outcome)| (*outcome, share.weight)))),
             );
         }
-        match all {
+        match worse(all, self.bear_out_split(step, look)) {
             Looked::Certified if step.metrics.is_empty() => Looked::Passed,
             all => all,
         }
+    }
+
+    /// One of the metrics counts requests, and what it took in of this look
+    /// must bear the split out. After that its counts are spent, so it is the
+    /// same one at every look.
+    fn bear_out_split(&mut self, step: &Step, look: &Look) -> Looked {
+        let plan = self.plan;
+        let mut counting = step.metrics.iter().map(|at| &plan.metrics[*at]);
+        let Some(metric) = counting.find(|metric| metric.counts_requests && self.checks_split(step)) else {
+            return Looked::Certified;
+        };
+        let until = self.results(look).map(|measured| measured.at);
+        let taken_in = self.metric_status(&metric.name).measured_until == until.map(Time);
+        let measured = self.results(look).and_then(|measured| measured.results.get(&metric.name));
+        let since = look.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
+        let lasted = since.zip(until).and_then(|(since, until)| until.duration_since(since).try_into().ok());
+        let requests = measured.filter(|_| taken_in).map(|measured| figures(measured).1).zip(lasted);
+        self.check_split(step, requests.unwrap_or_default(), look.full)
     }
 
     /// Judges what was measured until a moment. Only full looks are counted

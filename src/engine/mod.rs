@@ -81,6 +81,7 @@ mod release;
 pub mod report;
 mod rest;
 pub mod revision;
+mod route_check;
 mod step;
 pub mod steps;
 pub mod windows;

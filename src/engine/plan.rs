@@ -38,6 +38,8 @@ pub struct Plan {
     pub keep_warm: Duration,
     /// Users are kept on the version that answered them first.
     pub affinity: bool,
+    /// Requests that were counted must bear the split out.
+    pub verifies_split: bool,
     /// The target has replicas of its own.
     pub scales: bool,
     pub skip_analysis: bool,
@@ -68,6 +70,8 @@ pub struct Gate {
 pub struct MetricPlan {
     pub name: String,
     pub terms: Terms,
+    /// It counts every request of both arms, so the split shows in it.
+    pub counts_requests: bool,
 }
 
 /// What a router must be able to do for a plan.
@@ -178,6 +182,7 @@ impl Plan {
             windows: windows(spec)?,
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
             affinity: analysis.session_affinity.is_some(),
+            verifies_split: analysis.verify_split.unwrap_or(true),
             scales: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: spec.skip_analysis,
             suspend: spec.suspend,
@@ -203,6 +208,7 @@ impl Plan {
             windows: Windows::default(),
             keep_warm: Duration::ZERO,
             affinity: false,
+            verifies_split: false,
             scales: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: false,
             suspend: false,
@@ -306,7 +312,8 @@ fn metrics<'t>(
             name: name.clone(),
             why,
         })?;
-        Ok(MetricPlan { name, terms })
+        let counts_requests = template.is_none() && metric.query.is_none() && terms.judge.remembers();
+        Ok(MetricPlan { name, terms, counts_requests })
     };
     spec.analysis.metrics.iter().enumerate().map(plan).collect()
 }

@@ -51,7 +51,7 @@ impl Pass<'_> {
             Looked::Doubt(why) => doubt = Some(why),
         }
         if self.status.iterations < step.looks {
-            return match doubt.or_else(|| self.doubt(step)) {
+            return match doubt.or_else(|| self.doubt(step)).or_else(|| self.route_doubt(step)) {
                 Some(why) => self.hold(Reason::Inconclusive { why }, Clock::Runs(Stall::Evidence)),
                 None => self.hold(self.judging(at, step), Clock::Stands),
             };

@@ -80,7 +80,7 @@ fn verdicts_have_their_numbers() {
     world.run_until(|world| world.status.metrics.iter().any(|metric| metric.at.is_some()));
     let metric = &world.status.metrics[0];
     assert_eq!((metric.canary, metric.primary), (Some(99.5), Some(99.5)));
-    assert_eq!((metric.canary_count, metric.primary_count), (Some(200.0), Some(800.0)));
+    assert_eq!((metric.canary_count, metric.primary_count), (Some(200.0), Some(200.0)));
     assert_eq!(metric.evidence, Some(1.0));
     world.health = Health::Bad;
     world.run_to(Phase::Failed);
@@ -108,4 +108,35 @@ fn what_is_known_of_the_primary_outlives_a_release_and_no_verdict_does() {
     let memory: serde_json::Value = serde_json::from_str(memory.as_str().expect("a text")).expect("JSON");
     assert!(memory["streams"][0]["bursts"]["pairs"].as_i64().is_some_and(|pairs| pairs > 0), "{memory:#}");
     assert_eq!((&memory["seen"]["canary"], &memory["peak"]), (&0.into(), &0.into()), "{memory:#}");
+}
+
+/// A release at a tenth of the traffic, of which the canary gets half.
+fn misrouted(analysis: &str) -> World {
+    let mut world = World::initialized(&canary(&format!(
+        "interval: 2m, stepWeights: [10, 50], metrics: [{{name: request-success-rate}}]{analysis}"
+    )));
+    world.router_splits = false;
+    world.push("v1-b");
+    world
+}
+
+#[test]
+fn a_split_that_requests_do_not_bear_out_holds_the_release_until_it_is_mended() {
+    let mut world = misrouted("");
+    world.run_for(Duration::from_secs(1800));
+    assert_eq!((world.status.phase, world.split.canary.percent()), (Phase::Progressing, 10.0));
+    let said = world.status.message.clone().unwrap_or_default();
+    assert!(said.contains("10 % was asked for: the route does not split as asked"), "{said}");
+    assert!(said.contains("spec.analysis.verifySplit: false"), "{said}");
+
+    world.router_splits = true;
+    world.run_for(Duration::from_secs(1800));
+    assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);
+}
+
+#[test]
+fn unless_nobody_is_to_look_at_it() {
+    let mut world = misrouted(", verifySplit: false");
+    world.run_for(Duration::from_secs(1800));
+    assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);
 }

@@ -53,6 +53,8 @@ pub struct World {
     pub canary_starts: bool,
     pub primary_starts: bool,
     pub router_obeys: bool,
+    /// Otherwise requests are halved, whatever the router says.
+    pub router_splits: bool,
     pub health: Health,
     /// Gates that say no; all others say yes.
     pub closed: BTreeSet<String>,
@@ -112,6 +114,7 @@ impl World {
             canary_starts: true,
             primary_starts: true,
             router_obeys: true,
+            router_splits: true,
             health: Health::Good,
             closed: BTreeSet::new(),
             silent: BTreeSet::new(),
@@ -385,6 +388,10 @@ impl World {
 
     pub fn measure(&mut self, look: &Look) {
         let counts = |bad: u64, total: u64| Counts::of_bad(bad, total);
+        // As many as the split leaves it beside the canary's two hundred.
+        let share = if self.router_splits { self.split.canary.percent() / 100.0 } else { 0.5 };
+        let others = if share > 0.0 && share < 1.0 { (200.0 * (1.0 - share) / share) as u64 } else { 800 };
+        let primary = counts(others / 200, others);
         let value = |metric: &str| match (self.health, metric) {
             (Health::NoData, _) => Measurement::NoData,
             (Health::Unavailable, _) => Measurement::Unavailable { why: "connection refused".to_owned() },
@@ -397,9 +404,9 @@ impl World {
                 Measurement::Samples(Arms { canary: points(shift), primary: points(0.0) })
             }
             (health, _) => Measurement::Counts(match health {
-                Health::Bad => Arms { canary: counts(60, 200), primary: counts(4, 800) },
+                Health::Bad => Arms { canary: counts(60, 200), primary },
                 Health::Quiet => Arms { canary: counts(0, 2), primary: counts(0, 2) },
-                _ => Arms { canary: counts(1, 200), primary: counts(4, 800) },
+                _ => Arms { canary: counts(1, 200), primary },
             }),
         };
         let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();

@@ -1,7 +1,9 @@
 //! Is the split what was asked for?
 
+use std::time::Duration;
+
 use serin::analysis::measurement::{Arms, Counts};
-use serin::analysis::split::{Split, SplitEvidence};
+use serin::analysis::split::{Leeway, Split, SplitEvidence};
 use serin::analysis::verdict::Outcome;
 
 use crate::traffic::{Release, SCRAPE, Stretch, runs};
@@ -16,7 +18,8 @@ fn found(rps: f64, weight: f64) -> Vec<u64> {
     let looks = runs(RUNS, |run| {
         let mut evidence = SplitEvidence::default();
         (1..).zip(release.looks(run)).find_map(|(look, seen): (u64, Arms<Counts>)| {
-            let verdict = split.look(&mut evidence, 0.05, seen.map(Counts::total));
+            let counted = (seen.map(Counts::total), Duration::from_secs(SCRAPE));
+            let verdict = split.look(&mut evidence, 0.05, counted, Leeway::default());
             matches!(verdict.outcome, Outcome::Fail { .. }).then_some(look * SCRAPE)
         })
     });

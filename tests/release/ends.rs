@@ -116,6 +116,21 @@ pub async fn a_canary_that_comes_back_begins_anew(world: World) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_go_around_the_route_hold_a_release_until_they_stop() {
+    let world = World::new().await;
+    let _serin = world.initialized(json!({"analysis": {"interval": "2m", "stepWeights": [10, 50]}})).await;
+    let (_traffic, detour) = (world.traffic(), world.detour());
+    world.push("web:v2").await;
+    world.becomes("at the first weight", |status| status.canary_weight > Weight::ZERO).await;
+    sleep(Duration::from_secs(600)).await;
+    world.is_told("10 % was asked for: the route does not split as asked").await;
+    assert_eq!((world.status().await.phase, world.split().await), (Phase::Progressing, Some((10, 90))));
+    drop(detour);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_costs_a_few_requests() {
     let world = World::new().await;
     let _serin =

@@ -1,4 +1,4 @@
-//! People who call `web`, and what they got.
+//! People who call a Service, and what they got.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,12 @@ struct Got {
 
 impl Traffic {
     /// A hundred requests a second, each with these headers.
-    pub fn start(mesh: Mesh, namespace: &str, headers: &[(&'static str, &str)]) -> Self {
+    pub fn start(
+        mesh: Mesh,
+        namespace: &str,
+        service: &'static str,
+        headers: &[(&'static str, &str)],
+    ) -> Self {
         let got = Arc::<Mutex<Got>>::default();
         let headers: Headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let (namespace, kept) = (namespace.to_owned(), Arc::clone(&got));
@@ -42,7 +47,7 @@ impl Traffic {
                 let (mesh, namespace, headers) = (mesh.clone(), namespace.clone(), headers.clone());
                 let kept = Arc::clone(&kept);
                 tokio::spawn(async move {
-                    let answer = call(&mesh, &namespace, &headers).await;
+                    let answer = call(&mesh, &namespace, service, &headers).await;
                     let mut kept = kept.lock();
                     match answer {
                         Ok(version) => *kept.versions.entry(version).or_default() += 1,
@@ -82,12 +87,13 @@ impl Traffic {
 pub async fn call(
     mesh: &Mesh,
     namespace: &str,
+    service: &str,
     headers: &[(&'static str, String)],
 ) -> Result<String, String> {
     let request =
         headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(*name, value));
     let request = request.body(Body::empty()).expect("a request");
-    let answer = mesh.send(namespace, "web", request).await.map_err(|error| error.to_string())?;
+    let answer = mesh.send(namespace, service, request).await.map_err(|error| error.to_string())?;
     let status = answer.response.status();
     if !status.is_success() {
         return Err(format!("{} answers {status}", answer.backend));

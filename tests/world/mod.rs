@@ -142,7 +142,7 @@ impl World {
 
     /// Does `web` answer?
     pub async fn answers(&self) -> bool {
-        call(&self.mesh, &self.namespace, &[]).await.is_ok()
+        call(&self.mesh, &self.namespace, "web", &[]).await.is_ok()
     }
 
     /// A hundred requests a second to `web`.
@@ -152,7 +152,12 @@ impl World {
 
     /// The same, each with these headers.
     pub fn callers(&self, headers: &[(&'static str, &str)]) -> Traffic {
-        Traffic::start(self.mesh.clone(), &self.namespace, headers)
+        Traffic::start(self.mesh.clone(), &self.namespace, "web", headers)
+    }
+
+    /// As many who call the canary's own Service, whatever the weight.
+    pub fn detour(&self) -> Traffic {
+        Traffic::start(self.mesh.clone(), &self.namespace, "web-canary", &[])
     }
 }
 

@@ -160,6 +160,13 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
+    /// Hold the release when the requests that built-in metrics count do not
+    /// bear out the weight that was asked for: a mesh that ignores it makes
+    /// every other judgement moot. Switch it off where many requests reach the
+    /// pods without the route. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verify_split: Option<bool>,
+
     /// What to do when a metric has no data, usually because there was no
     /// traffic. Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]

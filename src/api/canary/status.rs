@@ -283,6 +283,10 @@ pub struct ReleaseState {
     /// The primary was overwritten and gets its version before back.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub restoring: bool,
+
+    /// The requests so far against the weights that were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<Object>,
 }
 
 /// A command and what became of it.
