@@ -18,6 +18,7 @@ const PROVIDERS: [Provider; 20] = [
     Provider::GatewayApiV1Beta1,
     Provider::AppMesh,
     Provider::AppMeshV1Beta2,
+    Provider::AppMeshAws,
     Provider::Xds,
     Provider::Nginx,
     Provider::Skipper,

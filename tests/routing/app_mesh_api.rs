@@ -114,7 +114,28 @@ async fn nodes_and_services_are_made_as_written() {
         })
     );
     let (_, tags) = mesh(&world).as_people(|people| people.find(&router(&world))).expect("a router");
-    assert_eq!(tags, BTreeMap::from([("serin.dev/canary".to_owned(), format!("{}/web", world.namespace))]));
+    assert_eq!(tags["serin.dev/canary"], format!("{}/web", world.namespace));
+}
+
+#[tokio::test]
+async fn what_is_not_said_any_more_goes_and_what_others_said_stays() {
+    let mut world = world().await;
+    world.set(&ten()).await;
+    let theirs = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
+    world.meddle(&world.route(), &json!({"spec": {"httpRoute": {"retryPolicy": theirs}}})).await;
+    world.edit(json!({"service": {"timeout": "15s", "backends": ["cart.shop"]}})).await;
+    assert_eq!(world.split().await, None);
+    world.set(&ten()).await;
+    assert_eq!(spec(&world, &route(&world, "web"))["httpRoute"]["timeout"]["perRequest"]["value"], 15000);
+    // Also if another controller comes to know of it.
+    let options = mesh(&world).options();
+    world.row.router = calling(options);
+    world.edit(json!({"service": {"timeout": null, "backends": null}})).await;
+    assert_eq!(world.split().await, None);
+    world.set(&ten()).await;
+    let (route, node) = (spec(&world, &route(&world, "web")), spec(&world, &node(&world, "web-canary")));
+    assert_eq!((route["httpRoute"].get("timeout"), &route["httpRoute"]["retryPolicy"]), (None, &theirs));
+    assert_eq!((node.get("backends"), node["listeners"][0].get("timeout")), (None, None));
 }
 
 #[tokio::test]

@@ -95,6 +95,8 @@ async fn what_is_missing_is_named() {
         assert!(matches!(missing, NoRouter::NotServed { kind: named, .. } if named == kind), "{missing}");
     }
     assert_eq!(refused(None, None), NoRouter::NotSaid);
+    let unbuilt = refused(Some(Provider::AppMeshAws), None).to_string();
+    assert!(unbuilt.contains("appmesh:aws") && unbuilt.contains("the feature aws"), "{unbuilt}");
     assert!(refused(None, Some(Provider::SmiV1Alpha2)).to_string().contains("smi:v1alpha2"));
     assert!(matches!(refused(Some(Provider::Gloo), None), NoRouter::NotSupported { .. }));
 }

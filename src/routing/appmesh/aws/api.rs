@@ -127,6 +127,8 @@ pub trait Kind {
     type Spec: Clone + PartialEq + fmt::Debug + Send + Sync;
     /// For sentences.
     const NOUN: &'static str;
+    /// What of it a Canary may say or leave to others.
+    const SAYS: &'static [Said];
 
     fn describe(mesh: &Mesh<'_>, name: &Name) -> impl Future<Output = Answer<Live<Self::Spec>>> + Send;
 
@@ -150,10 +152,19 @@ pub trait Kind {
 
 type Answer<T> = Result<T, Trouble>;
 
+/// Something in `spec.service` that is written only if it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Said {
+    Backends,
+    Retries,
+    Timeout,
+}
+
 /// The four calls that every kind has, which differ in nothing but names.
 macro_rules! kind {
     (
         $Kind:ident, $noun:literal, $Spec:ident, $Code:ident, $data:ident, $name:ident $(, in $router:ident)?;
+        says [$($said:ident)*];
         $describe:ident $create:ident $update:ident $delete:ident
     ) => {
         pub struct $Kind;
@@ -161,6 +172,7 @@ macro_rules! kind {
         impl Kind for $Kind {
             type Spec = $Spec;
             const NOUN: &'static str = $noun;
+            const SAYS: &'static [Said] = &[$(Said::$said),*];
 
             async fn describe(mesh: &Mesh<'_>, name: &Name) -> Answer<Live<$Spec>> {
                 let call = mesh.client.$describe().$name(&name.name)$(.$router(&name.router))?;
@@ -203,19 +215,23 @@ macro_rules! kind {
 
 kind! {
     Node, "virtual node", VirtualNodeSpec, VirtualNodeStatusCode, virtual_node, virtual_node_name;
+    says [Backends Timeout];
     describe_virtual_node create_virtual_node update_virtual_node delete_virtual_node
 }
 kind! {
     Router, "virtual router", VirtualRouterSpec, VirtualRouterStatusCode, virtual_router, virtual_router_name;
+    says [];
     describe_virtual_router create_virtual_router update_virtual_router delete_virtual_router
 }
 kind! {
     Service, "virtual service", VirtualServiceSpec, VirtualServiceStatusCode, virtual_service,
     virtual_service_name;
+    says [];
     describe_virtual_service create_virtual_service update_virtual_service delete_virtual_service
 }
 kind! {
     Route, "route", RouteSpec, RouteStatusCode, route, route_name, in virtual_router_name;
+    says [Retries Timeout];
     describe_route create_route update_route delete_route
 }
 

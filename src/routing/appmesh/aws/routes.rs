@@ -20,8 +20,9 @@ use serde_json::Value;
 
 use super::{
     super::Protocol,
+    api::{Route, Said},
     error::Error,
-    state::{Held, Names, Whose},
+    state::{Held, Names, Whose, sayings},
 };
 use crate::{
     api::{
@@ -65,8 +66,8 @@ pub fn wishes(
         let wide = if service.match_.is_empty() { &everything[..] } else { &service.match_[..] };
         for (at, condition) in wide.iter().enumerate() {
             let name = if at == 0 { names.route.clone() } else { format!("{}-{at}", names.route) };
-            let live = there.get(&name).map(|held| &held.live.spec);
-            let spec = own(live, service, protocol, condition, targets(split.canary)?)?;
+            let live = there.get(&name).map(|held| forgotten(canary, held));
+            let spec = own(live.as_ref(), service, protocol, condition, targets(split.canary)?)?;
             mains.push(Wish { name, spec });
         }
     }
@@ -118,7 +119,7 @@ fn stood_in_for(canary: &Canary, names: &Names, there: &BTreeMap<String, Held<Ro
         .filter(|(_, held)| is_theirs(held) && (adopted(held) || to_apex(held)))
         .map(|(name, _)| name.clone())
         .collect();
-    let own = there.get(&names.route).is_some_and(|held| held.whose == Whose::Owned);
+    let own = there.get(&names.route).is_some_and(|held| matches!(held.whose, Whose::Owned(_)));
     if !chosen.is_empty() || own {
         return chosen;
     }
@@ -195,6 +196,28 @@ fn is_for_all(spec: &RouteSpec) -> bool {
         || spec.http2_route.as_ref().is_some_and(http)
         || spec.grpc_route.as_ref().is_some_and(grpc)
         || spec.tcp_route.as_ref().is_some_and(tcp)
+}
+
+/// A route of ours without what the Canary said once and does not say any more.
+fn forgotten(canary: &Canary, held: &Held<RouteSpec>) -> RouteSpec {
+    let mut spec = held.live.spec.clone();
+    let Whose::Owned(said) = &held.whose else { return spec };
+    for said in said.difference(&sayings::<Route>(canary)) {
+        let RouteSpec { http_route, http2_route, grpc_route, .. } = &mut spec;
+        for route in [http_route, http2_route].into_iter().flatten() {
+            match said {
+                Said::Retries => route.retry_policy = None,
+                Said::Timeout => route.timeout = None,
+                Said::Backends => {}
+            }
+        }
+        match (said, grpc_route) {
+            (Said::Retries, Some(route)) => route.retry_policy = None,
+            (Said::Timeout, Some(route)) => route.timeout = None,
+            (Said::Backends, _) | (_, None) => {}
+        }
+    }
+    spec
 }
 
 /// A route of our own, with what others added to it.

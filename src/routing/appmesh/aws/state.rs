@@ -1,10 +1,11 @@
 //! What a mesh has for one Canary, and whose it is.
 //!
-//! Two tags keep the books: `serin.dev/canary` is on everything that we made
-//! or changed, and `serin.dev/original` on a route that was there before, with
-//! the targets that it had.
+//! Tags keep the books: `serin.dev/canary` is on everything that we made or
+//! changed; `serin.dev/said` names what the Canary said of something that we
+//! made, so that it goes when it is not said any more; and `serin.dev/original`
+//! is on a route that was there before, with the targets that it had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_appmesh::{
     error::BuildError,
@@ -17,12 +18,13 @@ use futures::try_join;
 use kube::ResourceExt as _;
 
 use super::{
-    api::{Kind, Live, Mesh, Name, Node, Route, Router, Service},
+    api::{Kind, Live, Mesh, Name, Node, Route, Router, Said, Service},
     error::Error,
 };
 use crate::{api::Canary, routing::services};
 
 const CANARY: &str = "serin.dev/canary";
+const SAID: &str = "serin.dev/said";
 const ORIGINAL: &str = "serin.dev/original";
 
 /// Longer values are divided.
@@ -64,8 +66,8 @@ impl Names {
 /// Whose something is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Whose {
-    /// This Canary made it.
-    Owned,
+    /// This Canary made it, and said this of it.
+    Owned(Sayings),
     /// It was there before, with these targets.
     Adopted(Vec<WeightedTarget>),
     /// Nobody's whom we know.
@@ -83,7 +85,10 @@ impl Whose {
         let mut parts: Vec<_> = tags.iter().filter(|tag| tag.key.starts_with(ORIGINAL)).collect();
         parts.sort_by_key(|tag| (tag.key.len(), tag.key.as_str()));
         match parts.is_empty() {
-            true => Ok(Self::Owned),
+            true => {
+                let said = tags.iter().find(|tag| tag.key == SAID).map_or("", |tag| tag.value.as_str());
+                Ok(Self::Owned(read_sayings(said)))
+            }
             false => {
                 let original: String = parts.iter().map(|tag| tag.value.as_str()).collect();
                 Ok(Self::Adopted(original.split(' ').map(read_target).collect::<Result<_, _>>()?))
@@ -92,7 +97,7 @@ impl Whose {
     }
 
     pub fn is_ours(&self) -> bool {
-        matches!(self, Self::Owned | Self::Adopted(_))
+        matches!(self, Self::Owned(_) | Self::Adopted(_))
     }
 }
 
@@ -106,9 +111,38 @@ pub fn can_be_marked(canary: &Canary) -> bool {
     mark_of(canary).len() <= TAG_LENGTH
 }
 
+/// What a Canary says of something.
+pub type Sayings = BTreeSet<Said>;
+
+pub fn sayings<K: Kind>(canary: &Canary) -> Sayings {
+    let service = canary.spec.service.as_ref();
+    let says = |said: &Said| match said {
+        Said::Backends => service.is_some_and(|service| !service.backends.is_empty()),
+        Said::Retries => service.is_some_and(|service| service.retries.is_some()),
+        Said::Timeout => service.is_some_and(|service| service.timeout.is_some()),
+    };
+    K::SAYS.iter().copied().filter(says).collect()
+}
+
+const SAYINGS: [(Said, &str); 3] =
+    [(Said::Backends, "backends"), (Said::Retries, "retries"), (Said::Timeout, "timeout")];
+
+fn read_sayings(text: &str) -> Sayings {
+    SAYINGS
+        .iter()
+        .filter(|(_, word)| text.split(' ').any(|said| said == *word))
+        .map(|(said, _)| *said)
+        .collect()
+}
+
 /// The tags of something that we make.
-pub fn marks(canary: &Canary) -> Result<Vec<TagRef>, BuildError> {
-    Ok(vec![TagRef::builder().key(CANARY).value(mark_of(canary)).build()?])
+pub fn marks(canary: &Canary, said: &Sayings) -> Result<Vec<TagRef>, BuildError> {
+    let words: Vec<_> = SAYINGS.iter().filter(|(one, _)| said.contains(one)).map(|(_, word)| *word).collect();
+    Ok(vec![mark(canary)?, TagRef::builder().key(SAID).value(words.join(" ")).build()?])
+}
+
+fn mark(canary: &Canary) -> Result<TagRef, BuildError> {
+    TagRef::builder().key(CANARY).value(mark_of(canary)).build()
 }
 
 /// The tags of a route that is adopted.
@@ -119,7 +153,7 @@ pub fn marks_with(canary: &Canary, original: &[WeightedTarget]) -> Result<Vec<Ta
     };
     let text = original.iter().map(target).collect::<Vec<_>>().join(" ");
     let characters: Vec<char> = text.chars().collect();
-    let mut tags = marks(canary)?;
+    let mut tags = vec![mark(canary)?];
     for (at, part) in characters.chunks(TAG_LENGTH).enumerate() {
         let key = if at == 0 { ORIGINAL.to_owned() } else { format!("{ORIGINAL}-{at}") };
         tags.push(TagRef::builder().key(key).value(part.iter().collect::<String>()).build()?);
@@ -258,7 +292,7 @@ pub async fn held<K: Kind>(
 
 /// Takes our mark off something that stays.
 pub async fn let_go(mesh: &Mesh<'_>, arn: &str) -> Result<(), Error> {
-    let ours = |tag: &TagRef| tag.key == CANARY || tag.key.starts_with(ORIGINAL);
+    let ours = |tag: &TagRef| tag.key == CANARY || tag.key == SAID || tag.key.starts_with(ORIGINAL);
     let keys: Vec<_> = mesh.tags(arn).await?.into_iter().filter(ours).map(|tag| tag.key).collect();
     if keys.is_empty() { Ok(()) } else { mesh.untag(arn, keys).await }
 }

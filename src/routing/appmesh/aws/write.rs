@@ -13,7 +13,7 @@ use aws_sdk_appmesh::{
 
 use super::{
     super::{Protocol, container_port},
-    api::{Kind, Mesh, Name, Node, Route, Router, Service},
+    api::{Kind, Mesh, Name, Node, Route, Router, Said, Service},
     error::Error,
     hostname,
     routes::{self, Wish},
@@ -73,31 +73,45 @@ pub fn is_in_force(
     let wishes = routes::wishes(on.canary, names, &state.routes, split, protocol)?;
     let is_right = |wish: &Wish| {
         let held = state.routes.get(&wish.name);
-        held.is_some_and(|held| held.live.active && held.whose.is_ours() && held.live.spec == wish.spec)
+        held.is_some_and(|held| {
+            held.live.active && says_so::<Route>(on.canary, &held.whose) && held.live.spec == wish.spec
+        })
     };
     Ok(check(names, state).is_ok()
-        && is_so(&state.primary, |live| node(on.canary, on.arms, options, names, Side::Primary, live))?
-        && is_so(&state.canary, |live| node(on.canary, on.arms, options, names, Side::Canary, live))?
-        && is_so(&state.canary_service, |_| canary_service(names))?
-        && is_so(&state.router, |_| router(on.canary, on.arms))?
-        && is_so(&state.service, |_| service(&state.router_name))?
+        && is_so::<Node>(on.canary, &state.primary, |held| node(on, options, names, Side::Primary, held))?
+        && is_so::<Node>(on.canary, &state.canary, |held| node(on, options, names, Side::Canary, held))?
+        && is_so::<Service>(on.canary, &state.canary_service, |_| canary_service(names))?
+        && is_so::<Router>(on.canary, &state.router, |_| router(on))?
+        && is_so::<Service>(on.canary, &state.service, |_| service(&state.router_name))?
         && wishes.iter().all(is_right)
         && surplus(state, &wishes).next().is_none())
 }
 
 /// What people have is as it should be, whatever it is.
-fn is_so<S: PartialEq>(
-    held: &Option<Held<S>>,
-    wanted: impl FnOnce(Option<&S>) -> Result<S, BuildError>,
+fn is_so<K: Kind>(
+    canary: &Canary,
+    held: &Option<Held<K::Spec>>,
+    wanted: impl FnOnce(Option<&Held<K::Spec>>) -> Result<K::Spec, BuildError>,
 ) -> Result<bool, BuildError> {
-    let Some(held) = held else { return Ok(false) };
-    Ok(held.live.active && (held.whose == Whose::Foreign || held.live.spec == wanted(Some(&held.live.spec))?))
+    let Some(known) = held else { return Ok(false) };
+    let is_right = known.whose == Whose::Foreign
+        || says_so::<K>(canary, &known.whose) && known.live.spec == wanted(Some(known))?;
+    Ok(known.live.active && is_right)
+}
+
+/// Is it ours, and known to say what the Canary says?
+fn says_so<K: Kind>(canary: &Canary, whose: &Whose) -> bool {
+    match whose {
+        Whose::Owned(said) => *said == state::sayings::<K>(canary),
+        Whose::Adopted(_) => true,
+        Whose::Foreign | Whose::Taken(_) => false,
+    }
 }
 
 /// Routes of ours that are for nobody any more.
 fn surplus<'a>(state: &'a State, wishes: &'a [Wish]) -> impl Iterator<Item = String> + 'a {
     let wanted = |name: &String| wishes.iter().any(|wish| wish.name == *name);
-    let ours = state.routes.iter().filter(|(_, held)| held.whose == Whose::Owned);
+    let ours = state.routes.iter().filter(|(_, held)| matches!(held.whose, Whose::Owned(_)));
     ours.filter(move |(name, _)| !wanted(name)).map(|(name, _)| name.clone())
 }
 
@@ -105,16 +119,17 @@ impl Writer<'_> {
     /// Makes it so; `state` is what there is, as far as it was written too.
     pub async fn write(&self, state: &mut State, arms: &Arms, split: &Split) -> Result<(), Error> {
         let Self { canary, names, options, .. } = self;
+        let on = &Subject { canary, arms };
         check(names, state)?;
         let wishes = routes::wishes(canary, names, &state.routes, split, Protocol::of(canary))?;
-        let primary = |live: Option<&_>| node(canary, arms, options, names, Side::Primary, live);
+        let primary = |held: Option<&_>| node(on, options, names, Side::Primary, held);
         self.ensure::<Node>(&Name::of(&names.primary), &mut state.primary, primary).await?;
-        let candidate = |live: Option<&_>| node(canary, arms, options, names, Side::Canary, live);
+        let candidate = |held: Option<&_>| node(on, options, names, Side::Canary, held);
         self.ensure::<Node>(&Name::of(&names.canary), &mut state.canary, candidate).await?;
         let provider = |_: Option<&_>| canary_service(names);
         self.ensure::<Service>(&Name::of(&names.canary_service), &mut state.canary_service, provider).await?;
         let name = Name::of(&state.router_name);
-        self.ensure::<Router>(&name, &mut state.router, |_| router(canary, arms)).await?;
+        self.ensure::<Router>(&name, &mut state.router, |_| router(on)).await?;
         for wish in &wishes {
             self.ensure_route(state, wish, split).await?;
         }
@@ -131,24 +146,39 @@ impl Writer<'_> {
         &self,
         name: &Name,
         held: &mut Option<Held<K::Spec>>,
-        wanted: impl Fn(Option<&K::Spec>) -> Result<K::Spec, BuildError>,
+        wanted: impl Fn(Option<&Held<K::Spec>>) -> Result<K::Spec, BuildError>,
     ) -> Result<(), Error> {
+        let said = state::sayings::<K>(self.canary);
         let Some(known) = held else {
-            let tags = state::marks(self.canary)?;
+            let tags = state::marks(self.canary, &said)?;
             let live = self.mesh.create::<K>(name, wanted(None)?, tags, &self.moment).await?;
-            *held = Some(Held { live, whose: Whose::Owned });
+            *held = Some(Held { live, whose: Whose::Owned(said) });
             return Ok(());
         };
-        if known.whose == Whose::Foreign || known.live.spec == wanted(Some(&known.live.spec))? {
+        let is_said = says_so::<K>(self.canary, &known.whose);
+        if known.whose == Whose::Foreign || is_said && known.live.spec == wanted(Some(known))? {
             return Ok(());
         }
         // There is no version to write against: what others just wrote is read
         // at the last moment.
         let now = self.mesh.find::<K>(name).await?.filter(|now| now.uid == known.live.uid);
         known.live = now.ok_or_else(|| Error::Changed { what: format!("the {} {name}", K::NOUN) })?;
-        let spec = wanted(Some(&known.live.spec))?;
+        // What is said is noted before it is written, and until it is taken away.
+        if let Whose::Owned(before) = &mut known.whose
+            && !said.is_subset(before)
+        {
+            before.extend(said.iter().copied());
+            self.mesh.tag(&known.live.arn, state::marks(self.canary, before)?).await?;
+        }
+        let spec = wanted(Some(known))?;
         if spec != known.live.spec {
             known.live = self.mesh.update::<K>(name, &known.live, spec).await?;
+        }
+        if let Whose::Owned(before) = &mut known.whose
+            && *before != said
+        {
+            self.mesh.tag(&known.live.arn, state::marks(self.canary, &said)?).await?;
+            *before = said;
         }
         Ok(())
     }
@@ -165,16 +195,14 @@ impl Writer<'_> {
                 state.routes.insert(wish.name.clone(), theirs.clone());
                 held = Some(theirs);
             }
-            Some(Whose::Owned | Whose::Adopted(_)) | None => {}
+            Some(Whose::Owned(_) | Whose::Adopted(_)) | None => {}
         }
         let there = state.routes.clone();
         // The same wish, from what is there by then.
-        let wanted = |live: Option<&_>| {
+        let wanted = |now: Option<&Held<_>>| {
+            let Some(now) = now else { return Ok(wish.spec.clone()) };
             let mut there = there.clone();
-            match (live, there.get_mut(&wish.name)) {
-                (Some(live), Some(known)) => known.live.spec = Clone::clone(live),
-                _ => return Ok(wish.spec.clone()),
-            }
+            there.insert(wish.name.clone(), now.clone());
             let all = routes::wishes(self.canary, &self.names, &there, split, Protocol::of(self.canary));
             let anew = all.ok().and_then(|all| all.into_iter().find(|again| again.name == wish.name));
             Ok(anew.map_or_else(|| wish.spec.clone(), |again| again.spec))
@@ -195,7 +223,7 @@ impl Writer<'_> {
                 Ok(Held { whose: Whose::Adopted(original), ..now })
             }
             Whose::Taken(owner) => Err(Error::Taken { what: format!("the route {name}"), owner }),
-            Whose::Owned | Whose::Adopted(_) => Ok(now),
+            Whose::Owned(_) | Whose::Adopted(_) => Ok(now),
         }
     }
 
@@ -210,13 +238,13 @@ impl Writer<'_> {
         }
         // Those for chosen requests are ours, and go before the others.
         let mut routes: Vec<_> = state.routes.iter().filter(|(_, held)| held.whose.is_ours()).collect();
-        routes.sort_by_key(|(_, held)| held.whose != Whose::Owned);
+        routes.sort_by_key(|(_, held)| matches!(held.whose, Whose::Adopted(_)));
         let router_is_kept = is_kept(&state.router_name, |names| &names.router);
         for (name, held) in routes.into_iter().filter(|_| !router_is_kept) {
             let name = Name::route(name, &state.router_name);
             match &held.whose {
                 Whose::Adopted(original) => self.put_back(&name, held, original).await?,
-                Whose::Owned => _ = self.mesh.delete::<Route>(&name).await?,
+                Whose::Owned(_) => _ = self.mesh.delete::<Route>(&name).await?,
                 Whose::Foreign | Whose::Taken(_) => {}
             }
         }
@@ -235,7 +263,7 @@ impl Writer<'_> {
     /// Deletes what we made. What others have come to use is theirs from now on.
     async fn give_up<K: Kind>(&self, name: &Name, held: &Option<Held<K::Spec>>) -> Result<(), Error> {
         match held {
-            Some(held) if held.whose == Whose::Owned => match self.mesh.delete::<K>(name).await? {
+            Some(held) if matches!(held.whose, Whose::Owned(_)) => match self.mesh.delete::<K>(name).await? {
                 true => Ok(()),
                 false => state::let_go(self.mesh, &held.live.arn).await,
             },
@@ -268,23 +296,29 @@ enum Side {
 
 /// A virtual node of ours, with what others added to it.
 fn node(
-    canary: &Canary,
-    arms: &Arms,
+    on: &Subject<'_>,
     options: &AppMeshOptions,
     names: &Names,
     side: Side,
-    live: Option<&VirtualNodeSpec>,
+    held: Option<&Held<VirtualNodeSpec>>,
 ) -> Result<VirtualNodeSpec, BuildError> {
+    let canary = on.canary;
     let (service, protocol) = (service_of(canary), Protocol::of(canary));
     let services = services::Names::of(canary);
     let (name, host) = match side {
         Side::Primary => (&names.primary, services.primary),
         Side::Canary => (&names.canary, services.canary),
     };
-    let mut spec = live.cloned().unwrap_or_else(|| VirtualNodeSpec::builder().build());
+    let live = held.map(|held| held.live.spec.clone());
+    let mut spec = live.unwrap_or_else(|| VirtualNodeSpec::builder().build());
+    let was_said =
+        |said| matches!(held.map(|held| &held.whose), Some(Whose::Owned(once)) if once.contains(&said));
     let theirs = spec.listeners.as_ref().and_then(|listeners| listeners.first().cloned());
     let mut listener = theirs.unwrap_or_else(|| Listener::builder().build());
-    listener.port_mapping = Some(port(canary, arms)?);
+    listener.port_mapping = Some(port(on)?);
+    if was_said(Said::Timeout) {
+        listener.timeout = None;
+    }
     if let Some(timeout) = service.timeout {
         let http = || HttpTimeout::builder().per_request(routes::time(timeout)).build();
         listener.timeout = match protocol {
@@ -320,6 +354,9 @@ fn node(
             ServiceDiscovery::Dns(found)
         }
     });
+    if was_said(Said::Backends) {
+        spec.backends = None;
+    }
     if !service.backends.is_empty() {
         let backend = |name: &String| {
             let name = name.rsplit('/').next().unwrap_or(name);
@@ -330,19 +367,19 @@ fn node(
     Ok(spec)
 }
 
-fn port(canary: &Canary, arms: &Arms) -> Result<PortMapping, BuildError> {
-    let protocol = match Protocol::of(canary) {
+fn port(on: &Subject<'_>) -> Result<PortMapping, BuildError> {
+    let protocol = match Protocol::of(on.canary) {
         Protocol::Http => PortProtocol::Http,
         Protocol::Http2 => PortProtocol::Http2,
         Protocol::Grpc => PortProtocol::Grpc,
         Protocol::Tcp => PortProtocol::Tcp,
     };
-    let port = container_port(&service_of(canary), arms);
+    let port = container_port(&service_of(on.canary), on.arms);
     PortMapping::builder().port(port.into()).protocol(protocol).build()
 }
 
-fn router(canary: &Canary, arms: &Arms) -> Result<VirtualRouterSpec, BuildError> {
-    let listener = VirtualRouterListener::builder().port_mapping(port(canary, arms)?).build();
+fn router(on: &Subject<'_>) -> Result<VirtualRouterSpec, BuildError> {
+    let listener = VirtualRouterListener::builder().port_mapping(port(on)?).build();
     Ok(VirtualRouterSpec::builder().listeners(listener).build())
 }
 
