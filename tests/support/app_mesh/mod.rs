@@ -19,11 +19,14 @@ use serin::aws::{Account, Keys};
 use serin::routing::AppMeshOptions;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use store::{OWNER, Path};
+pub use store::Path;
 use store::{Refusal, Store};
 
 /// The mesh that is there; others are not.
 pub const MESH: &str = "shop-mesh";
+
+/// The account of the mesh.
+pub const OWNER: &str = "123456789012";
 
 /// Answers until it is dropped.
 pub struct AppMeshServer {

@@ -6,8 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// The account of the mesh.
-pub const OWNER: &str = "123456789012";
+use super::OWNER;
 
 /// Where something is in its mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -400,7 +399,7 @@ fn accept_route(spec: &Value) -> Result<(), Refusal> {
     match () {
         () if !(1..=10).contains(&targets.len()) => Err(Refusal::bad("a route has 1 to 10 targets")),
         () if total > 100 => Err(Refusal::bad("the weights are more than 100 together")),
-        () if !priority.is_null() && !priority.as_u64().is_some_and(|priority| priority <= 1000) => {
+        () if !priority.is_null() && priority.as_u64().is_none_or(|priority| priority > 1000) => {
             Err(Refusal::bad("a priority is from 0 to 1000"))
         }
         () if needs_prefix && !route["match"]["prefix"].as_str().is_some_and(|at| at.starts_with('/')) => {

@@ -303,7 +303,12 @@ mod tests {
 
     #[test]
     fn the_targets_of_an_adopted_route_are_read_as_they_were_written() {
-        let canary = Canary::new("web", Default::default());
+        let named = |name: &str| {
+            let target = serde_json::json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
+            let spec = serde_json::json!({"targetRef": target, "analysis": {"iterations": 1}});
+            Canary::new(name, serde_json::from_value(spec).unwrap())
+        };
+        let canary = named("web");
         let target = |node: &str, weight, port| {
             WeightedTarget::builder().virtual_node(node).weight(weight).set_port(port).build().unwrap()
         };
@@ -313,7 +318,6 @@ mod tests {
         let tags = marks_with(&canary, &targets).unwrap();
         assert!(tags.iter().all(|tag| tag.value.len() <= TAG_LENGTH) && tags.len() == 3);
         assert_eq!(Whose::of(&tags, &canary).unwrap(), Whose::Adopted(targets));
-        let other = Canary::new("other", Default::default());
-        assert!(matches!(Whose::of(&tags, &other).unwrap(), Whose::Taken(_)));
+        assert!(matches!(Whose::of(&tags, &named("other")).unwrap(), Whose::Taken(_)));
     }
 }
