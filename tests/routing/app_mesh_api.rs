@@ -8,7 +8,7 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
-use serin::routing::{AppMeshOptions, Error, Router, Subject, Unsupported, app_mesh, aws};
+use serin::routing::{AppMeshOptions, Error, Subject, Unsupported, app_mesh, aws};
 
 use crate::rows::{self, Row, calling};
 use crate::steps::chosen;
