@@ -26,7 +26,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
     Demo(demo::Args),
@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
         _ => "warn",
     });
     let outcome = match command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Crds(args) => crds::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Local(args) => local::run(args),

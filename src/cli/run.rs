@@ -18,6 +18,7 @@ use crate::controller::replica::Claim;
 use crate::controller::vitals::Vitals;
 use crate::controller::{Controller, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
+use crate::routing::AppMeshOptions;
 use crate::server::{self, Server};
 use crate::workload;
 
@@ -43,6 +44,9 @@ pub(super) struct Args {
     /// linkerd, osm, smi:v1alpha2, …
     #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
     provider: Option<Provider>,
+
+    #[command(flatten)]
+    app_mesh: AppMesh,
 
     /// URL of the Prometheus for Canaries that name none. Without one, the pods
     /// are read themselves
@@ -119,6 +123,73 @@ pub(super) struct Args {
     kubeconfig: Option<PathBuf>,
 }
 
+/// For Canaries of the provider appmesh:aws.
+#[cfg(feature = "aws")]
+#[derive(clap::Args)]
+struct AppMesh {
+    /// Mesh of Canaries of the provider appmesh:aws that name none in
+    /// spec.service.meshName
+    #[arg(long, env = "SERIN_APPMESH_MESH", value_name = "NAME")]
+    appmesh_mesh: Option<String>,
+
+    /// Account that shared the mesh with ours [default: the mesh is our own]
+    #[arg(long, env = "SERIN_APPMESH_MESH_OWNER", value_name = "ACCOUNT", value_parser = account)]
+    appmesh_mesh_owner: Option<String>,
+
+    /// Region of the mesh [default: as all of Amazon's tools find it]
+    #[arg(long, env = "SERIN_APPMESH_REGION", value_name = "REGION")]
+    appmesh_region: Option<String>,
+
+    /// Role to assume before App Mesh is asked
+    #[arg(long, env = "SERIN_APPMESH_ROLE", value_name = "ARN")]
+    appmesh_role: Option<String>,
+
+    /// What the owner of that role demands to hear
+    #[arg(long, env = "SERIN_APPMESH_EXTERNAL_ID", value_name = "ID", requires = "appmesh_role")]
+    appmesh_external_id: Option<String>,
+
+    /// URL of App Mesh, if not its public one
+    #[arg(long, env = "SERIN_APPMESH_ENDPOINT", value_name = "URL")]
+    appmesh_endpoint: Option<String>,
+
+    /// Namespace of Cloud Map in which pods are registered, under the names of
+    /// their virtual nodes, such as web-primary_shop [default: pods are found by
+    /// the DNS names of their Services]
+    #[arg(long, env = "SERIN_APPMESH_CLOUD_MAP_NAMESPACE", value_name = "NAME")]
+    appmesh_cloud_map_namespace: Option<String>,
+}
+
+/// This build cannot ask App Mesh.
+#[cfg(not(feature = "aws"))]
+#[derive(clap::Args)]
+struct AppMesh {}
+
+#[cfg(feature = "aws")]
+impl From<AppMesh> for AppMeshOptions {
+    fn from(args: AppMesh) -> Self {
+        Self {
+            mesh: args.appmesh_mesh,
+            mesh_owner: args.appmesh_mesh_owner,
+            cloud_map_namespace: args.appmesh_cloud_map_namespace,
+            account: crate::aws::Account {
+                region: args.appmesh_region,
+                role_arn: args.appmesh_role,
+                external_id: args.appmesh_external_id,
+                endpoint: args.appmesh_endpoint,
+                ..Default::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+#[cfg(not(feature = "aws"))]
+impl From<AppMesh> for AppMeshOptions {
+    fn from(_: AppMesh) -> Self {
+        Self::default()
+    }
+}
+
 /// Where something is shown, if anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listen {
@@ -158,6 +229,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             identities: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
+        app_mesh: args.app_mesh.into(),
         webhooks: None,
         vitals,
     };
@@ -229,6 +301,14 @@ fn listen(text: &str) -> Result<Listen, String> {
             .map(Listen::At)
             .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
     }
+}
+
+#[cfg(feature = "aws")]
+fn account(text: &str) -> Result<String, String> {
+    let is_account = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_account
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("{text} is no account; write its twelve digits"))
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -65,7 +65,7 @@ use crate::{
     gates::{self, webhook::Webhooks},
     metrics::{Sources, scrape::Fetch},
     notify::{self, Outbox},
-    routing::Served,
+    routing::{self, AppMeshOptions, Router, Served},
     workload,
 };
 use beside::Beside;
@@ -95,6 +95,8 @@ pub struct Options {
     /// How many releases may be under way at a time; any number if none.
     pub max_releases: Option<u32>,
     pub workload: workload::Options,
+    /// For Canaries of the provider `appmesh:aws`.
+    pub app_mesh: AppMeshOptions,
     /// Who carries questions to webhooks; the network if nobody is named.
     pub webhooks: Option<Webhooks>,
     /// Where it counts what it does and shows that it does.
@@ -111,6 +113,7 @@ impl Default for Options {
             concurrency: 32,
             max_releases: None,
             workload: workload::Options::default(),
+            app_mesh: AppMeshOptions::default(),
             webhooks: None,
             vitals: Arc::default(),
         }
@@ -150,6 +153,8 @@ struct Shared {
     options: Options,
     workload_options: Arc<workload::Options>,
     served: RwLock<Served>,
+    /// None if this build cannot call it.
+    app_mesh: Option<Arc<dyn Router>>,
     sources: Sources,
     webhooks: Webhooks,
     outbox: Outbox,
@@ -192,7 +197,14 @@ impl Controller {
             Arc::clone(&turns),
             vitals,
         );
+        let may_write = {
+            let fence = fence.clone();
+            move |namespace: &str, name: &str| {
+                fence.check(&CanaryName { namespace: namespace.to_owned(), name: name.to_owned() }).is_ok()
+            }
+        };
         let shared = Shared {
+            app_mesh: routing::app_mesh(&options.app_mesh, Arc::new(may_write)),
             client,
             clock,
             workload_options: Arc::new(options.workload.clone()),

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     api::{Canary, CanaryStatus},
     engine::{self, Decision, Observed},
+    routing,
 };
 
 /// At which step it failed; the Canary is tried again.
@@ -24,6 +25,8 @@ pub enum Error {
     Unreadable(#[from] unreadable::Error),
     #[error("understand: {0}")]
     Understand(understand::Error),
+    #[error("look at the mesh: {0}")]
+    Look(routing::Error),
     #[error("observe: {0}")]
     Observe(#[from] observe::Error),
     #[error("act: {0}")]
@@ -64,6 +67,14 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         Err(error) => return Err(Error::Understand(error)),
     };
     act::keep_finalizer(shared, canary).await?;
+    if let Err(error) = understood.router.look(&understood.canary).await {
+        if error.is_final() {
+            let seen = Observed { generation: canary.metadata.generation, ..Observed::default() };
+            let refused = engine::refuse(&error, &status, &seen, shared.clock.now());
+            record::record(shared, &desk, canary, &status, &refused).await?;
+        }
+        return Err(Error::Look(error));
+    }
     let done = carry_on(shared, name, &desk, canary, &status, &understood).await;
     if done.is_err() {
         // What was decided may not have come to be.

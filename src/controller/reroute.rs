@@ -45,6 +45,8 @@ pub async fn settle(
         shared.fence.check(&CanaryName::of(canary)).map_err(act::Error::from)?;
         let taken = routing::take_away(&shared.client, canary, &shared.caches, &left).await;
         taken.map_err(act::Error::from)?;
+        let next = (recorded.provider == provider).then_some(canary);
+        old.router.leave(&before, next).await.map_err(act::Error::from)?;
     }
     Ok(Some(present))
 }

@@ -117,13 +117,14 @@ pub fn templates(canary: &Canary) -> Vec<Concern> {
 /// A mesh that was installed since is found when it is first missed.
 pub async fn router_for(shared: &Shared, canary: &Canary) -> Result<Selected, routing::NoRouter> {
     let (written, default) = (canary.spec.provider, shared.options.provider);
-    let selected = routing::select(written, default, &shared.served.read());
+    let app_mesh = shared.app_mesh.as_ref();
+    let selected = routing::select(written, default, &shared.served.read(), app_mesh);
     let Err(routing::NoRouter::NotServed { .. }) = selected else { return selected };
     match routing::Served::discover(&shared.client).await {
         Ok(served) => *shared.served.write() = served,
         Err(error) => tracing::warn!(%error, "cannot ask which kinds the cluster serves"),
     }
-    routing::select(written, default, &shared.served.read())
+    routing::select(written, default, &shared.served.read(), app_mesh)
 }
 
 async fn find_templates(caches: &Caches, canary: &Canary, home: &str) -> Result<Vec<Found>, Error> {

@@ -146,7 +146,7 @@ impl Table {
                 (OSM, labels)
             }
             // Each Envoy counts what its own application asks of others as well.
-            Provider::AppMesh | Provider::AppMeshV1Beta2 => {
+            Provider::AppMesh | Provider::AppMeshV1Beta2 | Provider::AppMeshAws => {
                 (ENVOY, pods().map(|pods| join(pods, r#"envoy_cluster_name=~"cds_ingress_.+""#)))
             }
             Provider::Kubernetes

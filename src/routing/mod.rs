@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!                 check ── before anything is touched: can this be done at all?
+//!                 look ─── asks for what no reflector has
 //!   reflectors ── split ─▶ what is in force, or none while nobody knows
 //!                 pending ▶ whom that is waiting for, in words
 //!                 set ───▶ Services and routing object, written only where they differ
@@ -20,14 +21,14 @@
 //!   back with [`Router::restore`]. An object that Serin made carries an owner
 //!   reference and goes with its Canary.
 //! - **It takes nothing away from another Canary.**
-//! - **Asking costs nothing.** [`Router::split`] is a function of cached objects;
+//! - **Asking costs nothing.** [`Router::split`] is a function of what was seen;
 //!   [`Router::set`] sends no request for an object that is already right.
 //! - **Asking again is harmless.** Whatever was half done, or undone by
 //!   somebody else, shows as another split, or as none, and setting it again
 //!   completes it.
 //!
-//! A router whose truth is not in the cluster keeps what it last saw by itself
-//! and answers none until `set` has asked.
+//! A router whose truth is not in the cluster asks for it when it is told to
+//! [look](Router::look), once in a reconcile, and keeps the answer by itself.
 
 mod affinity;
 mod appmesh;
@@ -51,7 +52,9 @@ use kube::{
     api::{ApiResource, DynamicObject},
 };
 
-pub use appmesh::AppMeshResources;
+#[cfg(feature = "aws")]
+pub use appmesh::aws;
+pub use appmesh::{AppMeshOptions, AppMeshResources};
 pub use gateway::Gateway;
 pub use istio::Istio;
 pub use kubernetes::Kubernetes;
@@ -91,6 +94,11 @@ pub trait Router: Send + Sync + fmt::Debug {
         check_capabilities(self, canary, plan)
     }
 
+    /// Asks for what is not in the cluster, if it was not seen a moment ago.
+    async fn look(&self, _canary: &Canary) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Every object that it writes or reads for this Canary, so that somebody
     /// watches them.
     fn objects(&self, canary: &Canary) -> Vec<ObjectName>;
@@ -121,6 +129,28 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// Puts adopted objects back as they were and takes the route away, so
     /// that the target is reached as if there had been no Canary.
     async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error>;
+
+    /// Takes away what it has outside the cluster for a Canary that is reached
+    /// in another way by now: as `next` says, if it is still the router.
+    async fn leave(&self, _canary: &Canary, _next: Option<&Canary>) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// May anything be written for the Canary of this namespace and name? Asked
+/// before each write that does not go to the API server.
+pub type MayWrite = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
+/// The router that calls App Mesh, if this build can.
+#[cfg(feature = "aws")]
+pub fn app_mesh(options: &AppMeshOptions, may_write: MayWrite) -> Option<Arc<dyn Router>> {
+    Some(Arc::new(aws::AppMesh::new(options.clone(), Default::default(), may_write)))
+}
+
+/// The router that calls App Mesh: this build cannot.
+#[cfg(not(feature = "aws"))]
+pub fn app_mesh(_: &AppMeshOptions, _: MayWrite) -> Option<Arc<dyn Router>> {
+    None
 }
 
 /// The canary's part and the stable side's, in the smallest whole numbers that
@@ -351,6 +381,9 @@ pub enum Error {
     Unsupported(#[from] Unsupported),
     #[error("{object} changed while it was being written; trying again")]
     Changed { object: ObjectName },
+    #[cfg(feature = "aws")]
+    #[error(transparent)]
+    AppMesh(#[from] aws::Error),
 }
 
 /// The server's own words, without how they were wrapped.
@@ -367,6 +400,8 @@ impl Error {
         match self {
             Self::Taken { .. } | Self::Unsupported(_) => true,
             Self::Changed { .. } => false,
+            #[cfg(feature = "aws")]
+            Self::AppMesh(why) => why.is_final(),
             Self::Api { why, .. } => {
                 matches!(&**why, kube::Error::Api(status) if matches!(status.code, 403 | 422))
             }

@@ -32,11 +32,15 @@ pub enum NoRouter {
     )]
     NotSaid,
     #[error(
+        "spec.provider {provider} needs a Serin that was built with the feature aws, and this one was not; run one that was, or set another spec.provider"
+    )]
+    NotBuilt { provider: String },
+    #[error(
         "spec.provider {provider} needs the custom resource {kind} ({group}), which this cluster does not serve; install it, or set another spec.provider"
     )]
     NotServed { provider: String, kind: &'static str, group: &'static str },
     #[error(
-        "spec.provider {provider} is not supported; set one of kubernetes, istio, gatewayapi:v1, appmesh:v1beta2, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
+        "spec.provider {provider} is not supported; set one of kubernetes, istio, gatewayapi:v1, appmesh:v1beta2, appmesh:aws, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
     )]
     NotSupported { provider: String },
 }
@@ -111,11 +115,12 @@ impl FromIterator<ApiResource> for Served {
 }
 
 /// Finds the router for what a Canary says, or else what the controller was
-/// started with.
+/// started with. `app_mesh` is the one that calls App Mesh, if there is one.
 pub fn select(
     written: Option<Provider>,
     default: Option<Provider>,
     served: &Served,
+    app_mesh: Option<&Arc<dyn Router>>,
 ) -> Result<Selected, NoRouter> {
     let provider = written.or(default).ok_or(NoRouter::NotSaid)?;
     let router: Arc<dyn Router> = match provider {
@@ -133,7 +138,10 @@ pub fn select(
         Provider::GatewayApiV1 => gateway(provider, ["v1", "v1beta1"], served)?,
         Provider::GatewayApiV1Beta1 => gateway(provider, ["v1beta1", "v1"], served)?,
         Provider::Istio => istio(provider, served)?,
-        Provider::AppMesh | Provider::AppMeshV1Beta2 => app_mesh(provider, served)?,
+        Provider::AppMesh | Provider::AppMeshV1Beta2 => app_mesh_resources(provider, served)?,
+        Provider::AppMeshAws => {
+            app_mesh.cloned().ok_or_else(|| NoRouter::NotBuilt { provider: written_name(provider) })?
+        }
         Provider::Xds
         | Provider::Nginx
         | Provider::Skipper
@@ -173,7 +181,7 @@ fn istio(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRoute
     Ok(Arc::new(Istio::new(virtual_services, destination_rules)))
 }
 
-fn app_mesh(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+fn app_mesh_resources(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
     let need = |kind| served.need(provider, APPMESH_GROUP, kind, &["v1beta2"]);
     Ok(Arc::new(AppMeshResources {
         virtual_routers: need("VirtualRouter")?,

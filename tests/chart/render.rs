@@ -51,6 +51,7 @@ async fn a_mistaken_value_is_refused_by_its_name() {
         ("metricsServer=prometheus:9090", "metricsServer"),
         ("selectorLabels={app\\,name}", "selectorLabels"),
         ("concurrency=0", "concurrency"),
+        ("appMeshApi.meshOwner=12", "meshOwner"),
         ("metrics.serviceMonitor.interval=often", "interval"),
     ] {
         let refused = helm.run(&["template", "serin", CHART, "--set", set]).await.refused();

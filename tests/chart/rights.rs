@@ -106,6 +106,8 @@ async fn what_is_switched_off_is_not_asked_for() {
         "includeLabelPrefix={team/}",
         "concurrency=4",
         "maxReleases=8",
+        "appMeshApi.mesh=shop",
+        "appMeshApi.region=eu-west-1",
         "metrics.flagger=true",
     ];
     let manifests = install(cluster, "serin-plain", &set).await;

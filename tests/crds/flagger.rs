@@ -109,7 +109,7 @@ fn every_example_is_understood_by_the_router_of_its_mesh() {
             continue;
         };
         let mut canary: Canary = serde_json::from_value(manifest.clone()).expect("a Canary");
-        let selected = select(canary.spec.provider, Some(provider), &served);
+        let selected = select(canary.spec.provider, Some(provider), &served, None);
         let selected = selected.unwrap_or_else(|why| panic!("{place}: {why}"));
         canary.spec.provider = Some(selected.provider);
         let plan = Plan::new(&canary.spec, |reference| templates.get(&reference.name));

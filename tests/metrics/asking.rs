@@ -5,7 +5,7 @@ use serin::metrics::{CountQueries, Part, Query};
 use super::*;
 use crate::support::{Part as Bed, prometheus::Prometheus};
 
-const PROVIDERS: [Provider; 20] = [
+const PROVIDERS: [Provider; 21] = [
     Provider::Kubernetes,
     Provider::Istio,
     Provider::Linkerd,
@@ -18,6 +18,7 @@ const PROVIDERS: [Provider; 20] = [
     Provider::GatewayApiV1Beta1,
     Provider::AppMesh,
     Provider::AppMeshV1Beta2,
+    Provider::AppMeshAws,
     Provider::Xds,
     Provider::Nginx,
     Provider::Skipper,

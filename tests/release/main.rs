@@ -16,6 +16,7 @@ mod world;
 
 mod ab;
 mod alerts;
+mod app_mesh;
 mod blue_green;
 mod calendar;
 mod companions;
@@ -137,4 +138,8 @@ scenarios! {
     meshes:
         each_step_waits_until_the_gateway_has_taken_it
         a_virtual_service_of_people_is_stepped_and_put_back;
+    app_mesh:
+        one_revision_is_promoted_and_the_next_is_rolled_back
+        another_router_takes_over_from_it
+        what_the_mesh_refuses_is_said;
 }

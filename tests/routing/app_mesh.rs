@@ -82,6 +82,18 @@ async fn each_condition_has_a_route_before_the_others() {
 }
 
 #[tokio::test]
+async fn they_come_before_a_route_of_people_s_too() {
+    let world = world(rows::app_mesh()).await;
+    let mut before = world.row.before.clone().expect("a route");
+    before["spec"]["routes"][1]["priority"] = json!(7);
+    world.create(&world.route(), before).await;
+    world.set(&Split { matches: chosen(&world), ..Split::home() }).await;
+    let routes = spec(&world, "VirtualRouter", "web").await["routes"].clone();
+    let priorities: Vec<_> = [1, 2, 3].map(|at: usize| routes[at]["priority"].clone()).into();
+    assert_eq!(priorities, [json!(5), json!(6), json!(7)]);
+}
+
+#[tokio::test]
 async fn a_split_counts_once_the_mesh_has_it() {
     let world = world(rows::app_mesh()).await;
     world.set(&Split::home()).await;

@@ -9,6 +9,9 @@ mod support;
 
 mod adoption;
 mod app_mesh;
+mod app_mesh_api;
+mod app_mesh_moto;
+mod elsewhere;
 mod gateway;
 mod istio;
 mod lists;
@@ -46,6 +49,7 @@ laws! {
     routers: [
         kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4
         gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc
+        app_mesh_api app_mesh_api_grpc app_mesh_api_tcp
     ]
     {
         steps:

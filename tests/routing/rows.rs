@@ -5,7 +5,9 @@ use std::sync::Arc;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 use serin::api::canary::Provider;
-use serin::routing::{Router, Served, select};
+use serin::routing::{AppMeshOptions, Router, Served, app_mesh as calling_app_mesh, select};
+
+use crate::support::app_mesh::AppMeshServer;
 
 pub struct Row {
     pub provider: Provider,
@@ -19,6 +21,8 @@ pub struct Row {
     pub before: Option<Value>,
     /// None if the route is an object of its own.
     pub list: Option<List>,
+    /// Where the route is, if not in the cluster.
+    pub mesh: Option<AppMeshServer>,
 }
 
 /// A list that the route is an entry of, beside those of other people.
@@ -44,6 +48,7 @@ pub fn kubernetes() -> Row {
         meddle: json!({"spec": {"selector": {"app": "somebody-else"}}}),
         before: None,
         list: None,
+        mesh: None,
     }
 }
 
@@ -78,6 +83,7 @@ fn smi(version: &str, third: Value, rest: Value) -> Row {
         meddle: backends("web-canary", "web-primary"),
         before: Some(before),
         list: None,
+        mesh: None,
     }
 }
 
@@ -122,6 +128,7 @@ fn gateway_row(provider: Provider, service: Value, condition: impl Fn(&str) -> V
         meddle: json!({"spec": {"rules": [{"backendRefs": backends("web-canary", "web-primary")}]}}),
         before: Some(before),
         list: Some(List { at: "/spec/rules", theirs, apex }),
+        mesh: None,
     }
 }
 
@@ -169,6 +176,7 @@ fn istio_row(version: &str, at: &'static str, service: Value, condition: impl Fn
         meddle,
         before: Some(before),
         list: Some(List { at, theirs, apex }),
+        mesh: None,
     }
 }
 
@@ -208,11 +216,51 @@ fn app_mesh_row(protocol: &str, service: Value) -> Row {
         meddle: json!({"spec": {"routes": [route("web", everything, pair("web-canary", "web-primary"))]}}),
         before: Some(json!({"spec": {"listeners": [listener], "routes": [theirs, rest]}})),
         list: Some(List { at: "/spec/routes", theirs, apex }),
+        mesh: None,
     }
 }
 
+pub fn app_mesh_api() -> Row {
+    app_mesh_api_row("http", json!({}))
+}
+
+pub fn app_mesh_api_grpc() -> Row {
+    app_mesh_api_row("grpc", json!({"portName": "grpc"}))
+}
+
+pub fn app_mesh_api_tcp() -> Row {
+    app_mesh_api_row("tcp", json!({"portName": "tcp-store"}))
+}
+
+fn app_mesh_api_row(protocol: &str, service: Value) -> Row {
+    let mesh = AppMeshServer::start();
+    let (provider, router) = (Provider::AppMeshAws, Some(calling(mesh.options())));
+    let node = |name: &str, weight: u8| json!({"virtualNode": name, "weight": weight});
+    let mut route = json!({"action": {"weightedTargets": [node("blue", 33), node("green", 67)]}});
+    match protocol {
+        "http" => route["match"] = json!({"prefix": "/"}),
+        "grpc" => route["match"] = json!({}),
+        _ => {}
+    }
+    let route = json!({"spec": {format!("{protocol}Route"): route}});
+    Row {
+        provider,
+        router: select(Some(provider), None, &Served::default(), router.as_ref()).expect("a router").router,
+        service,
+        meddle: route.clone(),
+        before: Some(route),
+        list: None,
+        mesh: Some(mesh),
+    }
+}
+
+pub fn calling(options: AppMeshOptions) -> Arc<dyn Router> {
+    serin::tls::choose_cryptography();
+    calling_app_mesh(&options, Arc::new(|_, _| true)).expect("a build that can")
+}
+
 fn chosen(provider: Provider, served: Served) -> Arc<dyn Router> {
-    select(Some(provider), None, &served).unwrap_or_else(|why| panic!("{why}")).router
+    select(Some(provider), None, &served, None).unwrap_or_else(|why| panic!("{why}")).router
 }
 
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {

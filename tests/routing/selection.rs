@@ -21,7 +21,7 @@ fn canary() -> Canary {
 
 async fn name(client: &Client, provider: Provider) -> String {
     let served = Served::discover(client).await.unwrap();
-    select(Some(provider), None, &served).unwrap_or_else(|why| panic!("{why}")).router.name()
+    select(Some(provider), None, &served, None).unwrap_or_else(|why| panic!("{why}")).router.name()
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn matching_needs_route_groups_and_a_split_that_names_them() {
     install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let matches = async || {
         let served = Served::discover(&client).await.unwrap();
-        let router = select(Some(Provider::Linkerd), None, &served).unwrap().router;
+        let router = select(Some(Provider::Linkerd), None, &served, None).unwrap().router;
         router.capabilities(&canary()).matches
     };
     assert!(!matches().await);
@@ -79,7 +79,7 @@ async fn linkerd_speaks_the_gateway_api_where_it_is_served() {
 #[tokio::test]
 async fn what_is_missing_is_named() {
     let served = Served::discover(&Local::new(Default::default()).client()).await.unwrap();
-    let refused = |written, default| select(written, default, &served).unwrap_err();
+    let refused = |written, default| select(written, default, &served, None).unwrap_err();
     let missing = refused(Some(Provider::Osm), Some(Provider::Kubernetes)).to_string();
     assert!(
         missing.contains("osm") && missing.contains("TrafficSplit") && missing.contains("split.smi-spec.io")
@@ -95,6 +95,8 @@ async fn what_is_missing_is_named() {
         assert!(matches!(missing, NoRouter::NotServed { kind: named, .. } if named == kind), "{missing}");
     }
     assert_eq!(refused(None, None), NoRouter::NotSaid);
+    let unbuilt = refused(Some(Provider::AppMeshAws), None).to_string();
+    assert!(unbuilt.contains("appmesh:aws") && unbuilt.contains("the feature aws"), "{unbuilt}");
     assert!(refused(None, Some(Provider::SmiV1Alpha2)).to_string().contains("smi:v1alpha2"));
     assert!(matches!(refused(Some(Provider::Gloo), None), NoRouter::NotSupported { .. }));
 }
@@ -102,8 +104,8 @@ async fn what_is_missing_is_named() {
 #[tokio::test]
 async fn what_the_canary_says_comes_before_what_the_controller_says() {
     let served = Served::default();
-    let chosen = select(Some(Provider::Kubernetes), Some(Provider::Osm), &served).unwrap();
+    let chosen = select(Some(Provider::Kubernetes), Some(Provider::Osm), &served, None).unwrap();
     assert_eq!(chosen.provider, Provider::Kubernetes);
-    let chosen = select(None, Some(Provider::Kubernetes), &served).unwrap();
+    let chosen = select(None, Some(Provider::Kubernetes), &served, None).unwrap();
     assert_eq!(chosen.provider, Provider::Kubernetes);
 }

@@ -14,7 +14,9 @@ use serin::engine::action::{Split, Stable};
 use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Subject};
 use tokio::sync::Mutex;
 
+use crate::elsewhere;
 use crate::rows::Row;
+use crate::support::app_mesh::AppMeshServer;
 use crate::support::{Cluster, definitions};
 
 pub struct World {
@@ -69,8 +71,25 @@ impl World {
 
     /// The object that carries the route: the apex Service if there is no other.
     pub fn route(&self) -> ObjectName {
+        if self.row.mesh.is_some() {
+            return elsewhere::named(&self.namespace, "Route", "web");
+        }
         let objects = self.router().objects(&self.canary);
         objects.iter().find(|object| object.kind.kind != "Service").unwrap_or(&objects[0]).clone()
+    }
+
+    /// Everything that the router writes, wherever it is.
+    pub fn objects(&self) -> Vec<ObjectName> {
+        let mut objects = self.router().objects(&self.canary);
+        if self.row.mesh.is_some() {
+            objects.extend(elsewhere::objects(&self.namespace));
+        }
+        objects
+    }
+
+    /// How much was written elsewhere than in the cluster.
+    pub fn writes_elsewhere(&self) -> usize {
+        self.row.mesh.as_ref().map_or(0, |mesh| mesh.writes())
     }
 
     pub fn service(&self, name: &str) -> ObjectName {
@@ -79,6 +98,7 @@ impl World {
     }
 
     pub async fn seen(&self) -> Seen {
+        self.router().look(&self.canary).await.unwrap_or_else(|error| panic!("look: {error}"));
         let mut seen = HashMap::new();
         for name in self.router().objects(&self.canary) {
             if let Some(object) = self.find(&name).await {
@@ -186,6 +206,9 @@ impl World {
     }
 
     pub async fn find(&self, object: &ObjectName) -> Option<DynamicObject> {
+        if let Some(mesh) = self.mesh_of(object) {
+            return elsewhere::find(mesh, object, &self.canary);
+        }
         self.api(object).get_opt(&object.name).await.unwrap_or_else(|error| panic!("{object}: {error}"))
     }
 
@@ -193,8 +216,16 @@ impl World {
         self.find(object).await.unwrap_or_else(|| panic!("{object} is not there"))
     }
 
+    fn mesh_of(&self, object: &ObjectName) -> Option<&AppMeshServer> {
+        self.row.mesh.as_ref().filter(|_| object.kind.group == elsewhere::GROUP)
+    }
+
     /// Somebody else creates it.
     pub async fn create(&self, object: &ObjectName, body: Value) -> DynamicObject {
+        if let Some(mesh) = self.mesh_of(object) {
+            elsewhere::create(mesh, object, &body);
+            return self.get(object).await;
+        }
         let mut manifest = body;
         manifest["apiVersion"] = json!(object.kind.api_version);
         manifest["kind"] = json!(object.kind.kind);
@@ -208,12 +239,18 @@ impl World {
 
     /// Somebody else changes it.
     pub async fn meddle(&self, object: &ObjectName, patch: &Value) {
+        if let Some(mesh) = self.mesh_of(object) {
+            return elsewhere::meddle(mesh, object, patch);
+        }
         let params = PatchParams { field_manager: Some("somebody".to_owned()), ..Default::default() };
         let written = self.api(object).patch(&object.name, &params, &Patch::Merge(patch)).await;
         written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
     pub async fn delete(&self, object: &ObjectName) {
+        if let Some(mesh) = self.mesh_of(object) {
+            return mesh.as_people(|people| people.delete(&elsewhere::path(object)));
+        }
         self.api(object).delete(&object.name, &Default::default()).await.unwrap();
     }
 

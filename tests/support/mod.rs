@@ -7,6 +7,7 @@
 // Every test binary compiles this module and uses a part of it.
 #![allow(dead_code)]
 
+pub mod app_mesh;
 pub mod chart;
 mod child;
 pub mod definitions;

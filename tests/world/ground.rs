@@ -26,6 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::objects::resource;
 use super::{World, spawn};
+use crate::support::app_mesh::AppMeshServer;
 use crate::support::receiver::{Answer, Receiver};
 use crate::support::{self, chart, definitions};
 
@@ -115,10 +116,20 @@ impl World {
 
     /// Somebody on the other end of a real connection.
     pub async fn receiver(&self, answers: impl IntoIterator<Item = Answer>) -> Receiver {
+        self.connect();
+        Receiver::start(answers).await
+    }
+
+    /// A mesh that is not in the cluster, reached over real connections.
+    pub fn app_mesh(&self) -> AppMeshServer {
+        self.connect();
+        AppMeshServer::start()
+    }
+
+    fn connect(&self) {
         if let Ground::Local { pace, .. } = &*self.ground {
             pace.get_or_init(|| spawn(keep_pace()));
         }
-        Receiver::start(answers).await
     }
 
     /// From now on requests of the controller fail now and then.

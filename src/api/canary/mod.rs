@@ -307,6 +307,9 @@ pub enum Provider {
     /// AWS App Mesh with its current custom resources.
     #[serde(rename = "appmesh:v1beta2")]
     AppMeshV1Beta2,
+    /// AWS App Mesh by its own API, without its controller.
+    #[serde(rename = "appmesh:aws")]
+    AppMeshAws,
     /// Serin's own xDS server for Envoys without a mesh.
     Xds,
     /// a second Ingress with canary annotations.

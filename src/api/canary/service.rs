@@ -114,7 +114,8 @@ pub struct Service {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors_policy: Option<Object>,
 
-    /// Name of the App Mesh mesh. Default: the one of the namespace.
+    /// Name of the App Mesh mesh. Default: the one of the namespace; with
+    /// `appmesh:aws`, the one that the controller was started with.
     #[schemars(length(max = 255))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mesh_name: Option<String>,

@@ -7,10 +7,17 @@
 //! them in. A split is in force once the controller says of this very
 //! generation that the router is active, which means that the mesh has it; the
 //! mesh does not say when the last proxy has.
+//!
+//! Without that controller [`aws`] does the same by App Mesh's own API.
 
+#[cfg(feature = "aws")]
+pub mod aws;
 mod routes;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -37,6 +44,35 @@ use crate::{
         action::{Split, Stable},
     },
 };
+
+/// Where the mesh is that App Mesh's own API is asked for.
+#[derive(Clone, Debug)]
+pub struct AppMeshOptions {
+    /// For Canaries that name none.
+    pub mesh: Option<String>,
+    /// The account that shared the mesh with ours.
+    pub mesh_owner: Option<String>,
+    /// Where pods are registered; they are found by DNS if there is none.
+    pub cloud_map_namespace: Option<String>,
+    /// How long what was seen of a mesh counts.
+    pub remembered_for: Duration,
+    /// As whom, and where.
+    #[cfg(feature = "aws")]
+    pub account: crate::aws::Account,
+}
+
+impl Default for AppMeshOptions {
+    fn default() -> Self {
+        Self {
+            mesh: None,
+            mesh_owner: None,
+            cloud_map_namespace: None,
+            remembered_for: Duration::from_secs(5),
+            #[cfg(feature = "aws")]
+            account: Default::default(),
+        }
+    }
+}
 
 /// Writes App Mesh's custom resources.
 #[derive(Clone, Debug)]
@@ -163,6 +199,25 @@ impl AppMeshResources {
     }
 }
 
+fn capabilities(canary: &Canary) -> Capabilities {
+    let matches = Protocol::of(canary) != Protocol::Tcp;
+    let finest_weight = Weight::from_hundredths(100).unwrap_or(Weight::FULL);
+    Capabilities { finest_weight, matches, match_with_weight: matches, ..Capabilities::SWITCH }
+}
+
+fn check_conditions(router: &impl Router, canary: &Canary) -> Result<(), Unsupported> {
+    let conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
+    match conditions.into_iter().find_map(|one| router.understands(one).err()) {
+        Some(condition) => Err(Unsupported::Field {
+            router: router.name(),
+            field: "spec.service.match",
+            what: condition.to_owned(),
+            way_out: "match by headers, method, scheme or the prefix of the uri",
+        }),
+        None => Ok(()),
+    }
+}
+
 pub fn list(router: &ObjectName) -> List {
     List::new(router, ["spec", "routes"], routes::leads_to, routes::is_for_all)
 }
@@ -225,9 +280,7 @@ impl Router for AppMeshResources {
     }
 
     fn capabilities(&self, canary: &Canary) -> Capabilities {
-        let matches = Protocol::of(canary) != Protocol::Tcp;
-        let finest_weight = Weight::from_hundredths(100).unwrap_or(Weight::FULL);
-        Capabilities { finest_weight, matches, match_with_weight: matches, ..Capabilities::SWITCH }
+        capabilities(canary)
     }
 
     fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
@@ -236,16 +289,7 @@ impl Router for AppMeshResources {
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
         check_capabilities(self, canary, plan)?;
-        let conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
-        match conditions.into_iter().find_map(|one| routes::understands(one).err()) {
-            Some(condition) => Err(Unsupported::Field {
-                router: self.name(),
-                field: "spec.service.match",
-                what: condition.to_owned(),
-                way_out: "match by headers, method, scheme or the prefix of the uri",
-            }),
-            None => Ok(()),
-        }
+        check_conditions(self, canary)
     }
 
     fn objects(&self, canary: &Canary) -> Vec<ObjectName> {

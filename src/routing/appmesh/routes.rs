@@ -118,6 +118,7 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
             {"virtualNodeRef": {"name": candidate}, "weight": share},
             {"virtualNodeRef": {"name": primary}, "weight": others},
         ]);
+        let many = (narrow.len() * wide.len()) as u64;
         for (at, (narrow, wide)) in
             narrow.iter().flat_map(|narrow| wide.iter().map(move |wide| (narrow, wide))).enumerate()
         {
@@ -134,7 +135,12 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
             };
             // Without a priority the most specific comes first, after all
             // that have one.
-            let priority = if chosen { Some(json!(10 + at)) } else { their("priority") };
+            let priority = match (chosen, their("priority").and_then(|theirs| theirs.as_u64())) {
+                // They come before the route that they are taken from.
+                (true, Some(theirs)) => Some(json!(theirs.saturating_sub(many) + at as u64)),
+                (true, None) => Some(json!(10 + at)),
+                (false, _) => their("priority"),
+            };
             if let Some(priority) = priority {
                 route["priority"] = priority;
             }

@@ -1,0 +1,452 @@
+//! What is particular to App Mesh's own API.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::Method;
+use serde_json::{Value, json};
+use serin::api::Weight;
+use serin::engine::action::Split;
+use serin::routing::{AppMeshOptions, Error, Subject, Unsupported, app_mesh, aws};
+
+use crate::rows::{self, Row, calling};
+use crate::steps::chosen;
+use crate::support;
+use crate::support::app_mesh::{AppMeshServer, Fault, OWNER, Path};
+use crate::world::{World, create_canary};
+
+async fn world() -> World {
+    World::new(support::local().await, rows::app_mesh_api()).await
+}
+
+/// With a router that was told otherwise.
+async fn world_with(change: impl FnOnce(&mut AppMeshOptions)) -> World {
+    let row = rows::app_mesh_api();
+    let mut options = row.mesh.as_ref().expect("a mesh").options();
+    change(&mut options);
+    World::new(support::local().await, Row { router: calling(options), ..row }).await
+}
+
+fn mesh(world: &World) -> &AppMeshServer {
+    world.row.mesh.as_ref().expect("a mesh")
+}
+
+fn ten() -> Split {
+    Split::weight(Weight::from_percent(10.0).unwrap())
+}
+
+fn node(world: &World, name: &str) -> Path {
+    Path::Node(format!("{name}_{}", world.namespace))
+}
+
+fn service(world: &World, name: &str) -> Path {
+    Path::Service(format!("{name}.{}", world.namespace))
+}
+
+fn router(world: &World) -> Path {
+    Path::Router(format!("web_{}", world.namespace))
+}
+
+fn route(world: &World, name: &str) -> Path {
+    Path::Route { router: format!("web_{}", world.namespace), name: name.to_owned() }
+}
+
+fn spec(world: &World, path: &Path) -> Value {
+    mesh(world).as_people(|people| people.find(path)).unwrap_or_else(|| panic!("{path:?} is not there")).0
+}
+
+fn is_there(world: &World, path: &Path) -> bool {
+    mesh(world).as_people(|people| people.find(path)).is_some()
+}
+
+/// People's own, with nothing of ours.
+fn have(world: &World, things: &[(&Path, Value)]) {
+    mesh(world).as_people(|people| {
+        things.iter().for_each(|(path, spec)| people.create(path, spec.clone(), BTreeMap::new()));
+    });
+}
+
+fn listening() -> Value {
+    json!({"listeners": [{"portMapping": {"port": 8080, "protocol": "http"}}]})
+}
+
+fn http(prefix: &str, targets: Value) -> Value {
+    json!({"httpRoute": {"match": {"prefix": prefix}, "action": {"weightedTargets": targets}}})
+}
+
+fn to(node: &str) -> Value {
+    json!([{"virtualNode": node, "weight": 100}])
+}
+
+#[tokio::test]
+async fn nodes_and_services_are_made_as_written() {
+    let mut world = world().await;
+    world
+        .edit(json!({"service": {"backends": ["cart.shop"], "timeout": "15s",
+            "retries": {"attempts": 3, "perTryTimeout": "1s", "retryOn": "gateway-error,client-error"}}}))
+        .await;
+    world.set(&ten()).await;
+    let wait = json!({"unit": "ms", "value": 15000});
+    assert_eq!(
+        spec(&world, &node(&world, "web-canary")),
+        json!({
+            "listeners": [{"portMapping": {"port": 8080, "protocol": "http"},
+                "timeout": {"http": {"perRequest": wait}}}],
+            "serviceDiscovery": {"dns": {"hostname": format!("web-canary.{}.svc.cluster.local", world.namespace)}},
+            "backends": [{"virtualService": {"virtualServiceName": "cart.shop"}}],
+        })
+    );
+    let [canary, primary] = ["web-canary", "web-primary"].map(|name| format!("{name}_{}", world.namespace));
+    let leads =
+        json!({"provider": {"virtualRouter": {"virtualRouterName": format!("web_{}", world.namespace)}}});
+    assert_eq!(spec(&world, &service(&world, "web")), leads);
+    let leads = json!({"provider": {"virtualNode": {"virtualNodeName": canary}}});
+    assert_eq!(spec(&world, &service(&world, "web-canary")), leads);
+    assert_eq!(
+        spec(&world, &route(&world, "web"))["httpRoute"],
+        json!({
+            "match": {"prefix": "/"},
+            "action": {"weightedTargets": [{"virtualNode": canary, "weight": 10}, {"virtualNode": primary, "weight": 90}]},
+            "timeout": {"perRequest": wait},
+            "retryPolicy": {"maxRetries": 3, "perRetryTimeout": {"unit": "ms", "value": 1000},
+                "httpRetryEvents": ["gateway-error", "client-error"]},
+        })
+    );
+    let (_, tags) = mesh(&world).as_people(|people| people.find(&router(&world))).expect("a router");
+    assert_eq!(tags["serin.dev/canary"], format!("{}/web", world.namespace));
+}
+
+#[tokio::test]
+async fn what_is_not_said_any_more_goes_and_what_others_said_stays() {
+    let mut world = world().await;
+    world.set(&ten()).await;
+    let theirs = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
+    world.meddle(&world.route(), &json!({"spec": {"httpRoute": {"retryPolicy": theirs}}})).await;
+    world.edit(json!({"service": {"timeout": "15s", "backends": ["cart.shop"]}})).await;
+    assert_eq!(world.split().await, None);
+    world.set(&ten()).await;
+    assert_eq!(spec(&world, &route(&world, "web"))["httpRoute"]["timeout"]["perRequest"]["value"], 15000);
+    // Also if another controller comes to know of it.
+    let options = mesh(&world).options();
+    world.row.router = calling(options);
+    world.edit(json!({"service": {"timeout": null, "backends": null}})).await;
+    assert_eq!(world.split().await, None);
+    world.set(&ten()).await;
+    let (route, node) = (spec(&world, &route(&world, "web")), spec(&world, &node(&world, "web-canary")));
+    assert_eq!((route["httpRoute"].get("timeout"), &route["httpRoute"]["retryPolicy"]), (None, &theirs));
+    assert_eq!((node.get("backends"), node["listeners"][0].get("timeout")), (None, None));
+}
+
+#[tokio::test]
+async fn pods_can_be_found_by_cloud_map() {
+    let world = world_with(|options| options.cloud_map_namespace = Some("shop.local".to_owned())).await;
+    world.set(&ten()).await;
+    let name = format!("web-primary_{}", world.namespace);
+    let found = json!({"awsCloudMap": {"namespaceName": "shop.local", "serviceName": name}});
+    assert_eq!(spec(&world, &node(&world, "web-primary"))["serviceDiscovery"], found);
+}
+
+#[tokio::test]
+async fn each_condition_has_a_route_before_the_others() {
+    let mut world = world().await;
+    world.edit(json!({"service": {"match": [{"uri": {"prefix": "/shop"}}]}})).await;
+    world.set(&Split { matches: chosen(&world), ..ten() }).await;
+    let said = |name: &str| {
+        let route = spec(&world, &route(&world, name));
+        (route["priority"].clone(), route["httpRoute"]["match"].clone())
+    };
+    let cookie =
+        json!([{"name": "cookie", "invert": false, "match": {"regex": "^(.*?;)?(type=insider)(;.*)?$"}}]);
+    assert_eq!(said("web-match-0"), (json!(10), json!({"prefix": "/shop", "headers": cookie})));
+    assert_eq!(said("web-match-1").1["prefix"], "/beta");
+    assert_eq!(said("web-match-1").1["method"], "GET");
+    assert_eq!(said("web"), (Value::Null, json!({"prefix": "/shop"})));
+    let all =
+        spec(&world, &route(&world, "web-match-0"))["httpRoute"]["action"]["weightedTargets"][0].clone();
+    assert_eq!(all["weight"], 100);
+    world.set(&ten()).await;
+    assert!(
+        !is_there(&world, &route(&world, "web-match-0")) && !is_there(&world, &route(&world, "web-match-1"))
+    );
+}
+
+/// What conditions are in force is known to a controller that has just begun.
+#[tokio::test]
+async fn another_controller_reads_the_same_split() {
+    let mut world = world().await;
+    let conditions = json!([{"headers": {"x-team": {"exact": "ours"}}}]);
+    world.edit(json!({"analysis": {"match": conditions}})).await;
+    let split = Split { matches: world.canary.spec.analysis.match_[..].into(), ..ten() };
+    world.set(&split).await;
+    let options = mesh(&world).options();
+    world.row.router = calling(options);
+    assert_eq!(world.split().await, Some(split));
+}
+
+/// Their service, their router, their nodes; of their route only the targets
+/// change.
+#[tokio::test]
+async fn what_people_have_is_used_and_put_back() {
+    let world = world().await;
+    let theirs = |name: &str| Path::Route { router: "front".to_owned(), name: name.to_owned() };
+    let mut shop = http("/", json!([{"virtualNode": "web", "weight": 100, "port": 8080}]));
+    shop["priority"] = json!(7);
+    shop["httpRoute"]["timeout"] = json!({"idle": {"unit": "s", "value": 60}});
+    shop["httpRoute"]["retryPolicy"] = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
+    let legacy = http("/legacy", to("legacy"));
+    let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": "front"}}});
+    have(
+        &world,
+        &[
+            (&Path::Node("web".to_owned()), listening()),
+            (&Path::Node("legacy".to_owned()), listening()),
+            (&Path::Router("front".to_owned()), listening()),
+            (&theirs("shop"), shop.clone()),
+            (&theirs("legacy"), legacy.clone()),
+            (&service(&world, "web"), leads.clone()),
+        ],
+    );
+    mesh(&world).set_page(1);
+    for split in [Split::home(), ten(), Split { matches: chosen(&world), ..ten() }] {
+        world.set(&split).await;
+        let now = spec(&world, &theirs("shop"));
+        for field in ["timeout", "retryPolicy", "match"] {
+            assert_eq!(now["httpRoute"][field], shop["httpRoute"][field], "{field}");
+        }
+        assert_eq!(now["httpRoute"]["action"]["weightedTargets"].as_array().expect("targets").len(), 2);
+        assert_eq!((&now["priority"], spec(&world, &theirs("legacy"))), (&json!(7), legacy.clone()));
+    }
+    // Before theirs, in the order they are written.
+    assert_eq!(spec(&world, &theirs("shop-match-0"))["priority"], 5);
+    assert_eq!(spec(&world, &theirs("shop-match-1"))["priority"], 6);
+    assert!(!is_there(&world, &router(&world)) && !is_there(&world, &route(&world, "web")));
+
+    world.restore().await;
+    assert_eq!((spec(&world, &theirs("shop")), spec(&world, &theirs("legacy"))), (shop, legacy));
+    assert_eq!(spec(&world, &service(&world, "web")), leads);
+    let ours = [theirs("shop-match-0"), node(&world, "web-primary"), service(&world, "web-canary")];
+    assert!(ours.iter().all(|path| !is_there(&world, path)));
+    let (_, tags) = mesh(&world).as_people(|people| people.find(&theirs("shop"))).expect("a route");
+    assert_eq!(tags, BTreeMap::new());
+}
+
+#[tokio::test]
+async fn a_route_that_is_first_leaves_no_room_for_chosen_requests() {
+    let world = world().await;
+    let mut first = http("/", to("web"));
+    first["priority"] = json!(0);
+    have(
+        &world,
+        &[
+            (&Path::Node("web".to_owned()), listening()),
+            (&router(&world), listening()),
+            (&route(&world, "web"), first),
+        ],
+    );
+    let refused = world.try_set(&Split { matches: chosen(&world), ..ten() }).await;
+    assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("greater number"));
+    world.set(&ten()).await;
+}
+
+#[tokio::test]
+async fn a_service_that_leads_past_the_router_is_refused_before_anything_is_touched() {
+    let world = world().await;
+    let leads = json!({"provider": {"virtualNode": {"virtualNodeName": "web"}}});
+    have(&world, &[(&Path::Node("web".to_owned()), listening()), (&service(&world, "web"), leads)]);
+    let refused = world.try_set(&Split::home()).await;
+    let unsupported =
+        matches!(&refused, Err(Error::AppMesh(aws::Error::Unsupported(Unsupported::Field { .. }))));
+    assert!(unsupported, "{refused:?}");
+    assert!(world.find(&world.service("web")).await.is_none());
+    assert_eq!(mesh(&world).writes(), 0);
+}
+
+#[tokio::test]
+async fn what_another_canary_has_in_the_mesh_is_not_taken() {
+    let mut world = world().await;
+    world.edit(json!({"service": {"hosts": ["shop.example.com"]}})).await;
+    world.set(&ten()).await;
+    let mut spec_ = serde_json::to_value(&world.canary.spec).expect("a spec");
+    spec_["service"]["name"] = json!("rival");
+    let rival = create_canary(&world.client, &world.namespace, "rival", spec_).await;
+    let on = Subject { canary: &rival, arms: &world.arms };
+    let seen = world.seen().await;
+    world.router().look(&rival).await.unwrap();
+    let refused = world.router().set(&world.client, &on, &seen, &Split::home()).await;
+    assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains(&format!("the Canary {}/web", world.namespace)));
+    assert_eq!(world.split().await, Some(ten()));
+}
+
+#[tokio::test]
+async fn a_write_counts_once_it_shows() {
+    let world = world().await;
+    world.set(&Split::home()).await;
+    mesh(&world).set_delay(Duration::from_millis(700));
+    world.set(&ten()).await;
+    mesh(&world).set_delay(Duration::from_secs(7));
+    let late = Split::weight(Weight::from_percent(20.0).unwrap());
+    let outcome = world.try_set(&late).await;
+    assert!(outcome.as_ref().is_err_and(|error| !error.is_final()), "{outcome:?}");
+    assert!(outcome.unwrap_err().to_string().contains("does not show it yet"));
+    assert_ne!(world.split_in(&world.seen().await), Some(late.clone()));
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let writes = mesh(&world).writes();
+    world.set(&late).await;
+    assert_eq!(mesh(&world).writes(), writes, "it was written already");
+}
+
+/// The library tries again with the same token, so once is all that happens.
+#[tokio::test]
+async fn what_is_throttled_or_fails_for_a_moment_is_tried_again() {
+    let world = world().await;
+    world.set(&Split::home()).await;
+    let written = mesh(&world).as_people(|people| people.history(&route(&world, "web")).len());
+    let path = "/routes/web";
+    for (method, code) in [
+        (Method::PUT, "TooManyRequestsException"),
+        (Method::PUT, "ServiceUnavailableException"),
+        (Method::GET, "InternalServerErrorException"),
+    ] {
+        mesh(&world).fail(Fault { method, path, code, times: 1 });
+    }
+    world.set(&ten()).await;
+    let now = mesh(&world).as_people(|people| people.history(&route(&world, "web")).len());
+    assert_eq!(now, written + 1);
+}
+
+#[tokio::test]
+async fn every_refusal_says_what_was_attempted_and_the_way_out() {
+    let world = world().await;
+    world.set(&Split::home()).await;
+    let cases = [
+        ("BadRequestException", true, "correct spec.service"),
+        ("ConflictException", false, "at the same moment"),
+        ("ForbiddenException", true, "let the controller's role"),
+        ("InternalServerErrorException", false, "trying again"),
+        ("LimitExceededException", true, "have it raised"),
+        ("NotFoundException", false, "changed while"),
+        ("ServiceUnavailableException", false, "not available for the moment"),
+        ("TooManyRequestsException", false, "too much at a time"),
+        ("AccessDeniedException", true, "let the controller's role"),
+        ("SomethingNewException", false, "--appmesh-endpoint"),
+    ];
+    for (code, is_final, says) in cases {
+        mesh(&world).fail(Fault { method: Method::PUT, path: "/routes/web", code, times: 3 });
+        let error = world.try_set(&ten()).await.expect_err(code);
+        assert_eq!(error.is_final(), is_final, "{code}: {error}");
+        let sentence = error.to_string();
+        assert!(sentence.contains(says) && sentence.contains("route web"), "{code}: {sentence}");
+        mesh(&world).forgive();
+    }
+    world.set(&ten()).await;
+}
+
+#[tokio::test]
+async fn the_mesh_and_its_owner_must_be_right() {
+    let missing = world_with(|options| options.mesh = Some("no-such-mesh".to_owned())).await;
+    let refused = missing.try_set(&Split::home()).await.expect_err("no mesh");
+    assert!(refused.is_final() && refused.to_string().contains("--appmesh-mesh"), "{refused}");
+
+    let shared = world_with(|options| options.mesh_owner = Some(OWNER.to_owned())).await;
+    shared.set(&ten()).await;
+    let stranger = world_with(|options| options.mesh_owner = Some("999999999999".to_owned())).await;
+    let refused = stranger.router().look(&stranger.canary).await.expect_err("another owner");
+    assert!(refused.is_final() && refused.to_string().contains("not allowed"), "{refused}");
+
+    let mut said = world_with(|options| options.mesh = None).await;
+    let plan = serin::engine::Plan::try_from(&said.canary).expect("a plan");
+    let refused = said.router().check(&said.canary, &plan).expect_err("no mesh is named");
+    assert!(refused.to_string().contains("--appmesh-mesh"), "{refused}");
+    assert!(said.is_restored().await, "nothing is there to put back");
+    said.edit(json!({"service": {"meshName": support::app_mesh::MESH}})).await;
+    said.set(&ten()).await;
+}
+
+#[tokio::test]
+async fn a_quota_that_is_used_up_is_said() {
+    let world = world().await;
+    mesh(&world).set_quota(1);
+    world.set(&ten()).await;
+    let refused = world.try_set(&Split { matches: chosen(&world), ..ten() }).await.expect_err("a quota");
+    assert!(refused.is_final() && refused.to_string().contains("quota"), "{refused}");
+}
+
+#[tokio::test]
+async fn what_others_have_come_to_use_is_left_to_them() {
+    let world = world().await;
+    world.set(&ten()).await;
+    let primary = node(&world, "web-primary");
+    let name = format!("web-primary_{}", world.namespace);
+    have(&world, &[(&route(&world, "theirs"), http("/theirs", to(&name)))]);
+    world.restore().await;
+    for path in [&primary, &router(&world)] {
+        let (_, tags) = mesh(&world).as_people(|people| people.find(path)).expect("what they use");
+        assert_eq!(tags, BTreeMap::new(), "{path:?}");
+    }
+    let gone = [node(&world, "web-canary"), service(&world, "web"), route(&world, "web")];
+    assert!(gone.iter().all(|path| !is_there(&world, path)));
+}
+
+#[tokio::test]
+async fn a_replica_that_lost_its_shard_writes_nothing() {
+    let mut world = world().await;
+    world.set(&Split::home()).await;
+    let options = mesh(&world).options();
+    let here = world.namespace.clone();
+    let may_write = move |namespace: &str, name: &str| (namespace, name) != (here.as_str(), "web");
+    let writes = mesh(&world).writes();
+    let fenced = app_mesh(&options, Arc::new(may_write)).expect("a router");
+    world.row.router = fenced;
+    let refused = world.try_set(&ten()).await.expect_err("a fence");
+    assert!(!refused.is_final() && refused.to_string().contains("shard"), "{refused}");
+    assert_eq!(mesh(&world).writes(), writes);
+}
+
+#[tokio::test]
+async fn one_look_is_enough_for_a_while() {
+    let world = world_with(|options| options.remembered_for = Duration::from_secs(3600)).await;
+    world.router().look(&world.canary).await.unwrap();
+    let asked = mesh(&world).requests().len();
+    world.router().look(&world.canary).await.unwrap();
+    assert_eq!(mesh(&world).requests().len(), asked);
+    world.set(&Split::home()).await;
+    let asked = mesh(&world).requests().len();
+    world.set(&Split::home()).await;
+    assert_eq!(mesh(&world).requests().len(), asked, "what is right is not asked for");
+}
+
+/// At rest a look is for six things, and what was not changed is not described.
+#[tokio::test]
+async fn a_look_asks_for_no_more_than_it_must() {
+    let world = world().await;
+    world.set(&Split::home()).await;
+    world.seen().await;
+    let asked = mesh(&world).requests().len();
+    world.seen().await;
+    let requests = mesh(&world).requests().split_off(asked);
+    assert_eq!(requests.len(), 6, "{requests:?}");
+}
+
+#[tokio::test]
+async fn another_name_takes_everything_along() {
+    let mut world = world().await;
+    world.edit(json!({"service": {"hosts": ["shop.example.com"]}})).await;
+    world.set(&ten()).await;
+    let before = world.canary.clone();
+    world.edit(json!({"service": {"name": "shop"}})).await;
+    world.try_set(&ten()).await.unwrap();
+    world.router().leave(&before, Some(&world.canary)).await.unwrap();
+    assert!(!is_there(&world, &router(&world)) && !is_there(&world, &node(&world, "web-primary")));
+    let router = format!("shop_{}", world.namespace);
+    let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": router}}});
+    assert_eq!(spec(&world, &Path::Service("shop.example.com".to_owned())), leads);
+    assert_eq!(world.split().await, Some(ten()));
+    // Another router takes over.
+    let leaving = world.canary.clone();
+    world.router().leave(&leaving, None).await.unwrap();
+    assert!(!is_there(&world, &Path::Service("shop.example.com".to_owned())));
+    assert!(!is_there(&world, &Path::Router(router)));
+}

@@ -1,0 +1,116 @@
+//! What is in App Mesh, as if it were objects of the cluster: tags are labels
+//! and annotations, and what carries our mark and was not there before has the
+//! Canary as its owner.
+
+use std::collections::BTreeMap;
+
+use kube::api::{ApiResource, DynamicObject, ObjectMeta};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use serin::api::Canary;
+use serin::routing::ObjectName;
+
+use crate::support::app_mesh::{AppMeshServer, Path};
+
+pub const GROUP: &str = "appmesh.amazonaws.com";
+
+pub fn named(namespace: &str, kind: &str, name: &str) -> ObjectName {
+    let kind = ApiResource {
+        group: GROUP.to_owned(),
+        version: "v20190125".to_owned(),
+        api_version: format!("{GROUP}/v20190125"),
+        kind: kind.to_owned(),
+        plural: String::new(),
+    };
+    ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+}
+
+/// Everything that a Canary `web` has there.
+pub fn objects(namespace: &str) -> Vec<ObjectName> {
+    let names = [
+        ("Route", "web".to_owned()),
+        ("VirtualService", format!("web.{namespace}")),
+        ("VirtualService", format!("web-canary.{namespace}")),
+        ("VirtualRouter", format!("web_{namespace}")),
+        ("VirtualNode", format!("web-primary_{namespace}")),
+        ("VirtualNode", format!("web-canary_{namespace}")),
+    ];
+    names.iter().map(|(kind, name)| self::named(namespace, kind, name)).collect()
+}
+
+pub fn path(object: &ObjectName) -> Path {
+    let ObjectName { kind, namespace, name } = object.clone();
+    match kind.kind.as_str() {
+        "Route" => Path::Route { router: format!("web_{namespace}"), name },
+        "VirtualRouter" => Path::Router(name),
+        "VirtualService" => Path::Service(name),
+        _ => Path::Node(name),
+    }
+}
+
+pub fn find(mesh: &AppMeshServer, object: &ObjectName, canary: &Canary) -> Option<DynamicObject> {
+    let (spec, tags) = mesh.as_people(|people| people.find(&path(object)))?;
+    let mark = format!("{}/{}", canary.namespace().unwrap_or_default(), canary.name_any());
+    let owned = tags.get("serin.dev/canary") == Some(&mark) && !tags.contains_key("serin.dev/original");
+    let owner = canary.controller_owner_ref(&()).filter(|_| owned);
+    let metadata = ObjectMeta {
+        name: Some(object.name.clone()),
+        labels: Some(tags.clone()),
+        annotations: Some(tags),
+        owner_references: owner.map(|owner| vec![owner]),
+        ..Default::default()
+    };
+    Some(DynamicObject { types: None, metadata, data: json!({ "spec": spec }) })
+}
+
+/// What a route needs comes first.
+pub fn create(mesh: &AppMeshServer, object: &ObjectName, body: &Value) {
+    let path = path(object);
+    mesh.as_people(|people| {
+        if let Path::Route { router, .. } = &path {
+            let router = Path::Router(router.clone());
+            if people.find(&router).is_none() {
+                people.create(&router, json!({"listeners": [listener()]}), BTreeMap::new());
+            }
+        }
+    });
+    need_nodes(mesh, &body["spec"]);
+    mesh.as_people(|people| people.create(&path, body["spec"].clone(), tags(body)));
+}
+
+pub fn meddle(mesh: &AppMeshServer, object: &ObjectName, patch: &Value) {
+    let path = path(object);
+    need_nodes(mesh, &patch["spec"]);
+    mesh.as_people(|people| {
+        people.tag(&path, &tags(patch));
+        if patch["spec"].is_object() {
+            let (mut spec, _) = people.find(&path).expect("something to meddle with");
+            json_patch::merge(&mut spec, &patch["spec"]);
+            people.update(&path, spec);
+        }
+    });
+}
+
+fn need_nodes(mesh: &AppMeshServer, route: &Value) {
+    let inner = route.as_object().into_iter().flat_map(|route| route.values());
+    let targets = inner.filter_map(|inner| inner["action"]["weightedTargets"].as_array()).flatten();
+    let nodes =
+        targets.filter_map(|target| target["virtualNode"].as_str()).map(|name| Path::Node(name.to_owned()));
+    mesh.as_people(|people| {
+        for node in nodes {
+            if people.find(&node).is_none() {
+                people.create(&node, json!({"listeners": [listener()]}), BTreeMap::new());
+            }
+        }
+    });
+}
+
+fn listener() -> Value {
+    json!({"portMapping": {"port": 8080, "protocol": "http"}})
+}
+
+fn tags(object: &Value) -> BTreeMap<String, String> {
+    let pairs = ["labels", "annotations"].map(|field| object["metadata"][field].as_object().cloned());
+    let pairs = pairs.into_iter().flatten().flatten();
+    pairs.map(|(key, value)| (key, value.as_str().unwrap_or_default().to_owned())).collect()
+}

@@ -1,0 +1,263 @@
+//! App Mesh, as its API says it answers: every operation that Serin uses, at
+//! its true path (a route is under the singular `virtualRouter`), with its true
+//! errors and statuses. What is in a mesh, and what is refused, is in [`store`].
+
+mod store;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use serin::aws::{Account, Keys};
+use serin::routing::AppMeshOptions;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use store::Path;
+use store::{Refusal, Store};
+
+/// The mesh that is there; others are not.
+pub const MESH: &str = "shop-mesh";
+
+/// The account of the mesh.
+pub const OWNER: &str = "123456789012";
+
+/// Answers until it is dropped.
+pub struct AppMeshServer {
+    shared: Arc<Shared>,
+    pub url: String,
+    _serving: AbortOnDropHandle<()>,
+}
+
+struct Shared {
+    store: Mutex<Store>,
+    /// What was asked, as `GET virtualNodes/web`.
+    requests: Mutex<Vec<String>>,
+    /// Refusals to come, whatever is asked; or asked of what ends so.
+    faults: Mutex<Vec<Fault>>,
+    /// The most that a list says at a time.
+    page: Mutex<usize>,
+}
+
+#[derive(Clone)]
+pub struct Fault {
+    pub method: Method,
+    pub path: &'static str,
+    pub code: &'static str,
+    pub times: u32,
+}
+
+impl AppMeshServer {
+    pub fn start() -> Self {
+        let shared = Arc::new(Shared {
+            store: Mutex::new(Store::new(MESH)),
+            requests: Mutex::default(),
+            faults: Mutex::default(),
+            page: Mutex::new(100),
+        });
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a listener for tokio");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener of tokio's");
+        let serving = tokio::spawn(async move { axum::serve(listener, router).await.expect("serve") });
+        Self { shared, url, _serving: AbortOnDropHandle::new(serving) }
+    }
+
+    /// To call this server; what is seen counts for no time.
+    pub fn options(&self) -> AppMeshOptions {
+        let (access_key_id, secret_access_key) = ("AKIATEST".to_owned(), "secret".to_owned());
+        let keys = Some(Keys { access_key_id, secret_access_key, session_token: None });
+        let (region, endpoint) = (Some("eu-west-1".to_owned()), Some(self.url.clone()));
+        AppMeshOptions {
+            mesh: Some(MESH.to_owned()),
+            remembered_for: Duration::ZERO,
+            account: Account { region, endpoint, keys, ..Account::default() },
+            ..AppMeshOptions::default()
+        }
+    }
+
+    /// How long a write takes to show.
+    pub fn set_delay(&self, delay: Duration) {
+        self.shared.store.lock().delay = delay;
+    }
+
+    pub fn set_page(&self, page: usize) {
+        *self.shared.page.lock() = page;
+    }
+
+    /// How many routes a router may have.
+    pub fn set_quota(&self, routes: usize) {
+        self.shared.store.lock().quota = routes;
+    }
+
+    pub fn fail(&self, fault: Fault) {
+        self.shared.faults.lock().push(fault);
+    }
+
+    /// No more of those.
+    pub fn forgive(&self) {
+        self.shared.faults.lock().clear();
+    }
+
+    pub fn requests(&self) -> Vec<String> {
+        self.shared.requests.lock().clone()
+    }
+
+    /// How many of them were writes.
+    pub fn writes(&self) -> usize {
+        self.requests().iter().filter(|request| !request.starts_with("GET")).count()
+    }
+
+    /// What people do, who have other ways to a mesh than this API.
+    pub fn as_people<T>(&self, work: impl FnOnce(&mut People<'_>) -> T) -> T {
+        work(&mut People(&mut self.shared.store.lock()))
+    }
+}
+
+pub struct People<'a>(&'a mut Store);
+
+impl People<'_> {
+    pub fn find(&self, path: &Path) -> Option<(Value, BTreeMap<String, String>)> {
+        self.0.latest(path)
+    }
+
+    /// Everything that is there.
+    pub fn all(&self) -> Vec<Path> {
+        self.0.all()
+    }
+
+    /// Everything that it has been.
+    pub fn history(&self, path: &Path) -> Vec<Value> {
+        self.0.history.iter().filter(|(of, _)| of == path).map(|(_, spec)| spec.clone()).collect()
+    }
+
+    pub fn create(&mut self, path: &Path, spec: Value, tags: BTreeMap<String, String>) {
+        let body = json!({"spec": spec, "tags": tags.iter().map(|(key, value)| json!({"key": key, "value": value})).collect::<Vec<_>>()});
+        self.0.create(path, &body).unwrap_or_else(|refusal| panic!("{path:?}: {}", refusal.message));
+    }
+
+    pub fn update(&mut self, path: &Path, spec: Value) {
+        let written = self.0.update(path, &json!({ "spec": spec }));
+        written.unwrap_or_else(|refusal| panic!("{path:?}: {}", refusal.message));
+    }
+
+    pub fn tag(&mut self, path: &Path, tags: &BTreeMap<String, String>) {
+        let arn = self.0.arn(path);
+        self.0.tag(&arn, tags.clone()).unwrap_or_else(|refusal| panic!("{path:?}: {}", refusal.message));
+    }
+
+    /// With whatever leads to it, which goes first.
+    pub fn delete(&mut self, path: &Path) {
+        for user in self.0.users(path) {
+            self.delete(&user);
+        }
+        if self.0.latest(path).is_some() {
+            self.0.delete(path).unwrap_or_else(|refusal| panic!("{path:?}: {}", refusal.message));
+        }
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap_or_default();
+    let body = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
+    let answered = match body {
+        Ok(body) => shared.answer(&method, &uri.to_string(), &body),
+        Err(_) => Err(Refusal::bad("the body is no JSON")),
+    };
+    let (status, code, body) = match answered {
+        Ok(body) => (StatusCode::OK, None, body),
+        Err(Refusal { code, message }) => (status(code), Some(code), json!({ "message": message })),
+    };
+    let mut response = Response::builder().status(status).header("content-type", "application/json");
+    if let Some(code) = code {
+        response = response.header("x-amzn-errortype", code);
+    }
+    response.body(Body::from(body.to_string())).expect("a response")
+}
+
+fn status(code: &str) -> StatusCode {
+    match code {
+        "NotFoundException" => StatusCode::NOT_FOUND,
+        "ConflictException" | "ResourceInUseException" => StatusCode::CONFLICT,
+        "ForbiddenException" => StatusCode::FORBIDDEN,
+        "InternalServerErrorException" => StatusCode::INTERNAL_SERVER_ERROR,
+        "ServiceUnavailableException" => StatusCode::SERVICE_UNAVAILABLE,
+        "TooManyRequestsException" => StatusCode::TOO_MANY_REQUESTS,
+        _ => StatusCode::BAD_REQUEST,
+    }
+}
+
+impl Shared {
+    fn answer(&self, method: &Method, uri: &str, body: &Value) -> Result<Value, Refusal> {
+        let url = reqwest::Url::parse(&format!("http://appmesh{uri}")).map_err(|_| Refusal::bad("no URL"))?;
+        let query: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
+        let segments: Vec<&str> = url.path().trim_start_matches('/').split('/').collect();
+        self.requests.lock().push(format!("{method} {}", segments[1..].join("/")));
+        for fault in self.faults.lock().iter_mut() {
+            let meets = fault.method == *method && url.path().ends_with(fault.path);
+            if meets && fault.times > 0 {
+                fault.times -= 1;
+                return Err(Refusal { code: fault.code, message: "as the test wants it".to_owned() });
+            }
+        }
+        let mut store = self.store.lock();
+        if segments[0] != "v20190125" {
+            return Err(Refusal::bad("no such version"));
+        }
+        match (&segments[1..], method) {
+            (["tags"], &Method::GET) => {
+                let tags = store.tags(&query["resourceArn"])?;
+                let tags = tags.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
+                self.page("tags", tags, &query)
+            }
+            (["tag"], &Method::PUT) => {
+                store.tag(&query["resourceArn"], store::tags_of(body)?).map(|()| json!({}))
+            }
+            (["untag"], &Method::PUT) => {
+                let keys = body["tagKeys"].as_array().ok_or_else(|| Refusal::bad("tagKeys is missing"))?;
+                let keys: Vec<_> = keys.iter().filter_map(Value::as_str).collect();
+                store.untag(&query["resourceArn"], &keys).map(|()| json!({}))
+            }
+            (["meshes", mesh, rest @ ..], method) => {
+                store.enter(mesh, query.get("meshOwner").map(String::as_str))?;
+                let (path, is_named) = Path::read(rest).ok_or_else(|| Refusal::bad("no such path"))?;
+                match (is_named, method) {
+                    (true, &Method::GET) => store.describe(&path),
+                    (true, &Method::PUT) => store.update(&path, body),
+                    (true, &Method::DELETE) => store.delete(&path),
+                    (false, &Method::PUT) => store.create(&path.named(body)?, body),
+                    (false, &Method::GET) => self.page(path.plural(), store.list(&path)?, &query),
+                    _ => Err(Refusal::bad("no such operation")),
+                }
+            }
+            _ => Err(Refusal::bad("no such operation")),
+        }
+    }
+
+    fn page(
+        &self,
+        name: &str,
+        items: Vec<Value>,
+        query: &BTreeMap<String, String>,
+    ) -> Result<Value, Refusal> {
+        let limit = query.get("limit").map_or(Ok(100), |limit| limit.parse::<usize>());
+        let limit = limit.ok().filter(|limit| (1..=100).contains(limit));
+        let limit = limit.ok_or_else(|| Refusal::bad("limit is not from 1 to 100"))?.min(*self.page.lock());
+        let from = query.get("nextToken").map_or(Ok(0), |token| token.parse::<usize>());
+        let from = from.map_err(|_| Refusal::bad("nextToken is none of ours"))?;
+        let more = items.len() > from + limit;
+        let mut page = json!({ name: items.into_iter().skip(from).take(limit).collect::<Vec<_>>() });
+        if more {
+            page["nextToken"] = json!((from + limit).to_string());
+        }
+        Ok(page)
+    }
+}
