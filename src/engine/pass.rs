@@ -187,10 +187,11 @@ impl<'a> Pass<'a> {
         target.pods.desired > 0 && target.pods.are_ready(self.plan.canary_ready_percent)
     }
 
-    /// The target was asked for no pods, and is still said to have ready ones.
-    /// Scaled up now, it would be said to be ready by the pods that end.
+    /// The target was asked for no pods, and is still said to have some. Scaled
+    /// up now, it would be said to be ready by the pods that end, or by one
+    /// that becomes ready just before it does.
     pub fn was_just_emptied(&self, target: &Target) -> bool {
-        self.plan.scales && target.pods.desired == 0 && target.pods.ready > 0
+        self.plan.scales && target.pods.desired == 0 && target.pods.existing > 0
     }
 
     /// The canary can answer requests, maybe not with all its pods.

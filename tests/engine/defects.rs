@@ -291,12 +291,16 @@ fn a_retry_needs_no_dummy_annotation() {
 /// are ready, and whoever scales up meanwhile is taken in.
 #[test]
 fn a_target_just_emptied_is_not_taken_for_ready() {
-    let just_emptied = |world: &mut World| world.target.pods = Pods { desired: 0, ..pods(3) };
+    // One of them was ready, two were about to be.
+    let just_emptied = |world: &mut World| world.target.pods = Pods { desired: 0, ready: 1, ..pods(3) };
+    let not_ready_yet = |world: &mut World| world.target.pods = Pods { desired: 0, ready: 0, ..pods(2) };
     let scales = |action: &Action| matches!(action, Action::ScaleCanary { replicas } if *replicas > 0);
 
     let mut world = World::initialized(&canary(&format!("stepWeight: 50, {ERRORS}")));
     world.push("v1-b");
     just_emptied(&mut world);
+    assert!(!world.settle().actions.iter().any(scales));
+    not_ready_yet(&mut world);
     assert!(!world.settle().actions.iter().any(scales));
     assert_eq!(world.status.phase, Phase::Waiting);
     world.target.pods = pods(0);
