@@ -4,14 +4,15 @@
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use super::understand::Understood;
 use crate::{
     api::CanaryStatus,
     engine::{
-        action::{Look, Question},
+        action::{Look, Question, Split},
         observed::{Answer, Measured, Reply},
     },
     routing::Arms,
-    workload::Configs,
+    workload::{Configs, Snapshot},
 };
 
 #[derive(Default)]
@@ -23,8 +24,39 @@ pub struct Desk {
     pub inbox: Mutex<Inbox>,
     /// How the pods were told apart when the target was last seen.
     pub arms: Mutex<Option<Arms>>,
+    pub route: Mutex<Option<Route>>,
+    pub followed: Mutex<Option<Followed>>,
     /// What was surely written last, then what may have been since.
     written: Mutex<Vec<Written>>,
+}
+
+/// What the router last said, and everything that it followed from: the
+/// router, the Canary, its pods, and the version of each object of the route.
+pub struct Route {
+    pub from: (String, Option<i64>, Arms, Vec<Option<String>>),
+    pub split: Option<Split>,
+    pub pending: Option<String>,
+}
+
+/// What everything that concerns a Canary follows from: its spec, its router
+/// and its target's spec.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Followed {
+    generation: Option<i64>,
+    router: String,
+    target: Option<String>,
+}
+
+impl Followed {
+    pub fn of(understood: &Understood, target: &Snapshot) -> Self {
+        let meta = &target.metadata;
+        Self {
+            generation: understood.canary.metadata.generation,
+            router: understood.router.name(),
+            // Services have no generation.
+            target: meta.generation.map(|at| at.to_string()).or_else(|| meta.resource_version.clone()),
+        }
+    }
 }
 
 /// So many writes of unknown outcome are remembered.
