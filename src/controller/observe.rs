@@ -167,9 +167,8 @@ fn see_route(
 ) -> (Option<Split>, Option<String>) {
     let Understood { canary, router, .. } = understood;
     let caches = &shared.caches;
-    let version = |object: ObjectName| {
-        caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
-    };
+    let version =
+        |object: ObjectName| caches.object(&object.kind, &object.namespace, &object.name)?.resource_version();
     let from = (
         router.name(),
         canary.metadata.generation,
