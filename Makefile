@@ -1,12 +1,16 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test lint testbed simulate bench bench-local bench-flagger crds
+.PHONY: help test test-istio lint testbed simulate bench bench-local bench-flagger crds
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 test: testbed lint ## Set up the real servers, then run every check and every test
 	cargo test --locked
+
+test-istio: testbed ## Releases through a real Istio: istiod (minutes to build, once) and Envoy
+	testbed/setup istiod envoy
+	cargo test --locked --test istio -- --nocapture
 
 lint: ## Formatting and clippy, warnings denied
 	cargo fmt --check

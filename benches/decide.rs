@@ -115,7 +115,8 @@ impl World {
                     ("request-success-rate".to_owned(), Measurement::Counts(counts)),
                     ("request-duration".to_owned(), Measurement::Scalar(120.0)),
                 ]);
-                self.seen.measured = Some(Measured { look, at: self.now, results });
+                self.seen.measured =
+                    Some(Measured { look, at: self.now, known_until: BTreeMap::new(), results });
             }
             _ => {}
         }

@@ -16,12 +16,13 @@
 //! | [`server`]     | what the controller shows over HTTP: metrics and health          | `api`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
-//! | [`clock`], [`tls`] | the time, and whose cryptography; one file each              | nobody            |
+//! | `agenda`, [`clock`], [`tls`] | who is next, the time, whose cryptography; one file each | nobody          |
 //! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
 
+mod agenda;
 pub mod analysis;
 pub mod api;
 #[cfg(feature = "aws")]

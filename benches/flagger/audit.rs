@@ -124,6 +124,7 @@ impl Audit {
                 "--concurrent-replicaset-syncs=32",
                 "--concurrent-service-endpoint-syncs=32",
             ],
+            ..Extras::default()
         }
     }
 

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    cloudwatch::{AwsRole, CloudWatch},
     condition::PlainStatus,
     judge::{Direction, Judge, Silence, ThresholdRange},
     reference::SecretRef,
@@ -34,7 +35,7 @@ use super::{
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::tidy)]
 #[x_kube(
-    validation = ("has(self.query) || has(self.counts) || has(self.histogram)",
+    validation = ("has(self.query) || has(self.counts) || has(self.histogram) || has(self.cloudwatch) && has(self.cloudwatch.builtIn)",
         "an AnalysisTemplate measures nothing: set spec.query (one value), spec.counts (good or bad of total) or spec.histogram"),
 )]
 pub struct AnalysisTemplateSpec {
@@ -75,9 +76,17 @@ pub struct AnalysisTemplateSpec {
     /// ```text
     /// sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
     /// ```
+    ///
+    /// For `cloudwatch` it is one metric of durations: with a unit of time, or
+    /// divided by how many of its units are a second, as in `durations / 1000`.
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
+
+    /// For `cloudwatch`: the metrics that `query`, `counts` and `histogram` are
+    /// about. Without it they are JSON lists of MetricDataQueries.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cloudwatch: Option<CloudWatch>,
 
     /// Which way the metric is worse. Default: increase; decrease for `counts`
     /// and for a range with only a `min`.
@@ -152,7 +161,8 @@ pub struct MetricProvider {
     pub headers: BTreeMap<String, Vec<String>>,
 
     /// A Secret beside the template with the credentials: `username` and
-    /// `password`, or `token`, or the keys that the provider names.
+    /// `password`, or `token`; for `cloudwatch` `aws_access_key_id`,
+    /// `aws_secret_access_key` and, if there is one, `aws_session_token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 
@@ -161,6 +171,10 @@ pub struct MetricProvider {
     #[schemars(length(max = 64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
+
+    /// A role of Amazon's to assume, for `cloudwatch` of another account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<AwsRole>,
 
     /// Do not verify the certificate of `address`. Default: false.
     #[serde(default, skip_serializing_if = "super::is_default")]
@@ -189,7 +203,9 @@ pub enum MetricProviderType {
     Externalmetrics,
     /// Google Cloud Monitoring; the query is MQL.
     Stackdriver,
-    /// Amazon CloudWatch; the query is a JSON list of MetricDataQueries.
+    /// Amazon CloudWatch; the query is metric math over `spec.cloudwatch`, or a
+    /// JSON list of MetricDataQueries. It takes the right
+    /// `cloudwatch:GetMetricData`.
     Cloudwatch,
     /// New Relic; the query is NRQL.
     Newrelic,

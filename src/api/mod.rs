@@ -19,6 +19,7 @@
 pub mod alert_provider;
 pub mod analysis_template;
 pub mod canary;
+pub mod cloudwatch;
 pub mod cluster_analysis_template;
 pub mod condition;
 mod duration;

@@ -2,7 +2,16 @@
 //! so an idle controller has no watch that nobody asked for, and needs no
 //! permission that nobody uses.
 
-use std::{collections::HashMap, fmt::Debug, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt::Debug,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::{Stream, StreamExt as _};
 use kube::{
@@ -17,7 +26,7 @@ use kube::{
     },
 };
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -72,7 +81,9 @@ enum Rows {
 /// How far the first lists have come.
 #[derive(Clone)]
 struct Sync {
-    missing: Arc<watch::Sender<usize>>,
+    missing: Arc<AtomicUsize>,
+    /// Wakes who waits in the order they came: simulations replay.
+    synced: Arc<SetOnce<()>>,
     trouble: Arc<Mutex<Option<String>>>,
     vitals: Arc<Vitals>,
 }
@@ -326,20 +337,26 @@ pub fn pods() -> ApiResource {
 
 impl Sync {
     fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
-        let missing = Arc::new(watch::Sender::new(lists));
-        Self { missing, trouble: Arc::default(), vitals: Arc::clone(vitals) }
+        let missing = Arc::new(AtomicUsize::new(lists));
+        Self { missing, synced: Arc::default(), trouble: Arc::default(), vitals: Arc::clone(vitals) }
+    }
+
+    /// One more list has come.
+    fn listed(&self) {
+        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            // Nobody else sees the last one come.
+            let _ = self.synced.set(());
+        }
     }
 
     fn is_done(&self) -> bool {
-        *self.missing.borrow() == 0
+        self.synced.initialized()
     }
 
     async fn done(&self, kind: &str) -> Result<(), Unsynced> {
-        let mut missing = self.missing.subscribe();
-        let done = tokio::time::timeout(PATIENCE, missing.wait_for(|missing| *missing == 0)).await;
-        match done {
-            Ok(Ok(_)) => Ok(()),
-            _ => Err(Unsynced { kind: kind.to_owned(), trouble: self.trouble.lock().clone() }),
+        match tokio::time::timeout(PATIENCE, self.synced.wait()).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(Unsynced { kind: kind.to_owned(), trouble: self.trouble.lock().clone() }),
         }
     }
 }
@@ -383,7 +400,7 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                 Ok(Event::InitDone) => {
                     table.replace(scope.as_deref(), std::mem::take(&mut listed)).into_iter().for_each(&tell);
                     if std::mem::take(&mut first) {
-                        sync.missing.send_modify(|missing| *missing -= 1);
+                        sync.listed();
                     }
                 }
                 Ok(Event::Apply(mut object)) => {

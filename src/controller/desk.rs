@@ -4,14 +4,15 @@
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
+use super::understand::Understood;
 use crate::{
     api::CanaryStatus,
     engine::{
-        action::{Look, Question},
+        action::{Look, Question, Split},
         observed::{Answer, Measured, Reply},
     },
     routing::Arms,
-    workload::Configs,
+    workload::{Configs, Snapshot},
 };
 
 #[derive(Default)]
@@ -23,10 +24,46 @@ pub struct Desk {
     pub inbox: Mutex<Inbox>,
     /// How the pods were told apart when the target was last seen.
     pub arms: Mutex<Option<Arms>>,
-    written: Mutex<Option<Written>>,
+    pub route: Mutex<Option<Route>>,
+    pub followed: Mutex<Option<Followed>>,
+    /// What was surely written last, then what may have been since.
+    written: Mutex<Vec<Written>>,
 }
 
-/// The API keeps whole seconds; between two looks a second is a long time.
+/// What the router last said, and everything that it followed from: the
+/// router, the Canary, its pods, and the version of each object of the route.
+pub struct Route {
+    pub from: (String, Option<i64>, Arms, Vec<Option<String>>),
+    pub split: Option<Split>,
+    pub pending: Option<String>,
+}
+
+/// What everything that concerns a Canary follows from: its spec, its router
+/// and its target's spec.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Followed {
+    generation: Option<i64>,
+    router: String,
+    target: Option<String>,
+}
+
+impl Followed {
+    pub fn of(understood: &Understood, target: &Snapshot) -> Self {
+        let meta = &target.metadata;
+        Self {
+            generation: understood.canary.metadata.generation,
+            router: understood.router.name(),
+            // Services have no generation.
+            target: meta.generation.map(|at| at.to_string()).or_else(|| meta.resource_version.clone()),
+        }
+    }
+}
+
+/// So many writes of unknown outcome are remembered.
+const UNSURE: usize = 8;
+
+/// The API keeps whole seconds; between two looks a second is a long time, and
+/// what was counted in it would be counted twice.
 struct Written {
     told: CanaryStatus,
     exact: CanaryStatus,
@@ -40,12 +77,24 @@ impl Desk {
     /// The status as it was decided, if what the API tells is what was written.
     pub fn exact_status(&self, told: &CanaryStatus) -> CanaryStatus {
         let written = self.written.lock();
-        let exact = written.as_ref().filter(|written| written.told == *told);
+        let exact = written.iter().find(|written| written.told == *told);
         exact.map_or(told, |written| &written.exact).clone()
     }
 
     pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
-        *self.written.lock() = Some(Written { told, exact });
+        *self.written.lock() = vec![Written { told, exact }];
+    }
+
+    /// Is being written. Whether it was may never be said, but told it will be
+    /// as the API keeps it.
+    pub fn writes_status(&self, exact: &CanaryStatus) {
+        let told = serde_json::to_value(exact).and_then(serde_json::from_value);
+        let Ok(told) = told else { return };
+        let mut written = self.written.lock();
+        if written.len() > UNSURE {
+            written.remove(1);
+        }
+        written.push(Written { told, exact: exact.clone() });
     }
 }
 
@@ -104,5 +153,32 @@ impl Inbox {
         self.answers.retain(|answer| answer.question.release >= release);
         self.measured.take_if(|measured| measured.look.release < release);
         (self.answers.clone(), self.measured.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn changed(millisecond: i64) -> CanaryStatus {
+        let at = Timestamp::from_millisecond(millisecond).unwrap();
+        CanaryStatus { last_transition_time: Some(Time(at)), ..CanaryStatus::default() }
+    }
+
+    #[test]
+    fn a_status_is_exact_whether_or_not_its_write_was_answered() {
+        let desk = Desk::default();
+        desk.wrote_status(changed(1_200), changed(1_000));
+        for millisecond in 1..20 {
+            desk.writes_status(&changed(2_000 + 1_000 * millisecond + millisecond));
+        }
+        assert_eq!(desk.exact_status(&changed(1_000)), changed(1_200), "none was done");
+        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_019), "the last one was");
+        assert_eq!(desk.exact_status(&changed(3_000)), changed(3_000), "what is too long ago is forgotten");
+        desk.wrote_status(changed(30_500), changed(30_000));
+        assert_eq!(desk.exact_status(&changed(30_000)), changed(30_500));
+        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_000));
     }
 }

@@ -37,6 +37,12 @@ pub fn measure(
     let (look, desk, understood) = (look.clone(), Arc::clone(desk), Arc::clone(understood));
     shared.in_background(&name.clone(), async move |shared| {
         let (until, began) = (shared.clock.now(), Instant::now());
+        let known = |metric: &String, since: Timestamp| {
+            let ask = understood.asks.get(metric)?;
+            let known = ask.known(Window { since, until }).until;
+            (known < until).then(|| (metric.clone(), known))
+        };
+        let known_until = look.metrics.iter().filter_map(|asked| known(&asked.metric, asked.since)).collect();
         let one = async |metric: &String, since: Timestamp| {
             let measured = match understood.asks.get(metric) {
                 Some(ask) => measure_one(&shared, &understood, &arms, ask, Window { since, until }).await,
@@ -47,7 +53,7 @@ pub fn measure(
         let results = join_all(look.metrics.iter().map(|asked| one(&asked.metric, asked.since))).await;
         let results = BTreeMap::from_iter(results);
         shared.options.vitals.looked(&name, began.elapsed());
-        desk.inbox.lock().measured(Measured { look: look.clone(), at: until, results });
+        desk.inbox.lock().measured(Measured { look: look.clone(), at: until, known_until, results });
         shared.waker.wake(name);
     });
 }

@@ -24,7 +24,6 @@
 //!   was decided on.
 
 mod act;
-mod agenda;
 mod ask;
 mod beside;
 mod caches;

@@ -8,15 +8,15 @@ use kube::ResourceExt as _;
 use super::{
     CanaryName, Shared,
     caches::{Unsynced, pods},
-    desk::Desk,
+    desk::{Desk, Followed, Route},
     index::Concern,
     understand::{Understood, templates},
 };
 use crate::{
     api::CanaryStatus,
-    engine::{Observed, observed::Target, revision::ConfigRef},
+    engine::{Observed, action::Split, observed::Target, revision::ConfigRef},
     gates::annotations,
-    routing::{Arms, Subject},
+    routing::{Arms, ObjectName, Subject},
     workload::{self, Cache as _, Kind, Snapshot, Upkeep},
 };
 
@@ -56,11 +56,16 @@ pub async fn observe(
     if shared.turns.are_limited() {
         caches.know_canaries().await?;
     }
-    follow(shared, name, understood, None).await?;
-    let target = caches.workload(workload.kind(), &name.namespace, workload.target_name());
-    if target.is_some() {
-        follow(shared, name, understood, target.as_deref()).await?;
+    let target = || caches.workload(workload.kind(), &name.namespace, workload.target_name());
+    let known = desk.followed.lock().clone();
+    if known != target().map(|target| Followed::of(understood, &target)) || known.is_none() {
+        follow(shared, name, understood, None).await?;
+        if let Some(target) = target() {
+            follow(shared, name, understood, Some(&target)).await?;
+            *desk.followed.lock() = Some(Followed::of(understood, &target));
+        }
     }
+    let target = target();
 
     let in_namespace = caches.of(&name.namespace);
     let primary = caches.workload(workload.kind(), &name.namespace, &workload.primary_name());
@@ -82,8 +87,10 @@ pub async fn observe(
         None => desk.arms.lock().clone(),
     };
     desk.arms.lock().clone_from(&arms);
-    let split = arms.as_ref().and_then(|arms| router.split(&Subject { canary, arms }, caches));
-    let route_pending = if split.is_none() { router.pending(canary, caches) } else { None };
+    let (split, route_pending) = match &arms {
+        Some(arms) => see_route(shared, understood, arms, desk),
+        None => (None, router.pending(canary, caches)),
+    };
 
     let (mut answers, measured) = desk.inbox.lock().read(status.releases);
     answers.extend(annotations::answers(canary));
@@ -101,11 +108,12 @@ pub async fn observe(
         previous: previous.and_then(|previous| workload.see_previous(&previous)),
         split,
         route_pending,
-        routing_restored: router.restored(canary, caches),
+        routing_restored: deleting && router.restored(canary, caches),
         answers,
         measured,
         commands: annotations::commands(canary),
-        // Counted when it is decided.
+        // Filled in when it is decided.
+        recorded: 0,
         other_releases: 0,
         release_cap: None,
     };
@@ -146,6 +154,36 @@ async fn follow(
         shared.caches.need(&kind).await?;
     }
     Ok(())
+}
+
+/// The split in force, or whom it waits for. Worked out anew only when
+/// something that it follows from has changed: most of what wakes a Canary is
+/// news of pods.
+fn see_route(
+    shared: &Shared,
+    understood: &Understood,
+    arms: &Arms,
+    desk: &Desk,
+) -> (Option<Split>, Option<String>) {
+    let Understood { canary, router, .. } = understood;
+    let caches = &shared.caches;
+    let version = |object: ObjectName| {
+        caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
+    };
+    let from = (
+        router.name(),
+        canary.metadata.generation,
+        arms.clone(),
+        router.objects(canary).into_iter().map(version).collect(),
+    );
+    let mut route = desk.route.lock();
+    if let Some(known) = route.as_ref().filter(|known| known.from == from && router.is_in_cluster()) {
+        return (known.split.clone(), known.pending.clone());
+    }
+    let split = router.split(&Subject { canary, arms }, caches);
+    let pending = if split.is_none() { router.pending(canary, caches) } else { None };
+    *route = Some(Route { from, split: split.clone(), pending: pending.clone() });
+    (split, pending)
 }
 
 async fn see_target(

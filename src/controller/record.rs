@@ -95,6 +95,7 @@ async fn write_status(
     object.status = Some(status.clone());
     let api: Api<Canary> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+    desk.writes_status(status);
     match api.replace_status(&canary.name_any(), &params, &object).await {
         Ok(mut written) => {
             written.metadata.managed_fields = None;

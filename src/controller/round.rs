@@ -19,17 +19,21 @@ use tokio::{
 
 use super::{
     CanaryName, Outcome, Shared,
-    agenda::Agenda,
-    lease::{Ended, Fence, Hold},
+    lease::{Ended, Fence, Hold, hash},
 };
+use crate::agenda::Agenda;
 
 /// How long to wait before Canaries are listed again after that failed.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 
+/// The first wait after a failure; it doubles with each further one.
+const SHORTEST: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(30);
+
 pub struct Round {
     shared: Arc<Shared>,
     fence: Fence,
-    pub agenda: Agenda,
+    pub agenda: Agenda<CanaryName>,
     stances: Vec<Stance>,
     refreshing: JoinSet<Vec<Term>>,
 }
@@ -108,9 +112,9 @@ impl Round {
                 self.agenda.done(canary, alarm);
             }
             Outcome::Failed(why) => {
-                let wait = self.agenda.failed(canary.clone(), Instant::now());
-                let (failures, seconds) = (self.agenda.failures(&canary), wait.as_secs_f64());
-                tracing::debug!(%canary, failures, seconds, "{why}; trying again");
+                let wait = |failures| backoff(&canary, failures);
+                let failures = self.agenda.failed(canary.clone(), Instant::now(), wait);
+                tracing::debug!(%canary, failures, "{why}; trying again");
                 if failures == 5 {
                     tracing::warn!(%canary, "{why}; trying again and again");
                 }
@@ -215,4 +219,25 @@ async fn refresh(shared: Arc<Shared>, gained: Vec<Term>) -> Vec<Term> {
         sleep(LIST_AGAIN).await;
     }
     gained
+}
+
+/// Spread by name, so that those that failed together are not tried together;
+/// by nothing else, so that simulations replay.
+fn backoff(canary: &CanaryName, failures: u32) -> Duration {
+    let wait = SHORTEST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST);
+    let spread = hash(format!("{canary}{failures}").as_bytes());
+    wait.mul_f64(0.5 + (spread >> 40) as f64 / (1u64 << 24) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_wait_longer_each_time_up_to_a_limit() {
+        let web = CanaryName { namespace: "shop".to_owned(), name: "web".to_owned() };
+        let waits: Vec<Duration> = (1..=20).map(|failures| backoff(&web, failures)).collect();
+        assert!(waits[0] < Duration::from_millis(301) && waits[5] > waits[0].mul_f64(4.0));
+        assert!(waits.iter().all(|wait| *wait <= LONGEST.mul_f64(1.5)));
+    }
 }

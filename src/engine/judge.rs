@@ -176,7 +176,9 @@ fn judge(
 ) -> Result<Judge, BadJudge> {
     let range = range(metric, template);
     let written = written_judge(metric, template, analysis);
-    let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some())
+    let built_in =
+        |t: &AnalysisTemplateSpec| t.cloudwatch.as_ref().is_some_and(|known| known.built_in.is_some());
+    let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some() || built_in(t))
         || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
     let type_ = match written {
         Some(judge) => judge.type_,

@@ -224,16 +224,15 @@ impl Pass<'_> {
         let mut all = Looked::Certified;
         let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
-            if !look.metrics.iter().any(|asked| asked.metric == metric.name) {
-                continue;
-            }
+            let Some(asked) = look.metrics.iter().find(|asked| asked.metric == metric.name) else { continue };
             let measured = self.seen.measured.as_ref();
-            let until = measured.map_or(self.now, |measured| measured.at);
+            let until = measured.map_or(self.now, |measured| measured.until(&metric.name));
+            let window = (asked.since, until);
             let looked = match measured.and_then(|measured| measured.results.get(&metric.name)) {
-                Some(result) => self.judge_one(metric, result, until, look.full),
+                Some(result) => self.judge_one(metric, result, window, look.full),
                 None => {
                     let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
-                    self.judge_one(metric, &missing, until, look.full)
+                    self.judge_one(metric, &missing, window, look.full)
                 }
             };
             match (&metric.terms.share, &looked) {
@@ -263,7 +262,7 @@ impl Pass<'_> {
         let Some(metric) = counting.find(|metric| metric.counts_requests && self.checks_split(step)) else {
             return Looked::Certified;
         };
-        let until = self.results(look).map(|measured| measured.at);
+        let until = self.results(look).map(|measured| measured.until(&metric.name));
         let taken_in = self.metric_status(&metric.name).measured_until == until.map(Time);
         let measured = self.results(look).and_then(|measured| measured.results.get(&metric.name));
         let since = look.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
@@ -272,13 +271,13 @@ impl Pass<'_> {
         self.check_split(step, requests.unwrap_or_default(), look.full)
     }
 
-    /// Judges what was measured until a moment. Only full looks are counted
-    /// towards limits; a glance can decide, where one failure does.
+    /// Judges what was measured from one moment until another. Only full looks
+    /// are counted towards limits; a glance can decide, where one failure does.
     fn judge_one(
         &mut self,
         plan: &MetricPlan,
         measured: &Measurement,
-        until: Timestamp,
+        (since, until): (Timestamp, Timestamp),
         full: bool,
     ) -> Looked {
         let (began, now) = (self.look_began(), self.now);
@@ -296,6 +295,10 @@ impl Pass<'_> {
         };
         if taken_in {
             status.measured_until = Some(Time(until));
+        } else if until <= since {
+            // The source has not heard of anything yet. It will, and the next
+            // look must not begin after what it then tells of.
+            status.measured_until = Some(Time(since));
         }
         let looked = match verdict.outcome {
             // The rest of a look that has already passed may well be too short,

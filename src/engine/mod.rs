@@ -57,6 +57,7 @@
 //!   resourceVersion, and never decides on a status older than it recorded. If
 //!   its actions have changed what is seen it may decide again, on the status
 //!   that it has not recorded yet, and record only that ([`Decision::follow`]).
+//!   [`Observed::recorded`] says what is on record even so.
 //! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
 //!   again. Answers are handed in until they are no longer asked for; keeping
 //!   them longer, or losing them, is harmless.
@@ -137,6 +138,7 @@ pub enum WakeReason {
     WindowOpens,
     TrafficReturns,
     WarmEnds,
+    Drained,
     CheckAgain,
 }
 
@@ -151,6 +153,7 @@ impl WakeReason {
             Self::WindowOpens => Some("releases may move again"),
             Self::TrafficReturns => Some("more traffic goes home"),
             Self::WarmEnds => Some("the version before is let go"),
+            Self::Drained => Some("the canary's pods go"),
             Self::AskAgain | Self::CheckAgain => None,
         }
     }
@@ -186,6 +189,7 @@ impl Pass<'_> {
         if self.plan.suspend {
             return self.rest(Reason::Suspended);
         }
+        self.note_home();
         for _ in 0..PHASES {
             let before = (self.status.phase, self.status.releases);
             match self.status.phase {

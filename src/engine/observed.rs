@@ -37,6 +37,9 @@ pub struct Observed {
     pub measured: Option<Measured>,
     /// Commands of people, in the order they came, answered ones among them.
     pub commands: Vec<Command>,
+    /// How many releases of this Canary are on record: the one that is decided on
+    /// may have begun since.
+    pub recorded: u64,
     /// Releases of other Canaries under way.
     pub other_releases: u32,
     /// How many may be under way at a time.
@@ -126,6 +129,15 @@ pub struct Measured {
     pub look: Look,
     /// Until when requests were counted.
     pub at: Timestamp,
+    /// By the metric's name, where the source knows less than until then.
+    pub known_until: BTreeMap<String, Timestamp>,
     /// By the metric's name; one that is missing could not be measured.
     pub results: BTreeMap<String, Measurement>,
+}
+
+impl Measured {
+    /// Until when requests were counted for a metric.
+    pub fn until(&self, metric: &str) -> Timestamp {
+        self.known_until.get(metric).copied().unwrap_or(self.at)
+    }
 }

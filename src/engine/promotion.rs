@@ -1,6 +1,8 @@
 //! A release that passed: the primary takes over its revision, then the
 //! traffic comes home.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
@@ -15,6 +17,9 @@ use crate::api::{
     canary::{Phase, status::Outcome},
 };
 
+/// What was decided is on record by then.
+const SOON: Duration = Duration::from_millis(100);
+
 impl Pass<'_> {
     /// Copies exactly the analysed revision to the primary and waits until the
     /// primary is ready with it.
@@ -25,6 +30,12 @@ impl Pass<'_> {
         let Some(target) = &self.seen.target else { return self.lose_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
+        }
+        if self.status.releases > self.seen.recorded {
+            // Whoever comes after a crash must know whose revision this is, or
+            // takes it for a mistake and gives the primary back what it ran.
+            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
+            return self.hold(Reason::Promoting { revision: target.revision.clone() }, Clock::Stands);
         }
         if !self.canary_is_ready() {
             let pods = target.pods;

@@ -2,6 +2,8 @@
 //! end. Whatever happened, `settle` brings everything to the same place:
 //! traffic home, canary empty, primary free.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
@@ -18,6 +20,10 @@ use crate::api::{
         status::{GateState, Outcome, ReleaseStatus, Trigger},
     },
 };
+
+/// How long pods stay when their traffic has gone: longer than any proxy takes
+/// to follow.
+const DRAIN: Duration = Duration::from_secs(5);
 
 impl Pass<'_> {
     /// Makes the primary, sends all traffic there and empties the target.
@@ -153,7 +159,7 @@ impl Pass<'_> {
         if self.status.release.is_none() {
             return true;
         }
-        let emptied = self.empty_canary();
+        let emptied = self.is_drained() && self.empty_canary();
         let told = self.told_after_release();
         if emptied && told {
             self.status.release = None;
@@ -161,6 +167,26 @@ impl Pass<'_> {
             self.rest_as_it_is();
         }
         emptied && told
+    }
+
+    /// Notes since when no traffic of a release is its canary's.
+    pub fn note_home(&mut self) {
+        let is_home = self.seen.split.as_ref() == Some(&Split::home());
+        if let Some(release) = &mut self.status.release {
+            let since = release.state.home_since.take().unwrap_or(Time(self.now));
+            release.state.home_since = is_home.then_some(since);
+        }
+    }
+
+    /// Proxies follow a route some moments after it is in force for whoever
+    /// wrote it, and would still call pods that are gone by then.
+    pub fn is_drained(&mut self) -> bool {
+        let since = self.status.release.as_ref().and_then(|release| release.state.home_since.as_ref());
+        let drained = after(since.map_or(self.now, |since| since.0), DRAIN);
+        if drained > self.now {
+            self.wake_at(drained, WakeReason::Drained);
+        }
+        drained <= self.now
     }
 
     /// No pods for the canary. True once none are asked for.

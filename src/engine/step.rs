@@ -237,6 +237,7 @@ impl Pass<'_> {
             None => {
                 self.status.step = None;
                 self.status.canary_weight = Weight::ZERO;
+                self.progress();
             }
         }
         if self.status.phase == Phase::WaitingPromotion {

@@ -15,6 +15,7 @@
 
 pub mod access;
 mod apply;
+mod bell;
 pub mod builtin;
 pub mod chance;
 pub mod controllers;

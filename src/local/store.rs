@@ -13,7 +13,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use serde_json::Value;
-use tokio::sync::watch;
+
+use super::bell::{Bell, Listener};
 
 /// How many events of a collection a watch can look back on.
 const HISTORY: usize = 20_000;
@@ -133,7 +134,7 @@ struct Collection {
     events: VecDeque<Arc<Event>>,
     /// The newest version of which the event is gone.
     forgotten: u64,
-    woken: watch::Sender<u64>,
+    bell: Bell,
 }
 
 pub struct Store(RwLock<Inner>);
@@ -288,8 +289,8 @@ impl Store {
     }
 
     /// Wakes its reader after every write to the collection.
-    pub fn subscribe(&self, collection: &str) -> Option<watch::Receiver<u64>> {
-        Some(self.0.read().collections.get(collection)?.woken.subscribe())
+    pub fn subscribe(&self, collection: &str) -> Option<Listener> {
+        Some(self.0.read().collections.get(collection)?.bell.listen())
     }
 
     /// Forgets all history, as etcd's compaction does: watches and lists from
@@ -333,7 +334,6 @@ impl Collection {
     }
 
     fn record(&mut self, change: Change, object: Arc<Object>, previous: Option<Arc<Object>>) -> Arc<Event> {
-        let version = object.version;
         if self.events.len() == HISTORY
             && let Some(oldest) = self.events.pop_front()
         {
@@ -341,7 +341,7 @@ impl Collection {
         }
         let event = Arc::new(Event { change, object, previous, frame: OnceLock::new() });
         self.events.push_back(event.clone());
-        self.woken.send_replace(version);
+        self.bell.ring();
         event
     }
 

@@ -15,9 +15,9 @@ use bytes::Bytes;
 use futures::stream;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
+use super::bell::Listener;
 use super::describe::table;
 use super::faults::WatchFault;
 use super::kinds::Resource;
@@ -103,7 +103,7 @@ struct Watcher {
     /// Events up to this version have been looked at.
     position: u64,
     ready: VecDeque<Bytes>,
-    woken: watch::Receiver<u64>,
+    woken: Listener,
     deadline: Instant,
     /// When the next bookmark is due; `None` if the client wants none.
     bookmark: Option<Instant>,
@@ -124,10 +124,10 @@ impl Watcher {
             let next_bookmark = self.bookmark.unwrap_or(self.deadline);
             tokio::select! {
                 biased;
-                woken = self.woken.changed() => match woken {
-                    Ok(()) => self.wake().await,
+                rings = self.woken.rings() => match rings {
+                    true => self.wake().await,
                     // The collection is gone with its definition.
-                    Err(_) => {
+                    false => {
                         self.ended = true;
                         self.advance();
                     }
@@ -157,7 +157,7 @@ impl Watcher {
 
     /// Takes what happened since, as far as this watch may see it.
     fn advance(&mut self) {
-        self.woken.mark_unchanged();
+        self.woken.hear();
         match self.server.store.events_since(&self.collection, self.position) {
             Err(compacted) => self.expire(&compacted.to_string()),
             Ok(events) => {

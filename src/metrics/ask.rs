@@ -12,8 +12,9 @@ use crate::{
 };
 
 use super::{
-    Abilities, CountQueries, Form, Part, Query,
+    Abilities, CountQueries, Form, Part, Query, Window,
     builtin::{self, BuiltIn},
+    cloudwatch::{self, Periods, Written, query::BadQueries},
     prometheus, scrape,
     selector::{BadSelector, Selection},
     template::{Arm, TemplateError, Words},
@@ -30,6 +31,8 @@ pub struct Ask {
     pub secret: Option<SecretName>,
     pub query: Query,
     pub reduce: Option<Reduce>,
+    /// How the source divides time, if it tells of whole periods only.
+    pub periods: Option<Periods>,
 }
 
 /// A metric of a Canary.
@@ -82,13 +85,30 @@ pub enum Refusal {
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(
-        "{template}: {field} asks the same of canary and primary; tell them apart with {{{{ target }}}} or {{{{ arm }}}}"
+        "{template}: {field} asks the same of canary and primary; tell them apart with {{{{ target }}}} or {{{{ arm }}}}, or for cloudwatch by spec.cloudwatch.canary and primary"
     )]
     SameForBothArms { template: String, field: &'static str },
     #[error(
-        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, web for whatever answers in JSON, or scrape to read the pods"
+        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, cloudwatch, web for whatever answers in JSON, or scrape to read the pods"
     )]
     Provider { template: String, provider: String },
+    #[error(
+        "{template}: provider.type cloudwatch cannot be asked by this build, which was made without the feature aws; use one with it, or prometheus"
+    )]
+    WithoutAws { template: String },
+    #[error("{template}: {field} {why}")]
+    CloudWatch { template: String, field: &'static str, why: BadQueries },
+    #[error(
+        "{template}: the metric {metric} has no namespace; set it in spec.cloudwatch, such as AWS/ApplicationELB"
+    )]
+    CloudWatchNamespace { template: String, metric: String },
+    #[error(
+        "{template}: cloudwatch.builtIn does not know {metric}; call the metric {} or {}, or set cloudwatch.metrics",
+        BUILT_IN[0], BUILT_IN[1]
+    )]
+    CloudWatchBuiltIn { template: String, metric: String },
+    #[error("{template}: spec.cloudwatch is for provider.type cloudwatch; remove it, or set the type")]
+    NotCloudWatch { template: String },
     #[error(
         "{what} is PromQL and there is no Prometheus to ask; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
     )]
@@ -128,6 +148,13 @@ impl Ask {
         }
     }
 
+    /// The part of a window that the source can speak of already; empty, and
+    /// where the window begins, if there is none. What is left belongs to the
+    /// next window.
+    pub fn known(&self, window: Window) -> Window {
+        self.periods.map_or(window, |periods| periods.complete(window))
+    }
+
     /// Is it answered by reading the pods themselves?
     pub fn reads_pods(&self) -> bool {
         self.provider.type_ == MetricProviderType::Scrape
@@ -140,6 +167,7 @@ pub fn abilities(provider: MetricProviderType) -> Option<Abilities> {
         MetricProviderType::Prometheus => Some(prometheus::ABILITIES),
         MetricProviderType::Scrape => Some(scrape::ABILITIES),
         MetricProviderType::Web => Some(web::ABILITIES),
+        MetricProviderType::Cloudwatch => cfg!(feature = "aws").then_some(cloudwatch::ABILITIES),
         _ => None,
     }
 }
@@ -190,7 +218,10 @@ impl Writer<'_> {
         let words = Words::of(self.subject.canary, self.metric, &Default::default());
         let query = match judge {
             JudgeType::Threshold => Query::Scalar(words.fill(&what, "query", query, Arm::Canary)?),
-            JudgeType::MannWhitney => Query::Samples(both(&words, &what, "query", query, true)?),
+            JudgeType::MannWhitney => {
+                let fill = Fill { template: &what, words: &words, written: None, apart: true };
+                Query::Samples(fill.both("query", query)?)
+            }
             JudgeType::Sequential => {
                 return Err(self.lacks(
                     judge,
@@ -206,62 +237,54 @@ impl Writer<'_> {
     fn templated(&self, template: &Template<'_>, judge: JudgeType) -> Result<Ask, Refusal> {
         let spec = template.spec;
         let name = format!("template {}", template.name);
-        let Some(abilities) = abilities(spec.provider.type_) else {
+        let type_ = spec.provider.type_;
+        let Some(abilities) = abilities(type_) else {
+            if type_ == MetricProviderType::Cloudwatch {
+                return Err(Refusal::WithoutAws { template: name });
+            }
             let provider = format!("{:?}", spec.provider.type_).to_lowercase();
             return Err(Refusal::Provider { template: name, provider });
         };
         let words = Words::of(self.subject.canary, self.metric, &spec.variables);
-        let scraped = spec.provider.type_ == MetricProviderType::Scrape;
-        let apart = !scraped;
-        let counts = |counts: &Counts| count_queries(&words, &name, counts, apart);
-        let histogram = |query: &String| -> Result<Query, Refusal> {
-            counter(&name, "histogram", query)?;
-            Ok(Query::Histogram(both(&words, &name, "histogram", query, apart)?))
+        let watched = type_ == MetricProviderType::Cloudwatch;
+        if spec.cloudwatch.is_some() && !watched {
+            return Err(Refusal::NotCloudWatch { template: name });
+        }
+        let written = Written { template: &name, spec: spec.cloudwatch.as_ref(), words: &words };
+        let fill = Fill {
+            template: &name,
+            words: &words,
+            written: watched.then_some(&written),
+            apart: type_ != MetricProviderType::Scrape,
         };
-        let (query, reduce) = match (judge, &spec.query, &spec.counts, &spec.histogram) {
-            (JudgeType::Threshold, Some(query), _, _) => {
-                (Query::Scalar(words.fill(&name, "query", query, Arm::Canary)?), None)
-            }
-            (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
-            (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
-            (JudgeType::Threshold, None, None, Some(query)) => {
-                (histogram(query)?, Some(Reduce::Quantile(SLOW)))
-            }
-            (JudgeType::MannWhitney, Some(query), _, _) => {
-                (Query::Samples(both(&words, &name, "query", query, apart)?), None)
-            }
-            (JudgeType::Sequential, _, None, None) => {
-                let instead = match abilities.include(Form::Counts) {
-                    true => "add counts or histogram to the template, or set thresholdRange",
-                    false => "set thresholdRange, or use a provider that counts, such as prometheus",
-                };
-                return Err(self.lacks(judge, &name, Form::Counts, instead));
-            }
-            (JudgeType::MannWhitney, None, _, _) => {
-                return Err(self.lacks(
-                    judge,
-                    &name,
-                    Form::Samples,
-                    "add query to the template, or use judge sequential",
-                ));
-            }
-            (JudgeType::Threshold, None, None, None) => {
-                return Err(Refusal::Nothing { metric: self.metric.name.clone() });
-            }
+        let built_in = match (&spec.query, &spec.counts, &spec.histogram) {
+            (None, None, None) if watched => written.built_in(&self.metric.name, judge)?,
+            _ => None,
+        };
+        let (query, reduce) = match built_in {
+            Some(query) => (query, None),
+            None => self.wanted(spec, &fill, judge)?,
         };
         if !abilities.include(query.form()) {
             let source = format!("provider {:?}", spec.provider.type_).to_lowercase();
             return Err(self.lacks(judge, &source, query.form(), "use another provider, or another judge"));
         }
-        if scraped {
+        if type_ == MetricProviderType::Scrape {
             check_selectors(&name, &query)?;
+        }
+        let mut periods = None;
+        if watched {
+            let refused = |(field, why)| Refusal::CloudWatch { template: name.clone(), field, why };
+            periods = Some(cloudwatch::periods(&query, spec.cloudwatch.as_ref()).map_err(refused)?);
         }
         let mut asked = spec.provider.clone();
         if asked.type_ == MetricProviderType::Prometheus {
             let server = asked.address.as_deref().or_else(|| self.server());
             asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
         }
-        if let (MetricProviderType::Web, Some(written)) = (asked.type_, &asked.address) {
+        if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(written)) =
+            (asked.type_, &asked.address)
+        {
             asked.address = Some(address(written)?);
         }
         let secret = spec
@@ -269,7 +292,52 @@ impl Writer<'_> {
             .secret_ref
             .as_ref()
             .map(|secret| SecretName { namespace: template.namespace.to_owned(), name: secret.name.clone() });
-        Ok(self.ask(asked, secret, query, reduce))
+        Ok(Ask { periods, ..self.ask(asked, secret, query, reduce) })
+    }
+
+    /// What a template is asked for its judge.
+    fn wanted(
+        &self,
+        spec: &AnalysisTemplateSpec,
+        fill: &Fill<'_>,
+        judge: JudgeType,
+    ) -> Result<(Query, Option<Reduce>), Refusal> {
+        let name = fill.template;
+        let counts = |counts: &Counts| count_queries(fill, counts);
+        let histogram = |query: &String| -> Result<Query, Refusal> {
+            counter(name, "histogram", query)?;
+            Ok(Query::Histogram(fill.both("histogram", query)?))
+        };
+        Ok(match (judge, &spec.query, &spec.counts, &spec.histogram) {
+            (JudgeType::Threshold, Some(query), _, _) => {
+                (Query::Scalar(fill.one("query", query, Arm::Canary)?), None)
+            }
+            (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
+            (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
+            (JudgeType::Threshold, None, None, Some(query)) => {
+                (histogram(query)?, Some(Reduce::Quantile(SLOW)))
+            }
+            (JudgeType::MannWhitney, Some(query), _, _) => (Query::Samples(fill.both("query", query)?), None),
+            (JudgeType::Sequential, _, None, None) => {
+                let instead = match abilities(spec.provider.type_).is_some_and(|it| it.include(Form::Counts))
+                {
+                    true => "add counts or histogram to the template, or set thresholdRange",
+                    false => "set thresholdRange, or use a provider that counts, such as prometheus",
+                };
+                return Err(self.lacks(judge, name, Form::Counts, instead));
+            }
+            (JudgeType::MannWhitney, None, _, _) => {
+                return Err(self.lacks(
+                    judge,
+                    name,
+                    Form::Samples,
+                    "add query to the template, or use judge sequential",
+                ));
+            }
+            (JudgeType::Threshold, None, None, None) => {
+                return Err(Refusal::Nothing { metric: self.metric.name.clone() });
+            }
+        })
     }
 
     /// The Prometheus for what names none of its own.
@@ -291,7 +359,7 @@ impl Writer<'_> {
             canary: metadata.name.clone().unwrap_or_default(),
             metric: self.metric.name.clone(),
         };
-        Ask { of, provider, secret, query, reduce }
+        Ask { of, provider, secret, query, reduce, periods: None }
     }
 
     fn lacks(&self, judge: JudgeType, what: &str, form: Form, instead: &'static str) -> Refusal {
@@ -311,6 +379,7 @@ fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvide
         headers: Default::default(),
         secret_ref: None,
         region: None,
+        role: None,
         insecure_skip_verify: false,
         web: None,
         scrape: None,
@@ -327,26 +396,38 @@ fn address(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// One text for each arm, which must differ where the source itself does not
-/// tell the arms apart.
-fn both(
-    words: &Words,
-    template: &str,
-    field: &'static str,
-    text: &str,
+/// Makes queries of what a template says.
+struct Fill<'a> {
+    template: &'a str,
+    words: &'a Words,
+    /// For queries that are more than text with words in it.
+    written: Option<&'a Written<'a>>,
+    /// Must the arms be told apart, since the source itself does not?
     apart: bool,
-) -> Result<Arms<String>, Refusal> {
-    let arms = Arms {
-        canary: words.fill(template, field, text, Arm::Canary)?,
-        primary: words.fill(template, field, text, Arm::Primary)?,
-    };
-    if apart && arms.canary == arms.primary {
-        return Err(Refusal::SameForBothArms { template: template.to_owned(), field });
-    }
-    Ok(arms)
 }
 
-fn count_queries(words: &Words, template: &str, counts: &Counts, apart: bool) -> Result<Query, Refusal> {
+impl Fill<'_> {
+    fn one(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, Refusal> {
+        match self.written {
+            Some(written) => written.fill(field, text, arm),
+            None => Ok(self.words.fill(self.template, field, text, arm)?),
+        }
+    }
+
+    fn both(&self, field: &'static str, text: &str) -> Result<Arms<String>, Refusal> {
+        let arms = Arms {
+            canary: self.one(field, text, Arm::Canary)?,
+            primary: self.one(field, text, Arm::Primary)?,
+        };
+        if self.apart && arms.canary == arms.primary {
+            return Err(Refusal::SameForBothArms { template: self.template.to_owned(), field });
+        }
+        Ok(arms)
+    }
+}
+
+fn count_queries(fill: &Fill<'_>, counts: &Counts) -> Result<Query, Refusal> {
+    let template = fill.template;
     for (field, query) in [
         ("counts.total", Some(&counts.total)),
         ("counts.good", counts.good.as_ref()),
@@ -354,10 +435,10 @@ fn count_queries(words: &Words, template: &str, counts: &Counts, apart: bool) ->
     ] {
         query.map_or(Ok(()), |query| counter(template, field, query))?;
     }
-    let total = both(words, template, "counts.total", &counts.total, apart)?;
+    let total = fill.both("counts.total", &counts.total)?;
     let (part, good) = match (&counts.good, &counts.bad) {
-        (Some(good), _) => (both(words, template, "counts.good", good, apart)?, true),
-        (None, Some(bad)) => (both(words, template, "counts.bad", bad, apart)?, false),
+        (Some(good), _) => (fill.both("counts.good", good)?, true),
+        (None, Some(bad)) => (fill.both("counts.bad", bad)?, false),
         (None, None) => return Err(Refusal::Nothing { metric: template.to_owned() }),
     };
     let arm = |part: String, total: String| CountQueries {
@@ -394,7 +475,7 @@ fn check_selectors(template: &str, query: &Query) -> Result<(), Refusal> {
 }
 
 impl BuiltIn {
-    fn named(name: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         let [success_rate, duration] = BUILT_IN;
         match name {
             _ if name == success_rate => Some(Self::SuccessRate),

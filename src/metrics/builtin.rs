@@ -133,8 +133,9 @@ impl Table {
                 (ISTIO, labels)
             }
             Provider::Linkerd => {
+                // Probes, and readers of the proxy's own port, are nobody's requests.
                 let labels = workload.map(|workload| {
-                    format!(r#"namespace="{namespace}",{label}="{workload}",direction="inbound""#)
+                    format!(r#"namespace="{namespace}",{label}="{workload}",direction="inbound",route_name!="probe",srv_port!="4191""#)
                 });
                 (LINKERD, labels)
             }
@@ -144,7 +145,10 @@ impl Table {
                 });
                 (OSM, labels)
             }
-            Provider::AppMesh | Provider::AppMeshV1Beta2 | Provider::AppMeshAws => (ENVOY, pods()),
+            // Each Envoy counts what its own application asks of others as well.
+            Provider::AppMesh | Provider::AppMeshV1Beta2 | Provider::AppMeshAws => {
+                (ENVOY, pods().map(|pods| join(pods, r#"envoy_cluster_name=~"cds_ingress_.+""#)))
+            }
             Provider::Kubernetes
             | Provider::SmiV1Alpha1
             | Provider::SmiV1Alpha2
@@ -214,7 +218,9 @@ impl Table {
         };
         match (of, slow) {
             (BuiltIn::SuccessRate, _) => {
-                format!("{} / {} * 100", rate(requests, &join(labels, good)), rate(requests, labels))
+                let (good, all) = (rate(requests, &join(labels, good)), rate(requests, labels));
+                // Where every request fails there is no series of good ones.
+                format!("({good} or 0 * {all}) / {all} * 100")
             }
             (BuiltIn::Duration, Slow::Quantile) => format!(
                 "histogram_quantile({SLOW}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",

@@ -29,11 +29,14 @@
 //! - [`Sources::begin`] when a window opens. Prometheus remembers what was; a
 //!   source that reads the pods itself does not, and takes note then. Without
 //!   it the first window of a release has no data.
+//! - To begin the next window where [`Ask::known`] ended this one. A source that
+//!   hears of requests late speaks of a part of it only.
 //! - The pods of both arms at each call, for sources that read them
 //!   ([`Ask::reads_pods`]).
 
 mod ask;
 mod builtin;
+pub mod cloudwatch;
 mod credentials;
 mod http;
 mod in_flight;

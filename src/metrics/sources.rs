@@ -7,9 +7,14 @@ use parking_lot::Mutex;
 
 use crate::{
     analysis::measurement::Measurement,
-    api::analysis_template::{MetricProvider, MetricProviderType},
+    api::{
+        analysis_template::{MetricProvider, MetricProviderType},
+        cloudwatch::AwsRole,
+    },
 };
 
+#[cfg(feature = "aws")]
+use super::cloudwatch::CloudWatch;
 use super::{
     Ask, Credentials, MetricSource, Reduce, View,
     http::BadServer,
@@ -26,6 +31,8 @@ const KEPT: usize = 256;
 pub struct Sources {
     servers: Arc<Mutex<HashMap<Server, Arc<dyn MetricSource>>>>,
     scrape: Arc<Scrape>,
+    #[cfg(feature = "aws")]
+    accounts: crate::aws::Accounts,
 }
 
 /// What makes one server, and our way to it, another.
@@ -35,25 +42,36 @@ struct Server {
     address: String,
     headers: BTreeMap<String, Vec<String>>,
     insecure: bool,
+    region: Option<String>,
+    role: Option<AwsRole>,
     credentials: Credentials,
 }
 
 impl Sources {
     /// Pods are read through `fetch`.
     pub fn new(fetch: Arc<dyn Fetch>) -> Self {
-        Self { servers: Arc::default(), scrape: Arc::new(Scrape::new(fetch)) }
+        Self {
+            servers: Arc::default(),
+            scrape: Arc::new(Scrape::new(fetch)),
+            #[cfg(feature = "aws")]
+            accounts: Default::default(),
+        }
     }
 
-    /// What the source says about the window. `credentials` are what
-    /// [`Ask::secret`] names.
+    /// What the source says about [`Ask::known`] of the window. `credentials`
+    /// are what [`Ask::secret`] names.
     pub async fn measure(
         &self,
         ask: &Ask,
         credentials: Option<&Credentials>,
         view: &View<'_>,
     ) -> Measurement {
+        let known = View { window: ask.known(view.window), ..*view };
+        if ask.periods.is_some() && known.window.since == known.window.until {
+            return Measurement::NoData;
+        }
         let measured = match self.source(ask, credentials) {
-            Ok(source) => source.measure(ask, view).await,
+            Ok(source) => source.measure(ask, &known).await,
             Err(why) => Measurement::Unavailable { why },
         };
         match (ask.reduce, measured) {
@@ -94,6 +112,12 @@ impl Sources {
             MetricProviderType::Web => self.server(&ask.provider, credentials, |provider, credentials| {
                 Ok(Arc::new(Web::new(provider, credentials)?))
             }),
+            #[cfg(feature = "aws")]
+            MetricProviderType::Cloudwatch => {
+                self.server(&ask.provider, credentials, |provider, credentials| {
+                    Ok(Arc::new(CloudWatch::new(self.accounts.clone(), provider, credentials)?))
+                })
+            }
             other => Err(format!("{other:?} cannot be asked by this version")),
         }
     }
@@ -109,6 +133,8 @@ impl Sources {
             address: provider.address.clone().unwrap_or_default(),
             headers: provider.headers.clone(),
             insecure: provider.insecure_skip_verify,
+            region: provider.region.clone(),
+            role: provider.role.clone(),
             credentials,
         };
         let mut known = self.servers.lock();

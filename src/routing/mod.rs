@@ -94,6 +94,12 @@ pub trait Router: Send + Sync + fmt::Debug {
         check_capabilities(self, canary, plan)
     }
 
+    /// Is everything that it goes by in the cluster? Else nobody is told when
+    /// it changes.
+    fn is_in_cluster(&self) -> bool {
+        true
+    }
+
     /// Asks for what is not in the cluster, if it was not seen a moment ago.
     async fn look(&self, _canary: &Canary) -> Result<(), Error> {
         Ok(())

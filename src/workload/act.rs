@@ -1,6 +1,6 @@
 //! Carrying out what was decided. Each action may be asked for again and again.
 
-use std::{collections::BTreeMap, fmt::Display};
+use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use kube::{
     Client, ResourceExt as _,
@@ -60,7 +60,15 @@ impl Error {
 }
 
 /// How often a write is tried again because somebody else wrote in between.
-const CONFLICTS: usize = 5;
+const CONFLICTS: u32 = 5;
+
+/// While the pods of a workload come and go its status is written many times:
+/// who met that twice gives way, longer each time.
+async fn give_way(met: u32) {
+    if met > 1 {
+        tokio::time::sleep(Duration::from_millis(50) * met).await;
+    }
+}
 
 /// What a cache has of a workload; what it has not is read. No older than what
 /// was decided on.
@@ -135,7 +143,8 @@ impl Workload {
     /// its present size.
     pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
         let (kind, attempt) = (self.kind(), "keep a copy of the primary");
-        for _ in 0..CONFLICTS {
+        for met in 0..CONFLICTS {
+            give_way(met).await;
             let present = get(client, &self.namespace, kind, &self.previous_name()).await?;
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
@@ -183,7 +192,7 @@ impl Workload {
         let names = self.copy_names(&exact.refs, &exact.configs);
         let unneeded = self.unneeded_copies(client, &primary).await?;
         self.write_copies(client, &exact, &names).await?;
-        for _ in 0..CONFLICTS {
+        for met in 1..=CONFLICTS {
             self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
             let promoted = self.primary(&exact.target, revision, &names, Some(&primary))?;
             if self.change(client, &primary, &promoted).await? {
@@ -193,6 +202,7 @@ impl Workload {
                 }
                 return Ok(());
             }
+            give_way(met).await;
             primary = self.need(client, self.kind(), &name, "promote").await?;
         }
         Err(self.contended("promote"))
@@ -203,7 +213,8 @@ impl Workload {
     pub async fn restore_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
         let attempt = "give the primary back what it ran before";
         let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
-        for _ in 0..CONFLICTS {
+        for met in 0..CONFLICTS {
+            give_way(met).await;
             let primary = self.need(client, self.kind(), &self.primary_name(), attempt).await?;
             self.check_owner(self.kind(), &primary.metadata)?;
             if copied_revision(&primary) == Some(revision) {

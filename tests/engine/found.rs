@@ -1,10 +1,13 @@
-//! What the simulation found, each as a test of its own.
+//! What the simulation and a real Istio found, each as a test of its own.
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serin::api::canary::Phase;
+use serin::engine::action::Split;
+use serin::engine::decide;
 
-use crate::world::{Health, World, canary};
+use crate::world::{Health, World, canary, canary_with, pods};
 
 #[test]
 fn a_step_is_not_judged_by_a_look_that_passed_at_the_moment_it_began() {
@@ -29,4 +32,56 @@ fn nor_is_a_second_look_by_the_first() {
     world.health = Health::Quiet;
     world.run_for(Duration::from_secs(70));
     assert_eq!((world.split.canary.percent(), world.status.iterations), (10.0, 1));
+}
+
+#[test]
+fn nothing_is_promoted_before_its_release_is_on_record() {
+    let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
+    world.target.pods = pods(3);
+    world.push("v1-b");
+    for _ in 0..3 {
+        let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+        decision.actions.iter().for_each(|action| world.perform(action));
+        world.status = decision.status;
+    }
+    assert!(world.promotions.is_empty(), "the status could never be written");
+    world.recorded = world.status.releases;
+    world.run();
+    assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
+}
+
+#[test]
+fn steps_that_begin_again_have_the_whole_deadline() {
+    let mut world = World::releasing(&canary("interval: 1m, stepWeights: [20, 40]"));
+    world.router_obeys = false;
+    world.run_until(|world| world.status.step.is_some());
+    world.step();
+    world.router_obeys = true;
+    world.step();
+    // Nobody looked for as long as the deadline is.
+    world.pass_time(Duration::from_secs(600));
+    world.plan = World::new(&canary("interval: 1m, stepWeights: [30, 60]")).plan;
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
+}
+
+/// For a tenth of a second proxies followed the old weight, and called pods
+/// that were gone.
+#[test]
+fn pods_outlive_their_traffic_until_proxies_have_followed() {
+    for (health, pushed_again) in [(Health::Good, false), (Health::Bad, false), (Health::Good, true)] {
+        let mut world = World::releasing(&canary(
+            "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
+        ));
+        world.run_to_weight(50.0);
+        world.health = health;
+        if pushed_again {
+            world.push("v1-c");
+        }
+        world.run_until(|world| world.split == Split::home());
+        let home = world.now;
+        world.run_until(|world| world.target.pods.desired == 0);
+        let stayed = world.now.duration_since(home);
+        assert!(stayed >= SignedDuration::from_secs(5), "{health:?}, pushed again: {pushed_again}");
+    }
 }

@@ -212,12 +212,15 @@ impl History {
             let recorded = self.world.status.clone();
             for _ in 0..3 {
                 self.pass(&Fault::None);
+                self.world.recorded = recorded.releases;
                 if matches!(self.world.status.phase, Phase::Waiting | Phase::Promoting | Phase::Failed) {
                     break;
                 }
             }
             if *dies {
                 self.world.status = recorded;
+            } else {
+                self.world.recorded = self.world.status.releases;
             }
             return;
         }

@@ -59,6 +59,33 @@ fn a_look_without_data_does_not_pass_because_the_one_before_did() {
 }
 
 #[test]
+fn a_source_that_hears_late_is_waited_for_and_nothing_is_left_out() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.late = 3 * MINUTE;
+    world.run_to_weight(50.0);
+    let (began, mut windows) = (world.now, Vec::new());
+    while world.status.phase == Phase::Progressing && windows.len() < 200 {
+        world.settle();
+        if let Some(measured) = &world.measured {
+            let asked = &measured.look.metrics[0];
+            let window = (asked.since, measured.until(&asked.metric));
+            // In seconds since the step began.
+            let window = [window.0, window.1].map(|at| at.duration_since(began).as_secs());
+            if !windows.contains(&window) {
+                windows.push(window);
+            }
+        }
+        world.now = world.wake.unwrap_or(world.now).max(world.now);
+    }
+    assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);
+    // Nothing until the delay is over; then on from where the step began.
+    assert_eq!(windows[0], [0, 0]);
+    assert!(windows[1..].windows(2).all(|pair| pair[1][0] == pair[0][1]), "{windows:?}");
+    assert!(windows[1][0] == 0 && windows[1][1] > 0, "{windows:?}");
+}
+
+#[test]
 fn doubt_that_goes_on_with_other_numbers_is_no_news() {
     let metric = "metrics: [{name: request-success-rate, judge: {type: sequential, minRequests: 1000}}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));

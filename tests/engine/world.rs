@@ -16,7 +16,7 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan,
-        action::{Look, Question, Split, Stable},
+        action::{Look, Question, Since, Split, Stable},
         command::{Command, Verb},
         decide,
         observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
@@ -56,6 +56,8 @@ pub struct World {
     /// Otherwise requests are halved, whatever the router says.
     pub router_splits: bool,
     pub health: Health,
+    /// How late the source hears of requests.
+    pub late: Duration,
     /// Gates that say no; all others say yes.
     pub closed: BTreeSet<String>,
     /// Hooks that do not answer.
@@ -66,6 +68,8 @@ pub struct World {
     pub answers: Vec<Answer>,
     pub measured: Option<Measured>,
     pub commands: Vec<Command>,
+    /// Releases on record.
+    pub recorded: u64,
     pub other_releases: u32,
     pub release_cap: Option<u32>,
 
@@ -116,6 +120,7 @@ impl World {
             router_obeys: true,
             router_splits: true,
             health: Health::Good,
+            late: Duration::ZERO,
             closed: BTreeSet::new(),
             silent: BTreeSet::new(),
             alarmed: BTreeSet::new(),
@@ -123,6 +128,7 @@ impl World {
             answers: Vec::new(),
             measured: None,
             commands: Vec::new(),
+            recorded: 0,
             other_releases: 0,
             release_cap: None,
             journal: Vec::new(),
@@ -181,6 +187,7 @@ impl World {
             answers: self.answers.clone(),
             measured: self.measured.clone(),
             commands: self.commands.clone(),
+            recorded: self.recorded,
             other_releases: self.other_releases,
             release_cap: self.release_cap,
         }
@@ -204,6 +211,7 @@ impl World {
 
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
+        self.recorded = self.status.releases;
         self.wake = decision.wake.map(|(at, _)| at);
     }
 
@@ -409,8 +417,15 @@ impl World {
                 _ => Arms { canary: counts(1, 200), primary },
             }),
         };
-        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), value(&asked.metric))).collect();
-        self.measured = Some(Measured { look: look.clone(), at: self.now, results });
+        let known = |asked: &Since| (self.now - self.late).max(asked.since);
+        let result = |asked: &Since| match self.late.is_zero() || known(asked) > asked.since {
+            true => value(&asked.metric),
+            false => Measurement::NoData,
+        };
+        let results = look.metrics.iter().map(|asked| (asked.metric.clone(), result(asked))).collect();
+        let late = look.metrics.iter().filter(|_| !self.late.is_zero());
+        let known_until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
+        self.measured = Some(Measured { look: look.clone(), at: self.now, known_until, results });
     }
 }
 

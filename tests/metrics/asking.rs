@@ -201,3 +201,12 @@ fn the_old_inline_query_is_asked_of_the_metrics_server() {
     assert_eq!(ask.query, Query::Scalar("errors{app=\"web\"}".to_owned()));
     assert_eq!(ask.provider.address.as_deref(), Some("http://p:9090"));
 }
+
+/// `cargo test --no-default-features --test metrics without_aws`
+#[cfg(not(feature = "aws"))]
+#[test]
+fn cloudwatch_is_refused_without_aws() {
+    let spec = template(json!({"provider": {"type": "cloudwatch"}, "query": "[]"}));
+    let refused = from_template(&spec, JudgeType::Threshold, None).unwrap_err().to_string();
+    assert!(refused.contains("without the feature aws") && refused.contains("prometheus"), "{refused}");
+}

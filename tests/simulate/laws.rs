@@ -84,7 +84,11 @@ fn rises_by_right(on: &Subject, before: Route, route: Route, status: &CanaryStat
         format!("2: the canary gets {route:?} and has no ready pod: {:?}", on.target.now())
     })?;
     law(plans.iter().any(|plan| !plan.suspend), || format!("8: {route:?} while suspended"))?;
-    law(plans.iter().any(|plan| !now.is_frozen(plan)), || format!("8: {route:?} in a freeze"))?;
+    // What it had on record it may get back: after a write that was not recorded
+    // it has to.
+    let had = status.release.as_ref().map_or(0, |release| release.state.highest_weight.hundredths());
+    let advances = route.canary > u64::from(had) || route.chosen;
+    law(!advances || plans.iter().any(|plan| !now.is_frozen(plan)), || format!("8: {route:?} in a freeze"))?;
     let refused = status.phase == Phase::Failed
         && status.revisions.as_ref().is_some_and(|revisions| revisions.seen == revisions.rejected)
         && on.target.since() < now.from()
@@ -162,7 +166,8 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment
 
 fn comes_home_to_a_ready_primary(on: &Subject, status: &CanaryStatus, now: Moment) -> Verdict {
     let Some(release) = &status.release else { return Ok(()) };
-    let begun = on.primary.now().as_ref().is_some_and(|primary| primary.revision == release.revision);
+    let other = |primary: &Option<Workload>| primary.as_ref().is_none_or(|p| p.revision != release.revision);
+    let begun = !on.primary.was_since(now.from(), other);
     let is_promoting = matches!(status.phase, Phase::Promoting | Phase::Finalising | Phase::Progressing);
     if !begun || !is_promoting {
         return Ok(());
@@ -207,7 +212,7 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
         looked_enough(on, plan, plan.steps.len() - 1, route, now).is_ok()
     });
     law(judged, || "1: promoted before its last step was judged".to_owned())?;
-    law(!is_seen_to_be_worse(on, before, &primary), || {
+    law(!is_seen_to_be_worse(on, before, &primary, now), || {
         format!("1: {} was promoted in place of {} although it is worse", primary.image, before.image)
     })?;
     let analysed = on.analysed.get(&primary.revision).cloned().unwrap_or_default();
@@ -222,12 +227,13 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
 
 /// Every plan that could be meant measures what is wrong with it, and enough
 /// requests went there to tell.
-fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload) -> bool {
+fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload, now: Moment) -> bool {
     let (old, new) = (behaviour(&before.image), behaviour(&after.image));
     let release = on.status().map_or(0, |status| status.releases);
     let of_release = on.counted.earlier.range((release, 0, false)..(release + 1, 0, false));
     let earlier: f64 = of_release.map(|(_, (_, read))| *read).sum();
     let requests = earlier + on.counted.at_reading - on.counted.at_route;
+    let (lasted, read) = on.looked_at(*on.route.now(), now.at);
     let tells = |plan: &&Plan| {
         let step = plan.steps.last().expect("a plan has steps");
         let judged = |name: &str| {
@@ -238,7 +244,9 @@ fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload) -> boo
                 Judge::Sequential(_) | Judge::MannWhitney(_) => 400.0,
             })
         };
-        let enough = |name: &str| judged(name).is_some_and(|needed| requests >= needed);
+        let looks = lasted.as_secs_f64() / step.interval.as_secs_f64();
+        let enough =
+            |name: &str| judged(name).is_some_and(|needed| requests >= needed) && read >= 10.0 * looks;
         let errors = new.error_rate > old.error_rate && enough("request-success-rate");
         let slow = is_slow(&new) && !is_slow(&old) && enough("request-duration");
         !plan.skip_analysis && step.looks > 0 && (errors || slow)

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,20 +14,21 @@ use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::onlooker::Onlooker;
 
 pub struct Line {
     pub me: String,
-    frozen: watch::Sender<bool>,
+    frozen: AtomicBool,
+    thawed: Notify,
     onlooker: Arc<Mutex<Onlooker>>,
 }
 
 impl Line {
     pub fn new(me: String, onlooker: Arc<Mutex<Onlooker>>) -> Arc<Self> {
-        Arc::new(Self { me, frozen: watch::Sender::new(false), onlooker })
+        Arc::new(Self { me, frozen: AtomicBool::new(false), thawed: Notify::new(), onlooker })
     }
 
     pub async fn freeze(&self, length: Duration) {
@@ -36,19 +38,22 @@ impl Line {
             onlooker.runs(false);
             onlooker.forget(&self.me);
         }
-        self.frozen.send_replace(true);
+        self.frozen.store(true, Ordering::Relaxed);
         sleep(length).await;
         {
             let mut onlooker = self.onlooker.lock();
             onlooker.tell(format!("  {} runs again", self.me));
             onlooker.runs(true);
         }
-        self.frozen.send_replace(false);
+        self.frozen.store(false, Ordering::Relaxed);
+        self.thawed.notify_waiters();
     }
 
     /// At once, unless the process stands still.
     async fn runs(&self) {
-        let _ = self.frozen.subscribe().wait_for(|frozen| !frozen).await;
+        while self.frozen.load(Ordering::Relaxed) {
+            self.thawed.notified().await;
+        }
     }
 
     /// A client whose every word goes over this line. `elected` says whether
@@ -58,7 +63,7 @@ impl Line {
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let (line, to) = (Arc::clone(&line), to.clone());
             async move {
-                if *line.frozen.borrow() {
+                if line.frozen.load(Ordering::Relaxed) {
                     line.runs().await;
                     return Err(kube::Error::Service(Box::new(io::Error::from(
                         io::ErrorKind::ConnectionReset,

@@ -14,6 +14,10 @@ use super::world::World;
 /// Whatever is left over must be done by then, after everything calmed down.
 const PATIENCE: Duration = Duration::from_secs(3 * 3600);
 
+/// Twice as long as anything in Serin waits before it looks again; what writes
+/// at rest would write within it.
+const REST: Duration = Duration::from_secs(600);
+
 /// What came of a seed.
 pub struct Ran {
     pub broken: Option<String>,
@@ -113,11 +117,11 @@ async fn stays_at_rest(world: &World) {
     // The version before may have been kept warm.
     sleep(Duration::from_secs(400)).await;
     let before = world.onlooker.lock().requests;
-    sleep(Duration::from_secs(3600)).await;
+    sleep(REST).await;
     let mut onlooker = world.onlooker.lock();
     let more = onlooker.requests - before;
     if more > 0 {
-        onlooker.judge(Err(format!("at rest, and {more} writes in an hour")));
+        onlooker.judge(Err(format!("at rest, and {more} writes in {REST:?}")));
     }
     for subject in &world.scene.subjects {
         let seen = &onlooker.subjects[subject.name];

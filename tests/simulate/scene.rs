@@ -249,8 +249,9 @@ fn spec(dice: &Dice, name: &str, daemon: bool, scaled: bool) -> (&'static str, V
 fn weights(dice: &Dice) -> Vec<f64> {
     let all = [0.5, 5.0, 10.0, 20.0, 35.0, 50.0, 80.0, 100.0];
     let mut some: Vec<f64> = all.into_iter().filter(|_| dice.happens(0.35)).collect();
-    if some.is_empty() {
-        some.push(dice.pick(&all));
+    // Nothing is left to compare with if all traffic goes to the canary at once.
+    if some.is_empty() || some == [100.0] {
+        some.insert(0, dice.pick(&all[..7]));
     }
     some
 }

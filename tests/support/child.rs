@@ -40,10 +40,20 @@ impl Child {
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Child {
+        Self::start_with([], folder, program, arguments)
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with<const N: usize>(
+        environment: [(&str, &str); N],
+        folder: &Path,
+        program: &Path,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    ) -> Child {
         let name = program.file_name().expect("a program has a name").to_string_lossy().into_owned();
         let log = folder.join(format!("{name}.log"));
         let mut shell = shell(SUPERVISE);
-        shell.args([&log, program]).args(arguments).current_dir(folder);
+        shell.args([&log, program]).args(arguments).current_dir(folder).envs(environment);
         Child { name, supervisor: spawn(shell), log }
     }
 

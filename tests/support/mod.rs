@@ -178,6 +178,8 @@ pub enum Part {
     AppMesh,
     Helm,
     Moto,
+    Istiod,
+    Envoy,
 }
 
 impl std::fmt::Display for Part {
@@ -195,6 +197,8 @@ impl std::fmt::Display for Part {
             Part::AppMesh => "app-mesh",
             Part::Helm => "helm",
             Part::Moto => "moto",
+            Part::Istiod => "istiod",
+            Part::Envoy => "envoy",
         })
     }
 }
@@ -221,6 +225,8 @@ impl Part {
             Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
             Part::Helm => (include_str!("../../testbed/versions"), "helm"),
             Part::Moto => (include_str!("../../testbed/moto/requirements.txt"), "moto"),
+            Part::Istiod => (include_str!("../../testbed/istiod/go.mod"), "istio.io/istio"),
+            Part::Envoy => (include_str!("../../testbed/versions"), "envoy"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require "))

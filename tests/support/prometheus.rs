@@ -80,6 +80,7 @@ impl Prometheus {
             "--storage.tsdb.path=data".to_owned(),
             format!("--web.listen-address=127.0.0.1:{}", self.port),
             "--web.config.file=web.yml".to_owned(),
+            "--web.enable-otlp-receiver".to_owned(),
         ];
         self.child = Some(Child::start(self.folder.path(), &program, arguments));
         self.await_ready().await;

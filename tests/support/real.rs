@@ -19,9 +19,17 @@ const ADMIN_TOKEN: &str = "admin-token";
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const CONTROLLERS: &str = "--controllers=deployment-controller,replicaset-controller,daemonset-controller,\
-     endpointslice-controller,garbage-collector-controller,namespace-controller,serviceaccount-controller,\
-     clusterrole-aggregation-controller,validatingadmissionpolicy-status-controller";
+const CONTROLLERS: [&str; 9] = [
+    "deployment-controller",
+    "replicaset-controller",
+    "daemonset-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "serviceaccount-controller",
+    "clusterrole-aggregation-controller",
+    "validatingadmissionpolicy-status-controller",
+];
 
 /// Keeps a log of what ServiceAccounts ask for.
 const AUDIT: [&str; 2] = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
@@ -43,6 +51,8 @@ pub struct Extras {
     pub users: Vec<&'static str>,
     pub apiserver_flags: Vec<&'static str>,
     pub controller_flags: Vec<&'static str>,
+    /// The one of the usual controllers that it does without.
+    pub without: Option<&'static str>,
 }
 
 /// As strict as an API server comes: it also minds who makes whom wait for a
@@ -106,6 +116,7 @@ pub async fn start(extras: Extras) -> Result<Cluster, String> {
     let mut cluster = Cluster { children: vec![etcd, apiserver], folder };
     await_ready(&mut cluster).await?;
 
+    let usual: Vec<&str> = CONTROLLERS.into_iter().filter(|name| extras.without != Some(*name)).collect();
     // It gives up after ten seconds without an API server, so it comes second.
     let controllers = Child::start(
         cluster.folder.path(),
@@ -118,7 +129,7 @@ pub async fn start(extras: Extras) -> Result<Cluster, String> {
             "--tls-cert-file=server.crt",
             "--tls-private-key-file=server.key",
             "--service-account-private-key-file=accounts.key",
-            CONTROLLERS,
+            &format!("--controllers={}", usual.join(",")),
         ]
         .into_iter()
         .chain(extras.controller_flags),

@@ -284,6 +284,11 @@ pub struct ReleaseState {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub restoring: bool,
 
+    /// Since when all traffic is the primary's again. The canary's pods stay
+    /// until every proxy must have followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home_since: Option<Time>,
+
     /// The requests so far against the weights that were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<Object>,

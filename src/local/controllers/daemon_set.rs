@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::PostParams;
 use kube::core::SelectorExt;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt};
 
@@ -20,8 +19,8 @@ use super::deployment::{Rounding, part_of};
 use super::pods::{self, Doomed};
 use super::template;
 use super::work::{
-    self, Attempt, Context, Error, cached, concerned, controller_reference, owner_or_selecting, selector_of,
-    unless_gone,
+    self, Attempt, Context, Outcome, cached, concerned, controller_reference, owner_or_selecting,
+    selector_of, unless_gone,
 };
 use crate::local::node::placement;
 
@@ -44,9 +43,9 @@ pub async fn run(context: Arc<Context>) {
     work::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
 }
 
-async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>) -> Result<Action, Error> {
+async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>) -> Outcome {
     let Some(spec) = &set.spec else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     let selector = selector_of(&spec.selector)?;
     let pods = children_of(&context.client, &*set, &selector, &cache).await?;
@@ -65,7 +64,7 @@ async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>
         unless_gone(recorded).trying_to("record a daemon set's status")?;
     }
     created.and(deleted)?;
-    Ok(plan.wake.map_or_else(Action::await_change, Action::requeue))
+    Ok(plan.wake)
 }
 
 #[derive(Debug, Default)]

@@ -11,13 +11,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::{Selector, SelectorExt};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
 
 use super::pods;
 use super::work::{
-    self, Attempt, Context, Error, cached, concerned, controller_reference, unless_gone, watch,
+    self, Attempt, Context, Outcome, cached, concerned, controller_reference, unless_gone, watch,
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -74,10 +73,10 @@ fn selector_of(service: &Service) -> Option<Selector> {
     Some(labels.into_iter().collect())
 }
 
-async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Outcome {
     let Some(selector) = selector_of(&service).filter(|_| service.metadata.deletion_timestamp.is_none())
     else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     let namespace = service.namespace().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
@@ -100,7 +99,7 @@ async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Result<Actio
         unless_gone(api.delete(&slice.name_any(), &DeleteParams::default().preconditions(this_one)).await)
             .trying_to("delete an endpoint slice")?;
     }
-    Ok(Action::await_change())
+    Ok(None)
 }
 
 #[derive(Debug, Default)]

@@ -7,13 +7,12 @@ use futures::StreamExt;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::runtime::controller::Action;
 use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use tokio::time::sleep;
 
 use super::kinds::{self, Kind, Meta};
-use super::work::{self, Attempt, Context, Error, backoff, unless_gone, watch};
+use super::work::{self, Attempt, Context, Outcome, backoff, unless_gone, watch};
 
 const FINALIZER: &str = "kubernetes";
 
@@ -23,10 +22,10 @@ pub async fn run(context: Arc<Context>) {
 }
 
 /// Takes as long as the last object does; other namespaces do not wait for it.
-async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Result<Action, Error> {
+async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Outcome {
     let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default();
     if namespace.metadata.deletion_timestamp.is_none() || !finalizers.iter().any(|name| name == FINALIZER) {
-        return Ok(Action::await_change());
+        return Ok(None);
     }
     let name = namespace.name_any();
     let kinds = kinds::discover(&context.client).await;
@@ -36,14 +35,14 @@ async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Result<A
 
     let api: Api<Namespace> = Api::all(context.client.clone());
     let Some(mut namespace) = api.get_opt(&name).await.trying_to("read an emptied namespace")? else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     if let Some(finalizers) = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut()) {
         finalizers.retain(|name| name != FINALIZER);
     }
     let let_go = api.replace_subresource("finalize", &name, &PostParams::default(), &namespace).await;
     unless_gone(let_go).trying_to("let an emptied namespace go")?;
-    Ok(Action::await_change())
+    Ok(None)
 }
 
 /// Deletes every object of the kind and waits for the last one to be gone.

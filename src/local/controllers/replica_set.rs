@@ -10,15 +10,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::PostParams;
 use kube::core::SelectorExt;
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt};
 
 use super::claim::children_of;
 use super::pods::{self, Doomed};
 use super::work::{
-    self, Attempt, Context, Error, cached, concerned, controller_reference, owner_or_selecting, selector_of,
-    unless_gone,
+    self, Attempt, Context, Error, Outcome, cached, concerned, controller_reference, owner_or_selecting,
+    selector_of, unless_gone,
 };
 
 /// As many pods as one pass creates or deletes.
@@ -39,9 +38,9 @@ pub async fn run(context: Arc<Context>) {
     work::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
 }
 
-async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod>) -> Result<Action, Error> {
+async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod>) -> Outcome {
     let Some(spec) = &set.spec else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     let selector = selector_of(&spec.selector)?;
     let pods = children_of(&context.client, &*set, &selector, &cache).await?;
@@ -62,7 +61,7 @@ async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod
         unless_gone(recorded).trying_to("record a replica set's status")?;
     }
     written?;
-    Ok(plan.wake.map_or_else(Action::await_change, Action::requeue))
+    Ok(plan.wake)
 }
 
 /// What one pass does. Pure: from the set and its pods to the writes.

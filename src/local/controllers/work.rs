@@ -5,32 +5,33 @@
 //! cache: nothing is created twice because a watch is late. Caches only decide
 //! *when* to look. So an idle cluster costs its open watches and no request.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
+use std::future::ready;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt, stream};
+use futures::stream::{self, BoxStream, SelectAll};
+use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time};
 use kube::core::Selector;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::controller::{self, Action, Controller};
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Resource};
-use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep_until};
 
 use super::Options;
 use super::events::Events;
+use crate::agenda::Agenda;
 
 /// What every controller is handed.
 pub struct Context {
     pub client: Client,
     pub options: Options,
     pub events: Events,
-    attempts: Mutex<HashMap<String, u32>>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -45,22 +46,11 @@ impl Context {
     /// `component` is the name under which it tells what it did.
     pub fn new(client: Client, options: Options, component: &'static str) -> Arc<Context> {
         let events = Events::new(client.clone(), options.clock, component);
-        Arc::new(Context { client, options, events, attempts: Mutex::default() })
+        Arc::new(Context { client, options, events })
     }
 
     pub fn now(&self) -> Time {
         Time(self.options.clock.now())
-    }
-
-    fn retry_delay(&self, object: String) -> Duration {
-        let mut attempts = self.attempts.lock();
-        let attempt = attempts.entry(object).or_insert(0);
-        *attempt = attempt.saturating_add(1);
-        backoff(*attempt)
-    }
-
-    fn settled(&self, object: &str) {
-        self.attempts.lock().remove(object);
     }
 }
 
@@ -120,7 +110,7 @@ where
     watcher(api, watcher::Config::default()).backoff(WatchBackoff::default()).filter_map(move |event| {
         let event =
             event.inspect_err(|error| tracing::debug!(url, %error, "a watch broke; it starts again")).ok();
-        std::future::ready(event)
+        ready(event)
     })
 }
 
@@ -133,18 +123,32 @@ where
     (reader, watch(api).inspect(move |event| writer.apply_watcher_event(event)))
 }
 
-/// One object at a time: kube polls those under way in no order, and then
-/// simulations would not replay. All of it runs in one task anyway.
-///
+/// A cache of the objects that are looked after, and whatever wakes them.
+pub struct Controller<K: Resource<DynamicType = ()> + 'static> {
+    store: Store<K>,
+    wakes: SelectAll<BoxStream<'static, ObjectRef<K>>>,
+}
+
 /// A controller woken by every change of its own objects, its own writes of
 /// their status included: that is how a write based on a late cache is found out.
 pub fn controller<K>(api: Api<K>) -> Controller<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let (reader, changes) = cached(api);
-    Controller::for_stream(changes.map(Ok).applied_objects(), reader)
-        .with_config(controller::Config::default().concurrency(1))
+    let (store, changes) = cached(api);
+    let own = concerned(changes, store.clone(), |object: &K, _| [ObjectRef::from_obj(object)]);
+    Controller { store, wakes: SelectAll::new() }.reconcile_on(own)
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Controller<K> {
+    pub fn store(&self) -> Store<K> {
+        self.store.clone()
+    }
+
+    pub fn reconcile_on(mut self, wakes: impl Stream<Item = ObjectRef<K>> + Send + 'static) -> Controller<K> {
+        self.wakes.push(wakes.boxed());
+        self
+    }
 }
 
 /// Which objects a change of some other object concerns.
@@ -164,7 +168,7 @@ where
     changes.flat_map(move |event| {
         let woken: Vec<_> = match event {
             Event::Apply(changed) | Event::Delete(changed) => whom(&changed, &objects).into_iter().collect(),
-            Event::InitDone => objects.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
+            Event::InitDone => in_order(objects.state()),
             Event::Init | Event::InitApply(_) => Vec::new(),
         };
         stream::iter(woken)
@@ -185,43 +189,67 @@ where
     let meta = child.meta();
     match controller_of(meta) {
         Some(owner) => ObjectRef::from_owner_ref(meta.namespace.as_deref(), owner, ()).into_iter().collect(),
-        None => objects
-            .state_filter(|object| object.meta().namespace == meta.namespace && selects(object, meta))
-            .iter()
-            .map(|object| ObjectRef::from_obj(&**object))
-            .collect(),
+        None => in_order(
+            objects.state_filter(|object| object.meta().namespace == meta.namespace && selects(object, meta)),
+        ),
     }
 }
 
+/// A cache keeps no order, and simulations replay.
+fn in_order<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRef<K>> {
+    let mut names: Vec<_> = objects.iter().map(|object| ObjectRef::from_obj(&**object)).collect();
+    names.sort_by_cached_key(ToString::to_string);
+    names
+}
+
+/// What came of a look at an object: after how long to look again though nothing
+/// changes.
+pub type Outcome = Result<Option<Duration>, Error>;
+
 /// Runs until dropped. A failed object is tried again, later each time; the
-/// others do not wait for it.
+/// others do not wait for it. One at a time, in the order in which they were
+/// woken: a set that shrinks does so before one that grows in its place, and
+/// simulations replay. kube's own runner keeps no order.
 pub async fn run<K, Work>(
     controller: Controller<K>,
     context: Arc<Context>,
     reconcile: impl Fn(Arc<K>, Arc<Context>) -> Work,
 ) where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-    Work: Future<Output = Result<Action, Error>> + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+    Work: Future<Output = Outcome> + Send + 'static,
 {
-    let kind = K::kind(&());
-    let settled = context.clone();
-    controller
-        .run(
-            reconcile,
-            |object, _, context| {
-                Action::requeue(context.retry_delay(ObjectRef::from_obj(&*object).to_string()))
-            },
-            context,
-        )
-        .for_each(move |outcome| {
-            match outcome {
-                Ok((object, _)) => settled.settled(&object.to_string()),
-                Err(controller::Error::ObjectNotFound(object)) => settled.settled(&object.to_string()),
-                Err(error) => tracing::debug!(%kind, %error, "will try again"),
+    let Controller { store, mut wakes } = controller;
+    let mut agenda = Agenda::<(Option<String>, String)>::default();
+    // Until the first list has come an object cannot be found.
+    let (mut listed, mut is_listed) = (pin!(store.wait_until_ready()), false);
+    loop {
+        let alarm = agenda.next_alarm();
+        tokio::select! {
+            biased;
+            Some(ObjectRef { namespace, name, .. }) = wakes.next() => agenda.wake((namespace, name)),
+            _ = &mut listed, if !is_listed => is_listed = true,
+            () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
+                agenda.ring(Instant::now());
             }
-            std::future::ready(())
-        })
-        .await;
+            () = ready(()), if is_listed && agenda.waiting() > 0 => {
+                let Some(name) = agenda.start() else { continue };
+                let mut object = ObjectRef::new(&name.1);
+                object.namespace.clone_from(&name.0);
+                let outcome = match store.get(&object) {
+                    Some(object) => reconcile(object, context.clone()).await,
+                    None => Ok(None),
+                };
+                match outcome {
+                    Ok(again) => agenda.done(name, again.map(|after| Instant::now() + after)),
+                    Err(error) => {
+                        tracing::debug!(%object, %error, "will try again");
+                        agenda.failed(name, Instant::now(), backoff);
+                    }
+                }
+            }
+            else => return,
+        }
+    }
 }
 
 pub fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {

@@ -16,7 +16,6 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::core::{Selector, SelectorExt};
-use kube::runtime::controller::Action;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
 
@@ -25,7 +24,7 @@ use super::events::Tone;
 use super::pods;
 use super::template;
 use super::work::{
-    self, Attempt, Context, Error, cached, concerned, controller_of, is_conflict, is_controlled_by,
+    self, Attempt, Context, Error, Outcome, cached, concerned, controller_of, is_conflict, is_controlled_by,
     owner_or_selecting, selector_of, unless_gone, watch,
 };
 use plan::{Plan, Seen, plan};
@@ -69,13 +68,9 @@ fn waiting_for_the_end_of(
     deployments.get(&deployment).filter(|deployment| rollout::recreates(deployment)).map(|_| deployment)
 }
 
-async fn reconcile(
-    deployment: Arc<Deployment>,
-    context: Arc<Context>,
-    cache: Store<ReplicaSet>,
-) -> Result<Action, Error> {
+async fn reconcile(deployment: Arc<Deployment>, context: Arc<Context>, cache: Store<ReplicaSet>) -> Outcome {
     let Some(spec) = &deployment.spec else {
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     let selector = selector_of(&spec.selector)?;
     let sets = children_of(&context.client, &*deployment, &selector, &cache).await?;
@@ -85,7 +80,7 @@ async fn reconcile(
     let mut plan =
         plan(Seen { deployment: &deployment, sets: &sets, old_pods_run, now: context.options.clock.now() });
     carry_out(&context, &deployment, &mut plan).await?;
-    Ok(plan.wake.map_or_else(Action::await_change, Action::requeue))
+    Ok(plan.wake)
 }
 
 /// Whether pods of an earlier revision still run, even while being deleted.

@@ -256,6 +256,10 @@ impl Router for AppMesh {
         services::objects(canary)
     }
 
+    fn is_in_cluster(&self) -> bool {
+        false
+    }
+
     async fn look(&self, canary: &Canary) -> Result<(), routing::Error> {
         let fresh = |memory: Memory| memory.at.elapsed() < self.options.remembered_for;
         // Without a mesh there is nothing to look at, and nothing to put back.

@@ -1,0 +1,413 @@
+//! What CloudWatch is asked, as its API writes it: a list of MetricDataQueries,
+//! each a statistic of one metric or an expression over the others.
+//!
+//! It is the JSON that Flagger takes, field by field. What people write in the
+//! typed form becomes the same list, so that all that follows knows one
+//! language.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+/// As many are answered in one request.
+pub const MOST: usize = 500;
+
+/// Metrics without a period of their own are of this one, in seconds.
+pub const PERIOD: u32 = 60;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct MetricDataQuery {
+    pub id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metric_stat: Option<MetricStat>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expression: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub return_data: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account_id: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct MetricStat {
+    pub metric: Metric,
+    pub period: u32,
+    pub stat: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Metric {
+    pub namespace: String,
+    pub metric_name: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dimensions: Vec<Dimension>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Dimension {
+    pub name: String,
+    pub value: String,
+}
+
+/// Queries that belong together, one of which is the answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Questions(Vec<MetricDataQuery>);
+
+/// Why CloudWatch cannot be asked so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadQueries {
+    #[error("is no JSON list of MetricDataQueries ({0}); write one, or name metrics in spec.cloudwatch")]
+    Json(String),
+    #[error("has {0} queries; write between 1 and {MOST}")]
+    Many(usize),
+    #[error("has the Id {0:?}; an Id begins with a small letter and goes on with letters, digits and _")]
+    Id(String),
+    #[error("has two queries with the Id {0:?}; rename one")]
+    Twice(String),
+    #[error("{0} needs exactly one of MetricStat and Expression")]
+    Neither(String),
+    #[error("{id} has the period {period}; write 1, 5, 10, 20, 30 or a multiple of 60 seconds")]
+    Period { id: String, period: u32 },
+    #[error("returns no data; leave ReturnData away where the answer is")]
+    Silent,
+    #[error("refers to {word}, which is none of its metrics: {known}")]
+    Unknown { word: String, known: String },
+    #[error("{id} counts with the statistic {stat}; counts are made of Sum or SampleCount")]
+    Uncounted { id: String, stat: String },
+    #[error("counts with RATE, and rates cannot be counted; write the metric itself")]
+    Rate,
+    #[error(
+        "is no metric of durations; write one whose unit is Seconds, Milliseconds or Microseconds, or make seconds of it, as in durations / 1000"
+    )]
+    NoDurations,
+}
+
+impl Questions {
+    pub fn parse(json: &str) -> Result<Self, BadQueries> {
+        Self::new(serde_json::from_str(json).map_err(|error| BadQueries::Json(error.to_string()))?)
+    }
+
+    pub fn new(queries: Vec<MetricDataQuery>) -> Result<Self, BadQueries> {
+        if queries.is_empty() || queries.len() > MOST {
+            return Err(BadQueries::Many(queries.len()));
+        }
+        for (at, query) in queries.iter().enumerate() {
+            check(query)?;
+            if queries[..at].iter().any(|other| other.id == query.id) {
+                return Err(BadQueries::Twice(query.id.clone()));
+            }
+        }
+        if queries.iter().all(|query| query.return_data == Some(false)) {
+            return Err(BadQueries::Silent);
+        }
+        let questions = Self(queries);
+        if !questions.stand_alone() {
+            questions.0.iter().try_for_each(|query| questions.check_words(query))?;
+        }
+        Ok(questions)
+    }
+
+    /// As text, for an [`Ask`](crate::metrics::Ask).
+    pub fn json(&self) -> String {
+        serde_json::to_string(&self.0).unwrap_or_default()
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The first that returns data, which is the one that Flagger reads.
+    fn answer(&self) -> usize {
+        self.0.iter().position(|query| query.return_data != Some(false)).unwrap_or_default()
+    }
+
+    /// What every period of theirs fits into a whole number of times, in
+    /// seconds.
+    pub fn period(&self) -> u32 {
+        let own = self
+            .0
+            .iter()
+            .filter_map(|query| query.metric_stat.as_ref().map(|metric| metric.period).or(query.period));
+        own.reduce(least_common_multiple).unwrap_or(PERIOD)
+    }
+
+    /// Do they mean something else, or are they refused, beside others in a
+    /// request? METRICS() is all of a request; searches and queries of Metrics
+    /// Insights are limited to a few.
+    pub fn stand_alone(&self) -> bool {
+        let alone = |expression: &String| {
+            let words = words(expression).map(|(_, word)| word.to_ascii_uppercase());
+            words
+                .into_iter()
+                .any(|word| ["METRICS", "SEARCH", "SELECT", "INSIGHT_RULE_METRIC"].contains(&word.as_str()))
+        };
+        self.0.iter().filter_map(|query| query.expression.as_ref()).any(alone)
+    }
+
+    /// Can requests be counted by adding up what they answer?
+    pub fn check_counts(&self) -> Result<(), BadQueries> {
+        for query in &self.0 {
+            let stat = query.metric_stat.as_ref().map(|metric| metric.stat.as_str());
+            if let Some(stat) =
+                stat.filter(|stat| !["Sum", "SampleCount"].contains(stat) && !stat.starts_with("TC("))
+            {
+                return Err(BadQueries::Uncounted { id: query.id.clone(), stat: stat.to_owned() });
+            }
+            let expression = query.expression.as_deref().unwrap_or_default();
+            if words(expression).any(|(_, word)| word.eq_ignore_ascii_case("RATE")) {
+                return Err(BadQueries::Rate);
+            }
+        }
+        Ok(())
+    }
+
+    /// The one metric that they are about, if it is one of durations, and how
+    /// many of its units are a second.
+    pub fn durations(&self) -> Result<(&MetricDataQuery, &MetricStat, f64), BadQueries> {
+        let metrics: Vec<_> =
+            self.0.iter().filter_map(|query| Some((query, query.metric_stat.as_ref()?))).collect();
+        let [(query, metric)] = metrics[..] else { return Err(BadQueries::NoDurations) };
+        let per_second = match (&self.0[self.answer()].expression, metric.unit.as_deref()) {
+            (Some(expression), _) => expression.split_once('/').and_then(|(divided, by)| {
+                let by = by.trim().parse().ok()?;
+                (divided.trim() == query.id && by > 0.0).then_some(by)
+            }),
+            (None, Some("Seconds")) => Some(1.0),
+            (None, Some("Milliseconds")) => Some(1e3),
+            (None, Some("Microseconds")) => Some(1e6),
+            (None, _) => None,
+        };
+        per_second.map(|per_second| (query, metric, per_second)).ok_or(BadQueries::NoDurations)
+    }
+
+    /// The same with Ids `q0`, `q1` and so on from a number on, so that many
+    /// fit beside each other; and the Id of the answer, which alone returns
+    /// data.
+    pub fn numbered(&self, first: usize) -> (Vec<MetricDataQuery>, String) {
+        let number = |at: usize| format!("q{}", first + at);
+        let numbers: HashMap<&str, String> =
+            self.0.iter().enumerate().map(|(at, query)| (query.id.as_str(), number(at))).collect();
+        let answer = self.answer();
+        let renamed = self.0.iter().enumerate().map(|(at, query)| MetricDataQuery {
+            id: number(at),
+            expression: query.expression.as_deref().map(|expression| renamed(expression, &numbers)),
+            return_data: Some(at == answer),
+            ..query.clone()
+        });
+        (renamed.collect(), number(answer))
+    }
+
+    /// As written, the answer alone returning data.
+    pub fn as_written(&self) -> (Vec<MetricDataQuery>, String) {
+        let answer = self.answer();
+        let queries = self.0.iter().enumerate();
+        let queries =
+            queries.map(|(at, query)| MetricDataQuery { return_data: Some(at == answer), ..query.clone() });
+        (queries.collect(), self.0[answer].id.clone())
+    }
+
+    /// A word that looks like an Id and is none is a slip of the pen.
+    fn check_words(&self, query: &MetricDataQuery) -> Result<(), BadQueries> {
+        let Some(expression) = &query.expression else { return Ok(()) };
+        for (at, word) in words(expression) {
+            let called = expression[at + word.len()..].trim_start().starts_with('(');
+            if !is_id(word) || called || ["and", "or"].contains(&word) {
+                continue;
+            }
+            if !self.0.iter().any(|other| other.id == word && other.id != query.id) {
+                let known = self.0.iter().filter(|other| other.id != query.id).map(|other| other.id.as_str());
+                let known = known.collect::<Vec<_>>().join(", ");
+                return Err(BadQueries::Unknown { word: word.to_owned(), known });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check(query: &MetricDataQuery) -> Result<(), BadQueries> {
+    let MetricDataQuery { id, metric_stat, expression, period, .. } = query;
+    if !is_id(id) {
+        return Err(BadQueries::Id(id.clone()));
+    }
+    if metric_stat.is_some() == expression.is_some() {
+        return Err(BadQueries::Neither(id.clone()));
+    }
+    let periods = metric_stat.iter().map(|metric| metric.period).chain(*period);
+    for period in periods {
+        if !([1, 5, 10, 20, 30].contains(&period) || period > 0 && period % 60 == 0 && period <= 86_400) {
+            return Err(BadQueries::Period { id: id.clone(), period });
+        }
+    }
+    Ok(())
+}
+
+pub fn is_id(word: &str) -> bool {
+    word.len() <= 255
+        && word.starts_with(|first: char| first.is_ascii_lowercase())
+        && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// The words of an expression and where each begins. What is quoted is none,
+/// nor is the `e` of a number.
+pub fn words(expression: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let rest = &expression[at..];
+            let first = rest.chars().next()?;
+            let of = |belongs: fn(char) -> bool| rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+            if first == '"' || first == '\'' {
+                at += rest[1..].find(first).map_or(rest.len(), |end| end + 2);
+            } else if first.is_ascii_digit() {
+                at += of(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
+            } else if first.is_ascii_alphabetic() || first == '_' {
+                let (began, length) = (at, of(|c| c.is_ascii_alphanumeric() || c == '_'));
+                at += length;
+                return Some((began, &expression[began..at]));
+            } else {
+                at += first.len_utf8();
+            }
+        }
+    })
+}
+
+/// The expression with other names for its Ids.
+fn renamed(expression: &str, names: &HashMap<&str, String>) -> String {
+    let (mut text, mut end) = (String::new(), 0);
+    for (at, word) in words(expression) {
+        text.push_str(&expression[end..at]);
+        text.push_str(names.get(word).map_or(word, String::as_str));
+        end = at + word.len();
+    }
+    text + &expression[end..]
+}
+
+pub fn least_common_multiple(a: u32, b: u32) -> u32 {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    a / x * b
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metric(id: &str, period: u32) -> MetricDataQuery {
+        let metric = Metric { namespace: "shop".into(), metric_name: id.into(), dimensions: Vec::new() };
+        MetricDataQuery {
+            id: id.into(),
+            metric_stat: Some(MetricStat { metric, period, stat: "Sum".into(), unit: None }),
+            expression: None,
+            label: None,
+            return_data: Some(false),
+            period: None,
+            account_id: None,
+        }
+    }
+
+    fn expression(id: &str, text: &str) -> MetricDataQuery {
+        MetricDataQuery {
+            id: id.into(),
+            metric_stat: None,
+            expression: Some(text.into()),
+            return_data: None,
+            ..metric(id, 60)
+        }
+    }
+
+    fn over(metrics: &[&str], text: &str) -> Result<Questions, BadQueries> {
+        let metrics = metrics.iter().map(|id| metric(id, 60));
+        Questions::new([expression("answer", text)].into_iter().chain(metrics).collect())
+    }
+
+    fn numbered(metrics: &[&str], text: &str, first: usize) -> String {
+        let (queries, answer) = over(metrics, text).expect("queries").numbered(first);
+        assert_eq!(answer, format!("q{first}"));
+        assert!(queries.iter().all(|query| query.return_data == Some(query.id == answer)));
+        queries[0].expression.clone().expect("an expression")
+    }
+
+    #[test]
+    fn ids_are_renamed_and_nothing_else() {
+        assert_eq!(numbered(&["m1", "m2"], "m1 / m2 * 100", 7), "q8 / q9 * 100");
+        // An Id inside another, in a text, in a number, as a function.
+        assert_eq!(
+            numbered(&["m", "m1", "e5"], r#"IF(m1>1e5 AND m<e5, FILL(m,0), "m1 'm" + 'e5')"#, 0),
+            r#"IF(q2>1e5 AND q1<q3, FILL(q1,0), "m1 'm" + 'e5')"#
+        );
+        // A new name that is an old one of another stays apart.
+        assert_eq!(numbered(&["q2", "q1"], "q1-q2", 0), "q2-q1");
+        assert_eq!(numbered(&["m"], "(m+0.5e3)/m é", 3), "(q4+0.5e3)/q4 é");
+    }
+
+    #[test]
+    fn a_word_that_is_no_id_is_refused_with_those_there_are() {
+        let refused = over(&["errors", "requests"], "errors / request").unwrap_err();
+        assert_eq!(
+            refused,
+            BadQueries::Unknown { word: "request".to_owned(), known: "errors, requests".to_owned() }
+        );
+        assert!(over(&["m"], "answer + m").is_err(), "an expression of itself");
+    }
+
+    #[test]
+    fn what_reaches_over_a_whole_request_stands_alone() {
+        let alone = |text| over(&["m"], text).expect("queries").stand_alone();
+        assert!(alone("SUM(METRICS())") && alone("SEARCH('{a,b} m', 'Sum', 60)"));
+        assert!(alone(r#"SELECT AVG(cpu) FROM "AWS/EC2""#));
+        assert!(!alone("SUM([m, m])") && !alone("m + 1"));
+    }
+
+    #[test]
+    fn queries_that_cannot_be_asked_say_why() {
+        let refused = |queries| Questions::new(queries).unwrap_err().to_string();
+        assert!(refused(vec![]).contains("between 1 and 500"));
+        assert!(refused(vec![metric("Errors", 60)]).contains("small letter"));
+        assert!(refused(vec![metric("m", 60), metric("m", 60)]).contains("two queries"));
+        assert!(refused(vec![metric("m", 45)]).contains("multiple of 60"));
+        assert!(refused(vec![metric("m", 60)]).contains("ReturnData"));
+        assert!(Questions::parse("[{}]").unwrap_err().to_string().contains("Id"));
+        assert!(Questions::parse("m1 / m2").unwrap_err().to_string().contains("list"));
+    }
+
+    #[test]
+    fn durations_are_of_one_metric_and_of_a_known_unit() {
+        let per_second = |queries| Questions::new(queries).unwrap().durations().map(|found| found.2);
+        let of_unit = |unit: &str| {
+            let MetricDataQuery { metric_stat, .. } = metric("m", 60);
+            let metric_stat = metric_stat.map(|stat| MetricStat { unit: Some(unit.into()), ..stat });
+            vec![MetricDataQuery { metric_stat, return_data: None, ..metric("m", 60) }]
+        };
+        let divided = |text| vec![expression("answer", text), metric("m", 60)];
+        assert_eq!((per_second(of_unit("Seconds")), per_second(of_unit("Milliseconds"))), (Ok(1.0), Ok(1e3)));
+        assert_eq!((per_second(divided("m / 1000")), per_second(divided("m/1"))), (Ok(1e3), Ok(1.0)));
+        for text in ["m * 1000", "m / 0", "m / m", "m / 1000 + m"] {
+            assert_eq!(per_second(divided(text)), Err(BadQueries::NoDurations), "{text}");
+        }
+        assert_eq!(per_second(of_unit("Count")), Err(BadQueries::NoDurations));
+    }
+
+    #[test]
+    fn periods_of_different_lengths_close_together() {
+        let period = |periods: &[u32]| {
+            let metrics = periods.iter().enumerate().map(|(at, period)| metric(&format!("m{at}"), *period));
+            Questions::new([expression("answer", "m0")].into_iter().chain(metrics).collect())
+                .unwrap()
+                .period()
+        };
+        assert_eq!((period(&[60]), period(&[60, 300]), period(&[10, 60])), (60, 300, 60));
+        assert_eq!(period(&[120, 180]), 360);
+    }
+}

@@ -1,0 +1,201 @@
+//! One account and region of CloudWatch.
+
+use async_trait::async_trait;
+use aws_sdk_cloudwatch::Client;
+use futures::future::try_join_all;
+use tokio::sync::OnceCell;
+
+use super::{
+    ABILITIES, BOUNDS,
+    batch::Batches,
+    client::{Failure, Points},
+    query::{BadQueries, MetricDataQuery, MetricStat, Questions},
+};
+use crate::{
+    analysis::measurement::{Arms, Counts, Histogram, Measurement},
+    api::analysis_template::MetricProvider,
+    aws::{Account, Accounts, Keys},
+    metrics::{
+        Abilities, Ask, CountQueries, Credentials, MetricSource, Part, Query, View, Window, http::BadServer,
+    },
+};
+
+pub struct CloudWatch {
+    accounts: Accounts,
+    account: Account,
+    /// Made when first asked.
+    client: OnceCell<Client>,
+    batches: Batches,
+}
+
+/// Why there is no measurement.
+#[derive(Debug, thiserror::Error)]
+enum Unmeasured {
+    #[error("{0}")]
+    Failure(#[from] Failure),
+    /// Nobody gets here past [`super::periods`].
+    #[error("cannot be asked: the query {0}")]
+    Queries(#[from] BadQueries),
+    #[error("gave a distribution that is none: {0}")]
+    Histogram(String),
+}
+
+impl CloudWatch {
+    /// The account that a provider names.
+    pub fn new(
+        accounts: Accounts,
+        provider: &MetricProvider,
+        credentials: &Credentials,
+    ) -> Result<Self, BadServer> {
+        let key = |name: &str| credentials.text(name).map(str::to_owned);
+        let keys = match (key("aws_access_key_id"), key("aws_secret_access_key")) {
+            (Some(access_key_id), Some(secret_access_key)) => {
+                Some(Keys { access_key_id, secret_access_key, session_token: key("aws_session_token") })
+            }
+            (None, None) if provider.secret_ref.is_none() => None,
+            _ => {
+                return Err(BadServer::Credentials("no aws_access_key_id with an aws_secret_access_key"));
+            }
+        };
+        let role = provider.role.as_ref();
+        let account = Account {
+            region: provider.region.clone(),
+            role_arn: role.map(|role| role.role_arn.clone()),
+            external_id: role.and_then(|role| role.external_id.clone()),
+            endpoint: provider.address.clone(),
+            sts_endpoint: role.and_then(|role| role.endpoint.clone()),
+            keys,
+        };
+        Ok(Self { accounts, account, client: OnceCell::new(), batches: Batches::default() })
+    }
+
+    async fn ask(&self, window: Window, questions: Questions) -> Result<Points, Unmeasured> {
+        let client = self.client.get_or_try_init(async || {
+            let config = self.accounts.config(&self.account).await?;
+            Ok::<_, Failure>(Client::new(&config))
+        });
+        let points = self.batches.ask(client.await?, window, questions).await?;
+        let of_window = points.into_iter().filter(|(at, _)| (window.since..window.until).contains(at));
+        Ok(of_window.collect())
+    }
+
+    async fn answer(&self, query: &Query, window: Window) -> Result<Measurement, Unmeasured> {
+        match query {
+            // The newest complete period speaks, as it does for Flagger.
+            Query::Scalar(text) => {
+                let points = self.ask(window, Questions::parse(text)?).await?;
+                let newest = points.into_values().next_back().filter(|value| !value.is_nan());
+                Ok(newest.map_or(Measurement::NoData, Measurement::Scalar))
+            }
+            Query::Counts(arms) => {
+                let (canary, primary) = futures::try_join!(
+                    self.counted(&arms.canary, window),
+                    self.counted(&arms.primary, window)
+                )?;
+                Ok(counts(arms, &Arms { canary, primary }))
+            }
+            Query::Histogram(of) => {
+                let (canary, primary) = futures::try_join!(
+                    self.distribution(&of.canary, window),
+                    self.distribution(&of.primary, window)
+                )?;
+                match (canary, primary) {
+                    (None, None) => Ok(Measurement::NoData),
+                    (canary, primary) => Ok(Measurement::Histogram(Arms {
+                        canary: canary.unwrap_or_default(),
+                        primary: primary.unwrap_or_default(),
+                    })),
+                }
+            }
+            Query::Samples(of) => {
+                let (canary, primary) = futures::try_join!(
+                    self.ask(window, Questions::parse(&of.canary)?),
+                    self.ask(window, Questions::parse(&of.primary)?)
+                )?;
+                if canary.is_empty() && primary.is_empty() {
+                    return Ok(Measurement::NoData);
+                }
+                let values = |points: Points| points.into_values().collect();
+                Ok(Measurement::Samples(Arms { canary: values(canary), primary: values(primary) }))
+            }
+        }
+    }
+
+    async fn counted(&self, asked: &CountQueries, window: Window) -> Result<Counted, Unmeasured> {
+        let (part, total) = futures::try_join!(
+            self.ask(window, Questions::parse(asked.part.query())?),
+            self.ask(window, Questions::parse(&asked.total)?)
+        )?;
+        Ok(Counted { part: sum(part), total: sum(total) })
+    }
+
+    /// How many requests stayed within each bound; nothing if there is no
+    /// datapoint of any.
+    async fn distribution(&self, text: &str, window: Window) -> Result<Option<Histogram>, Unmeasured> {
+        let questions = Questions::parse(text)?;
+        let (query, metric, per_second) = questions.durations()?;
+        let of = |stat: String| {
+            Questions::new(vec![MetricDataQuery {
+                metric_stat: Some(MetricStat { stat, ..metric.clone() }),
+                return_data: Some(true),
+                ..query.clone()
+            }])
+        };
+        let mut asked = vec![of("SampleCount".to_owned())?];
+        for bound in BOUNDS {
+            asked.push(of(format!("TC(:{})", bound * per_second))?);
+        }
+        let answers = try_join_all(asked.into_iter().map(|questions| self.ask(window, questions))).await?;
+        let mut counts = answers.into_iter().map(sum);
+        let Some(total) = counts.next().flatten() else { return Ok(None) };
+        let within = BOUNDS.into_iter().zip(counts.map(Option::unwrap_or_default));
+        let histogram = Histogram::cumulative(within.chain([(f64::INFINITY, total)]));
+        histogram.map(Some).map_err(|error| Unmeasured::Histogram(error.to_string()))
+    }
+}
+
+#[async_trait]
+impl MetricSource for CloudWatch {
+    fn abilities(&self) -> Abilities {
+        ABILITIES
+    }
+
+    async fn measure(&self, ask: &Ask, view: &View<'_>) -> Measurement {
+        self.answer(&ask.query, view.window).await.unwrap_or_else(|why| {
+            let region = self.account.region.as_deref().map(|region| format!(" in {region}"));
+            Measurement::Unavailable { why: format!("CloudWatch{} {why}", region.unwrap_or_default()) }
+        })
+    }
+}
+
+/// What was counted of one arm; nothing where there was no datapoint.
+#[derive(Clone, Copy)]
+struct Counted {
+    part: Option<u64>,
+    total: Option<u64>,
+}
+
+/// Requests are whole.
+fn sum(points: Points) -> Option<u64> {
+    (!points.is_empty())
+        .then(|| points.into_values().filter(|value| *value > 0.0).sum::<f64>().round() as u64)
+}
+
+/// Nothing bad among requests that were counted means that none was. Nothing
+/// good means that all were bad, but only if the other arm proves that good
+/// ones are counted at all.
+fn counts(asked: &Arms<CountQueries>, counted: &Arms<Counted>) -> Measurement {
+    let Arms { canary, primary } = counted;
+    if canary.total.is_none() && primary.total.is_none() {
+        return Measurement::NoData;
+    }
+    let good = matches!(asked.canary.part, Part::Good(_));
+    if good && canary.part.is_none() && primary.part.is_none() {
+        return Measurement::NoData;
+    }
+    let arm = |Counted { part, total }: &Counted| {
+        let (part, total) = (part.unwrap_or_default(), total.unwrap_or_default());
+        if good { Counts::of_good(part, total) } else { Counts::of_bad(part, total) }
+    };
+    Measurement::Counts(counted.map(arm))
+}

@@ -1,0 +1,84 @@
+//! People who call through the Gateway, all the time, and who answered them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+/// So many at once; each calls again as soon as it was answered.
+const CALLERS: usize = 4;
+
+/// They call until dropped.
+pub struct Callers {
+    answers: Arc<Mutex<Vec<Answer>>>,
+    _work: Vec<AbortOnDropHandle<()>>,
+}
+
+#[derive(Clone)]
+pub struct Answer {
+    pub called: Instant,
+    pub answered: Instant,
+    /// Whether the canary gave it; what went wrong, if something did.
+    pub by_canary: Result<bool, String>,
+}
+
+impl Callers {
+    pub fn start(url: &str) -> Callers {
+        let answers = Arc::<Mutex<Vec<Answer>>>::default();
+        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
+        let client = client.build().expect("an HTTP client");
+        let work = (0..CALLERS).map(|_| {
+            let (client, url, answers) = (client.clone(), url.to_owned(), Arc::clone(&answers));
+            AbortOnDropHandle::new(tokio::spawn(async move {
+                loop {
+                    let called = Instant::now();
+                    let by_canary = call(&client, &url).await;
+                    let failed = by_canary.is_err();
+                    answers.lock().push(Answer { called, answered: Instant::now(), by_canary });
+                    if failed {
+                        sleep(Duration::from_millis(10)).await;
+                    }
+                }
+            }))
+        });
+        let work = work.collect();
+        Callers { answers, _work: work }
+    }
+
+    /// What became of this many calls made from now on.
+    pub async fn next(&self, count: usize) -> Vec<Answer> {
+        let now = Instant::now();
+        loop {
+            let later: Vec<Answer> = self.since(now);
+            if later.len() >= count {
+                return later[..count].to_vec();
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// What became of the calls made since then.
+    pub fn since(&self, then: Instant) -> Vec<Answer> {
+        self.answers.lock().iter().filter(|answer| answer.called >= then).cloned().collect()
+    }
+
+    /// When the first answer of one side came after this moment.
+    pub fn first(&self, after: Instant, by_canary: bool) -> Option<Instant> {
+        let answers = self.answers.lock();
+        let so = |answer: &&Answer| answer.answered > after && answer.by_canary == Ok(by_canary);
+        answers.iter().filter(so).map(|answer| answer.answered).min()
+    }
+}
+
+async fn call(client: &reqwest::Client, url: &str) -> Result<bool, String> {
+    let answer = client.get(url).header("host", "web.example").send().await;
+    let answer = answer.map_err(|error| format!("{error:?}"))?;
+    let status = answer.status();
+    let text = answer.text().await.map_err(|error| format!("{error:?}"))?;
+    let who: Value = serde_json::from_str(&text).map_err(|_| format!("{status}: {text}"))?;
+    let pod = who["pod"].as_str().ok_or_else(|| format!("{status}: {text}"))?;
+    Ok(!pod.starts_with("web-primary-"))
+}
