@@ -12,10 +12,14 @@
 //! back in the end.
 //!
 //! The mesh tells nobody of changes and has no versions to write against. So a
-//! reconcile [looks](crate::routing::Router::look) first, what is about to be written is
-//! read once more, and what was written is read back until it shows. A Canary
-//! at rest asks nothing. That a route is stored is all the mesh says; it does not say when
-//! the last proxy has it.
+//! reconcile [looks](routing::Router::look) first, what is about to be written
+//! is read once more, and what was written is read back until it shows. A Canary
+//! at rest asks nothing. That a route is stored is all that the mesh says, not
+//! when the last proxy has it.
+//!
+//! The proxies of both sides may say that they are one and the same virtual
+//! node, since the primary is a copy of the target: that is about what they
+//! call, which is equal on both sides, and not about who calls them.
 
 mod api;
 mod error;
