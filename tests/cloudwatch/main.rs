@@ -18,6 +18,7 @@ mod refusals;
 mod releases;
 mod roles;
 mod server;
+mod templates;
 mod trouble;
 
 use std::sync::Arc;
@@ -57,6 +58,12 @@ fn keys() -> Credentials {
 /// A metric called `metric` of the Canary of `app`, by a template with this
 /// spec beside the provider.
 fn written(app: &str, metric: &str, spec: Value, judge: JudgeType) -> Result<Ask, Refusal> {
+    let metric = Metric { name: metric.to_owned(), ..Metric::default() };
+    asked(app, &metric, spec, judge)
+}
+
+/// The same of a metric that says more than its name.
+fn asked(app: &str, metric: &Metric, spec: Value, judge: JudgeType) -> Result<Ask, Refusal> {
     let mut whole = json!({
         "provider": {"type": "cloudwatch", "region": "eu-west-1", "secretRef": {"name": "keys"}},
     });
@@ -74,8 +81,7 @@ fn written(app: &str, metric: &str, spec: Value, judge: JudgeType) -> Result<Ask
     .expect("a Canary");
     let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: None };
     let template = Template { name: "watched", namespace: "shop", spec: &spec };
-    let metric = Metric { name: metric.to_owned(), ..Metric::default() };
-    Ask::new(&subject, &metric, Some(&template), judge)
+    Ask::new(&subject, metric, Some(&template), judge)
 }
 
 /// The same, asked of a server.
