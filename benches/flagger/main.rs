@@ -2,7 +2,9 @@
 //! they go, on one real kube-apiserver, one controller after the other.
 //!
 //! `make bench-flagger` runs it for 20, 200 and 1,000 canaries;
-//! `make bench-flagger N="20 200"` for as many as are named.
+//! `make bench-flagger N="20 200"` for as many as are named, and with the word
+//! `alone` among them for Serin alone: a thousand canaries take Flagger half an
+//! hour.
 //!
 //! - **Same for both:** the servers, the manifests (`apiVersion` apart), the
 //!   node that runs the pods (ours, without sockets), the rights, the log
@@ -40,15 +42,16 @@ const COUNTS: [usize; 3] = [20, 200, 1_000];
 fn main() {
     // Cargo adds flags of its own for harnesses that are not ours.
     let named = std::env::args().skip(1).filter(|argument| !argument.starts_with("--"));
-    let counts: Vec<usize> =
-        named.map(|count| count.parse().expect("arguments are numbers of canaries")).collect();
+    let (alone, numbers): (Vec<String>, Vec<String>) = named.partition(|argument| argument == "alone");
+    let parse = |count: &String| count.parse().expect("arguments are numbers of canaries, and alone");
+    let counts: Vec<usize> = numbers.iter().map(parse).collect();
     let counts = if counts.is_empty() { COUNTS.to_vec() } else { counts };
     // The exposition of what happens must not wait for the node's work.
     let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
-    runtime.block_on(run(&counts));
+    runtime.block_on(run(&counts, !alone.is_empty()));
 }
 
-async fn run(counts: &[usize]) {
+async fn run(counts: &[usize], alone: bool) {
     let flagger = Contender::flagger();
     let audit = Audit::listen().await;
     let users = [Contender::Serin.name(), flagger.name()];
@@ -59,9 +62,12 @@ async fn run(counts: &[usize]) {
     let _node = tokio::spawn(async move { node.run().await });
     let stage = Stage::set(cluster, audit).await;
     for &count in counts {
-        let theirs = stage.measure(&flagger, count).await;
+        let theirs = match alone {
+            true => None,
+            false => Some(stage.measure(&flagger, count).await),
+        };
         let ours = stage.measure(&Contender::Serin, count).await;
-        table::print(count, &theirs, &ours);
+        table::print(count, theirs.as_ref(), &ours);
     }
     stage.check_audit().await;
 }

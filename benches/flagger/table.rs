@@ -5,11 +5,12 @@ use std::time::Instant;
 use super::eye::Moments;
 use super::phases::{Figures, INTERVALS};
 
-pub fn print(count: usize, theirs: &Figures, ours: &Figures) {
+/// Of Serin alone, where nobody is beside it.
+pub fn print(count: usize, theirs: Option<&Figures>, ours: &Figures) {
     println!("\n### {count} canaries\n");
     println!("| | Flagger 1.43 | Serin | Flagger ÷ Serin |\n|---|---|---|---|");
     let row = |what: &str, figure: &dyn Fn(&Figures) -> f64, digits: usize, unit: &str| {
-        let (theirs, ours) = (figure(theirs), figure(ours));
+        let (theirs, ours) = (theirs.map_or(f64::NAN, figure), figure(ours));
         let shown = |value: f64| match value.is_nan() {
             true => "–".to_owned(),
             false => format!("{value:.digits$}{unit}"),
@@ -39,7 +40,8 @@ pub fn print(count: usize, theirs: &Figures, ours: &Figures) {
     let done = |of: &Figures| of.moments.iter().filter(|of| of.succeeded.is_some()).count() as f64;
     row("not done", &|of| each - done(of), 0, &format!(" of {count}"));
     println!();
-    for (name, of) in [("Flagger", theirs), ("Serin", ours)] {
+    let both = theirs.map(|theirs| ("Flagger", theirs)).into_iter().chain([("Serin", ours)]);
+    for (name, of) in both {
         println!(
             "{name}: watches and leases apart: {} and {} in the idle minute, {} and {} while releasing.",
             of.idle.watches, of.idle.leases, of.releasing.watches, of.releasing.leases

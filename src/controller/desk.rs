@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::understand::Understood;
+use super::understand::{Meaning, Understood};
 use crate::{
     api::CanaryStatus,
     engine::{
@@ -26,16 +26,28 @@ pub struct Desk {
     pub arms: Mutex<Option<Arms>>,
     pub route: Mutex<Option<Route>>,
     pub followed: Mutex<Option<Followed>>,
+    pub meaning: Mutex<Option<Meaning>>,
     /// What was surely written last, then what may have been since.
     written: Mutex<Vec<Written>>,
 }
 
-/// What the router last said, and everything that it followed from: the
-/// router, the Canary, its pods, and the version of each object of the route.
+/// What the router last said.
 pub struct Route {
-    pub from: (String, Option<i64>, Arms, Vec<Option<String>>),
+    pub from: RouteFrom,
     pub split: Option<Split>,
     pub pending: Option<String>,
+}
+
+/// Everything that it followed from.
+#[derive(PartialEq, Eq)]
+pub struct RouteFrom {
+    pub router: String,
+    /// Of the Canary; of its status a route follows the cookies only.
+    pub generation: Option<i64>,
+    pub cookies: (Option<String>, Option<String>),
+    pub arms: Arms,
+    /// Of each object of the route.
+    pub versions: Vec<Option<String>>,
 }
 
 /// What everything that concerns a Canary follows from: its spec, its router

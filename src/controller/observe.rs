@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use super::{
     CanaryName, Shared,
     caches::{Unsynced, pods},
-    desk::{Desk, Followed, Route},
+    desk::{Desk, Followed, Route, RouteFrom},
     index::Concern,
     understand::{Understood, templates},
 };
@@ -169,12 +169,16 @@ fn see_route(
     let caches = &shared.caches;
     let version =
         |object: ObjectName| caches.object(&object.kind, &object.namespace, &object.name)?.resource_version();
-    let from = (
-        router.name(),
-        canary.metadata.generation,
-        arms.clone(),
-        router.objects(canary).into_iter().map(version).collect(),
-    );
+    let cookies = canary.status.as_ref().map(|status| {
+        (status.session_affinity_cookie.clone(), status.primary_session_affinity_cookie.clone())
+    });
+    let from = RouteFrom {
+        router: router.name(),
+        generation: canary.metadata.generation,
+        cookies: cookies.unwrap_or_default(),
+        arms: arms.clone(),
+        versions: router.objects(canary).into_iter().map(version).collect(),
+    };
     let mut route = desk.route.lock();
     if let Some(known) = route.as_ref().filter(|known| known.from == from && router.is_in_cluster()) {
         return (known.split.clone(), known.pending.clone());

@@ -59,7 +59,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
     };
     let desk = shared.desk(name, canary.metadata.uid.clone());
     let status = desk.exact_status(&canary.status.clone().unwrap_or_default());
-    let understood = match understand(shared, canary).await {
+    let understood = match understand(shared, &desk, canary).await {
         Ok(understood) => Arc::new(understood),
         Err(understand::Error::Refused(refused)) => {
             return refuse(shared, &desk, canary, &status, refused).await;

@@ -8,11 +8,13 @@ use kube::{ResourceExt as _, core::ApiResource};
 use super::{
     Shared,
     caches::{Caches, Unsynced},
+    desk::Desk,
     index::Concern,
 };
 use crate::{
     api::{
         AnalysisTemplate, AnalysisTemplateSpec, Canary, ClusterAnalysisTemplate,
+        canary::Provider,
         judge::JudgeType,
         reference::{TemplateKind, TemplateRef},
     },
@@ -26,11 +28,29 @@ use crate::{
 pub struct Understood {
     /// With the provider that was found for it.
     pub canary: Canary,
-    pub plan: Plan,
-    pub workload: Workload,
+    pub plan: Arc<Plan>,
+    pub workload: Arc<Workload>,
     pub router: Arc<dyn Router>,
     /// How each metric is measured, by its name.
-    pub asks: BTreeMap<String, Ask>,
+    pub asks: Arc<BTreeMap<String, Ask>>,
+}
+
+/// What was last made of a Canary: the same again while it and what it names
+/// are the same.
+pub struct Meaning {
+    from: MeaningFrom,
+    plan: Arc<Plan>,
+    workload: Arc<Workload>,
+    asks: Arc<BTreeMap<String, Ask>>,
+}
+
+#[derive(PartialEq, Eq)]
+struct MeaningFrom {
+    generation: Option<i64>,
+    deleting: bool,
+    router: String,
+    /// Of each template.
+    versions: Vec<Option<String>>,
 }
 
 /// Why a Canary cannot be carried out.
@@ -66,25 +86,52 @@ struct Found {
     spec: AnalysisTemplateSpec,
 }
 
-pub async fn understand(shared: &Shared, canary: &Canary) -> Result<Understood, Error> {
+pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result<Understood, Error> {
     let mut canary = canary.clone();
     let Selected { provider, router } = router_for(shared, &canary).await.map_err(Refused::from)?;
     canary.spec.provider = Some(provider);
-    let workload = Workload::new(&canary, &shared.workload_options).map_err(Refused::from)?;
+    let version = |template: Concern| {
+        shared.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
+    };
+    let from = MeaningFrom {
+        generation: canary.metadata.generation,
+        deleting: canary.metadata.deletion_timestamp.is_some(),
+        router: router.name(),
+        versions: templates(&canary).into_iter().map(version).collect(),
+    };
+    let known =
+        |known: &Meaning| (Arc::clone(&known.plan), Arc::clone(&known.workload), Arc::clone(&known.asks));
+    let known = desk.meaning.lock().as_ref().filter(|known| known.from == from).map(known);
+    let (plan, workload, asks) = match known {
+        Some(known) => known,
+        None => {
+            let (plan, workload, asks) = mean(shared, &canary, provider, &*router).await?;
+            let (plan, workload, asks) = (Arc::new(plan), Arc::new(workload), Arc::new(asks));
+            let same = (Arc::clone(&plan), Arc::clone(&workload), Arc::clone(&asks));
+            *desk.meaning.lock() = Some(Meaning { from, plan, workload, asks });
+            same
+        }
+    };
+    Ok(Understood { canary, plan, workload, router, asks })
+}
+
+async fn mean(
+    shared: &Shared,
+    canary: &Canary,
+    provider: Provider,
+    router: &dyn Router,
+) -> Result<(Plan, Workload, BTreeMap<String, Ask>), Error> {
+    let workload = Workload::new(canary, &shared.workload_options).map_err(Refused::from)?;
     if canary.metadata.deletion_timestamp.is_some() {
-        let plan = Plan::for_deletion(&canary.spec);
-        return Ok(Understood { canary, plan, workload, router, asks: BTreeMap::new() });
+        return Ok((Plan::for_deletion(&canary.spec), workload, BTreeMap::new()));
     }
-    let templates = find_templates(&shared.caches, &canary, &shared.options.home).await?;
+    let templates = find_templates(&shared.caches, canary, &shared.options.home).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
     let plan = Plan::new(&canary.spec, |reference| template(reference).map(|found| &found.spec))
         .map_err(Refused::from)?;
-    router.check(&canary, &plan).map_err(Refused::from)?;
-    let subject = metrics::Subject {
-        canary: &canary,
-        mesh: provider,
-        metrics_server: shared.options.metrics_server.as_deref(),
-    };
+    router.check(canary, &plan).map_err(Refused::from)?;
+    let subject =
+        metrics::Subject { canary, mesh: provider, metrics_server: shared.options.metrics_server.as_deref() };
     let mut asks = BTreeMap::new();
     for (metric, planned) in canary.spec.analysis.metrics.iter().zip(&plan.metrics) {
         let found = metric.template_ref.as_ref().and_then(template).map(|found| metrics::Template {
@@ -100,7 +147,7 @@ pub async fn understand(shared: &Shared, canary: &Canary) -> Result<Understood, 
         let ask = Ask::new(&subject, metric, found.as_ref(), judge).map_err(Refused::from)?;
         asks.insert(metric.name.clone(), ask);
     }
-    Ok(Understood { canary, plan, workload, router, asks })
+    Ok((plan, workload, asks))
 }
 
 /// The templates that a Canary names, whose changes concern it.
