@@ -8,6 +8,7 @@ mod approvals;
 mod crew;
 mod image;
 mod install;
+mod meshes;
 mod render;
 mod right;
 mod rights;

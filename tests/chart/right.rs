@@ -80,6 +80,10 @@ impl Right {
         verbs.map(right).collect()
     }
 
+    pub fn is_of(&self, groups: &[&str]) -> bool {
+        groups.contains(&self.group.as_str())
+    }
+
     pub fn is_among(&self, used: &BTreeSet<Self>) -> bool {
         let Self { namespace, group, resource, verb } = self;
         UNSEEN.contains(&(group, resource, verb))

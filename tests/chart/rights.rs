@@ -124,18 +124,18 @@ async fn what_is_switched_off_is_not_asked_for() {
 }
 
 /// Everything around the controller.
-struct Stage<'m> {
+pub struct Stage<'m> {
     cluster: &'static Cluster,
-    home: &'m str,
+    pub home: &'m str,
     manifests: &'m Manifests,
-    client: Client,
-    kubectl: Kubectl,
+    pub client: Client,
+    pub kubectl: Kubectl,
     /// A second controller for all namespaces would serve these as well.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl<'m> Stage<'m> {
-    async fn new(cluster: &'static Cluster, home: &'m str, manifests: &'m Manifests) -> Self {
+    pub async fn new(cluster: &'static Cluster, home: &'m str, manifests: &'m Manifests) -> Self {
         static ALONE: Mutex<()> = Mutex::const_new(());
         static FURNISHED: OnceCell<()> = OnceCell::const_new();
         let kubectl = Kubectl::admin(cluster);
@@ -227,14 +227,14 @@ impl<'m> Stage<'m> {
 const CANARIES: [&str; 5] = ["web", "ab", "bluegreen", "daemon", "front"];
 
 /// The features in one namespace.
-struct Shop<'s> {
-    stage: &'s Stage<'s>,
-    namespace: &'s str,
-    crew: &'s Crew,
+pub struct Shop<'s> {
+    pub stage: &'s Stage<'s>,
+    pub namespace: &'s str,
+    pub crew: &'s Crew,
 }
 
 impl Shop<'_> {
-    async fn until(&self, what: &str, mut test: impl AsyncFnMut() -> bool) {
+    pub async fn until(&self, what: &str, mut test: impl AsyncFnMut() -> bool) {
         let began = Instant::now();
         while !test().await {
             if began.elapsed() > PATIENCE {
@@ -246,12 +246,12 @@ impl Shop<'_> {
         }
     }
 
-    async fn kubectl(&self, arguments: &[&str]) {
+    pub async fn kubectl(&self, arguments: &[&str]) {
         let within = format!("--namespace={}", self.namespace);
         self.stage.kubectl.run(&[arguments, &[&within]].concat(), "").await.ok();
     }
 
-    async fn get(&self, kind: &str, name: &str) -> Option<DynamicObject> {
+    pub async fn get(&self, kind: &str, name: &str) -> Option<DynamicObject> {
         let (group, version) = match kind {
             "Deployment" | "DaemonSet" => ("apps", "v1"),
             "HorizontalPodAutoscaler" => ("autoscaling", "v2"),
@@ -265,7 +265,7 @@ impl Shop<'_> {
         api.get_opt(name).await.expect("an answer")
     }
 
-    async fn phase(&self, canary: &str) -> String {
+    pub async fn phase(&self, canary: &str) -> String {
         let canary = self.get("Canary", canary).await.expect("the Canary");
         canary.data["status"]["phase"].as_str().unwrap_or_default().to_owned()
     }

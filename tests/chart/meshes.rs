@@ -1,0 +1,155 @@
+//! The rights for meshes that are off by default: enough for a release through
+//! each, and none of them idle.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::crew::Crew;
+use crate::install::{install, installed};
+use crate::right::Right;
+use crate::rights::{Shop, Stage};
+use crate::support::definitions;
+
+const GROUPS: [&str; 3] = ["networking.istio.io", "gateway.networking.k8s.io", "appmesh.k8s.aws"];
+
+/// A Canary of each, and what tells it from the others.
+const CANARIES: [(&str, &str); 4] = [
+    ("istio", "provider: istio, service: {port: 80, targetPort: 8080}"),
+    (
+        "http",
+        "provider: 'gatewayapi:v1', service: {port: 80, targetPort: 8080, gatewayRefs: [{name: public}]}",
+    ),
+    (
+        "grpc",
+        "provider: 'gatewayapi:v1', \
+         service: {port: 80, targetPort: 8080, appProtocol: grpc, gatewayRefs: [{name: public}]}",
+    ),
+    ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080, meshName: shop}"),
+];
+
+const EACH: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: NAME, namespace: NAMESPACE}
+spec:
+  selector: {matchLabels: {app: NAME}}
+  template:
+    metadata: {labels: {app: NAME}}
+    spec: {containers: [{name: app, image: 'app:v1'}]}
+---
+apiVersion: serin.dev/v1alpha1
+kind: Canary
+metadata: {name: NAME, namespace: NAMESPACE}
+spec: {SPEC, revertOnDeletion: true,
+  targetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME},
+  analysis: {interval: 1s, stepWeights: [50]}}
+---
+";
+
+#[tokio::test]
+async fn each_mesh_takes_these_rights_and_no_more() {
+    let (cluster, _) = installed().await;
+    let namespace = cluster.namespace("meshes").await;
+    let set = [
+        &format!("namespaces={{{namespace}}}"),
+        "crds.install=false",
+        "rbac.people=false",
+        "approvals.policy=false",
+        "istio=true",
+        "gatewayApi=true",
+        "appMesh=true",
+    ];
+    let manifests = install(cluster, "serin-meshes", &set).await;
+    let stage = Stage::new(cluster, "serin-meshes", &manifests).await;
+    let meshes =
+        definitions::istio().into_iter().chain(definitions::gateway()).chain(definitions::app_mesh());
+    definitions::install(&stage.client, meshes).await;
+    let mut crew = Crew::start(cluster, stage.home, &manifests, &namespace, 1).await;
+    let _mesh = mesh(stage.client.clone(), namespace.clone());
+    for (name, spec) in CANARIES {
+        let words = [("NAMESPACE", namespace.as_str()), ("NAME", name), ("SPEC", spec)];
+        let each = words.iter().fold(EACH.to_owned(), |text, (word, with)| text.replace(word, with));
+        stage.kubectl.apply(&each).await;
+    }
+    let shop = Shop { stage: &stage, namespace: &namespace, crew: &crew };
+    for (name, _) in CANARIES {
+        shop.until(&format!("{name} is initialized"), async || shop.phase(name).await == "Initialized").await;
+    }
+    for (name, _) in CANARIES {
+        shop.kubectl(&["set", "image", &format!("deployment/{name}"), "app=app:v2"]).await;
+    }
+    for (name, _) in CANARIES {
+        shop.until(&format!("{name} is promoted"), async || shop.phase(name).await == "Succeeded").await;
+    }
+    shop.kubectl(&["delete", "canary", "--all", "--wait=false"]).await;
+    for (name, _) in CANARIES {
+        shop.until(&format!("{name} is gone"), async || shop.get("Canary", name).await.is_none()).await;
+    }
+    crew.assert_well().await;
+
+    let began = Instant::now();
+    loop {
+        let used: BTreeSet<Right> = crew.asked().iter().flat_map(Right::used).collect();
+        let granted = Right::granted(&manifests);
+        let idle: Vec<&Right> =
+            granted.iter().filter(|right| right.is_of(&GROUPS) && !right.is_among(&used)).collect();
+        if idle.is_empty() {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "granted and never used: {idle:#?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Plays the controllers of the Gateway and of App Mesh: they take whatever
+/// they see.
+fn mesh(client: Client, namespace: String) -> AbortOnDropHandle<()> {
+    let kinds = [
+        ("gateway.networking.k8s.io", "v1", "HTTPRoute"),
+        ("gateway.networking.k8s.io", "v1", "GRPCRoute"),
+        ("appmesh.k8s.aws", "v1beta2", "VirtualRouter"),
+    ];
+    let apis = kinds.map(|(group, version, kind)| -> Api<DynamicObject> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        Api::namespaced_with(client.clone(), &namespace, &kind)
+    });
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            for api in &apis {
+                let found = api.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
+                for object in found {
+                    let (name, status) = (object.metadata.name.clone().unwrap_or_default(), taken(&object));
+                    let patch = Patch::Merge(json!({"status": status}));
+                    // It may have gone meanwhile.
+                    let _ = api.patch_status(&name, &PatchParams::default(), &patch).await;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }))
+}
+
+fn taken(object: &DynamicObject) -> Value {
+    let generation = object.metadata.generation;
+    let condition = |kind: &str| {
+        json!({"type": kind, "status": "True", "observedGeneration": generation, "reason": "Because",
+            "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let report = |parent: &Value| {
+        json!({"parentRef": parent, "controllerName": "example.com/gateway",
+            "conditions": [condition("Accepted"), condition("ResolvedRefs")]})
+    };
+    match object.data["spec"]["parentRefs"].as_array() {
+        Some(parents) => json!({"parents": parents.iter().map(report).collect::<Vec<_>>()}),
+        None => {
+            let active = json!({"type": "VirtualRouterActive", "status": "True"});
+            json!({"observedGeneration": generation, "conditions": [active]})
+        }
+    }
+}
