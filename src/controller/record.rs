@@ -50,8 +50,9 @@ pub async fn record(
 const KEPT_BACK: SignedDuration = SignedDuration::from_mins(1);
 
 /// That a deadline has come, and nothing followed yet, is said together with
-/// what follows. And what a glance at the metrics adds stays on the desk for a
-/// while if no verdict changes: should it get lost, it is measured again.
+/// what follows. And what a glance at the metrics adds, or how long traffic has
+/// been home, stays on the desk for a while if no verdict changes: should it get
+/// lost, it is measured again.
 fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     let mut after = after.clone();
     let why = |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
@@ -60,6 +61,10 @@ fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &
     }
     if let (Some(after), Some(before)) = (&mut after.step, &before.step) {
         after.looks = before.looks;
+    }
+    if let (Some(after), Some(before)) = (&mut after.release, &before.release) {
+        after.state.split.clone_from(&before.state.split);
+        after.state.home_since.clone_from(&before.state.home_since);
     }
     for metric in &mut after.metrics {
         let same = |held: &&MetricStatus| held.name == metric.name;
