@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::understand::{Meaning, Understood};
+use super::understand::{Meaning, MeaningFrom, Understood};
 use crate::{
     api::CanaryStatus,
     engine::{
@@ -26,7 +26,7 @@ pub struct Desk {
     pub arms: Mutex<Option<Arms>>,
     pub route: Mutex<Option<Route>>,
     pub followed: Mutex<Option<Followed>>,
-    pub meaning: Mutex<Option<Meaning>>,
+    pub meaning: Mutex<Option<(MeaningFrom, Meaning)>>,
     /// What was surely written last, then what may have been since.
     written: Mutex<Vec<Written>>,
 }

@@ -58,7 +58,7 @@ pub async fn observe(
     }
     let target = || caches.workload(workload.kind(), &name.namespace, workload.target_name());
     let known = desk.followed.lock().clone();
-    if known != target().map(|target| Followed::of(understood, &target)) || known.is_none() {
+    if known.is_none() || known != target().map(|target| Followed::of(understood, &target)) {
         follow(shared, name, understood, None).await?;
         if let Some(target) = target() {
             follow(shared, name, understood, Some(&target)).await?;

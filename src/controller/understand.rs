@@ -35,17 +35,17 @@ pub struct Understood {
     pub asks: Arc<BTreeMap<String, Ask>>,
 }
 
-/// What was last made of a Canary: the same again while it and what it names
-/// are the same.
+/// What a Canary says, worked out; the same again while [`MeaningFrom`] is.
+#[derive(Clone)]
 pub struct Meaning {
-    from: MeaningFrom,
     plan: Arc<Plan>,
     workload: Arc<Workload>,
     asks: Arc<BTreeMap<String, Ask>>,
 }
 
+/// Everything that it follows from.
 #[derive(PartialEq, Eq)]
-struct MeaningFrom {
+pub struct MeaningFrom {
     generation: Option<i64>,
     deleting: bool,
     router: String,
@@ -100,16 +100,13 @@ pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result
         versions: templates(&canary).into_iter().map(version).collect(),
     };
     let known =
-        |known: &Meaning| (Arc::clone(&known.plan), Arc::clone(&known.workload), Arc::clone(&known.asks));
-    let known = desk.meaning.lock().as_ref().filter(|known| known.from == from).map(known);
-    let (plan, workload, asks) = match known {
+        desk.meaning.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
+    let Meaning { plan, workload, asks } = match known {
         Some(known) => known,
         None => {
-            let (plan, workload, asks) = mean(shared, &canary, provider, &*router).await?;
-            let (plan, workload, asks) = (Arc::new(plan), Arc::new(workload), Arc::new(asks));
-            let same = (Arc::clone(&plan), Arc::clone(&workload), Arc::clone(&asks));
-            *desk.meaning.lock() = Some(Meaning { from, plan, workload, asks });
-            same
+            let meaning = mean(shared, &canary, provider, &*router).await?;
+            *desk.meaning.lock() = Some((from, meaning.clone()));
+            meaning
         }
     };
     Ok(Understood { canary, plan, workload, router, asks })
@@ -120,10 +117,11 @@ async fn mean(
     canary: &Canary,
     provider: Provider,
     router: &dyn Router,
-) -> Result<(Plan, Workload, BTreeMap<String, Ask>), Error> {
-    let workload = Workload::new(canary, &shared.workload_options).map_err(Refused::from)?;
+) -> Result<Meaning, Error> {
+    let workload = Arc::new(Workload::new(canary, &shared.workload_options).map_err(Refused::from)?);
     if canary.metadata.deletion_timestamp.is_some() {
-        return Ok((Plan::for_deletion(&canary.spec), workload, BTreeMap::new()));
+        let plan = Arc::new(Plan::for_deletion(&canary.spec));
+        return Ok(Meaning { plan, workload, asks: Arc::default() });
     }
     let templates = find_templates(&shared.caches, canary, &shared.options.home).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
@@ -147,7 +145,7 @@ async fn mean(
         let ask = Ask::new(&subject, metric, found.as_ref(), judge).map_err(Refused::from)?;
         asks.insert(metric.name.clone(), ask);
     }
-    Ok((plan, workload, asks))
+    Ok(Meaning { plan: Arc::new(plan), workload, asks: Arc::new(asks) })
 }
 
 /// The templates that a Canary names, whose changes concern it.

@@ -37,8 +37,8 @@ impl Pass<'_> {
         self.plan.verifies_split && divides && !sticks
     }
 
-    /// Takes in the requests that a look counted, and in what time. Only a full look holds the
-    /// release; until then nothing comes of it.
+    /// Takes in the requests that a look counted, and in what time. Only a full
+    /// look holds the release; until then nothing comes of it.
     pub fn check_split(&mut self, step: &Step, requests: (Arms<u64>, Duration), full: bool) -> Looked {
         let leeway = self.leeway();
         let memory = &mut self.release().state.split;
