@@ -14,7 +14,7 @@ use crate::crew::Crew;
 use crate::install::{install, installed};
 use crate::right::Right;
 use crate::rights::{Shop, Stage};
-use crate::support::definitions;
+use crate::support::{definitions, reports};
 
 const GROUPS: [&str; 3] = ["networking.istio.io", "gateway.networking.k8s.io", "appmesh.k8s.aws"];
 
@@ -136,20 +136,8 @@ fn mesh(client: Client, namespace: String) -> AbortOnDropHandle<()> {
 }
 
 fn taken(object: &DynamicObject) -> Value {
-    let generation = object.metadata.generation;
-    let condition = |kind: &str| {
-        json!({"type": kind, "status": "True", "observedGeneration": generation, "reason": "Because",
-            "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-    };
-    let report = |parent: &Value| {
-        json!({"parentRef": parent, "controllerName": "example.com/gateway",
-            "conditions": [condition("Accepted"), condition("ResolvedRefs")]})
-    };
-    match object.data["spec"]["parentRefs"].as_array() {
-        Some(parents) => json!({"parents": parents.iter().map(report).collect::<Vec<_>>()}),
-        None => {
-            let active = json!({"type": "VirtualRouterActive", "status": "True"});
-            json!({"observedGeneration": generation, "conditions": [active]})
-        }
+    match object.data["spec"]["parentRefs"].is_array() {
+        true => reports::of_parents(&json!(object), "True"),
+        false => reports::of_app_mesh(&json!(object), "True"),
     }
 }

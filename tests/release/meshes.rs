@@ -5,23 +5,17 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::{CanaryStatus, Phase};
 
-use crate::support::definitions;
+use crate::support::{definitions, reports};
 use crate::world::World;
 
 /// Plays the controller of the Gateway; true if there was something to accept.
 async fn accept(world: &World) -> bool {
     let Some(live) = world.find("HTTPRoute", "web").await else { return false };
-    let generation = &live["metadata"]["generation"];
-    if live["status"]["parents"][0]["conditions"][0]["observedGeneration"] == *generation {
+    let seen = &live["status"]["parents"][0]["conditions"][0]["observedGeneration"];
+    if *seen == live["metadata"]["generation"] {
         return false;
     }
-    let condition = |kind: &str| {
-        json!({"type": kind, "status": "True", "observedGeneration": generation,
-            "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-    };
-    let parents = json!([{"parentRef": {"name": "public"}, "controllerName": "example.com/gateway",
-        "conditions": [condition("Accepted"), condition("ResolvedRefs")]}]);
-    let patch = Patch::Merge(json!({"status": {"parents": parents}}));
+    let patch = Patch::Merge(json!({"status": reports::of_parents(&live, "True")}));
     world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await.is_ok()
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::elsewhere;
 use crate::rows::Row;
 use crate::support::app_mesh::AppMeshServer;
-use crate::support::{Cluster, definitions};
+use crate::support::{Cluster, definitions, reports};
 
 pub struct World {
     pub client: Client,
@@ -122,25 +122,13 @@ impl World {
     /// Plays the controllers of a route's parents: all report on it as it is.
     pub async fn carry(&self, route: &ObjectName, resolved: &str) {
         let Some(live) = self.find(route).await else { return };
-        let condition = |kind: &str, status: &str| {
-            json!({"type": kind, "status": status, "observedGeneration": live.metadata.generation,
-                "reason": "Because", "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
-        };
-        let report = |parent: &Value| {
-            json!({"parentRef": parent, "controllerName": "example.com/gateway",
-                "conditions": [condition("Accepted", "True"), condition("ResolvedRefs", resolved)]})
-        };
-        let parents = live.data["spec"]["parentRefs"].as_array().into_iter().flatten();
-        self.report(route, json!({"parents": parents.map(report).collect::<Vec<_>>()})).await;
+        self.report(route, reports::of_parents(&json!(live), resolved)).await;
     }
 
     /// Plays the controller of App Mesh: the mesh has the router as it is.
     pub async fn activate(&self, router: &ObjectName, active: &str) {
         let Some(live) = self.find(router).await else { return };
-        let condition =
-            json!({"type": "VirtualRouterActive", "status": active, "message": "the test says so"});
-        let generation = live.metadata.generation;
-        self.report(router, json!({"observedGeneration": generation, "conditions": [condition]})).await;
+        self.report(router, reports::of_app_mesh(&json!(live), active)).await;
     }
 
     async fn report(&self, object: &ObjectName, status: Value) {

@@ -18,6 +18,7 @@ pub mod node;
 pub mod prometheus;
 mod real;
 pub mod receiver;
+pub mod reports;
 pub mod slack_rules;
 
 use std::path::PathBuf;
