@@ -76,6 +76,7 @@ pub async fn another_replica_takes_over_a_release_under_way(world: World) {
                     && status.phase != Phase::Initializing
             })
             .await;
+        world.eventually("held by the first", async || world.holders().await == ["first"]).await;
         let _second = world.replica("second", 1);
         let _traffic = world.traffic();
         world.push(&image).await;
