@@ -197,8 +197,11 @@ enum Listen {
     At(SocketAddr),
 }
 
+/// On one thread: a reconcile takes microseconds between its requests, so a
+/// second thread would cost more in handing work over than it takes off.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    super::runtime()?.block_on(serve(args))
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("start the async runtime")?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {

@@ -10,7 +10,12 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    CanaryName, Shared, ask::ask, desk::Desk, lease::Fenced, measure::measure, observe::Seen,
+    CanaryName, Shared,
+    ask::ask,
+    desk::Desk,
+    lease::Fenced,
+    measure::measure,
+    observe::{Seen, see_route},
     understand::Understood,
 };
 use crate::{
@@ -98,8 +103,14 @@ pub async fn act(
 
 /// Has something taken effect as it was written, in a phase that goes on from
 /// there? A rollback is recorded before anything else is done.
-pub fn is_done(shared: &Shared, understood: &Understood, seen: &Seen, decision: &Decision) -> bool {
-    let Understood { canary, workload, router, .. } = understood;
+pub fn is_done(
+    shared: &Shared,
+    desk: &Desk,
+    understood: &Understood,
+    seen: &Seen,
+    decision: &Decision,
+) -> bool {
+    let workload = &understood.workload;
     let goes_on = matches!(
         decision.status.phase,
         Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded
@@ -107,8 +118,8 @@ pub fn is_done(shared: &Shared, understood: &Understood, seen: &Seen, decision: 
     goes_on
         && decision.actions.iter().any(|action| match action {
             Action::Route(split) => {
-                let on = seen.arms.as_ref().map(|arms| Subject { canary, arms });
-                on.and_then(|on| router.split(&on, &shared.caches)).as_ref() == Some(split)
+                let route = seen.arms.as_ref().map(|arms| see_route(shared, understood, arms, desk));
+                route.and_then(|(in_force, _)| in_force).as_ref() == Some(split)
             }
             Action::ScaleCanary { replicas: 0 } => {
                 let target =

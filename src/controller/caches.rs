@@ -4,6 +4,7 @@
 
 use std::{
     collections::HashMap,
+    convert,
     fmt::Debug,
     pin::pin,
     sync::{
@@ -17,9 +18,7 @@ use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
     api::ListParams,
-    core::{
-        ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, ObjectMeta, PartialObjectMeta,
-    },
+    core::{ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, PartialObjectMeta},
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -33,6 +32,7 @@ use super::{
     CanaryName,
     index::Index,
     table::{Key, Table, differ},
+    told::Told,
     turns::Turns,
     vitals::Vitals,
     wake::Waker,
@@ -128,7 +128,7 @@ impl Caches {
             };
             let stream = watcher(self.canaries_in(scope), watcher::Config::default());
             let (table, sync) = (Arc::clone(&self.canaries), sync.clone());
-            spawn(stream, (trim_canary, differ), scope.clone(), table, sync, tell)
+            spawn(stream, (Told::read, differ), scope.clone(), table, sync, tell)
         };
         self.scopes.iter().map(follow).collect()
     }
@@ -151,10 +151,9 @@ impl Caches {
             let mut params = ListParams::default().limit(500);
             loop {
                 let page = api.list(&params).await?;
-                for mut canary in page.items {
-                    trim_canary(&mut canary);
+                for canary in page.items {
                     let name = CanaryName::of(&canary);
-                    if self.canaries.put_answer(canary) {
+                    if self.canaries.put_answer(canary.read()) {
                         self.count_release(&name);
                         self.waker.wake(name);
                     }
@@ -168,7 +167,7 @@ impl Caches {
         Ok(())
     }
 
-    fn canaries_in(&self, scope: &Option<String>) -> Api<DeserializeGuard<Canary>> {
+    fn canaries_in(&self, scope: &Option<String>) -> Api<Told> {
         match scope {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
@@ -199,7 +198,7 @@ impl Caches {
     }
 
     pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
-        let watched = self.watched.lock().get(&kind.resource()).cloned()?;
+        let watched = self.watched.lock().get(kind.resource()).cloned()?;
         match &watched.rows {
             Rows::Workloads(table) => table.get(namespace, name),
             // Services are held whole, since routers write them.
@@ -212,7 +211,7 @@ impl Caches {
 
     /// Takes in what the API server answered to a write.
     pub fn learn_workload(&self, kind: Kind, written: Snapshot) {
-        let watched = self.watched.lock().get(&kind.resource()).cloned();
+        let watched = self.watched.lock().get(kind.resource()).cloned();
         if let Some(Rows::Workloads(table)) = watched.as_deref().map(|watched| &watched.rows) {
             table.put_answer(written);
         }
@@ -246,13 +245,13 @@ impl Caches {
         let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
         let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
         let sync = Sync::of(scopes.len(), &self.vitals);
-        let new = if *kind == Kind::Deployment.resource() || *kind == Kind::DaemonSet.resource() {
+        let new = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
             let follow = |scope: Option<String>| {
                 let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
                 spawn(
                     stream,
-                    (as_it_is, Snapshot::is_same),
+                    (convert::identity, Snapshot::is_same),
                     scope,
                     Arc::clone(&table),
                     sync.clone(),
@@ -266,10 +265,9 @@ impl Caches {
             let follow = |scope: Option<String>| {
                 let (table, sync, tell) = (Arc::clone(&table), sync.clone(), self.tell(kind));
                 let config = watcher::Config::default();
-                if *kind == Kind::ConfigMap.resource() || *kind == Kind::Secret.resource() {
+                if kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource() {
                     let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
-                    let stream = watcher(api, config).map(|event| event.map(without_data));
-                    return spawn(stream, (trim, differ), scope, table, sync, tell);
+                    return spawn(watcher(api, config), (without_data, differ), scope, table, sync, tell);
                 }
                 let objects = watcher(self.api(kind, scope.as_deref()), config);
                 match *kind == pods() {
@@ -308,10 +306,9 @@ impl routing::Lookup for Caches {
         self.object(kind, namespace, name)
     }
 
-    fn learn(&self, kind: &ApiResource, mut written: DynamicObject) {
-        trim(&mut written);
+    fn learn(&self, kind: &ApiResource, written: DynamicObject) {
         if let Some(table) = self.objects(kind) {
-            table.put_answer(written);
+            table.put_answer(trim(written));
         }
     }
 }
@@ -323,11 +320,11 @@ pub struct InNamespace<'a> {
 
 impl workload::Cache for InNamespace<'_> {
     fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
-        self.caches.object(&kind.resource(), &self.namespace, name)
+        self.caches.object(kind.resource(), &self.namespace, name)
     }
 
     fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
-        self.caches.all(&kind.resource(), &self.namespace)
+        self.caches.all(kind.resource(), &self.namespace)
     }
 }
 
@@ -369,14 +366,15 @@ fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, cana
     }
 }
 
-/// What is not kept of an object, and when two of its versions are the same.
-type Reading<K> = (fn(&mut K), fn(&K, &K) -> bool);
+/// What is kept of an object that a watch told of, and when two of its versions
+/// are the same.
+type Reading<T, K> = (fn(T) -> K, fn(&K, &K) -> bool);
 
 /// Keeps a table as a watch says, and tells of every change that `is_same` does
-/// not find to be none.
-fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
-    events: impl Stream<Item = watcher::Result<Event<K>>> + Send + 'static,
-    (trim, is_same): Reading<K>,
+/// not find to be none. What a write's answer has told already is not read.
+fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker::Sync + 'static>(
+    events: impl Stream<Item = watcher::Result<Event<T>>> + Send + 'static,
+    (read, is_same): Reading<T, K>,
     scope: Option<String>,
     table: Arc<Table<K>>,
     sync: Sync,
@@ -393,64 +391,41 @@ fn spawn<K: Resource + Debug + Send + core::marker::Sync + 'static>(
                     sync.vitals.watch_restarts.add([]);
                 }
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(mut object)) => {
-                    trim(&mut object);
-                    listed.push(object);
-                }
+                Ok(Event::InitApply(object)) => listed.push(read(object)),
                 Ok(Event::InitDone) => {
                     table.replace(scope.as_deref(), std::mem::take(&mut listed)).into_iter().for_each(&tell);
                     if std::mem::take(&mut first) {
                         sync.listed();
                     }
                 }
-                Ok(Event::Apply(mut object)) => {
-                    trim(&mut object);
-                    table.put(object, is_same).into_iter().for_each(&tell);
+                Ok(Event::Apply(object)) => {
+                    if table.lacks(object.meta()) {
+                        table.put(read(object), is_same).into_iter().for_each(&tell);
+                    }
                 }
-                Ok(Event::Delete(object)) => tell(table.remove(&object)),
+                Ok(Event::Delete(object)) => tell(table.remove(object.meta())),
             }
         }
     }))
 }
 
-fn as_it_is(_: &mut Snapshot) {}
-
 /// Who wrote which field, and when, is half of an object's size.
-fn trim(object: &mut DynamicObject) {
-    trim_meta(&mut object.metadata);
-}
-
-fn trim_meta(meta: &mut ObjectMeta) {
-    meta.managed_fields = None;
-    if let Some(annotations) = &mut meta.annotations {
+fn trim(mut object: DynamicObject) -> DynamicObject {
+    object.metadata.managed_fields = None;
+    if let Some(annotations) = &mut object.metadata.annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
-}
-
-fn trim_canary(canary: &mut DeserializeGuard<Canary>) {
-    if let Ok(canary) = &mut canary.0 {
-        canary.metadata.managed_fields = None;
-    }
+    object
 }
 
 /// Of a pod only its labels and its address are asked for.
-fn trim_pod(pod: &mut DynamicObject) {
-    trim(pod);
+fn trim_pod(pod: DynamicObject) -> DynamicObject {
+    let mut pod = trim(pod);
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = serde_json::json!({ "status": { "podIP": address } });
+    pod
 }
 
-fn without_data(event: Event<PartialObjectMeta<DynamicObject>>) -> Event<DynamicObject> {
-    let object = |partial: PartialObjectMeta<DynamicObject>| DynamicObject {
-        types: partial.types,
-        metadata: partial.metadata,
-        data: serde_json::Value::Null,
-    };
-    match event {
-        Event::Init => Event::Init,
-        Event::InitDone => Event::InitDone,
-        Event::InitApply(partial) => Event::InitApply(object(partial)),
-        Event::Apply(partial) => Event::Apply(object(partial)),
-        Event::Delete(partial) => Event::Delete(object(partial)),
-    }
+fn without_data(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
+    trim(DynamicObject { types: partial.types, metadata: partial.metadata, data: serde_json::Value::Null })
 }

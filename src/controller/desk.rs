@@ -1,6 +1,8 @@
 //! What is remembered of one Canary while the controller runs, and nowhere
 //! else: whatever is lost with it is simply asked for again.
 
+use std::sync::OnceLock;
+
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
@@ -23,7 +25,7 @@ pub struct Desk {
     pub configs: tokio::sync::Mutex<Configs>,
     pub inbox: Mutex<Inbox>,
     /// How the pods were told apart when the target was last seen.
-    pub arms: Mutex<Option<Arms>>,
+    pub arms: Mutex<Option<(Followed, Arms)>>,
     pub route: Mutex<Option<Route>>,
     pub followed: Mutex<Option<Followed>>,
     pub meaning: Mutex<Option<(MeaningFrom, Meaning)>>,
@@ -56,17 +58,16 @@ pub struct RouteFrom {
 pub struct Followed {
     generation: Option<i64>,
     router: String,
-    target: Option<String>,
+    target: (Option<String>, String),
 }
 
 impl Followed {
     pub fn of(understood: &Understood, target: &Snapshot) -> Self {
-        let meta = &target.metadata;
+        let (uid, version) = target.state();
         Self {
             generation: understood.canary.metadata.generation,
             router: understood.router.name(),
-            // Services have no generation.
-            target: meta.generation.map(|at| at.to_string()).or_else(|| meta.resource_version.clone()),
+            target: (uid.map(str::to_owned), version),
         }
     }
 }
@@ -77,8 +78,16 @@ const UNSURE: usize = 8;
 /// The API keeps whole seconds; between two looks a second is a long time, and
 /// what was counted in it would be counted twice.
 struct Written {
-    told: CanaryStatus,
     exact: CanaryStatus,
+    /// As the API keeps it: seldom asked for before the API has said it.
+    told: OnceLock<Option<CanaryStatus>>,
+}
+
+impl Written {
+    fn is_told_as(&self, told: &CanaryStatus) -> bool {
+        let kept = || serde_json::to_value(&self.exact).and_then(serde_json::from_value).ok();
+        self.told.get_or_init(kept).as_ref() == Some(told)
+    }
 }
 
 impl Desk {
@@ -87,26 +96,24 @@ impl Desk {
     }
 
     /// The status as it was decided, if what the API tells is what was written.
-    pub fn exact_status(&self, told: &CanaryStatus) -> CanaryStatus {
+    pub fn exact_status(&self, told: CanaryStatus) -> CanaryStatus {
         let written = self.written.lock();
-        let exact = written.iter().find(|written| written.told == *told);
-        exact.map_or(told, |written| &written.exact).clone()
+        let exact = written.iter().find(|written| written.is_told_as(&told));
+        exact.map(|written| written.exact.clone()).unwrap_or(told)
     }
 
     pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
-        *self.written.lock() = vec![Written { told, exact }];
+        *self.written.lock() = vec![Written { exact, told: Some(told).into() }];
     }
 
     /// Is being written. Whether it was may never be said, but told it will be
     /// as the API keeps it.
     pub fn writes_status(&self, exact: &CanaryStatus) {
-        let told = serde_json::to_value(exact).and_then(serde_json::from_value);
-        let Ok(told) = told else { return };
         let mut written = self.written.lock();
         if written.len() > UNSURE {
             written.remove(1);
         }
-        written.push(Written { told, exact: exact.clone() });
+        written.push(Written { exact: exact.clone(), told: OnceLock::new() });
     }
 }
 
@@ -186,11 +193,11 @@ mod tests {
         for millisecond in 1..20 {
             desk.writes_status(&changed(2_000 + 1_000 * millisecond + millisecond));
         }
-        assert_eq!(desk.exact_status(&changed(1_000)), changed(1_200), "none was done");
-        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_019), "the last one was");
-        assert_eq!(desk.exact_status(&changed(3_000)), changed(3_000), "what is too long ago is forgotten");
+        assert_eq!(desk.exact_status(changed(1_000)), changed(1_200), "none was done");
+        assert_eq!(desk.exact_status(changed(21_000)), changed(21_019), "the last one was");
+        assert_eq!(desk.exact_status(changed(3_000)), changed(3_000), "what is too long ago is forgotten");
         desk.wrote_status(changed(30_500), changed(30_000));
-        assert_eq!(desk.exact_status(&changed(30_000)), changed(30_500));
-        assert_eq!(desk.exact_status(&changed(21_000)), changed(21_000));
+        assert_eq!(desk.exact_status(changed(30_000)), changed(30_500));
+        assert_eq!(desk.exact_status(changed(21_000)), changed(21_000));
     }
 }

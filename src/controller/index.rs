@@ -84,14 +84,14 @@ mod tests {
         let [web, api] =
             ["web", "api"].map(|name| CanaryName { namespace: "shop".into(), name: name.into() });
         let concern = |kind: Kind, name: Option<&str>| Concern {
-            kind: kind.resource(),
+            kind: kind.resource().clone(),
             namespace: "shop".into(),
             name: name.map(str::to_owned),
         };
         index.add(&web, vec![concern(Kind::Deployment, Some("web"))], false);
         index.add(&web, vec![concern(Kind::PodDisruptionBudget, None)], false);
         index.add(&api, vec![concern(Kind::Deployment, Some("api"))], true);
-        let concerned = |kind: Kind, name| index.concerned(&kind.resource(), "shop", name);
+        let concerned = |kind: Kind, name| index.concerned(kind.resource(), "shop", name);
         assert_eq!(concerned(Kind::Deployment, "web"), std::slice::from_ref(&web));
         assert_eq!(concerned(Kind::PodDisruptionBudget, "any"), std::slice::from_ref(&web));
         index.add(&web, vec![concern(Kind::DaemonSet, Some("web"))], true);

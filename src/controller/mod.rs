@@ -40,6 +40,7 @@ mod round;
 mod shards;
 mod table;
 mod tell;
+mod told;
 mod turns;
 mod understand;
 mod unreadable;

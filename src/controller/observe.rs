@@ -78,15 +78,16 @@ pub async fn observe(
     let deleting = canary.metadata.deletion_timestamp.is_some();
     let mut upkeep = Vec::new();
     if let (Some(target), Some(_), false) = (&target, &primary, deleting) {
-        let canary_service = format!("{}-canary", workload.target_name());
-        let canary_service = caches.workload(Kind::Service, &name.namespace, &canary_service);
+        let canary_service = match workload.kind() {
+            Kind::Service => {
+                let canary_service = format!("{}-canary", workload.target_name());
+                caches.workload(Kind::Service, &name.namespace, &canary_service)
+            }
+            _ => None,
+        };
         upkeep = workload.upkeep(target, canary_service.as_deref(), &in_namespace)?;
     }
-    let arms = match &target {
-        Some(target) => Some(arms(understood, target)?),
-        None => desk.arms.lock().clone(),
-    };
-    desk.arms.lock().clone_from(&arms);
+    let arms = see_arms(understood, target.as_deref(), desk)?;
     let (split, route_pending) = match &arms {
         Some(arms) => see_route(shared, understood, arms, desk),
         None => (None, router.pending(canary, caches)),
@@ -131,7 +132,7 @@ async fn follow(
     let Understood { canary, workload, router, asks, .. } = understood;
     let mut concerns = templates(canary);
     concerns.extend(workload.references(target).into_iter().map(|reference| Concern {
-        kind: reference.kind.resource(),
+        kind: reference.kind.resource().clone(),
         namespace: name.namespace.clone(),
         name: reference.name,
     }));
@@ -143,7 +144,7 @@ async fn follow(
     let mut kinds: Vec<_> = concerns.iter().map(|concern| concern.kind.clone()).collect();
     // A copy of an autoscaler that the Canary no longer names must be found.
     if workload.kind() == Kind::Deployment {
-        kinds.push(Kind::HorizontalPodAutoscaler.resource());
+        kinds.push(Kind::HorizontalPodAutoscaler.resource().clone());
     }
     if asks.values().any(|ask| ask.reads_pods()) {
         kinds.push(pods());
@@ -159,7 +160,7 @@ async fn follow(
 /// The split in force, or whom it waits for. Worked out anew only when
 /// something that it follows from has changed: most of what wakes a Canary is
 /// news of pods.
-fn see_route(
+pub fn see_route(
     shared: &Shared,
     understood: &Understood,
     arms: &Arms,
@@ -200,7 +201,7 @@ async fn see_target(
     let recorded = status.revisions.as_ref().and_then(|of| of.seen.as_deref().or(of.primary.as_deref()));
     let version = |config: &ConfigRef| {
         let kind = [Kind::ConfigMap, Kind::Secret].into_iter().find(|kind| kind.name() == config.kind)?;
-        shared.caches.object(&kind.resource(), namespace, &config.name)?.resource_version()
+        shared.caches.object(kind.resource(), namespace, &config.name)?.resource_version()
     };
     let mut configs = desk.configs.lock().await;
     // Read once; if it has moved on by then, the cache is behind and another
@@ -214,6 +215,22 @@ async fn see_target(
         }
     }
     Err(Error::ConfigsMove)
+}
+
+/// As the target says, or said when it was last seen.
+fn see_arms(
+    understood: &Understood,
+    target: Option<&Snapshot>,
+    desk: &Desk,
+) -> Result<Option<Arms>, workload::Refusal> {
+    let mut known = desk.arms.lock();
+    if let Some(target) = target {
+        let from = Followed::of(understood, target);
+        if known.as_ref().is_none_or(|(known, _)| *known != from) {
+            *known = Some((from, arms(understood, target)?));
+        }
+    }
+    Ok(known.as_ref().map(|(_, arms)| arms.clone()))
 }
 
 fn arms(understood: &Understood, target: &Snapshot) -> Result<Arms, workload::Refusal> {

@@ -58,7 +58,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         }
     };
     let desk = shared.desk(name, canary.metadata.uid.clone());
-    let status = desk.exact_status(&canary.status.clone().unwrap_or_default());
+    let status = desk.exact_status(canary.status.clone().unwrap_or_default());
     let understood = match understand(shared, &desk, canary).await {
         Ok(understood) => Arc::new(understood),
         Err(understand::Error::Refused(refused)) => {
@@ -114,7 +114,7 @@ async fn carry_on(
             }
             return give_up(shared, desk, canary, status, done, error.into()).await;
         }
-        let goes_on = rounds > 0 && act::is_done(shared, understood, &seen, &decision);
+        let goes_on = rounds > 0 && act::is_done(shared, desk, understood, &seen, &decision);
         rounds -= usize::from(goes_on);
         if let Some(done) = done.take() {
             decision.follow(done);

@@ -1,16 +1,13 @@
 //! Recording: the status, once, last, and only if it changed; then
 //! the news.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use jiff::SignedDuration;
-use kube::{
-    Api, ResourceExt as _,
-    api::PostParams,
-    core::{DeserializeGuard, ObjectMeta},
-};
+use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ObjectMeta};
+use serde::Serialize;
 
-use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell};
+use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell, told::Told};
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
@@ -89,23 +86,27 @@ async fn write_status(
     canary: &Canary,
     status: &CanaryStatus,
 ) -> Result<(), Error> {
-    let mut object = Canary::new(&canary.name_any(), canary.spec.clone());
-    object.metadata = ObjectMeta {
-        name: canary.metadata.name.clone(),
-        namespace: canary.metadata.namespace.clone(),
-        uid: canary.metadata.uid.clone(),
-        resource_version: canary.metadata.resource_version.clone(),
-        ..ObjectMeta::default()
+    let object = Written {
+        api_version: Canary::api_version(&()),
+        kind: Canary::kind(&()),
+        metadata: ObjectMeta {
+            name: canary.metadata.name.clone(),
+            uid: canary.metadata.uid.clone(),
+            resource_version: canary.metadata.resource_version.clone(),
+            ..ObjectMeta::default()
+        },
+        status,
     };
-    object.status = Some(status.clone());
-    let api: Api<Canary> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
+    let api: Api<Told> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     desk.writes_status(status);
-    match api.replace_status(&canary.name_any(), &params, &object).await {
-        Ok(mut written) => {
-            written.metadata.managed_fields = None;
-            desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
-            shared.caches.canaries.put_answer(DeserializeGuard(Ok(written)));
+    match api.replace_subresource("status", &canary.name_any(), &params, &object).await {
+        Ok(written) => {
+            let written = written.read();
+            if let Ok(written) = &written.0 {
+                desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
+            }
+            shared.caches.canaries.put_answer(written);
             shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }
@@ -113,4 +114,14 @@ async fn write_status(
         Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
         Err(error) => Err(Error::Status(Box::new(error))),
     }
+}
+
+/// The rest of a Canary the API server leaves as it is.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    api_version: Cow<'static, str>,
+    kind: Cow<'static, str>,
+    metadata: ObjectMeta,
+    status: &'a CanaryStatus,
 }

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kube::Resource;
+use kube::{Resource, core::ObjectMeta};
 use parking_lot::RwLock;
 
 /// Clones of what it hands out share the object.
@@ -37,15 +37,24 @@ impl<K: Resource> Table<K> {
         self.rows.read().values().flat_map(BTreeMap::values).cloned().collect()
     }
 
+    /// Is an object of which this is the metadata not here yet, or only an older
+    /// version of it?
+    pub fn lacks(&self, meta: &ObjectMeta) -> bool {
+        let rows = self.rows.read();
+        let held = rows.get(meta.namespace.as_deref().unwrap_or_default());
+        let held = held.and_then(|rows| rows.get(meta.name.as_deref().unwrap_or_default()));
+        held.is_none_or(|held| is_newer(meta, held.meta()))
+    }
+
     /// Takes in an object; none if what is here is as new already, or is the
     /// same but for its version. A watch may well tell of a version that a
     /// write's answer has overtaken.
     pub fn put(&self, object: K, is_same: fn(&K, &K) -> bool) -> Option<Key> {
-        let key = key(&object);
+        let key = key(object.meta());
         let mut rows = self.rows.write();
         let rows = rows.entry(key.0.clone()).or_default();
         let held = rows.get(&key.1);
-        if held.is_some_and(|held| !is_newer(&object, held)) {
+        if held.is_some_and(|held| !is_newer(object.meta(), held.meta())) {
             return None;
         }
         let same = held.is_some_and(|held| is_same(held, &object));
@@ -56,12 +65,12 @@ impl<K: Resource> Table<K> {
     /// Takes in the answer to a request, unless the object is gone or another
     /// by now, or what is here is as new already.
     pub fn put_answer(&self, object: K) -> bool {
-        let (namespace, name) = key(&object);
+        let (namespace, name) = key(object.meta());
         let mut rows = self.rows.write();
         let held = rows.get_mut(&namespace).and_then(|rows| rows.get_mut(&name));
         if let Some(held) = held
             && held.meta().uid == object.meta().uid
-            && is_newer(&object, &**held)
+            && is_newer(object.meta(), held.meta())
         {
             *held = Arc::new(object);
             return true;
@@ -69,8 +78,8 @@ impl<K: Resource> Table<K> {
         false
     }
 
-    pub fn remove(&self, object: &K) -> Key {
-        let key = key(object);
+    pub fn remove(&self, meta: &ObjectMeta) -> Key {
+        let key = key(meta);
         let mut rows = self.rows.write();
         if let Some(named) = rows.get_mut(&key.0) {
             named.remove(&key.1);
@@ -84,7 +93,7 @@ impl<K: Resource> Table<K> {
     /// Takes in a complete list of a namespace, or of all of them; says which
     /// are new, changed or gone.
     pub fn replace(&self, scope: Option<&str>, listed: Vec<K>) -> Vec<Key> {
-        let known: HashSet<Key> = listed.iter().map(key).collect();
+        let known: HashSet<Key> = listed.iter().map(|object| key(object.meta())).collect();
         let mut changed: Vec<Key> =
             listed.into_iter().filter_map(|object| self.put(object, differ)).collect();
         let mut rows = self.rows.write();
@@ -110,27 +119,24 @@ pub fn differ<K>(_: &K, _: &K) -> bool {
     false
 }
 
-fn key<K: Resource>(object: &K) -> Key {
-    let meta = object.meta();
+fn key(meta: &ObjectMeta) -> Key {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
 /// Versions that are no numbers cannot be compared: then the latest word counts.
-fn is_newer<K: Resource>(object: &K, held: &K) -> bool {
-    let version = |object: &K| object.meta().resource_version.as_ref()?.parse::<u64>().ok();
-    let same = object.meta().uid == held.meta().uid;
-    match (version(object), version(held)) {
-        (Some(version), Some(held)) if same => version > held,
-        _ => object.meta().resource_version != held.meta().resource_version || !same,
+fn is_newer(told: &ObjectMeta, held: &ObjectMeta) -> bool {
+    let version = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u64>().ok();
+    let same = told.uid == held.uid;
+    match (version(told), version(held)) {
+        (Some(told), Some(held)) if same => told > held,
+        _ => told.resource_version != held.resource_version || !same,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::ConfigMap;
-    use kube::core::ObjectMeta;
-
     use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
 
     fn config(name: &str, version: u64) -> ConfigMap {
         let metadata = ObjectMeta {
@@ -183,7 +189,7 @@ mod tests {
     fn the_answer_to_a_write_brings_nothing_back() {
         let table = Table::default();
         table.put(config("a", 1), differ);
-        table.remove(&config("a", 1));
+        table.remove(&config("a", 1).metadata);
         table.put_answer(config("a", 2));
         assert!(table.get("shop", "a").is_none());
     }

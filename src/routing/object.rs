@@ -10,7 +10,7 @@
 //!   object back into what it was, and the Canary that adopted it; with it the
 //!   [entries](super::entries) of a list that ours stand in for.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -102,13 +102,13 @@ impl Wanted {
             Standing::Adopted(original) => Some(original),
             Standing::Foreign | Standing::Taken(_) => return false,
         };
-        let metadata = self.metadata(original.is_none());
+        let ours = original.is_none();
         let originals = originals(original.as_ref());
-        live.annotations().get(APPLIED) == Some(&self.shape(original.as_ref()))
-            && metadata.labels.iter().all(|(key, value)| live.labels().get(key) == Some(value))
-            && metadata.annotations.iter().all(|(key, value)| live.annotations().get(key) == Some(value))
-            && covers(&live.data, &self.body(original.is_none()))
+        self.labels(ours).all(|(key, value)| live.labels().get(key) == Some(value))
+            && self.annotations(ours).all(|(key, value)| live.annotations().get(key) == Some(value))
+            && covers(&live.data, &self.body(ours))
             && self.entries.as_ref().is_none_or(|entries| entries.stand(&live.data, originals))
+            && live.annotations().get(APPLIED) == Some(&self.shape(original.as_ref()))
     }
 
     /// Makes it so, with no request if it is so.
@@ -231,7 +231,7 @@ impl Wanted {
         if let Some(uid) = live.and_then(ResourceExt::uid) {
             metadata["uid"] = json!(uid);
         }
-        let mut body = self.body(original.is_none());
+        let mut body = self.body(original.is_none()).into_owned();
         if let Some(entries) = &self.entries {
             let data = live.map(|live| &live.data).unwrap_or(&Value::Null);
             entries.list.put(&mut body, entries.compose(data, originals(original)));
@@ -242,16 +242,28 @@ impl Wanted {
         merged(json!({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}), &body)
     }
 
-    fn body(&self, ours: bool) -> Value {
-        if ours { merged(self.body_if_ours.clone(), &self.body) } else { self.body.clone() }
+    fn body(&self, ours: bool) -> Cow<'_, Value> {
+        match ours && self.body_if_ours != json!({}) {
+            true => Cow::Owned(merged(self.body_if_ours.clone(), &self.body)),
+            false => Cow::Borrowed(&self.body),
+        }
     }
 
     /// For an object that is ours, or for one that is adopted.
     fn metadata(&self, ours: bool) -> Metadata {
-        let mut metadata = if ours { self.if_ours.clone() } else { Metadata::default() };
-        metadata.labels.extend(self.metadata.labels.clone());
-        metadata.annotations.extend(self.metadata.annotations.clone());
-        metadata
+        let owned = |(key, value): (&String, &String)| (key.clone(), value.clone());
+        Metadata {
+            labels: self.labels(ours).map(owned).collect(),
+            annotations: self.annotations(ours).map(owned).collect(),
+        }
+    }
+
+    fn labels(&self, ours: bool) -> impl Iterator<Item = (&String, &String)> {
+        both(&self.metadata.labels, ours.then_some(&self.if_ours.labels))
+    }
+
+    fn annotations(&self, ours: bool) -> impl Iterator<Item = (&String, &String)> {
+        both(&self.metadata.annotations, ours.then_some(&self.if_ours.annotations))
     }
 
     /// Tells one set of fields from another, whatever their values.
@@ -259,12 +271,27 @@ impl Wanted {
         let ours = original.is_none();
         let mut body = self.body(ours);
         if let Some(entries) = &self.entries {
-            entries.list.put(&mut body, json!(entries.made(originals(original))));
+            entries.list.put(body.to_mut(), json!(entries.made(originals(original))));
         }
-        let fields = json!([fields_of(&json!(self.metadata(ours))), fields_of(&body)]);
-        let digest = Sha256::digest(fields.to_string());
+        let mut fields = String::new();
+        for (key, _) in self.labels(ours) {
+            let _ = write!(fields, "label {key:?} ");
+        }
+        for (key, _) in self.annotations(ours) {
+            let _ = write!(fields, "annotation {key:?} ");
+        }
+        write_fields(&body, &mut fields);
+        let digest = Sha256::digest(fields);
         digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// The pairs of the first map, and those of the other that the first has not.
+fn both<'a>(
+    first: &'a BTreeMap<String, String>,
+    other: Option<&'a BTreeMap<String, String>>,
+) -> impl Iterator<Item = (&'a String, &'a String)> {
+    other.into_iter().flatten().filter(|(key, _)| !first.contains_key(*key)).chain(first)
 }
 
 /// Whose an object is.
@@ -479,14 +506,28 @@ const PORTS: &str = "ports";
 /// A map that is applied as a whole.
 const SELECTOR: &str = "selector";
 
-fn fields_of(value: &Value) -> Value {
+/// The keys of maps and the places of lists; of the ports of a Service, which
+/// are told apart by what they say, all of it.
+fn write_fields(value: &Value, to: &mut String) {
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| (key.clone(), if key == PORTS { value.clone() } else { fields_of(value) }))
-            .collect(),
-        Value::Array(items) => items.iter().map(fields_of).collect(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Value::Null,
+        Value::Object(fields) => {
+            to.push('{');
+            for (key, value) in fields {
+                // A String takes everything.
+                let _ = write!(to, "{key:?}:");
+                match key == PORTS {
+                    true => drop(write!(to, "{value}")),
+                    false => write_fields(value, to),
+                }
+            }
+            to.push('}');
+        }
+        Value::Array(items) => {
+            to.push('[');
+            items.iter().for_each(|item| write_fields(item, to));
+            to.push(']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => to.push('.'),
     }
 }
 

@@ -118,7 +118,7 @@ impl Workload {
             self.pause_keda(client, scaler, replicas == 0).await?;
         }
         let targets: Api<Snapshot> =
-            Api::namespaced_with(client.clone(), &self.namespace, &self.kind().resource());
+            Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource());
         let scaled = targets.patch(&self.target, &merging(), &Patch::Merge(&patch)).await;
         scaled.map(Some).map_err(Error::api(attempt))
     }
@@ -428,7 +428,7 @@ pub(super) async fn get(
 }
 
 fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, &kind.resource())
+    Api::namespaced_with(client.clone(), namespace, kind.resource())
 }
 
 /// The merge patch that turns one map into the other.

@@ -8,10 +8,7 @@
 use std::collections::BTreeMap;
 
 use futures::future::try_join_all;
-use kube::{
-    Client,
-    core::{DynamicObject, TypeMeta},
-};
+use kube::{Client, core::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{Error, Kind, Snapshot, Workload, act};
@@ -205,9 +202,8 @@ impl Workload {
             let (kind, held, name) = (Kind::of(&config)?, held?, names.get(&config)?);
             let mut data = held.contents.clone();
             data["immutable"] = json!(true);
-            let resource = kind.resource();
             let mut object = DynamicObject {
-                types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+                types: Some(kind.types()),
                 metadata: self.meta(name, &held.labels, &held.annotations),
                 data,
             };

@@ -37,19 +37,19 @@ mod shape;
 mod snapshot;
 mod upkeep;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Resource as _, ResourceExt as _,
-    core::{ApiResource, GroupVersionKind, ObjectMeta},
+    core::{ApiResource, GroupVersionKind, ObjectMeta, TypeMeta},
 };
 
 pub use act::{Error, Known};
 pub use configs::{Configs, Unread};
 pub use labels::Selectors;
 pub use shape::Port;
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, without_bookkeeping};
 pub use upkeep::{Cache, Upkeep};
 
 use crate::{
@@ -131,7 +131,12 @@ impl Kind {
     }
 
     /// How the API server is asked for it.
-    pub fn resource(self) -> ApiResource {
+    pub fn resource(self) -> &'static ApiResource {
+        static RESOURCES: LazyLock<[ApiResource; 8]> = LazyLock::new(|| Kind::ALL.map(Kind::described));
+        &RESOURCES[self as usize]
+    }
+
+    fn described(self) -> ApiResource {
         let (group, version) = match self {
             Self::Deployment | Self::DaemonSet => ("apps", "v1"),
             Self::Service | Self::ConfigMap | Self::Secret => ("", "v1"),
@@ -140,6 +145,12 @@ impl Kind {
             Self::PodDisruptionBudget => ("policy", "v1"),
         };
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, self.name()))
+    }
+
+    /// How an object of it is labelled.
+    fn types(self) -> TypeMeta {
+        let ApiResource { api_version, kind, .. } = self.resource().clone();
+        TypeMeta { api_version, kind }
     }
 
     fn of(config: &ConfigRef) -> Option<Self> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kube::core::{DynamicObject, TypeMeta};
+use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::{Kind, PINNED, Workload};
@@ -23,7 +23,6 @@ impl Workload {
         pin: Option<u32>,
     ) -> DynamicObject {
         let kind = Kind::from(scaler.kind);
-        let resource = kind.resource();
         let mut spec = source.data["spec"].clone();
         spec["scaleTargetRef"]["name"] = self.primary_name().into();
         let (least, most) = match scaler.kind {
@@ -52,11 +51,7 @@ impl Workload {
             let least_now = spec[least].as_u64().unwrap_or_default();
             spec[least] = least_now.max(u64::from(pin).min(most)).into();
         }
-        DynamicObject {
-            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
-            metadata,
-            data: json!({ "spec": spec }),
-        }
+        DynamicObject { types: Some(kind.types()), metadata, data: json!({ "spec": spec }) }
     }
 
     /// Queries of a ScaledObject that ask about the target shall ask about the

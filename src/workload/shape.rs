@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use kube::core::{DynamicObject, ObjectMeta, TypeMeta};
+use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value, json};
 
 use super::{Kind, REVISION, Refusal, Snapshot, Workload, configs};
@@ -24,10 +24,6 @@ pub struct Port {
 
 pub(super) fn replicas(spec: &Value) -> Option<u32> {
     spec["replicas"].as_u64().and_then(|replicas| u32::try_from(replicas).ok())
-}
-
-pub(super) fn runs_nowhere(spec: &Value) -> bool {
-    !spec["template"]["spec"]["nodeSelector"][NOWHERE].is_null()
 }
 
 /// The revision that a copy's pods carry.
@@ -127,8 +123,7 @@ impl Workload {
     /// size unless the spec says more, and what others wrote to its metadata;
     /// or makes a new one of it.
     fn respec(&self, present: Option<&DynamicObject>, meta: ObjectMeta, mut spec: Value) -> DynamicObject {
-        let resource = self.kind().resource();
-        let types = Some(TypeMeta { api_version: resource.api_version, kind: resource.kind });
+        let types = Some(self.kind().types());
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("paused");
         }
@@ -173,11 +168,10 @@ impl Workload {
 
     /// What the primary is, to give it back later.
     pub(super) fn record_of(&self, primary: &DynamicObject) -> DynamicObject {
-        let resource = Kind::ConfigMap.resource();
         let revision = copied_revision(primary).unwrap_or_default();
         let empty = BTreeMap::new();
         DynamicObject {
-            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+            types: Some(Kind::ConfigMap.types()),
             metadata: self.meta(&self.record_name(), &empty, &empty),
             data: json!({ "data": { "revision": revision, "spec": primary.data["spec"].to_string() } }),
         }
@@ -217,14 +211,13 @@ impl Workload {
 
     /// The Service that leads to the canary of a target that is a Service.
     pub(super) fn canary_service(&self, target: &Snapshot) -> DynamicObject {
-        let resource = Kind::Service.resource();
         let empty = BTreeMap::new();
         let labels = target.metadata.labels.as_ref().unwrap_or(&empty);
         let annotations = target.metadata.annotations.as_ref().unwrap_or(&empty);
         let mut metadata = self.meta(&self.canary_service_name(), labels, annotations);
         self.mark_copy(&mut metadata, Kind::Service, &self.target);
         DynamicObject {
-            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+            types: Some(Kind::Service.types()),
             metadata,
             data: json!({ "spec": service_spec(&target.spec()) }),
         }

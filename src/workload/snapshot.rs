@@ -1,14 +1,14 @@
 //! A workload as a cache keeps it.
 
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{
     Resource,
-    core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta, TypeMeta},
+    core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta},
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{Kind, shape};
 
@@ -29,7 +29,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// As the API server gave it.
     pub fn spec(&self) -> Value {
-        serde_json::from_str(&self.spec.text).unwrap_or_default()
+        serde_json::from_str(self.spec.text.get()).unwrap_or_default()
     }
 
     /// The same for everybody who looks at it: much of what a workload's
@@ -43,14 +43,13 @@ impl Snapshot {
             && a.labels == b.labels
             && a.annotations == b.annotations
             && a.owner_references == b.owner_references
-            && self.spec.text == other.spec.text
+            && self.spec.text.get() == other.spec.text.get()
     }
 
     /// All of it that is kept.
     pub(super) fn object(&self, kind: Kind) -> DynamicObject {
-        let resource = kind.resource();
         DynamicObject {
-            types: Some(TypeMeta { api_version: resource.api_version, kind: resource.kind }),
+            types: Some(kind.types()),
             metadata: self.metadata.clone(),
             data: json!({ "spec": self.spec() }),
         }
@@ -75,7 +74,7 @@ impl Snapshot {
     }
 
     /// Tells one spec of one object from any other.
-    pub(super) fn state(&self) -> (Option<&str>, String) {
+    pub fn state(&self) -> (Option<&str>, String) {
         let meta = &self.metadata;
         let version = match meta.generation {
             Some(generation) => generation.to_string(),
@@ -85,32 +84,66 @@ impl Snapshot {
     }
 }
 
-/// The spec's text, and what is asked for so often that it is not parsed anew.
-#[derive(Clone, Debug, Default)]
+/// The spec's text, and what is asked for so often that it is not read anew.
+#[derive(Clone, Debug)]
 struct Spec {
-    text: Arc<str>,
+    text: Box<RawValue>,
     replicas: Option<u32>,
     runs_nowhere: bool,
-    revision: Option<Box<str>>,
+    revision: Option<String>,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self { text: RawValue::NULL.to_owned(), replicas: None, runs_nowhere: false, revision: None }
+    }
 }
 
 impl<'de> Deserialize<'de> for Spec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spec = Value::deserialize(deserializer)?;
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        // Of any other shape it has none of these.
+        let Glance { replicas, template } = serde_json::from_str(text.get()).unwrap_or_default();
         Ok(Self {
-            replicas: shape::replicas(&spec),
-            runs_nowhere: shape::runs_nowhere(&spec),
-            revision: shape::template_revision(&spec).map(Into::into),
-            text: spec.to_string().into(),
+            replicas,
+            runs_nowhere: template.spec.node_selector.is_some_and(|nodes| nodes.contains_key(shape::NOWHERE)),
+            revision: template.metadata.annotations.and_then(|mut all| all.remove(super::REVISION)),
+            text,
         })
     }
 }
 
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let spec: Value = serde_json::from_str(&self.text).unwrap_or_default();
-        spec.serialize(serializer)
+        self.text.serialize(serializer)
     }
+}
+
+/// What is read of a spec; the rest is passed over.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Glance {
+    replicas: Option<u32>,
+    template: Template,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Template {
+    metadata: TemplateMeta,
+    spec: TemplateSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TemplateMeta {
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TemplateSpec {
+    node_selector: Option<BTreeMap<String, String>>,
 }
 
 /// The counts of a status, by the names that each kind has for them.
@@ -130,7 +163,7 @@ pub(super) struct Counts {
 
 /// Who wrote which field, and when, is half of an object's size; it is skipped
 /// without being read.
-fn without_bookkeeping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+pub fn without_bookkeeping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let Meta {
         name,
         namespace,

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt, TypeMeta};
+use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt};
 use serde_json::{Value, json};
 
 use super::{COPY_OF, Kind, Refusal, Snapshot, Workload, labels, scaler};
@@ -106,8 +106,7 @@ impl Workload {
             let annotations = budget.metadata.annotations.as_ref().unwrap_or(&empty);
             let mut metadata = self.meta(&format!("{name}-primary"), labels, annotations);
             self.mark_copy(&mut metadata, Kind::PodDisruptionBudget, &name);
-            let resource = Kind::PodDisruptionBudget.resource();
-            let types = Some(TypeMeta { api_version: resource.api_version, kind: resource.kind });
+            let types = Some(Kind::PodDisruptionBudget.types());
             (Kind::PodDisruptionBudget, DynamicObject { types, metadata, data: json!({ "spec": spec }) })
         };
         let needed = |budget: &&Arc<DynamicObject>| {

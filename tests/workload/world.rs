@@ -64,7 +64,7 @@ impl World {
     }
 
     pub fn api(&self, kind: Kind) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &kind.resource())
+        Api::namespaced_with(self.client.clone(), &self.namespace, kind.resource())
     }
 
     /// As a person applies a manifest.
@@ -104,7 +104,7 @@ impl World {
 
     /// As a reflector gets it.
     pub async fn snapshot(&self, kind: Kind, name: &str) -> Snapshot {
-        let api = Api::<Snapshot>::namespaced_with(self.client.clone(), &self.namespace, &kind.resource());
+        let api = Api::<Snapshot>::namespaced_with(self.client.clone(), &self.namespace, kind.resource());
         api.get(name).await.unwrap_or_else(|error| panic!("get {name}: {error}"))
     }
 

@@ -1,0 +1,68 @@
+//! A Canary as the API server tells of it. Most of what is told of Canaries is
+//! what Serin has just written: so it is read no further than it takes to see
+//! that, and its books of who wrote which field not at all. And one that cannot
+//! be read must not keep others from being read.
+
+use std::borrow::Cow;
+
+use k8s_openapi::NamespaceResourceScope;
+use kube::{
+    Resource,
+    core::{DeserializeGuard, ObjectMeta, error_boundary::InvalidObject},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use crate::{api::Canary, workload::without_bookkeeping};
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Told {
+    #[serde(default, deserialize_with = "without_bookkeeping")]
+    metadata: ObjectMeta,
+    spec: Option<Box<RawValue>>,
+    status: Option<Box<RawValue>>,
+}
+
+impl Told {
+    pub fn read(self) -> DeserializeGuard<Canary> {
+        let Self { metadata, spec, status } = self;
+        let parts = read(spec.as_deref()).and_then(|spec| Ok((spec, read(status.as_deref())?)));
+        DeserializeGuard(match parts {
+            Ok((spec, status)) => Ok(Canary { metadata, spec, status }),
+            Err(error) => Err(InvalidObject { error: error.to_string(), metadata }),
+        })
+    }
+}
+
+fn read<T: DeserializeOwned>(text: Option<&RawValue>) -> serde_json::Result<T> {
+    serde_json::from_str(text.map_or("null", RawValue::get))
+}
+
+impl Resource for Told {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Canary::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Canary::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Canary::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Canary::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
