@@ -20,6 +20,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+/// As in the binary, and for the same reason.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const SEEDS: u64 = 200;
 
 #[test]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::analysis::measurement::{Arms, Readings};
-use crate::metrics::{Endpoint, Query, Window};
+use crate::metrics::{Endpoint, Window};
 
 use super::reading::{Counters, Slot};
 
@@ -26,7 +26,6 @@ const GONE: SignedDuration = SignedDuration::from_hours(1);
 const MARKS: usize = 512;
 
 pub struct Ledger {
-    about: Query,
     pods: HashMap<String, Known>,
     sums: Arms<Sums>,
     marks: VecDeque<Mark>,
@@ -56,13 +55,8 @@ struct Mark {
 }
 
 impl Ledger {
-    pub fn new(about: Query, now: Timestamp) -> Self {
-        Self { about, pods: HashMap::new(), sums: Arms::default(), marks: VecDeque::new(), used: now }
-    }
-
-    /// Another query counts other things.
-    pub fn is_about(&self, query: &Query) -> bool {
-        self.about == *query
+    pub fn new(now: Timestamp) -> Self {
+        Self { pods: HashMap::new(), sums: Arms::default(), marks: VecDeque::new(), used: now }
     }
 
     pub fn last_used(&self) -> Timestamp {
@@ -159,7 +153,7 @@ mod tests {
     }
 
     fn ledger() -> Ledger {
-        Ledger::new(Query::Scalar("hits".to_owned()), moment(0))
+        Ledger::new(moment(0))
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -32,7 +33,7 @@ use crate::analysis::measurement::{Arms, Counts, Histogram, Measurement};
 
 use super::{
     Abilities, Ask, Endpoint, Form, MetricSource, Part, Query, View, Window, ask::MetricOf,
-    in_flight::InFlight,
+    in_flight::InFlight, selector::BadSelector,
 };
 use ledger::{Growth, Ledger, Sums};
 use reading::{Counters, Reading, Slot, Wanted};
@@ -60,7 +61,15 @@ pub struct Scrape {
     fetch: Arc<dyn Fetch>,
     permits: Arc<Semaphore>,
     in_flight: InFlight<String, Result<Bytes, String>>,
-    ledgers: Mutex<BTreeMap<MetricOf, Ledger>>,
+    known: Mutex<BTreeMap<MetricOf, Known>>,
+}
+
+/// What is remembered of one metric of one Canary.
+struct Known {
+    query: Query,
+    /// What the query means.
+    wanted: Arc<Arms<Wanted>>,
+    ledger: Ledger,
 }
 
 /// What the pods of one arm said.
@@ -75,39 +84,49 @@ impl Scrape {
             fetch,
             permits: Arc::new(Semaphore::new(AT_A_TIME)),
             in_flight: InFlight::default(),
-            ledgers: Mutex::default(),
+            known: Mutex::default(),
         }
     }
 
     /// The Canary is gone.
     pub fn forget(&self, namespace: &str, canary: &str) {
-        self.ledgers.lock().retain(|of, _| of.namespace != namespace || of.canary != canary);
+        self.known.lock().retain(|of, _| of.namespace != namespace || of.canary != canary);
     }
 
     /// Reads the pods and enters what they said.
     async fn look(&self, ask: &Ask, view: &View<'_>) -> Result<Arms<Answers>, String> {
-        let wanted = Wanted::of(&ask.query).map_err(|error| error.to_string())?;
+        let now = view.window.until;
+        let wanted = self.wanted(ask, now).map_err(|error| error.to_string())?;
         let (canary, primary) = futures::join!(
             self.read_all(&view.pods.canary, &wanted.canary),
             self.read_all(&view.pods.primary, &wanted.primary)
         );
         let answers = Arms { canary, primary };
-        let now = view.window.until;
-        let mut ledgers = self.ledgers.lock();
-        ledgers.retain(|_, ledger| now.duration_since(ledger.last_used()) < FORGOTTEN_AFTER);
-        let new = || Ledger::new(ask.query.clone(), now);
-        let ledger = ledgers.entry(ask.of.clone()).or_insert_with(new);
-        if !ledger.is_about(&ask.query) {
-            *ledger = new();
+        // Unless the Canary has gone meanwhile, or asks for something else.
+        if let Some(known) = self.known.lock().get_mut(&ask.of).filter(|known| known.query == ask.query) {
+            let said = Arms { canary: answers.canary.counters(), primary: answers.primary.counters() };
+            known.ledger.enter(now, view.pods, said);
         }
-        let said = Arms { canary: answers.canary.counters(), primary: answers.primary.counters() };
-        ledger.enter(now, view.pods, said);
         Ok(answers)
+    }
+
+    /// What a query means, found out once. Another query counts other things,
+    /// from nothing on.
+    fn wanted(&self, ask: &Ask, now: Timestamp) -> Result<Arc<Arms<Wanted>>, BadSelector> {
+        let mut all = self.known.lock();
+        if let Some(known) = all.get(&ask.of).filter(|known| known.query == ask.query) {
+            return Ok(Arc::clone(&known.wanted));
+        }
+        all.retain(|_, known| now.duration_since(known.ledger.last_used()) < FORGOTTEN_AFTER);
+        let wanted = Arc::new(Wanted::of(&ask.query)?);
+        let known = Known { query: ask.query.clone(), wanted: Arc::clone(&wanted), ledger: Ledger::new(now) };
+        all.insert(ask.of.clone(), known);
+        Ok(wanted)
     }
 
     /// What was added in the window.
     fn growth(&self, of: &MetricOf, window: Window) -> Option<Growth> {
-        self.ledgers.lock().get_mut(of)?.growth(window)
+        self.known.lock().get_mut(of)?.ledger.growth(window)
     }
 
     async fn answer(&self, ask: &Ask, view: &View<'_>) -> Result<Measurement, String> {
