@@ -302,12 +302,13 @@ enum Outcome {
 /// A mistake in the work on one Canary must not end the work on all others.
 async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
     let began = Instant::now();
-    let (outcome, result) =
-        match AssertUnwindSafe(reconcile::reconcile(&shared, &canary)).catch_unwind().await {
-            Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
-            Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
-            Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
-        };
+    // It is large, and a task's future is moved about when it starts and ends.
+    let work = Box::pin(reconcile::reconcile(&shared, &canary));
+    let (outcome, result) = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
+        Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
+        Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
+    };
     shared.options.vitals.reconciled(result, began.elapsed());
     (canary, outcome)
 }
