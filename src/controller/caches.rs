@@ -3,7 +3,7 @@
 //! permission that nobody uses.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     convert,
     fmt::Debug,
     pin::pin,
@@ -25,6 +25,7 @@ use kube::{
     },
 };
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -143,24 +144,45 @@ impl Caches {
         count_release(&self.canaries, &self.turns, canary);
     }
 
-    /// Takes in every known Canary as it is now: the watch may be behind, and
-    /// will tell nothing new then.
-    pub async fn refresh_canaries(&self) -> kube::Result<()> {
+    /// Takes in every known object as it is now: the watches may be behind, and
+    /// will tell nothing new then. A Canary must not be decided on a target that
+    /// is older than its status.
+    pub async fn refresh(&self) -> kube::Result<()> {
         for scope in &self.scopes {
-            let api = self.canaries_in(scope);
-            let mut params = ListParams::default().limit(500);
-            loop {
-                let page = api.list(&params).await?;
-                for canary in page.items {
-                    let name = CanaryName::of(&canary);
-                    if self.canaries.put_answer(canary.read()) {
-                        self.count_release(&name);
-                        self.waker.wake(name);
-                    }
+            let take_in = |canary: Told| {
+                if let Some((namespace, name)) = self.canaries.put_answer(canary.read()) {
+                    let name = CanaryName { namespace, name };
+                    self.count_release(&name);
+                    self.waker.wake(name);
                 }
-                match page.metadata.continue_ {
-                    Some(token) if !token.is_empty() => params = params.continue_token(&token),
-                    _ => break,
+            };
+            each(&self.canaries_in(scope), take_in).await?;
+        }
+        let watched = self.watched.lock().clone();
+        // In an order, so that simulations replay.
+        let watched: BTreeMap<_, _> = watched
+            .into_iter()
+            .filter(|(kind, watched)| *kind != pods() && watched.sync.is_done())
+            .map(|(kind, watched)| ((kind.api_version.clone(), kind.kind.clone()), (kind, watched)))
+            .collect();
+        for (kind, watched) in watched.values() {
+            for scope in self.scopes_of(kind) {
+                match &watched.rows {
+                    Rows::Workloads(table) => {
+                        let take_in = |object| table.put_answer(object).into_iter().for_each(self.tell(kind));
+                        each(&self.api::<Snapshot>(kind, scope.as_deref()), take_in).await?;
+                    }
+                    Rows::Objects(table) if has_data(kind) => {
+                        let take_in = |object| {
+                            table.put_answer(without_data(object)).into_iter().for_each(self.tell(kind));
+                        };
+                        each(&self.api(kind, scope.as_deref()), take_in).await?;
+                    }
+                    Rows::Objects(table) => {
+                        let take_in =
+                            |object| table.put_answer(trim(object)).into_iter().for_each(self.tell(kind));
+                        each(&self.api(kind, scope.as_deref()), take_in).await?;
+                    }
                 }
             }
         }
@@ -242,8 +264,7 @@ impl Caches {
         if let Some(known) = watched.get(kind) {
             return Arc::clone(known);
         }
-        let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
-        let scopes = if is_cluster_wide { vec![None] } else { self.scopes.clone() };
+        let scopes = self.scopes_of(kind);
         let sync = Sync::of(scopes.len(), &self.vitals);
         let new = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
@@ -265,7 +286,7 @@ impl Caches {
             let follow = |scope: Option<String>| {
                 let (table, sync, tell) = (Arc::clone(&table), sync.clone(), self.tell(kind));
                 let config = watcher::Config::default();
-                if kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource() {
+                if has_data(kind) {
                     let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
                     return spawn(watcher(api, config), (without_data, differ), scope, table, sync, tell);
                 }
@@ -281,6 +302,11 @@ impl Caches {
         let new = Arc::new(new);
         watched.insert(kind.clone(), Arc::clone(&new));
         new
+    }
+
+    fn scopes_of(&self, kind: &ApiResource) -> Vec<Option<String>> {
+        let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
+        if is_cluster_wide { vec![None] } else { self.scopes.clone() }
     }
 
     fn api<K>(&self, kind: &ApiResource, scope: Option<&str>) -> Api<K>
@@ -366,6 +392,22 @@ fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, cana
     }
 }
 
+/// Goes through a list, page by page.
+async fn each<K>(api: &Api<K>, mut take_in: impl FnMut(K)) -> kube::Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let mut params = ListParams::default().limit(500);
+    loop {
+        let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut take_in);
+        match page.metadata.continue_ {
+            Some(token) if !token.is_empty() => params = params.continue_token(&token),
+            _ => return Ok(()),
+        }
+    }
+}
+
 /// What is kept of an object that a watch told of, and when two of its versions
 /// are the same.
 type Reading<T, K> = (fn(T) -> K, fn(&K, &K) -> bool);
@@ -407,6 +449,11 @@ fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker
             }
         }
     }))
+}
+
+/// Is it of a kind whose data is not kept?
+fn has_data(kind: &ApiResource) -> bool {
+    kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource()
 }
 
 /// Who wrote which field, and when, is half of an object's size.

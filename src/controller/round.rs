@@ -211,11 +211,11 @@ pub enum Change {
     Refreshed(Vec<Term>),
 }
 
-/// Nothing may be decided on a status that is older than the one its last
-/// holder wrote.
+/// Nothing may be decided on what is older than what its last holder saw, or
+/// wrote.
 async fn refresh(shared: Arc<Shared>, gained: Vec<Term>) -> Vec<Term> {
-    while let Err(error) = shared.caches.refresh_canaries().await {
-        tracing::warn!(%error, "cannot list the Canaries of new shards; trying again");
+    while let Err(error) = shared.caches.refresh().await {
+        tracing::warn!(%error, "cannot list what the Canaries of new shards are about; trying again");
         sleep(LIST_AGAIN).await;
     }
     gained

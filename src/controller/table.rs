@@ -64,18 +64,15 @@ impl<K: Resource> Table<K> {
 
     /// Takes in the answer to a request, unless the object is gone or another
     /// by now, or what is here is as new already.
-    pub fn put_answer(&self, object: K) -> bool {
-        let (namespace, name) = key(object.meta());
+    pub fn put_answer(&self, object: K) -> Option<Key> {
+        let key = key(object.meta());
         let mut rows = self.rows.write();
-        let held = rows.get_mut(&namespace).and_then(|rows| rows.get_mut(&name));
-        if let Some(held) = held
-            && held.meta().uid == object.meta().uid
-            && is_newer(object.meta(), held.meta())
-        {
+        let held = rows.get_mut(&key.0).and_then(|rows| rows.get_mut(&key.1))?;
+        let is_news = held.meta().uid == object.meta().uid && is_newer(object.meta(), held.meta());
+        is_news.then(|| {
             *held = Arc::new(object);
-            return true;
-        }
-        false
+            key
+        })
     }
 
     pub fn remove(&self, meta: &ObjectMeta) -> Key {

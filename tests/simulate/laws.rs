@@ -148,7 +148,9 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment
         return Ok(());
     }
     let (lasted, requests) = on.looked_at(route, now.at);
-    let needed = step.interval * step.looks;
+    // Looks taken before somebody lengthened the interval count as well.
+    let intervals = on.plans.values().flatten().flat_map(|plan| &plan.steps).map(|step| step.interval);
+    let needed = intervals.min().unwrap_or(step.interval).min(step.interval) * step.looks;
     let known = needed.saturating_sub(Duration::from_secs(1));
     law(early || lasted >= known || !step.split.reaches_canary(), || {
         format!("2: on after {lasted:?} at step {at}, which takes {needed:?}")

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use serin::api::canary::Phase;
+use serin::engine::command::Verb;
 use serin::local::faults::FaultPlan;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -90,11 +91,11 @@ async fn calm_down(world: &mut World) {
         }
         rests = true;
         for on in 0..world.scene.subjects.len() {
-            let (at_rest, stuck) = state(world, on);
+            let (at_rest, needs) = state(world, on);
             rests &= at_rest;
             world.answer(on, true).await;
-            if stuck {
-                world.resume(on).await;
+            if let Some(verb) = needs {
+                world.act(&Act::Command { on, verb }).await;
             }
         }
     }
@@ -147,14 +148,21 @@ async fn stays_at_rest(world: &World) {
     }
 }
 
-/// Has it come to its end? Does it wait for somebody to resume it?
-fn state(world: &World, on: usize) -> (bool, bool) {
+/// Has it come to its end? What does it need of somebody?
+fn state(world: &World, on: usize) -> (bool, Option<Verb>) {
     let onlooker = world.onlooker.lock();
     let subject = &onlooker.subjects[world.scene.subjects[on].name];
-    let Some(status) = subject.status() else { return (subject.canary.is_none(), false) };
+    let Some(status) = subject.status() else { return (subject.canary.is_none(), None) };
     let message = status.message.as_deref().unwrap_or_default();
-    let stuck = status.release.as_ref().is_some_and(|release| release.paused)
+    let paused = status.release.as_ref().is_some_and(|release| release.paused)
         || message.contains("until somebody resumes");
+    // Such as after an edit, at the step of 100 %, that wants it compared.
+    let incomparable = message.contains("nothing to compare with");
+    let needs = match (paused, incomparable) {
+        (true, _) => Some(Verb::Resume),
+        (false, true) => Some(Verb::Promote),
+        (false, false) => None,
+    };
     let image = |workload: &Option<super::seen::Workload>| workload.as_ref().map(|w| w.image.clone());
     let promoted = image(subject.target.now()) == image(subject.primary.now());
     let refused = status.phase == Phase::Failed;
@@ -165,7 +173,7 @@ fn state(world: &World, on: usize) -> (bool, bool) {
         workload.image.contains("crash") || workload.image.contains("never-ready")
     };
     if status.phase == Phase::Initializing && subject.primary.now().as_ref().is_some_and(hopeless) {
-        return (true, false);
+        return (true, None);
     }
-    (rests && status.release.is_none() && (promoted || refused) && home, stuck)
+    (rests && status.release.is_none() && (promoted || refused) && home, needs)
 }

@@ -350,10 +350,6 @@ impl World {
         }
     }
 
-    pub async fn resume(&mut self, on: usize) {
-        self.act(&Act::Command { on, verb: Verb::Resume }).await;
-    }
-
     async fn kill_pods(&self, on: usize, primary: bool, all: bool) {
         let labels = ListParams::default().labels(&format!("app={}", self.arm(on, primary)));
         let pods: Api<Pod> = self.api();

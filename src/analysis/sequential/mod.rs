@@ -245,7 +245,10 @@ fn comparison(of: Bad, counts: Arms<Counts>) -> String {
 fn caveats(stream: &Stream) -> String {
     let mut caveats = String::new();
     if stream.primary_is_idle() {
-        caveats.push_str("; the primary is idle and stands by its earlier requests");
+        caveats.push_str(match stream.seen.primary.total() {
+            0 => "; the primary is idle, so there is nothing to compare with",
+            _ => "; the primary is idle and stands by its earlier requests",
+        });
     }
     let bursts = stream.burst_factor();
     if bursts > NOTABLE_BURSTS {
