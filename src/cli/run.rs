@@ -197,8 +197,8 @@ enum Listen {
     At(SocketAddr),
 }
 
-/// On one thread: a reconcile takes microseconds between its requests, so a
-/// second thread would cost more in handing work over than it takes off.
+/// On one thread: a reconcile works only shortly between its requests, and
+/// handing it from thread to thread costs as well.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("start the async runtime")?.block_on(serve(args))
