@@ -166,23 +166,34 @@ impl Caches {
             .map(|(kind, watched)| ((kind.api_version.clone(), kind.kind.clone()), (kind, watched)))
             .collect();
         for (kind, watched) in watched.values() {
-            for scope in self.scopes_of(kind) {
-                match &watched.rows {
-                    Rows::Workloads(table) => {
-                        let take_in = |object| table.put_answer(object).into_iter().for_each(self.tell(kind));
-                        each(&self.api::<Snapshot>(kind, scope.as_deref()), take_in).await?;
-                    }
-                    Rows::Objects(table) if has_data(kind) => {
-                        let take_in = |object| {
-                            table.put_answer(without_data(object)).into_iter().for_each(self.tell(kind));
-                        };
-                        each(&self.api(kind, scope.as_deref()), take_in).await?;
-                    }
-                    Rows::Objects(table) => {
-                        let take_in =
-                            |object| table.put_answer(trim(object)).into_iter().for_each(self.tell(kind));
-                        each(&self.api(kind, scope.as_deref()), take_in).await?;
-                    }
+            match self.list_again(kind, &watched.rows).await {
+                // Uninstalled, or no longer allowed: the trouble of those who
+                // need it, not of all others.
+                Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                    tracing::warn!(kind = kind.plural, "cannot be listed any more: {}", status.message);
+                }
+                listed => listed?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn list_again(&self, kind: &ApiResource, rows: &Rows) -> kube::Result<()> {
+        let tell = self.tell(kind);
+        for scope in self.scopes_of(kind) {
+            let scope = scope.as_deref();
+            match rows {
+                Rows::Workloads(table) => {
+                    let take_in = |object| table.put_answer(object).into_iter().for_each(&tell);
+                    each(&self.api::<Snapshot>(kind, scope), take_in).await?;
+                }
+                Rows::Objects(table) if has_data(kind) => {
+                    let take_in = |object| table.put_answer(without_data(object)).into_iter().for_each(&tell);
+                    each(&self.api(kind, scope), take_in).await?;
+                }
+                Rows::Objects(table) => {
+                    let take_in = |object| table.put_answer(trim(object)).into_iter().for_each(&tell);
+                    each(&self.api(kind, scope), take_in).await?;
                 }
             }
         }

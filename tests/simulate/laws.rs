@@ -148,9 +148,11 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment
         return Ok(());
     }
     let (lasted, requests) = on.looked_at(route, now.at);
-    // Looks taken before somebody lengthened the interval count as well.
-    let intervals = on.plans.values().flatten().flat_map(|plan| &plan.steps).map(|step| step.interval);
-    let needed = intervals.min().unwrap_or(step.interval).min(step.interval) * step.looks;
+    // Looks taken in this step before somebody lengthened its interval count as
+    // well.
+    let plans = on.plans.range(on.generation_at_begin(route)..).filter_map(|(_, plan)| plan.as_ref());
+    let intervals = plans.filter_map(|plan| Some(plan.steps.get(at)?.interval));
+    let needed = intervals.fold(step.interval, Duration::min) * step.looks;
     let known = needed.saturating_sub(Duration::from_secs(1));
     law(early || lasted >= known || !step.split.reaches_canary(), || {
         format!("2: on after {lasted:?} at step {at}, which takes {needed:?}")

@@ -419,6 +419,7 @@ impl Onlooker {
         }
         subject.sum_up(now.at);
         subject.route.becomes(route, now.at);
+        subject.note_begin();
         self.tell(format!("  {of}: route {route:?}"));
         self.judge(verdict);
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
+use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::engine::command::Verb;
 use serin::local::faults::FaultPlan;
@@ -157,7 +158,7 @@ fn state(world: &World, on: usize) -> (bool, Option<Verb>) {
     let paused = status.release.as_ref().is_some_and(|release| release.paused)
         || message.contains("until somebody resumes");
     // Such as after an edit, at the step of 100 %, that wants it compared.
-    let incomparable = message.contains("nothing to compare with");
+    let incomparable = status.canary_weight == Weight::FULL && message.contains("nothing to compare with");
     let needs = match (paused, incomparable) {
         (true, _) => Some(Verb::Resume),
         (false, true) => Some(Verb::Promote),

@@ -131,6 +131,8 @@ pub struct Counted {
     /// and how many requests of that time were read. A route that was taken
     /// back because it could not be recorded goes on where it was.
     pub earlier: BTreeMap<(u64, u64, bool), (Duration, f64)>,
+    /// Likewise, the generation that was recorded when it first began.
+    pub begun: BTreeMap<(u64, u64, bool), i64>,
 }
 
 /// What something is, and what it was.
@@ -177,8 +179,7 @@ impl Subject {
     /// The plans that a decision could rest on: what the last status was
     /// decided on, and all since.
     pub fn possible_plans(&self) -> Vec<&Plan> {
-        let from = self.status().and_then(|status| status.observed_generation).unwrap_or(0);
-        self.plans.range(from..).filter_map(|(_, plan)| plan.as_ref()).collect()
+        self.plans.range(self.generation()..).filter_map(|(_, plan)| plan.as_ref()).collect()
     }
 
     /// The present route ends.
@@ -191,6 +192,25 @@ impl Subject {
         let sum = counted.earlier.entry((release, route.canary, route.chosen)).or_default();
         (sum.0, sum.1) = (sum.0 + lasted, sum.1 + read);
         counted.at_route = counted.all;
+    }
+
+    /// Another route begins.
+    pub fn note_begin(&mut self) {
+        let (route, generation) = (*self.route.now(), self.generation());
+        let release = self.status().map_or(0, |status| status.releases);
+        self.counted.begun.entry((release, route.canary, route.chosen)).or_insert(generation);
+    }
+
+    /// The generation that was recorded when a route first began in this
+    /// release.
+    pub fn generation_at_begin(&self, route: Route) -> i64 {
+        let release = self.status().map_or(0, |status| status.releases);
+        let begun = self.counted.begun.get(&(release, route.canary, route.chosen));
+        begun.copied().unwrap_or_else(|| self.generation())
+    }
+
+    fn generation(&self) -> i64 {
+        self.status().and_then(|status| status.observed_generation).unwrap_or(0)
     }
 
     /// How long a route was in force in this release, and how many requests to
