@@ -30,7 +30,7 @@ bench-local: testbed ## The in-process API beside the real kube-apiserver
 
 bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" for these numbers of canaries)
 	testbed/setup flagger-controller
-	cargo bench --locked --bench flagger -- $(N)
+	cargo bench --locked --profile dist --bench flagger -- $(N)
 
 crds: ## Write crds/ anew from src/api
 	cargo run --locked --quiet -- crds --dir crds

@@ -4,6 +4,7 @@ mod command;
 pub mod crds;
 mod demo;
 mod local;
+mod pace;
 mod run;
 
 use std::io::IsTerminal as _;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use kube::api::{Api, ListParams};
@@ -10,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
+use super::pace::Pace;
 use crate::api::Canary;
 use crate::api::canary::Provider;
 use crate::clock::Clock;
@@ -75,7 +77,7 @@ pub(super) struct Args {
     no_config_tracking: bool,
 
     /// How many Canaries are worked on at a time
-    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 32,
+    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 64,
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 
@@ -200,7 +202,11 @@ enum Listen {
 /// On one thread: a reconcile works only shortly between its requests, and
 /// handing it from thread to thread costs as well.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let pace = Pace::new(Instant::now());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || std::thread::sleep(pace.rest(Instant::now())))
+        .build();
     runtime.context("start the async runtime")?.block_on(serve(args))
 }
 

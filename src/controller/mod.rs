@@ -111,7 +111,7 @@ impl Default for Options {
             provider: None,
             metrics_server: None,
             home: "default".to_owned(),
-            concurrency: 32,
+            concurrency: 64,
             max_releases: None,
             workload: workload::Options::default(),
             app_mesh: AppMeshOptions::default(),

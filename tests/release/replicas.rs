@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
 use tokio::time::sleep;
@@ -32,16 +33,21 @@ async fn become_fair(world: &World, fair: &[(&str, usize)]) {
 pub const OTHERS: [&str; 6] = ["api", "cart", "mail", "pay", "search", "stock"];
 
 pub async fn others(world: &World) {
+    let analysis = json!({"interval": "10s", "threshold": 2, "stepWeights": [20, 50]});
+    others_by(world, "smi:v1alpha2", &analysis).await;
+}
+
+async fn others_by(world: &World, provider: &str, analysis: &Value) {
     for name in OTHERS {
         world.apply(workload("Deployment", name, &format!("{name}:v1"))).await;
         world
             .apply(json!({
                 "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": name},
                 "spec": {
-                    "provider": "smi:v1alpha2",
+                    "provider": provider,
                     "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
                     "service": {"port": 80, "targetPort": 8080},
-                    "analysis": {"interval": "10s", "threshold": 2, "stepWeights": [20, 50]},
+                    "analysis": analysis,
                 },
             }))
             .await;
@@ -93,6 +99,27 @@ async fn shards_move_while_releases_are_under_way() {
         assert_eq!((status.history.len(), status.releases), (1, 1), "{name}");
         assert_eq!(world.image(&format!("{name}-primary")).await, format!("{name}:v2"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mesh_that_is_uninstalled_is_no_trouble_of_others_when_shards_move() {
+    let world = World::new().await;
+    world.canary(json!({})).await;
+    others_by(&world, "kubernetes", &json!({"interval": "10s", "threshold": 2, "iterations": 2})).await;
+    let _stays = world.replica("stays", 16);
+    world.reaches(Phase::Initialized).await;
+    reach(&world, Phase::Initialized).await;
+    let goes = world.replica("goes", 16);
+    become_fair(&world, &[("goes", 8), ("stays", 8)]).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+    let splits = "trafficsplits.split.smi-spec.io";
+    definitions.delete(splits, &DeleteParams::default()).await.expect("a mesh to uninstall");
+    drop(goes);
+    become_fair(&world, &[("stays", 16)]).await;
+    for name in OTHERS {
+        push(&world, name).await;
+    }
+    reach(&world, Phase::Succeeded).await;
 }
 
 #[tokio::test(start_paused = true)]
