@@ -56,12 +56,12 @@ fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &
     if after.next_deadline.is_none() || why(&after) == why(before) {
         after.next_deadline.clone_from(&before.next_deadline);
     }
+    after.home_since.clone_from(&before.home_since);
     if let (Some(after), Some(before)) = (&mut after.step, &before.step) {
         after.looks = before.looks;
     }
     if let (Some(after), Some(before)) = (&mut after.release, &before.release) {
         after.state.split.clone_from(&before.state.split);
-        after.state.home_since.clone_from(&before.state.home_since);
     }
     for metric in &mut after.metrics {
         let same = |held: &&MetricStatus| held.name == metric.name;

@@ -38,9 +38,7 @@ impl Pass<'_> {
         if self.release().state.clear_first {
             // No pod that started with the superseded template or config may
             // be measured as the new one.
-            if self.is_drained() {
-                self.empty_canary();
-            }
+            self.empty_canary();
             if self.plan.scales && target.pods.existing > 0 {
                 return self.hold(Reason::ClearingCanary, Clock::Stands);
             }

@@ -159,7 +159,7 @@ impl Pass<'_> {
         if self.status.release.is_none() {
             return true;
         }
-        let emptied = self.is_drained() && self.empty_canary();
+        let emptied = self.empty_canary();
         let told = self.told_after_release();
         if emptied && told {
             self.status.release = None;
@@ -169,31 +169,29 @@ impl Pass<'_> {
         emptied && told
     }
 
-    /// Notes since when no traffic of a release is its canary's.
+    /// Notes since when all traffic is the primary's.
     pub fn note_home(&mut self) {
         let is_home = self.seen.split.as_ref() == Some(&Split::home());
-        if let Some(release) = &mut self.status.release {
-            let since = release.state.home_since.take().unwrap_or(Time(self.now));
-            release.state.home_since = is_home.then_some(since);
-        }
+        let since = self.status.home_since.take().unwrap_or(Time(self.now));
+        self.status.home_since = is_home.then_some(since);
     }
 
     /// Proxies follow a route some moments after it is in force for whoever
     /// wrote it, and would still call pods that are gone by then.
-    pub fn is_drained(&mut self) -> bool {
-        let since = self.status.release.as_ref().and_then(|release| release.state.home_since.as_ref());
-        let drained = after(since.map_or(self.now, |since| since.0), DRAIN);
+    fn is_drained(&mut self) -> bool {
+        let drained = after(self.status.home_since.as_ref().map_or(self.now, |since| since.0), DRAIN);
         if drained > self.now {
             self.wake_at(drained, WakeReason::Drained);
         }
         drained <= self.now
     }
 
-    /// No pods for the canary. True once none are asked for.
+    /// No pods for the canary, once nobody calls them any more. True once none
+    /// are asked for.
     pub fn empty_canary(&mut self) -> bool {
         let emptied =
             !self.plan.scales || self.seen.target.as_ref().is_none_or(|target| target.pods.desired == 0);
-        if !emptied {
+        if !emptied && self.is_drained() {
             self.act(Action::ScaleCanary { replicas: 0 });
         }
         emptied
@@ -278,7 +276,11 @@ impl Pass<'_> {
                 let until = until.0;
                 self.wake_at(until, WakeReason::WarmEnds);
             }
-            _ => self.act(Action::DropPrevious),
+            _ => {
+                if self.is_drained() {
+                    self.act(Action::DropPrevious);
+                }
+            }
         }
     }
 

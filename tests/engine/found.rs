@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use serin::api::Weight;
 use serin::api::canary::Phase;
-use serin::engine::action::Split;
+use serin::engine::action::{Split, Stable};
+use serin::engine::command::Verb;
 use serin::engine::decide;
 
 use crate::world::{Health, World, canary, canary_with, pods};
@@ -84,4 +86,34 @@ fn pods_outlive_their_traffic_until_proxies_have_followed() {
         let stayed = world.now.duration_since(home);
         assert!(stayed >= SignedDuration::from_secs(5), "{health:?}, pushed again: {pushed_again}");
     }
+}
+
+/// Neither the pods that served before there was a primary,
+#[test]
+fn a_target_is_emptied_when_proxies_have_followed_to_its_primary() {
+    let mut world = World::new(&canary("stepWeights: [50]"));
+    world.split = Split::weight(Weight::FULL);
+    world.run_until(|world| world.split == Split::home());
+    let home = world.now;
+    world.run_until(|world| world.target.pods.desired == 0);
+    assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
+    world.run();
+    assert_eq!(world.status.phase, Phase::Initialized);
+}
+
+/// nor the copy of the version before, when it has served once more.
+#[test]
+fn so_is_a_copy_that_served_while_the_primary_was_restored() {
+    let mut world = World::releasing(&canary_with("rollback: {keepWarmSeconds: 3600}", "stepWeights: [50]"));
+    world.run_to(Phase::Succeeded);
+    world.settle();
+    world.primary_starts = false;
+    world.command(Verb::Rollback);
+    world.run_until(|world| world.split.stable == Stable::Previous);
+    world.primary_starts = true;
+    world.primary.iter_mut().for_each(|primary| primary.pods = pods(3));
+    world.run_until(|world| world.split == Split::home());
+    let home = world.now;
+    world.run_until(|world| world.previous.is_none());
+    assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
 }

@@ -41,6 +41,11 @@ pub struct CanaryStatus {
     #[serde(default)]
     pub iterations: u32,
 
+    /// Since when all traffic is the primary's, as far as was written. Pods
+    /// that had traffic before stay until every proxy must have followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home_since: Option<Time>,
+
     /// The step under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
@@ -283,11 +288,6 @@ pub struct ReleaseState {
     /// The primary was overwritten and gets its version before back.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub restoring: bool,
-
-    /// Since when all traffic is the primary's again. The canary's pods stay
-    /// until every proxy must have followed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub home_since: Option<Time>,
 
     /// The requests so far against the weights that were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
