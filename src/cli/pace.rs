@@ -1,8 +1,8 @@
 //! How often the one thread of `serin run` wakes up.
 //!
-//! Between two wake-ups others have the processor, and each wake-up finds its
-//! caches cold: what it costs depends less on what there is to do than on how
-//! often it is done. So a few wake-ups come at once, and a single release
+//! Between two wake-ups others have the processor, and each wake-up probably
+//! finds its caches cold: what a release costs was measured to depend on how
+//! often the thread is woken for it. So a few wake-ups come at once, and a single release
 //! never waits; when many releases move at a time the thread rests in between,
 //! and does together what has come meanwhile.
 
