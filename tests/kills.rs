@@ -1,5 +1,6 @@
 //! `serin run`, killed as by kill -9 and started again, at moments of a release
-//! that nobody chose; and one of two replicas of it.
+//! that nobody chose; one of two replicas of it; and one whose connections die
+//! without a word.
 //!
 //! The controller is the real binary in a process of its own, on
 //! `serin::local`'s API over TLS; pods have sockets, and it reads their metrics
@@ -10,6 +11,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +26,17 @@ use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase, status::Outcome};
+use serin::api::{Canary, Weight};
 use serin::local::chance::Chance;
 use serin::local::mesh::Mesh;
 use serin::local::serve::Serving;
 use serin::local::{self, Cluster, Local};
 use support::{Child, Folder, definitions};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -45,7 +50,7 @@ struct World {
     seen: Arc<Mutex<Vec<Seen>>>,
     /// How much was seen.
     count: watch::Receiver<usize>,
-    _serving: Serving,
+    serving: Serving,
     _cluster: Cluster,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
@@ -124,7 +129,7 @@ impl World {
             }),
             spawn(call(mesh)),
         ];
-        let world = Self { client, folder, seen, count, _serving: serving, _cluster: cluster, _tasks: tasks };
+        let world = Self { client, folder, seen, count, serving, _cluster: cluster, _tasks: tasks };
         world.apply(deployment()).await;
         world.apply(canary()).await;
         world
@@ -325,6 +330,59 @@ async fn the_other_replica_finishes_what_a_killed_one_began() {
 async fn the_other_replica_finishes_what_a_killed_one_began_at_another_moment() {
     let seed = seed();
     one_of_two_replicas_is_killed(seed.wrapping_mul(31)).await;
+}
+
+/// Carries bytes to the API server and back.
+struct Wire {
+    address: SocketAddr,
+    cuts: watch::Sender<u32>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Wire {
+    async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let cuts = watch::Sender::new(0);
+        let told = cuts.clone();
+        let task = spawn(async move {
+            let mut carried = JoinSet::new();
+            while let Ok((mut near, _)) = listener.accept().await {
+                let mut cut = told.subscribe();
+                carried.spawn(async move {
+                    let mut far = TcpStream::connect(server).await.expect("the server listens");
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cut.changed() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { address, cuts, _task: task }
+    }
+
+    /// Whoever is connected hears nothing more, and not that either; whoever
+    /// connects anew is served.
+    fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_falls_silent_is_left_for_another() {
+    let world = World::new(seed()).await;
+    let wire = Wire::to(world.serving.address).await;
+    let [there, here] = [world.serving.address, wire.address].map(|address| address.to_string());
+    let kubeconfig = world.serving.kubeconfig().replace(&there, &here);
+    world.folder.write("kubeconfig", &kubeconfig);
+    let serin = world.serin(world.folder.path(), &[]);
+    world.becomes("initialized", &serin, |status| status.phase == Phase::Initialized).await;
+    wire.cut();
+    world.push("web:v2").await;
+    world.becomes("under way", &serin, |status| status.canary_weight > Weight::ZERO).await;
+    wire.cut();
+    world.becomes("over", &serin, |status| is_over(status, 1)).await;
+    world.check(&["web:v1", "web:v2"], &[Outcome::Promoted]).await;
 }
 
 /// A hundred requests a second.

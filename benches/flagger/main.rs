@@ -8,10 +8,10 @@
 //!
 //! - **Same for both:** the servers, the manifests (`apiVersion` apart), the
 //!   node that runs the pods (ours, without sockets), the rights, the log
-//!   level. Each is built as it is shipped. Flagger works on 32 canaries at a
-//!   time (2 if nobody says), Serin on 64 (nobody says). Client limits are out
-//!   of the way: 5,000 requests a second for Flagger and for the
-//!   controller-manager; Serin has none.
+//!   level. Each is built as it is shipped, and works on 64 canaries at a time
+//!   (Flagger on 2 if nobody says). Client limits are out of the way: 5,000
+//!   requests a second for Flagger and for the controller-manager; Serin has
+//!   none.
 //! - **Conditions:** SMI TrafficSplit, one pod an arm, interval 10 s, five
 //!   steps of 10 %, all N released at once. No metrics: two cores cannot carry
 //!   a Prometheus that reads 2,000 pods beside the servers, and it is the

@@ -1,5 +1,6 @@
 //! The commands of the `serin` binary, one file each.
 
+mod cluster;
 mod command;
 pub mod crds;
 mod demo;

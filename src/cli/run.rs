@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use kube::Client;
 use kube::api::{Api, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use tokio_util::sync::CancellationToken;
 
+use super::cluster;
 use super::pace::Pace;
 use crate::api::Canary;
 use crate::api::canary::Provider;
@@ -223,7 +223,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             Some(server.serve(server::pages(Arc::clone(&vitals), options)))
         }
     };
-    let client = vitals.counting(client(args.kubeconfig).await?);
+    let client = cluster::client(args.kubeconfig, &vitals).await?;
     knows_canaries(&client, args.namespaces.first()).await?;
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
@@ -257,17 +257,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     }
     tracing::info!("stopped");
     Ok(())
-}
-
-async fn client(kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let read = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
-        }
-        None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
-    };
-    Client::try_from(config).context("set up the client of the cluster")
 }
 
 /// A controller of kinds that the cluster does not have would wait for ever.

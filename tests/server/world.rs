@@ -28,6 +28,7 @@ use serin::server::{self, Server, Serving};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tower::BoxError;
 
 use crate::support::definitions;
 
@@ -135,7 +136,12 @@ impl World {
     }
 
     pub async fn controller_with(&self, client: Client, options: controller::Options) -> Controller {
-        let client = self.vitals.counting(client);
+        let namespace = client.default_namespace().to_owned();
+        let service = tower::service_fn(move |request| {
+            let client = client.clone();
+            async move { client.send(request).await.map_err(BoxError::from) }
+        });
+        let client = Client::new(self.vitals.counting(service), namespace);
         Controller::new(client, self.local.clock(), self.fetch(), Fence::open(), options)
             .await
             .expect("a controller")

@@ -1,31 +1,54 @@
 //! Requests to the API server, counted on their way.
 
-use std::sync::Arc;
+use std::{
+    error::Error,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
+use futures::{FutureExt as _, future::BoxFuture};
 use http::{Method, Request, Response, Uri};
-use kube::{Client, client::Body};
+use kube::client::Body;
+use tower::{BoxError, Service};
 
 use super::Vitals;
 
-impl Vitals {
-    /// The same client, with its requests counted. What the client tries again
-    /// by itself counts once.
-    pub fn counting(self: &Arc<Self>, client: Client) -> Client {
-        let (vitals, namespace) = (Arc::clone(self), client.default_namespace().to_owned());
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let (vitals, client) = (Arc::clone(&vitals), client.clone());
-            async move {
-                let verb = verb(request.method(), request.uri());
-                let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
-                let answer = client.send(request).await;
-                vitals.answered(verb, tells, &answer);
-                answer
-            }
-        });
-        Client::new(service, namespace)
+/// The same service, with its requests counted. What it tries again by itself
+/// counts once.
+#[derive(Clone)]
+pub struct Counted<S> {
+    service: S,
+    vitals: Arc<Vitals>,
+}
+
+impl<S, B> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.service.poll_ready(context)
     }
 
-    fn answered(&self, verb: &'static str, tells: bool, answer: &kube::Result<Response<Body>>) {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let verb = verb(request.method(), request.uri());
+        let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
+        let vitals = Arc::clone(&self.vitals);
+        let count = move |answer: &Result<Response<B>, BoxError>| vitals.answered(verb, tells, answer);
+        self.service.call(request).inspect(count).boxed()
+    }
+}
+
+impl Vitals {
+    pub fn counting<S>(self: &Arc<Self>, service: S) -> Counted<S> {
+        Counted { service, vitals: Arc::clone(self) }
+    }
+
+    fn answered<B>(&self, verb: &'static str, tells: bool, answer: &Result<Response<B>, BoxError>) {
         self.requests.add([verb.into(), result(answer).into()]);
         // The watch of Canaries is asked for again until it is there, so its
         // last word holds; that of a single write would hold until the next,
@@ -34,13 +57,13 @@ impl Vitals {
             *self.unreachable.lock() = match answer {
                 Ok(answer) if !answer.status().is_server_error() => None,
                 Ok(answer) => Some(answer.status().to_string()),
-                Err(error) => Some(plainly(error)),
+                Err(error) => Some(plainly(&**error)),
             };
         }
     }
 }
 
-fn result(answer: &kube::Result<Response<Body>>) -> &'static str {
+fn result<B>(answer: &Result<Response<B>, BoxError>) -> &'static str {
     match answer.as_ref().map(|answer| answer.status().as_u16()) {
         Ok(409) => "conflict",
         Ok(429) => "throttled",
@@ -81,9 +104,9 @@ fn is_collection(path: &str) -> bool {
 }
 
 /// The error and its causes: the outer one alone says little.
-fn plainly(error: &kube::Error) -> String {
+fn plainly(error: &dyn Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
+    let mut cause = error.source();
     while let Some(error) = cause {
         let said = error.to_string();
         if !text.contains(&said) {

@@ -1,0 +1,83 @@
+//! The client of the cluster. All requests and watches go over one HTTP/2
+//! connection, as far as the API server speaks it.
+//!
+//! A connection may be dead without anybody saying so: a node is gone, a
+//! firewall has forgotten it. Then a controller would wait, blind, for minutes.
+//! So silence is answered with a ping, and a ping that is not answered ends the
+//! connection and everything on it, to be tried again on another.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::{TokioExecutor, TokioTimer},
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt as _, retry::RetryPolicy},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use tower::{BoxError, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
+
+use crate::controller::vitals::Vitals;
+
+/// After so much silence it is asked whether anybody is there.
+const SILENCE: Duration = Duration::from_secs(15);
+/// So long the answer to that may take.
+const PONG: Duration = Duration::from_secs(10);
+
+/// By when the answer to a request has begun; that of a watch begins at once.
+/// The API server itself gives up after a minute.
+const ANSWER: Duration = Duration::from_secs(70);
+
+/// How often, and how far apart, a request is sent again that the API server
+/// was too busy for. After that it is the Canary that is tried again.
+const TRIES: u32 = 5;
+const SOONEST: Duration = Duration::from_millis(50);
+const LATEST: Duration = Duration::from_secs(5);
+
+/// The cluster of this kubeconfig, or the one that kubectl would talk to, or
+/// the one around. Requests are counted.
+pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+        }
+        None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
+    };
+    connect(config, vitals).context("set up the client of the cluster")
+}
+
+fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
+    if let Some(proxy) = &config.proxy_url {
+        anyhow::bail!("the kubeconfig's proxy-url, {proxy}, is not supported; leave it out");
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(config.connect_timeout);
+    let mut tls =
+        HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
+    if let Some(name) = &config.tls_server_name {
+        let name = name.clone().try_into().context("the kubeconfig's tls-server-name")?;
+        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(SILENCE)
+        .http2_keep_alive_timeout(PONG)
+        .build(tls.enable_http1().enable_http2().wrap_connector(tcp));
+    let service = ServiceBuilder::new()
+        .layer_fn(|service| vitals.counting(service))
+        .layer(config.base_uri_layer())
+        .layer(RetryLayer::new(RetryPolicy::new(SOONEST, LATEST, TRIES, true)?))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .layer(TimeoutLayer::new(ANSWER))
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
+}
