@@ -76,7 +76,8 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
     assert_eq!(text(&rolled_back["text"]), format!("web.{}: {}", world.namespace, escaped(&end)));
     let errors = row(rolled_back, "request-success-rate");
     let good: f64 = errors[1].parse().expect("a number");
-    assert!(errors[0] == "fail" && (40.0..90.0).contains(&good) && errors[3..] == ["100", "%"], "{errors:?}");
+    // How many of a few requests failed is chance; below 99 % it is a failure.
+    assert!(errors[0] == "fail" && good < 99.0 && errors[3..] == ["100", "%"], "{errors:?}");
     assert!(!blocks(rolled_back).contains("errors ("), "the reason is said once: {rolled_back:#}");
 
     let last = |kind: &str| {
