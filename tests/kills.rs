@@ -1,6 +1,6 @@
 //! `serin run`, killed as by kill -9 and started again, at moments of a release
-//! that nobody chose; one of two replicas of it; and one whose connections die
-//! without a word.
+//! that nobody chose; one of two replicas of it; one whose connections die
+//! without a word; and one that has more watches than a connection carries.
 //!
 //! The controller is the real binary in a process of its own, on
 //! `serin::local`'s API over TLS; pods have sockets, and it reads their metrics
@@ -381,6 +381,20 @@ async fn a_connection_that_falls_silent_is_left_for_another() {
     world.push("web:v2").await;
     world.becomes("under way", &serin, |status| status.canary_weight > Weight::ZERO).await;
     wire.cut();
+    world.becomes("over", &serin, |status| is_over(status, 1)).await;
+    world.check(&["web:v1", "web:v2"], &[Outcome::Promoted]).await;
+}
+
+/// Each has several watches, and the API server carries a hundred requests on a
+/// connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_of_many_namespaces_leave_room_for_requests() {
+    let world = World::new(seed()).await;
+    let others: Vec<String> = (0..30).map(|number| format!("--namespaces=other-{number}")).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    let serin = world.serin(world.folder.path(), &others);
+    world.becomes("initialized", &serin, |status| status.phase == Phase::Initialized).await;
+    world.push("web:v2").await;
     world.becomes("over", &serin, |status| is_over(status, 1)).await;
     world.check(&["web:v1", "web:v2"], &[Outcome::Promoted]).await;
 }

@@ -57,7 +57,7 @@ impl Contender {
                     format!("-namespace={namespace}"),
                     "-kubeconfig-qps=5000".to_owned(),
                     "-kubeconfig-burst=5000".to_owned(),
-                    "-threadiness=64".to_owned(),
+                    "-threadiness=128".to_owned(),
                     "-mesh-provider=smi:v1alpha2".to_owned(),
                     "-log-level=info".to_owned(),
                     format!("-port={}", support::free_port()),

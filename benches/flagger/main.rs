@@ -8,7 +8,7 @@
 //!
 //! - **Same for both:** the servers, the manifests (`apiVersion` apart), the
 //!   node that runs the pods (ours, without sockets), the rights, the log
-//!   level. Each is built as it is shipped, and works on 64 canaries at a time
+//!   level. Each is built as it is shipped, and works on 128 canaries at a time
 //!   (Flagger on 2 if nobody says). Client limits are out of the way: 5,000
 //!   requests a second for Flagger and for the controller-manager; Serin has
 //!   none.

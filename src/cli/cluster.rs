@@ -1,15 +1,22 @@
-//! The client of the cluster. All requests and watches go over one HTTP/2
-//! connection, as far as the API server speaks it.
+//! The client of the cluster: HTTP/2, as far as the API server speaks it, with
+//! one connection for all requests and one for the watches of each namespace.
 //!
 //! A connection may be dead without anybody saying so: a node is gone, a
 //! firewall has forgotten it. Then a controller would wait, blind, for minutes.
 //! So silence is answered with a ping, and a ping that is not answered ends the
 //! connection and everything on it, to be tried again on another.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
+use http::{Request, Uri};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{self, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -19,9 +26,10 @@ use kube::{
     client::{Body, ConfigExt as _, retry::RetryPolicy},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use tower::{BoxError, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
+use parking_lot::Mutex;
+use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
 
-use crate::controller::vitals::Vitals;
+use crate::controller::vitals::{Vitals, is_watch};
 
 /// After so much silence it is asked whether anybody is there.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -65,11 +73,9 @@ fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
         let name = name.clone().try_into().context("the kubeconfig's tls-server-name")?;
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    let http: legacy::Client<_, Body> = legacy::Client::builder(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .http2_keep_alive_interval(SILENCE)
-        .http2_keep_alive_timeout(PONG)
-        .build(tls.enable_http1().enable_http2().wrap_connector(tcp));
+    let mut http = legacy::Client::builder(TokioExecutor::new());
+    http.timer(TokioTimer::new()).http2_keep_alive_interval(SILENCE).http2_keep_alive_timeout(PONG);
+    let connections = Connections::new(http, tls.enable_http1().enable_http2().wrap_connector(tcp));
     let service = ServiceBuilder::new()
         .layer_fn(|service| vitals.counting(service))
         .layer(config.base_uri_layer())
@@ -78,6 +84,54 @@ fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
         .layer(config.extra_headers_layer()?)
         .layer(TimeoutLayer::new(ANSWER))
         .map_err(BoxError::from)
-        .service(http);
+        .service(connections);
     Ok(Client::new(service, config.default_namespace))
+}
+
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
+/// An API server carries a hundred requests at a time on a connection. Watches
+/// never end: those of a dozen namespaces would leave no room for anything else.
+#[derive(Clone)]
+struct Connections {
+    http: legacy::Builder,
+    connector: HttpsConnector<HttpConnector>,
+    requests: Http,
+    /// By namespace; that of the whole cluster has no name.
+    watches: Arc<Mutex<HashMap<String, Http>>>,
+}
+
+impl Connections {
+    fn new(http: legacy::Builder, connector: HttpsConnector<HttpConnector>) -> Self {
+        let requests = http.build(connector.clone());
+        Self { http, connector, requests, watches: Arc::default() }
+    }
+
+    fn watches_of(&self, namespace: &str) -> Http {
+        let mut watches = self.watches.lock();
+        let new = || self.http.build(self.connector.clone());
+        watches.entry(namespace.to_owned()).or_insert_with(new).clone()
+    }
+}
+
+impl Service<Request<Body>> for Connections {
+    type Response = <Http as Service<Request<Body>>>::Response;
+    type Error = <Http as Service<Request<Body>>>::Error;
+    type Future = <Http as Service<Request<Body>>>::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::poll_ready(&mut self.requests, context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        match is_watch(request.uri()) {
+            true => self.watches_of(namespace(request.uri())).call(request),
+            false => self.requests.call(request),
+        }
+    }
+}
+
+fn namespace(uri: &Uri) -> &str {
+    let mut parts = uri.path().split('/');
+    parts.by_ref().find(|part| *part == "namespaces").and_then(|_| parts.next()).unwrap_or_default()
 }

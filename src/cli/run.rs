@@ -77,7 +77,7 @@ pub(super) struct Args {
     no_config_tracking: bool,
 
     /// How many Canaries are worked on at a time
-    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 64,
+    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 128,
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 

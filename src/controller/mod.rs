@@ -111,7 +111,7 @@ impl Default for Options {
             provider: None,
             metrics_server: None,
             home: "default".to_owned(),
-            concurrency: 64,
+            concurrency: 128,
             max_releases: None,
             workload: workload::Options::default(),
             app_mesh: AppMeshOptions::default(),

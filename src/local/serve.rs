@@ -34,6 +34,9 @@ pub enum ServeError {
     Kubeconfig { path: String, source: std::io::Error },
 }
 
+/// Requests on one connection, as a real API server allows.
+const AT_A_TIME: u32 = 100;
+
 /// A server that is listening; it stops when this is dropped.
 pub struct Serving {
     pub address: SocketAddr,
@@ -107,9 +110,9 @@ async fn converse(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream)
         let server = server.clone();
         async move { Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::new)).await) }
     });
-    if let Err(error) =
-        auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await
-    {
+    let mut http = auto::Builder::new(TokioExecutor::new());
+    http.http2().max_concurrent_streams(AT_A_TIME);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended early");
     }
 }

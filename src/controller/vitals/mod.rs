@@ -23,6 +23,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+pub use requests::is_watch;
+
 use super::{CanaryName, Shared, lease::Hold};
 use crate::{
     analysis::measurement::Measurement,

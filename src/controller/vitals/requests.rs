@@ -81,10 +81,14 @@ fn verb(method: &Method, uri: &Uri) -> &'static str {
         Method::PUT => "update",
         Method::PATCH => "patch",
         Method::DELETE => "delete",
-        _ if uri.query().is_some_and(|query| query.split('&').any(|part| part == "watch=true")) => "watch",
+        _ if is_watch(uri) => "watch",
         _ if is_collection(uri.path()) => "list",
         _ => "get",
     }
+}
+
+pub fn is_watch(uri: &Uri) -> bool {
+    uri.query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
 }
 
 /// Does a path end in a kind rather than in a name? Else it is an object's, or
