@@ -60,8 +60,8 @@ pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Vitals>) ->
 }
 
 fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
-    if let Some(proxy) = &config.proxy_url {
-        anyhow::bail!("the kubeconfig's proxy-url, {proxy}, is not supported; leave it out");
+    if config.proxy_url.is_some() {
+        anyhow::bail!("the kubeconfig has a proxy-url, which is not supported; leave it out");
     }
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

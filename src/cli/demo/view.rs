@@ -141,14 +141,17 @@ fn heading(scene: &Scene<'_>) -> Line {
     let Some((release, number)) = scene.release else {
         return vec![(Tone::Dim, format!(" {}", scene.status.message.as_deref().unwrap_or("Starting.")))];
     };
+    let stands = match &scene.status.step {
+        // Until it has begun the status is about the one before.
+        _ if scene.status.releases < number as u64 => "about to begin".to_owned(),
+        Some(step) => format!("step {}", step.progress),
+        None => format!("{:?}", scene.status.phase),
+    };
     vec![
         (Tone::Dim, format!(" {number} of {}  ", scene.releases)),
         (Tone::Bold, release.version.to_owned()),
         (Tone::Plain, format!(" {}  ", release.promise)),
-        match &scene.status.step {
-            Some(step) => (Tone::Dim, format!("step {}", step.progress)),
-            None => (Tone::Dim, format!("{:?}", scene.status.phase)),
-        },
+        (Tone::Dim, stands),
     ]
 }
 
