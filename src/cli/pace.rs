@@ -2,9 +2,9 @@
 //!
 //! Between two wake-ups others have the processor, and each wake-up probably
 //! finds its caches cold: what a release costs was measured to depend on how
-//! often the thread is woken for it. So a few wake-ups come at once, and a single release
-//! never waits; when many releases move at a time the thread rests in between,
-//! and does together what has come meanwhile.
+//! often the thread is woken for it. So a few wake-ups come at once, and a
+//! single release never waits; when many releases move at a time the thread
+//! rests in between, and does together what has come meanwhile.
 
 use std::time::{Duration, Instant};
 
