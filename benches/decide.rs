@@ -57,7 +57,7 @@ impl World {
             status: CanaryStatus::default(),
             seen: Observed {
                 generation: Some(1),
-                target: Some(Target { revision: "v1-a".into(), configs: BTreeMap::new(), pods: ready }),
+                target: Some(Target { revision: "v1-a".into(), pods: ready, ..Target::default() }),
                 primary: Some(Primary { revision: Some("v1-a".into()), pods: ready, pinned: false }),
                 split: Some(Split::home()),
                 ..Observed::default()
@@ -96,6 +96,11 @@ impl World {
             Action::ScaleCanary { replicas } => {
                 if let Some(target) = &mut self.seen.target {
                     target.pods = all(replicas);
+                }
+            }
+            Action::EmptyCanary { after } => {
+                if let Some(target) = &mut self.seen.target {
+                    (target.pods, target.emptied_after) = (all(0), Some(after));
                 }
             }
             Action::Route(split) => self.seen.split = Some(split),

@@ -22,7 +22,7 @@ use crate::{
     api::{Canary, canary::Phase},
     engine::{Action, Decision},
     routing::{self, Subject},
-    workload::{self, Known},
+    workload::{self, Known, Snapshot},
 };
 
 /// Keeps a Canary there until everything is put back.
@@ -64,6 +64,10 @@ pub async fn act(
 ) -> Result<(), Error> {
     let (name, workload) = (CanaryName::of(&understood.canary), &understood.workload);
     let client = &shared.fence.guard(&shared.client, &name);
+    // Until a watch tells of it the next decision would ask for it again.
+    let learn = |written: Option<Snapshot>| {
+        written.into_iter().for_each(|written| shared.caches.learn_workload(workload.kind(), written));
+    };
     for upkeep in &seen.upkeep {
         shared.fence.check(&name)?;
         workload.keep_up(client, upkeep).await?;
@@ -73,18 +77,18 @@ pub async fn act(
         match action {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => {
-                let scaled = workload.scale_canary(client, *replicas).await?;
-                scaled.into_iter().for_each(|target| shared.caches.learn_workload(workload.kind(), target));
+                learn(workload.scale_canary(client, *replicas).await?);
             }
+            Action::EmptyCanary { after } => learn(workload.empty_canary(client, *after).await?),
             Action::PinPrimary => workload.pin_primary(client).await?,
             Action::UnpinPrimary => workload.unpin_primary(client).await?,
             Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
             Action::DropPrevious => workload.drop_previous(client).await?,
             Action::Promote { revision } => {
                 let known = Known { target: seen.target.as_deref(), primary: seen.primary.as_deref() };
-                workload.promote(client, revision, known).await?;
+                learn(workload.promote(client, revision, known).await?);
             }
-            Action::RestorePrimary { revision } => workload.restore_primary(client, revision).await?,
+            Action::RestorePrimary { revision } => learn(workload.restore_primary(client, revision).await?),
             Action::Route(split) => {
                 let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
                 let on = Subject { canary: &understood.canary, arms };
@@ -121,7 +125,7 @@ pub fn is_done(
                 let route = seen.arms.as_ref().map(|arms| see_route(shared, understood, arms, desk));
                 route.and_then(|(in_force, _)| in_force).as_ref() == Some(split)
             }
-            Action::ScaleCanary { replicas: 0 } => {
+            Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. } => {
                 let target =
                     shared.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
                 target.is_some_and(|target| workload.is_empty(&target))

@@ -19,6 +19,9 @@ pub enum Action {
     CreatePrimary { revision: String },
     /// Give the target, which is the canary, this many replicas.
     ScaleCanary { replicas: u32 },
+    /// Take the pods of the target away, and note on it that they went after
+    /// this release.
+    EmptyCanary { after: u64 },
     /// Keep the primary from shrinking below its present size, so that it can
     /// take all traffic back at any moment.
     PinPrimary,

@@ -153,8 +153,7 @@ impl WakeReason {
             Self::WindowOpens => Some("releases may move again"),
             Self::TrafficReturns => Some("more traffic goes home"),
             Self::WarmEnds => Some("the version before is let go"),
-            Self::Drained => Some("the canary's pods go"),
-            Self::AskAgain | Self::CheckAgain => None,
+            Self::Drained | Self::AskAgain | Self::CheckAgain => None,
         }
     }
 }

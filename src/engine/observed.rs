@@ -54,6 +54,8 @@ pub struct Target {
     /// A digest of each config it reads, to tell what made the revision.
     pub configs: BTreeMap<String, String>,
     pub pods: Pods,
+    /// The release of this Canary after which its pods were last taken away.
+    pub emptied_after: Option<u64>,
 }
 
 /// The workload that serves.

@@ -104,6 +104,7 @@ impl Pass<'_> {
         self.forget_canary();
         let status = &mut self.status;
         status.releases += 1;
+        status.empty_after = None;
         let mut release = ReleaseStatus {
             revision: revision.clone(),
             trigger,
@@ -155,16 +156,13 @@ impl Pass<'_> {
             self.act(Action::UnpinPrimary);
         }
         self.let_previous_go();
-        // Between releases the target's size is its owner's affair again.
-        if self.status.release.is_none() {
-            return true;
-        }
-        let emptied = self.empty_canary();
-        let told = self.told_after_release();
-        if emptied && told {
+        let told = self.status.release.is_none() || self.told_after_release();
+        let emptied = self.empty_after_release();
+        if told {
             self.status.release = None;
-        } else if told {
-            self.rest_as_it_is();
+            if !emptied {
+                self.rest_as_it_is();
+            }
         }
         emptied && told
     }
@@ -195,6 +193,26 @@ impl Pass<'_> {
             self.act(Action::ScaleCanary { replicas: 0 });
         }
         emptied
+    }
+
+    /// The pods that a release has left go once, and that they went is noted
+    /// where they were: no status has to be written for it, and from then on the
+    /// target's size is its owner's affair again. True once they went.
+    fn empty_after_release(&mut self) -> bool {
+        let running = self.seen.target.as_ref().filter(|target| self.plan.scales && target.pods.desired > 0);
+        if self.status.release.is_some() && running.is_some() {
+            self.status.empty_after = Some(self.status.releases);
+        }
+        let due = self
+            .status
+            .empty_after
+            .filter(|after| running.is_some_and(|target| target.emptied_after != Some(*after)));
+        if let Some(after) = due
+            && self.is_drained()
+        {
+            self.act(Action::EmptyCanary { after });
+        }
+        due.is_none()
     }
 
     /// The primary must run what was promoted. After a promotion that failed,

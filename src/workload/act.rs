@@ -10,7 +10,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Configs, FIELD_MANAGER, Kind, Refusal, Snapshot, Upkeep, Workload,
+    Configs, EMPTIED_AFTER, FIELD_MANAGER, Kind, Refusal, Snapshot, Upkeep, Workload,
     configs::copies_read,
     labels::HELM_HANDS_OFF,
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
@@ -105,8 +105,24 @@ impl Workload {
     /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
     /// nowhere. Returns what the target is then.
     pub async fn scale_canary(&self, client: &Client, replicas: u32) -> Result<Option<Snapshot>, Error> {
+        self.scale(client, replicas, json!({})).await
+    }
+
+    /// Takes the canary's pods away, and notes on the target after which release
+    /// that was. Returns what the target is then.
+    pub async fn empty_canary(&self, client: &Client, after: u64) -> Result<Option<Snapshot>, Error> {
+        let note = format!("{}/{after}", self.owner.uid);
+        self.scale(client, 0, json!({ "annotations": { EMPTIED_AFTER: note } })).await
+    }
+
+    async fn scale(
+        &self,
+        client: &Client,
+        replicas: u32,
+        metadata: Value,
+    ) -> Result<Option<Snapshot>, Error> {
         let attempt = format!("scale {} {} to {replicas}", self.kind().name(), self.target);
-        let patch = match self.kind {
+        let mut patch = match self.kind {
             TargetKind::Deployment => json!({ "spec": { "replicas": replicas } }),
             TargetKind::DaemonSet => {
                 let mark = if replicas == 0 { json!("true") } else { Value::Null };
@@ -114,12 +130,11 @@ impl Workload {
             }
             TargetKind::Service => return Ok(None),
         };
+        patch["metadata"] = metadata;
         if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
             self.pause_keda(client, scaler, replicas == 0).await?;
         }
-        let targets: Api<Snapshot> =
-            Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource());
-        let scaled = targets.patch(&self.target, &merging(), &Patch::Merge(&patch)).await;
+        let scaled = self.workloads(client).patch(&self.target, &merging(), &Patch::Merge(&patch)).await;
         scaled.map(Some).map_err(Error::api(attempt))
     }
 
@@ -161,7 +176,7 @@ impl Workload {
             let previous = self.previous(&primary, present.as_ref())?;
             let kept = match &present {
                 None => self.create(client, &previous).await?,
-                Some(present) => self.change(client, present, &previous).await?,
+                Some(present) => self.change(client, present, &previous).await?.is_some(),
             };
             if kept {
                 return Ok(());
@@ -177,8 +192,14 @@ impl Workload {
 
     /// Copies the target to the primary, if it still is at exactly this
     /// revision. What the primary was is recorded first, and everything that
-    /// the new one reads is in place before the primary is touched.
-    pub async fn promote(&self, client: &Client, revision: &str, known: Known<'_>) -> Result<(), Error> {
+    /// the new one reads is in place before the primary is touched. Returns what
+    /// the primary is then, if that was written.
+    pub async fn promote(
+        &self,
+        client: &Client,
+        revision: &str,
+        known: Known<'_>,
+    ) -> Result<Option<Snapshot>, Error> {
         let name = self.primary_name();
         let mut primary = match known.primary {
             Some(primary) => primary.object(self.kind()),
@@ -186,7 +207,7 @@ impl Workload {
         };
         self.check_owner(self.kind(), &primary.metadata)?;
         if copied_revision(&primary) == Some(revision) {
-            return Ok(());
+            return Ok(None);
         }
         let exact = self.read_exactly(client, revision, known.target).await?;
         let names = self.copy_names(&exact.refs, &exact.configs);
@@ -195,22 +216,28 @@ impl Workload {
         for met in 1..=CONFLICTS {
             self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
             let promoted = self.primary(&exact.target, revision, &names, Some(&primary))?;
-            if self.change(client, &primary, &promoted).await? {
+            if let Some(written) = self.change(client, &primary, &promoted).await? {
                 let still_read: Vec<_> = copies_read(&promoted.data["spec"]["template"]);
                 for (kind, name) in unneeded.into_iter().filter(|copy| !still_read.contains(copy)) {
                     self.delete_own(client, kind, &name).await?;
                 }
-                return Ok(());
+                return Ok(Some(written));
             }
             give_way(met).await;
             primary = self.need(client, self.kind(), &name, "promote").await?;
+            // Promoted before, which whoever asks had not heard of. Recorded as
+            // what was before, it would be all that there is to go back to.
+            if copied_revision(&primary) == Some(revision) {
+                return Ok(None);
+            }
         }
         Err(self.contended("promote"))
     }
 
     /// Gives the primary back what it ran before its last promotion, which must
-    /// be exactly this revision.
-    pub async fn restore_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
+    /// be exactly this revision. Returns what the primary is then, if that was
+    /// written.
+    pub async fn restore_primary(&self, client: &Client, revision: &str) -> Result<Option<Snapshot>, Error> {
         let attempt = "give the primary back what it ran before";
         let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
         for met in 0..CONFLICTS {
@@ -218,7 +245,7 @@ impl Workload {
             let primary = self.need(client, self.kind(), &self.primary_name(), attempt).await?;
             self.check_owner(self.kind(), &primary.metadata)?;
             if copied_revision(&primary) == Some(revision) {
-                return Ok(());
+                return Ok(None);
             }
             let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
             let Some(restored) = recorded.and_then(|record| self.recorded(record, revision, &primary)) else {
@@ -229,8 +256,8 @@ impl Workload {
                     other => other,
                 };
             };
-            if self.change(client, &primary, &restored).await? {
-                return Ok(());
+            if let Some(written) = self.change(client, &primary, &restored).await? {
+                return Ok(Some(written));
             }
         }
         Err(self.contended(attempt))
@@ -370,9 +397,14 @@ impl Workload {
         }
     }
 
-    /// Writes what is different, as long as nobody else wrote since: true then.
-    /// What a cache leaves out of an object stays as it is.
-    async fn change(&self, client: &Client, from: &DynamicObject, to: &DynamicObject) -> Result<bool, Error> {
+    /// Writes what is different, unless somebody else wrote since. What a cache
+    /// leaves out of an object stays as it is.
+    async fn change(
+        &self,
+        client: &Client,
+        from: &DynamicObject,
+        to: &DynamicObject,
+    ) -> Result<Option<Snapshot>, Error> {
         let meta = |object: &DynamicObject| {
             let meta = &object.metadata;
             json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
@@ -381,11 +413,14 @@ impl Workload {
         metadata["resourceVersion"] = json!(from.resource_version());
         metadata["uid"] = json!(from.uid());
         let patch = json!({ "metadata": metadata, "spec": difference(&from.data["spec"], &to.data["spec"]) });
-        let objects = api(client, &self.namespace, self.kind());
-        match objects.patch(&from.name_any(), &merging(), &Patch::Merge(&patch)).await {
-            Err(error) if code(&error) == Some(409) => Ok(false),
-            other => other.map(|_| true).map_err(Error::api(format!("change {}", named(self.kind(), from)))),
+        match self.workloads(client).patch(&from.name_any(), &merging(), &Patch::Merge(&patch)).await {
+            Err(error) if code(&error) == Some(409) => Ok(None),
+            other => other.map(Some).map_err(Error::api(format!("change {}", named(self.kind(), from)))),
         }
+    }
+
+    fn workloads(&self, client: &Client) -> Api<Snapshot> {
+        Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource())
     }
 
     async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {

@@ -64,6 +64,8 @@ use crate::{
 pub const FIELD_MANAGER: &str = "serin";
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
+/// On the target: the Canary and its release after which its pods went.
+const EMPTIED_AFTER: &str = "serin.dev/emptied-after";
 /// On the primary's autoscaler: the size below which it may not go for now.
 const PINNED: &str = "serin.dev/pinned";
 /// On copies that accompany the primary: what they are a copy of.

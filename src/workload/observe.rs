@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Configs, PINNED, Refusal, Snapshot, Unread, Workload, configs};
+use super::{Configs, EMPTIED_AFTER, PINNED, Refusal, Snapshot, Unread, Workload, configs};
 use crate::{
     api::canary::TargetKind,
     engine::{
@@ -26,17 +26,24 @@ impl Workload {
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
     ) -> Result<Target, Unread> {
-        let pods = self.pods(target);
+        let (pods, emptied_after) = (self.pods(target), self.emptied_after(target));
         let form = Form::of(recorded);
-        if let Some((revision, digests)) = configs.remembered(target, form, &version) {
-            return Ok(Target { revision, configs: digests, pods });
+        if let Some((revision, configs)) = configs.remembered(target, form, &version) {
+            return Ok(Target { revision, configs, pods, emptied_after });
         }
         let spec = target.spec();
         let refs = self.config_refs(&spec);
         configs.hold(&refs, &version)?;
         let (revision, digests) = self.digest(&spec, &refs, configs, form);
         configs.remember(target, form, refs, &revision, &digests);
-        Ok(Target { revision, configs: digests, pods })
+        Ok(Target { revision, configs: digests, pods, emptied_after })
+    }
+
+    /// As [`Workload::empty_canary`] noted it. Another Canary's releases, of the
+    /// same name or not, are counted by themselves.
+    fn emptied_after(&self, target: &Snapshot) -> Option<u64> {
+        let (canary, release) = target.annotation(EMPTIED_AFTER)?.split_once('/')?;
+        release.parse().ok().filter(|_| canary == self.owner.uid)
     }
 
     /// No pods are asked for.

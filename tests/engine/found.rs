@@ -117,3 +117,47 @@ fn so_is_a_copy_that_served_while_the_primary_was_restored() {
     world.run_until(|world| world.previous.is_none());
     assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
 }
+
+/// They go once. The note of it is on the target, so the status is not written
+/// again for it, and whoever scales the target up afterwards has it so.
+#[test]
+fn pods_go_once_and_from_then_on_the_size_is_the_owners() {
+    for health in [Health::Good, Health::Bad] {
+        let mut world = World::releasing(&canary(
+            "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
+        ));
+        world.health = health;
+        world.run_until(|world| matches!(world.status.phase, Phase::Succeeded | Phase::Failed));
+        world.settle();
+        let told = world.status.clone();
+        assert!(told.release.is_none() && world.target.pods.desired > 0, "over, and draining: {told:?}");
+        world.run();
+        assert_eq!((world.target.pods.desired, &world.status), (0, &told));
+        world.target.pods = pods(2);
+        world.run();
+        assert_eq!((world.target.pods.desired, &world.status), (2, &told));
+        // The next release leaves pods as well, and they go too.
+        world.health = Health::Good;
+        world.push("v1-c");
+        world.run();
+        assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Succeeded, 0));
+    }
+}
+
+/// A release that left no pods has nothing to take away, whoever scales the
+/// target up later.
+#[test]
+fn a_release_that_left_no_pods_takes_none_away() {
+    let mut world = World::releasing(&canary(
+        "stepWeights: [50], webhooks: [{name: gate, type: confirm-rollout, url: 'http://gate'}]",
+    ));
+    world.closed.insert("gate".to_owned());
+    world.run_to(Phase::Waiting);
+    world.settle();
+    world.command(Verb::Abort);
+    world.run();
+    assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Failed, 0));
+    world.target.pods = pods(2);
+    world.run();
+    assert_eq!(world.target.pods.desired, 2);
+}

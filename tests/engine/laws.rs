@@ -282,7 +282,10 @@ impl Laws<'_> {
     }
 
     fn empties_without_traffic(&self) -> bool {
-        let empties = self.decision.actions.contains(&Action::ScaleCanary { replicas: 0 });
+        let empties =
+            self.decision.actions.iter().any(|action| {
+                matches!(action, Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. })
+            });
         !empties || self.seen.split.as_ref().is_some_and(|split| !split.reaches_canary())
     }
 }

@@ -107,7 +107,7 @@ impl World {
             plan: Plan::try_from(canary).unwrap_or_else(|refusal| panic!("{refusal}")),
             status: CanaryStatus::default(),
             now: "2025-06-02T08:00:00Z".parse().unwrap(),
-            target: Target { revision: "v1-a".to_owned(), configs: BTreeMap::new(), pods: pods(3) },
+            target: Target { revision: "v1-a".to_owned(), pods: pods(3), ..Target::default() },
             target_exists: true,
             primary: None,
             previous: None,
@@ -313,6 +313,10 @@ impl World {
                     false => Pods { ready: 0, ..pods(*replicas) },
                 };
             }
+            Action::EmptyCanary { after } => {
+                self.target.pods = pods(0);
+                self.target.emptied_after = Some(*after);
+            }
             Action::PinPrimary => self.with_primary(|primary| primary.pinned = true),
             Action::UnpinPrimary => self.with_primary(|primary| primary.pinned = false),
             Action::Route(split) => {
@@ -434,6 +438,7 @@ pub fn told(action: &Action) -> String {
     match action {
         Action::CreatePrimary { revision } => format!("create primary {revision}"),
         Action::ScaleCanary { replicas } => format!("scale canary to {replicas}"),
+        Action::EmptyCanary { after } => format!("empty canary after release {after}"),
         Action::PinPrimary => "pin primary".to_owned(),
         Action::UnpinPrimary => "unpin primary".to_owned(),
         Action::Route(Split { canary, matches, mirror, stable }) => {

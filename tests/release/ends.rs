@@ -140,9 +140,9 @@ async fn a_release_costs_a_few_requests() {
     world.push("web:v2").await;
     world.released(1).await;
     let requests = world.requests().split_off(before);
-    // Three for the beginning, three a step, one for the first numbers, seven
-    // for the promotion, one when the canary's pods have outlived its traffic.
-    assert!(requests.len() <= 21, "{} requests for one release: {requests:#?}", requests.len());
+    // Three for the beginning, three a step, one for the first numbers, six for
+    // the promotion, one when the canary's pods have outlived its traffic.
+    assert!(requests.len() <= 20, "{} requests for one release: {requests:#?}", requests.len());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,7 @@
 //! Targets other than Deployments, and the end.
 
-use kube::api::{Api, DeleteParams};
 use serde_json::{Value, json};
-use serin::{
-    api::Canary,
-    workload::{Kind, Known},
-};
+use serin::workload::{Kind, Known};
 
 use crate::world::{World, deployment, eventually, spec};
 
@@ -39,6 +35,37 @@ pub async fn a_daemon_set_runs_nowhere_and_everywhere_again(world: World) {
     assert_eq!(nodes("agent-primary").await, json!({ "disk": "ssd" }));
     workload.scale_canary(&world.client, 1).await.unwrap();
     assert_eq!(nodes("agent").await, json!({ "disk": "ssd" }));
+}
+
+pub async fn a_target_notes_after_which_release_it_was_emptied(mut world: World) {
+    world.options.prefixes = vec!["*".to_owned()];
+    let web = |image: &str| deployment("web", image);
+    let targets: [(Kind, &str, &dyn Fn(&str) -> Value); 2] =
+        [(DS, "agent", &daemon_set), (Kind::Deployment, "web", &web)];
+    for (kind, name, target) in targets {
+        world.apply(kind, name, target("app:1")).await;
+        let workload = world.workload(kind.name(), name, json!({})).await;
+        world.make_primary(&workload).await;
+        workload.scale_canary(&world.client, 0).await.unwrap();
+        assert_eq!(world.target(&workload).await.emptied_after, None);
+        let emptied = workload.empty_canary(&world.client, 7).await.unwrap();
+        assert!(workload.is_empty(&emptied.unwrap()));
+        // It stays when somebody applies another manifest, and is nobody else's.
+        world.apply(kind, name, target("app:2")).await;
+        workload.scale_canary(&world.client, 1).await.unwrap();
+        let seen = world.target(&workload).await;
+        assert_eq!(
+            (seen.emptied_after, workload.is_empty(&world.snapshot(kind, name).await)),
+            (Some(7), false)
+        );
+        world.promote(&workload).await;
+        let copied = world.get(kind, &workload.primary_name()).await["metadata"]["annotations"].clone();
+        assert_eq!(copied["serin.dev/emptied-after"], Value::Null, "{copied}");
+        // Of another Canary by the same name it says nothing.
+        world.delete_canary(name).await;
+        let another = world.workload(kind.name(), name, json!({})).await;
+        assert_eq!(world.target(&another).await.emptied_after, None);
+    }
 }
 
 pub async fn a_daemon_set_is_promoted_and_given_back(world: World) {
@@ -107,8 +134,7 @@ pub async fn when_the_canary_goes_the_target_stays(world: World) {
     let primary = workload.see_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
     workload.scale_canary(&world.client, primary.pods.desired).await.unwrap();
 
-    let canaries = Api::<Canary>::namespaced(world.client.clone(), &world.namespace);
-    canaries.delete("web", &DeleteParams::background()).await.unwrap();
+    world.delete_canary("web").await;
     eventually("the primary and all copies are gone", async || {
         let configs = world.names(Kind::ConfigMap).await;
         !world.exists(Kind::Deployment, "web-primary").await

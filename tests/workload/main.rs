@@ -50,6 +50,7 @@ laws! {
     promote::it_copies_exactly_what_was_analysed
     promote::it_refuses_a_target_that_moved
     promote::a_cache_that_is_behind_costs_nobody_anything
+    promote::promoted_twice_it_still_knows_what_was_before
     promote::it_drops_what_was_dropped
     promote::it_sizes_the_primary_as_people_wrote
     promote::steps_and_autoscalers_say_nothing_about_the_primarys_size
@@ -63,6 +64,7 @@ laws! {
     companions::a_budget_covers_the_primary_too
     companions::a_chart_of_flux_does_not_resize_the_target
     kinds::a_daemon_set_runs_nowhere_and_everywhere_again
+    kinds::a_target_notes_after_which_release_it_was_emptied
     kinds::a_daemon_set_is_promoted_and_given_back
     kinds::a_service_has_a_primary_and_a_canary_of_its_own
     kinds::when_the_canary_goes_the_target_stays

@@ -92,6 +92,22 @@ pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
     assert!(matches!(&error, Error::TargetMoved { .. }), "{error}");
 }
 
+pub async fn promoted_twice_it_still_knows_what_was_before(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let second = world.revision(&workload).await;
+    let (target, primary) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
+    // The second time the cache has not heard of the first.
+    let known = Known { target: Some(&target), primary: Some(&primary) };
+    let written = workload.promote(&world.client, &second, known).await.unwrap();
+    assert_eq!(workload.see_primary(&written.unwrap(), None).unwrap().revision, Some(second.clone()));
+    assert!(workload.promote(&world.client, &second, known).await.unwrap().is_none());
+    workload.restore_primary(&world.client, &first).await.unwrap();
+    assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
+}
+
 pub async fn it_drops_what_was_dropped(mut world: World) {
     world.options.prefixes = vec!["team.example.com/".to_owned()];
     let mut target = deployment("web", "web:1");

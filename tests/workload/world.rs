@@ -59,8 +59,15 @@ impl World {
         });
         json_patch::merge(&mut object["spec"], &spec);
         let canary: Canary = serde_json::from_value(object).expect("a Canary");
-        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
-        canaries.create(&PostParams::default(), &canary).await.expect("the Canary is accepted")
+        self.canaries().create(&PostParams::default(), &canary).await.expect("the Canary is accepted")
+    }
+
+    pub async fn delete_canary(&self, name: &str) {
+        self.canaries().delete(name, &DeleteParams::background()).await.expect("it is deleted");
+    }
+
+    fn canaries(&self) -> Api<Canary> {
+        Api::namespaced(self.client.clone(), &self.namespace)
     }
 
     pub fn api(&self, kind: Kind) -> Api<DynamicObject> {

@@ -234,7 +234,18 @@ impl World {
         let ended = |status: &CanaryStatus| matches!(status.phase, Phase::Succeeded | Phase::Failed);
         let over =
             |status: &CanaryStatus| status.releases == count && status.release.is_none() && ended(status);
-        self.becomes(&format!("done with release {count}"), over).await
+        let status = self.becomes(&format!("done with release {count}"), over).await;
+        if let Some(after) = status.empty_after {
+            let target = self.get("Canary", "web").await["spec"]["targetRef"].take();
+            let [kind, name] = ["kind", "name"].map(|field| target[field].as_str().expect("a name"));
+            let emptied = async || {
+                let target = self.get(kind, name).await;
+                let note = target["metadata"]["annotations"]["serin.dev/emptied-after"].as_str();
+                note.is_some_and(|note| note.ends_with(&format!("/{after}")))
+            };
+            self.eventually("the canary's pods go", emptied).await;
+        }
+        status
     }
 
     /// Waits until the status is so.

@@ -46,6 +46,11 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub home_since: Option<Time>,
 
+    /// The release whose canary pods are to go. That they went is noted on the
+    /// target itself, by the annotation `serin.dev/emptied-after`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_after: Option<u64>,
+
     /// The step under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
