@@ -32,6 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     CanaryName,
     index::Index,
+    kept::{Reading, has_data, pods, reading, trim, without_data},
     table::{Key, Table, differ},
     told::Told,
     turns::Turns,
@@ -192,7 +193,8 @@ impl Caches {
                     each(&self.api(kind, scope), take_in).await?;
                 }
                 Rows::Objects(table) => {
-                    let take_in = |object| table.put_answer(trim(object)).into_iter().for_each(&tell);
+                    let (read, _) = reading(kind);
+                    let take_in = |object| table.put_answer(read(object)).into_iter().for_each(&tell);
                     each(&self.api(kind, scope), take_in).await?;
                 }
             }
@@ -254,6 +256,11 @@ impl Caches {
         self.objects(kind)?.get(namespace, name)
     }
 
+    /// Stays the same for as long as all objects of a kind in a namespace do.
+    pub fn state(&self, kind: &ApiResource, namespace: &str) -> u64 {
+        self.objects(kind).map(|table| table.state(namespace)).unwrap_or_default()
+    }
+
     pub fn all(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
         self.objects(kind).map(|table| table.all(namespace)).unwrap_or_default()
     }
@@ -303,8 +310,8 @@ impl Caches {
                 }
                 let objects = watcher(self.api(kind, scope.as_deref()), config);
                 match *kind == pods() {
-                    true => spawn(objects, (trim_pod, differ), scope, table, sync, |_| {}),
-                    false => spawn(objects, (trim, differ), scope, table, sync, tell),
+                    true => spawn(objects, reading(kind), scope, table, sync, |_| {}),
+                    false => spawn(objects, reading(kind), scope, table, sync, tell),
                 }
             };
             let tasks = scopes.into_iter().map(follow).collect();
@@ -365,10 +372,6 @@ impl workload::Cache for InNamespace<'_> {
     }
 }
 
-pub fn pods() -> ApiResource {
-    ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
-}
-
 impl Sync {
     fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
         let missing = Arc::new(AtomicUsize::new(lists));
@@ -419,10 +422,6 @@ where
     }
 }
 
-/// What is kept of an object that a watch told of, and when two of its versions
-/// are the same.
-type Reading<T, K> = (fn(T) -> K, fn(&K, &K) -> bool);
-
 /// Keeps a table as a watch says, and tells of every change that `is_same` does
 /// not find to be none. What a write's answer has told already is not read.
 fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker::Sync + 'static>(
@@ -460,30 +459,4 @@ fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker
             }
         }
     }))
-}
-
-/// Is it of a kind whose data is not kept?
-fn has_data(kind: &ApiResource) -> bool {
-    kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource()
-}
-
-/// Who wrote which field, and when, is half of an object's size.
-fn trim(mut object: DynamicObject) -> DynamicObject {
-    object.metadata.managed_fields = None;
-    if let Some(annotations) = &mut object.metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-    object
-}
-
-/// Of a pod only its labels and its address are asked for.
-fn trim_pod(pod: DynamicObject) -> DynamicObject {
-    let mut pod = trim(pod);
-    let address = pod.data.pointer("/status/podIP").cloned();
-    pod.data = serde_json::json!({ "status": { "podIP": address } });
-    pod
-}
-
-fn without_data(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
-    trim(DynamicObject { types: partial.types, metadata: partial.metadata, data: serde_json::Value::Null })
 }

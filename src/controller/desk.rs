@@ -1,7 +1,7 @@
 //! What is remembered of one Canary while the controller runs, and nowhere
 //! else: whatever is lost with it is simply asked for again.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use crate::{
         observed::{Answer, Measured, Reply},
     },
     routing::Arms,
-    workload::{Configs, Snapshot},
+    workload::{COMPANIONS, Configs, Snapshot},
 };
 
 #[derive(Default)]
@@ -28,6 +28,8 @@ pub struct Desk {
     pub arms: Mutex<Option<(Followed, Arms)>>,
     pub route: Mutex<Option<Route>>,
     pub followed: Mutex<Option<Followed>>,
+    /// When everything that accompanies the target was last found to follow it.
+    pub kept_up: Mutex<Option<KeptUp>>,
     pub meaning: Mutex<Option<(MeaningFrom, Meaning)>>,
     /// What was surely written last, then what may have been since.
     written: Mutex<Vec<Written>>,
@@ -69,6 +71,27 @@ impl Followed {
             router: understood.router.name(),
             target: (uid.map(str::to_owned), version),
         }
+    }
+}
+
+/// Everything that what accompanies a target follows from, and is itself.
+pub struct KeptUp {
+    pub target: Arc<Snapshot>,
+    /// Of the Canary.
+    pub generation: Option<i64>,
+    /// Version of the canary's Service, where the target is a Service.
+    pub canary_service: Option<String>,
+    /// Of each kind of companions, in the namespace.
+    pub companions: [u64; COMPANIONS.len()],
+}
+
+impl PartialEq for KeptUp {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { target, generation, canary_service, companions } = other;
+        self.target.is_written_alike(target)
+            && self.generation == *generation
+            && self.canary_service == *canary_service
+            && self.companions == *companions
     }
 }
 

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt as _, core::DynamicObject};
 use tokio::time::Instant;
 
-use super::{CanaryName, Shared, caches::pods, desk::Desk, observe::Seen, understand::Understood};
+use super::{CanaryName, Shared, desk::Desk, kept::pods, observe::Seen, understand::Understood};
 use crate::{
     analysis::measurement::{Arms, Measurement},
     api::CanaryStatus,

@@ -29,6 +29,7 @@ mod beside;
 mod caches;
 mod desk;
 mod index;
+mod kept;
 pub mod lease;
 mod measure;
 mod observe;

@@ -7,9 +7,10 @@ use kube::ResourceExt as _;
 
 use super::{
     CanaryName, Shared,
-    caches::{Unsynced, pods},
-    desk::{Desk, Followed, Route, RouteFrom},
+    caches::Unsynced,
+    desk::{Desk, Followed, KeptUp, Route, RouteFrom},
     index::Concern,
+    kept::pods,
     understand::{Understood, templates},
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     engine::{Observed, action::Split, observed::Target, revision::ConfigRef},
     gates::annotations,
     routing::{Arms, ObjectName, Subject},
-    workload::{self, Cache as _, Kind, Snapshot, Upkeep},
+    workload::{self, COMPANIONS, Cache as _, Kind, Snapshot, Upkeep},
 };
 
 /// Why there is nothing to decide on.
@@ -85,7 +86,18 @@ pub async fn observe(
             }
             _ => None,
         };
-        upkeep = workload.upkeep(target, canary_service.as_deref(), &in_namespace)?;
+        let kept_up = KeptUp {
+            target: Arc::clone(target),
+            generation: canary.metadata.generation,
+            canary_service: canary_service
+                .as_ref()
+                .and_then(|service| service.metadata.resource_version.clone()),
+            companions: COMPANIONS.map(|kind| caches.state(kind.resource(), &name.namespace)),
+        };
+        if desk.kept_up.lock().as_ref() != Some(&kept_up) {
+            upkeep = workload.upkeep(target, canary_service.as_deref(), &in_namespace)?;
+            *desk.kept_up.lock() = upkeep.is_empty().then_some(kept_up);
+        }
     }
     let arms = see_arms(understood, target.as_deref(), desk)?;
     let (split, route_pending) = match &arms {

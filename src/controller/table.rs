@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use kube::{Resource, core::ObjectMeta};
@@ -10,7 +13,15 @@ use parking_lot::RwLock;
 
 /// Clones of what it hands out share the object.
 pub struct Table<K> {
-    rows: RwLock<HashMap<String, BTreeMap<String, Arc<K>>>>,
+    rows: RwLock<HashMap<String, Rows<K>>>,
+    changes: AtomicU64,
+}
+
+/// Of one namespace.
+struct Rows<K> {
+    named: BTreeMap<String, Arc<K>>,
+    /// The last change among them.
+    changed: u64,
 }
 
 /// Namespace and name of an object; a cluster's own have an empty namespace.
@@ -18,23 +29,28 @@ pub type Key = (String, String);
 
 impl<K> Default for Table<K> {
     fn default() -> Self {
-        Self { rows: RwLock::default() }
+        Self { rows: RwLock::default(), changes: AtomicU64::default() }
     }
 }
 
 impl<K: Resource> Table<K> {
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        self.rows.read().get(namespace)?.get(name).cloned()
+        self.rows.read().get(namespace)?.named.get(name).cloned()
+    }
+
+    /// Stays the same for as long as everything in a namespace does.
+    pub fn state(&self, namespace: &str) -> u64 {
+        self.rows.read().get(namespace).map_or(0, |rows| rows.changed)
     }
 
     /// Everything in a namespace, in the order of names.
     pub fn all(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.rows.read().get(namespace).map(|rows| rows.values().cloned().collect()).unwrap_or_default()
+        self.rows.read().get(namespace).map(|rows| rows.named.values().cloned().collect()).unwrap_or_default()
     }
 
     /// Everything, in no order.
     pub fn everything(&self) -> Vec<Arc<K>> {
-        self.rows.read().values().flat_map(BTreeMap::values).cloned().collect()
+        self.rows.read().values().flat_map(|rows| rows.named.values()).cloned().collect()
     }
 
     /// Is an object of which this is the metadata not here yet, or only an older
@@ -42,7 +58,7 @@ impl<K: Resource> Table<K> {
     pub fn lacks(&self, meta: &ObjectMeta) -> bool {
         let rows = self.rows.read();
         let held = rows.get(meta.namespace.as_deref().unwrap_or_default());
-        let held = held.and_then(|rows| rows.get(meta.name.as_deref().unwrap_or_default()));
+        let held = held.and_then(|rows| rows.named.get(meta.name.as_deref().unwrap_or_default()));
         held.is_none_or(|held| is_newer(meta, held.meta()))
     }
 
@@ -52,14 +68,18 @@ impl<K: Resource> Table<K> {
     pub fn put(&self, object: K, is_same: fn(&K, &K) -> bool) -> Option<Key> {
         let key = key(object.meta());
         let mut rows = self.rows.write();
-        let rows = rows.entry(key.0.clone()).or_default();
-        let held = rows.get(&key.1);
+        let rows = rows.entry(key.0.clone()).or_insert_with(|| Rows { named: BTreeMap::new(), changed: 0 });
+        let held = rows.named.get(&key.1);
         if held.is_some_and(|held| !is_newer(object.meta(), held.meta())) {
             return None;
         }
         let same = held.is_some_and(|held| is_same(held, &object));
-        rows.insert(key.1.clone(), Arc::new(object));
-        (!same).then_some(key)
+        rows.named.insert(key.1.clone(), Arc::new(object));
+        if same {
+            return None;
+        }
+        rows.changed = self.next_change();
+        Some(key)
     }
 
     /// Takes in the answer to a request, unless the object is gone or another
@@ -67,10 +87,12 @@ impl<K: Resource> Table<K> {
     pub fn put_answer(&self, object: K) -> Option<Key> {
         let key = key(object.meta());
         let mut rows = self.rows.write();
-        let held = rows.get_mut(&key.0).and_then(|rows| rows.get_mut(&key.1))?;
+        let rows = rows.get_mut(&key.0)?;
+        let held = rows.named.get_mut(&key.1)?;
         let is_news = held.meta().uid == object.meta().uid && is_newer(object.meta(), held.meta());
         is_news.then(|| {
             *held = Arc::new(object);
+            rows.changed = self.next_change();
             key
         })
     }
@@ -78,8 +100,9 @@ impl<K: Resource> Table<K> {
     pub fn remove(&self, meta: &ObjectMeta) -> Key {
         let key = key(meta);
         let mut rows = self.rows.write();
-        if let Some(named) = rows.get_mut(&key.0) {
+        if let Some(Rows { named, changed }) = rows.get_mut(&key.0) {
             named.remove(&key.1);
+            *changed = self.next_change();
             if named.is_empty() {
                 rows.remove(&key.0);
             }
@@ -94,20 +117,25 @@ impl<K: Resource> Table<K> {
         let mut changed: Vec<Key> =
             listed.into_iter().filter_map(|object| self.put(object, differ)).collect();
         let mut rows = self.rows.write();
-        rows.retain(|namespace, named| {
+        rows.retain(|namespace, rows| {
             if scope.is_none_or(|scope| scope == namespace) {
-                named.retain(|name, _| {
+                rows.named.retain(|name, _| {
                     let key = (namespace.clone(), name.clone());
                     let stays = known.contains(&key);
                     if !stays {
                         changed.push(key);
+                        rows.changed = self.next_change();
                     }
                     stays
                 });
             }
-            !named.is_empty()
+            !rows.named.is_empty()
         });
         changed
+    }
+
+    fn next_change(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
@@ -180,6 +208,29 @@ mod tests {
         let names: Vec<_> = changed.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["b", "c", "d"]);
         assert!(table.get("shop", "c").is_none());
+    }
+
+    #[test]
+    fn the_state_of_a_namespace_tells_whether_anything_in_it_changed() {
+        let table = Table::default();
+        let mut states = vec![table.state("shop")];
+        let mut changes = |change: &dyn Fn(&Table<ConfigMap>), expected: bool| {
+            let before = table.state("shop");
+            change(&table);
+            let after = table.state("shop");
+            assert_eq!(after != before, expected, "{states:?}, then {after}");
+            assert!(!expected || after == 0 || !states.contains(&after), "{states:?}, then {after} again");
+            states.push(after);
+        };
+        changes(&|table| drop(table.put(config("a", 1), differ)), true);
+        changes(&|table| drop(table.put(config("a", 1), differ)), false);
+        changes(&|table| drop(table.put(config("a", 2), |_, _| true)), false);
+        changes(&|table| drop(table.put_answer(config("a", 3))), true);
+        changes(&|table| drop(table.put(config("b", 4), differ)), true);
+        changes(&|table| drop(table.replace(None, vec![config("a", 3)])), true);
+        changes(&|table| drop(table.replace(None, vec![config("a", 3)])), false);
+        changes(&|table| drop(table.remove(&config("a", 3).metadata)), true);
+        changes(&|table| drop(table.put(config("a", 5), differ)), true);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use configs::{Configs, Unread};
 pub use labels::Selectors;
 pub use shape::Port;
 pub use snapshot::{Snapshot, without_bookkeeping};
-pub use upkeep::{Cache, Upkeep};
+pub use upkeep::{COMPANIONS, Cache, Upkeep};
 
 use crate::{
     api::{

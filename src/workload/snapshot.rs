@@ -39,10 +39,16 @@ impl Snapshot {
         let (a, b) = (&self.metadata, &other.metadata);
         self.status == other.status
             && of(a) == of(b)
-            && a.uid == b.uid
+            && a.owner_references == b.owner_references
+            && self.is_written_alike(other)
+    }
+
+    /// The same but for what becomes of it by itself.
+    pub fn is_written_alike(&self, other: &Self) -> bool {
+        let (a, b) = (&self.metadata, &other.metadata);
+        a.uid == b.uid
             && a.labels == b.labels
             && a.annotations == b.annotations
-            && a.owner_references == b.owner_references
             && self.spec.text.get() == other.spec.text.get()
     }
 

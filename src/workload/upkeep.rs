@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 use super::{COPY_OF, Kind, Refusal, Snapshot, Workload, labels, scaler};
 use crate::api::canary::TargetKind;
 
+/// Those that accompany a target. Their status is nobody's affair here.
+pub const COMPANIONS: [Kind; 3] =
+    [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget];
+
 /// Cached objects of the Canary's namespace, of kinds other than the target's.
 pub trait Cache {
     fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>>;
@@ -57,7 +61,7 @@ impl Workload {
         for (kind, copy) in self.scaler(cache).into_iter().chain(self.budgets(target, cache)?) {
             wanted.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
         }
-        for kind in [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget] {
+        for kind in COMPANIONS {
             writes.extend(self.stale(kind, &wanted, cache));
         }
         for ((kind, name), copy) in wanted {

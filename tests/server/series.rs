@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use serin::api::canary::Phase;
 use serin::server::Options;
@@ -155,6 +158,48 @@ async fn openmetrics_is_for_whoever_asks_for_it() {
     assert!(!plain.text.contains("# EOF"));
     let names = |text: &str| Series::of(text).0.into_keys().collect::<Vec<_>>();
     assert_eq!(names(&open.text), names(&plain.text));
+}
+
+/// With every pod that comes or goes a budget says how it is.
+#[tokio::test]
+async fn how_a_companion_is_wakes_nobody_and_what_it_wants_does() {
+    let world = World::new().await;
+    let budgets = world.api::<PodDisruptionBudget>();
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    });
+    let budget = serde_json::from_value(budget).expect("a budget");
+    budgets.create(&PostParams::default(), &budget).await.expect("it is accepted");
+    world.canary("web", json!({})).await;
+    let _serin = world.start().await;
+    world.reaches("web", Phase::Initialized).await;
+    let pages = world.pages(Options::default()).await;
+    let reconciles = async || pages.series().await.0[r#"serin_reconciles_total{result="ok"}"#];
+    let mut before = reconciles().await;
+    loop {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        match reconciles().await {
+            same if same == before => break,
+            more => before = more,
+        }
+    }
+    for allowed in 0..20 {
+        let status =
+            Patch::Merge(json!({"status": {"disruptionsAllowed": allowed, "currentHealthy": allowed}}));
+        budgets.patch_status("web", &PatchParams::default(), &status).await.expect("a status");
+    }
+    let edit = Patch::Merge(json!({"spec": {"minAvailable": 2}}));
+    budgets.patch("web", &PatchParams::default(), &edit).await.expect("an edit");
+    let began = Instant::now();
+    while budgets.get("web-primary").await.expect("a copy").spec.and_then(|spec| spec.min_available)
+        != Some(IntOrString::Int(2))
+    {
+        assert!(began.elapsed().as_secs() < 60, "the copy does not follow");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let woken = reconciles().await - before;
+    assert!((1.0..10.0).contains(&woken), "woken {woken} times");
 }
 
 #[tokio::test]

@@ -229,6 +229,17 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
     law(times == 1, || format!("7: release {} was promoted {times} times", status.releases))
 }
 
+/// What the primary ran was recorded, to go back to.
+pub fn remembers_what_was_before(on: &Subject, revision: &str) -> Verdict {
+    let status = on.status().cloned().unwrap_or_default();
+    let promoted = status.revisions.and_then(|revisions| revisions.primary);
+    let releasing = status.release.map(|release| release.revision);
+    let goes_on = matches!(status.phase, Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting);
+    law(!goes_on || releasing.as_deref() != Some(revision) || promoted == releasing, || {
+        format!("7: {revision} is being promoted, and recorded as what was before")
+    })
+}
+
 /// Every plan that could be meant measures what is wrong with it, and enough
 /// requests went there to tell.
 fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload, now: Moment) -> bool {

@@ -444,6 +444,12 @@ impl Onlooker {
     }
 
     fn see_config(&mut self, name: &str, write: &Write<'_>) {
+        let record = name.strip_suffix("-primary-before").and_then(|of| self.subjects.get(of));
+        if let (Some(subject), Some(record)) = (record, write.after) {
+            let revision = record["data"]["revision"].as_str().unwrap_or_default();
+            let verdict = laws::remembers_what_was_before(subject, revision);
+            return self.judge(verdict);
+        }
         let Some(subject) = name.strip_suffix("-config").and_then(|of| self.subjects.get_mut(of)) else {
             return;
         };
