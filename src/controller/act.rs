@@ -91,7 +91,7 @@ pub async fn act(
             Action::RestorePrimary { revision } => learn(workload.restore_primary(client, revision).await?),
             Action::Route(split) => {
                 let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
-                let on = Subject { canary: &understood.canary, arms };
+                let on = Subject { canary: &understood.canary, arms, stood: Some(&desk.stood) };
                 understood.router.set(client, &on, &shared.caches, split).await?;
             }
             Action::RestoreRouting => {

@@ -13,7 +13,7 @@ use crate::{
         action::{Look, Question, Split},
         observed::{Answer, Measured, Reply},
     },
-    routing::Arms,
+    routing::{Arms, ObjectName, Stood},
     workload::{COMPANIONS, Configs, Snapshot},
 };
 
@@ -25,7 +25,8 @@ pub struct Desk {
     pub configs: tokio::sync::Mutex<Configs>,
     pub inbox: Mutex<Inbox>,
     /// How the pods were told apart when the target was last seen.
-    pub arms: Mutex<Option<(Followed, Arms)>>,
+    pub arms: Mutex<Option<(Followed, Arc<Arms>)>>,
+    pub stood: Stood,
     pub route: Mutex<Option<Route>>,
     pub followed: Mutex<Option<Followed>>,
     /// When everything that accompanies the target was last found to follow it.
@@ -43,34 +44,45 @@ pub struct Route {
 }
 
 /// Everything that it followed from.
-#[derive(PartialEq, Eq)]
 pub struct RouteFrom {
-    pub router: String,
-    /// Of the Canary; of its status a route follows the cookies only.
-    pub generation: Option<i64>,
+    /// Another one whenever the Canary means something else. Of its status a
+    /// route follows the cookies only.
+    pub objects: Arc<[ObjectName]>,
     pub cookies: (Option<String>, Option<String>),
-    pub arms: Arms,
+    pub arms: Arc<Arms>,
     /// Of each object of the route.
     pub versions: Vec<Option<String>>,
 }
 
-/// What everything that concerns a Canary follows from: its spec, its router
-/// and its target's spec.
-#[derive(Clone, PartialEq, Eq)]
+impl PartialEq for RouteFrom {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { objects, cookies, arms, versions } = other;
+        Arc::ptr_eq(&self.objects, objects)
+            && self.cookies == *cookies
+            && Arc::ptr_eq(&self.arms, arms)
+            && self.versions == *versions
+    }
+}
+
+/// What everything that concerns a Canary follows from: what it means, and its
+/// target's spec.
+#[derive(Clone)]
 pub struct Followed {
-    generation: Option<i64>,
-    router: String,
+    objects: Arc<[ObjectName]>,
     target: (Option<String>, String),
 }
 
 impl Followed {
     pub fn of(understood: &Understood, target: &Snapshot) -> Self {
         let (uid, version) = target.state();
-        Self {
-            generation: understood.canary.metadata.generation,
-            router: understood.router.name(),
-            target: (uid.map(str::to_owned), version),
-        }
+        let objects = Arc::clone(&understood.objects);
+        Self { objects, target: (uid.map(str::to_owned), version) }
+    }
+}
+
+impl PartialEq for Followed {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.objects, &other.objects) && self.target == other.target
     }
 }
 
@@ -119,10 +131,11 @@ impl Desk {
     }
 
     /// The status as it was decided, if what the API tells is what was written.
-    pub fn exact_status(&self, told: CanaryStatus) -> CanaryStatus {
+    pub fn exact_status(&self, told: Option<&CanaryStatus>) -> CanaryStatus {
+        let Some(told) = told else { return CanaryStatus::default() };
         let written = self.written.lock();
-        let exact = written.iter().find(|written| written.is_told_as(&told));
-        exact.map(|written| written.exact.clone()).unwrap_or(told)
+        let exact = written.iter().find(|written| written.is_told_as(told));
+        exact.map_or(told, |written| &written.exact).clone()
     }
 
     pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
@@ -216,11 +229,15 @@ mod tests {
         for millisecond in 1..20 {
             desk.writes_status(&changed(2_000 + 1_000 * millisecond + millisecond));
         }
-        assert_eq!(desk.exact_status(changed(1_000)), changed(1_200), "none was done");
-        assert_eq!(desk.exact_status(changed(21_000)), changed(21_019), "the last one was");
-        assert_eq!(desk.exact_status(changed(3_000)), changed(3_000), "what is too long ago is forgotten");
+        assert_eq!(desk.exact_status(Some(&changed(1_000))), changed(1_200), "none was done");
+        assert_eq!(desk.exact_status(Some(&changed(21_000))), changed(21_019), "the last one was");
+        assert_eq!(
+            desk.exact_status(Some(&changed(3_000))),
+            changed(3_000),
+            "what is too long ago is forgotten"
+        );
         desk.wrote_status(changed(30_500), changed(30_000));
-        assert_eq!(desk.exact_status(changed(30_000)), changed(30_500));
-        assert_eq!(desk.exact_status(changed(21_000)), changed(21_000));
+        assert_eq!(desk.exact_status(Some(&changed(30_000))), changed(30_500));
+        assert_eq!(desk.exact_status(Some(&changed(21_000))), changed(21_000));
     }
 }

@@ -40,7 +40,7 @@ pub struct Seen {
     pub target: Option<Arc<Snapshot>>,
     pub primary: Option<Arc<Snapshot>>,
     /// Unknown while the target was never seen.
-    pub arms: Option<Arms>,
+    pub arms: Option<Arc<Arms>>,
     /// What accompanies the target and has not followed it yet.
     pub upkeep: Vec<Upkeep>,
 }
@@ -141,14 +141,14 @@ async fn follow(
     understood: &Understood,
     target: Option<&Snapshot>,
 ) -> Result<(), Unsynced> {
-    let Understood { canary, workload, router, asks, .. } = understood;
+    let Understood { canary, workload, objects, asks, .. } = understood;
     let mut concerns = templates(canary);
     concerns.extend(workload.references(target).into_iter().map(|reference| Concern {
         kind: reference.kind.resource().clone(),
         namespace: name.namespace.clone(),
         name: reference.name,
     }));
-    concerns.extend(router.objects(canary).into_iter().map(|object| Concern {
+    concerns.extend(objects.iter().cloned().map(|object| Concern {
         kind: object.kind,
         namespace: object.namespace,
         name: Some(object.name),
@@ -175,28 +175,28 @@ async fn follow(
 pub fn see_route(
     shared: &Shared,
     understood: &Understood,
-    arms: &Arms,
+    arms: &Arc<Arms>,
     desk: &Desk,
 ) -> (Option<Split>, Option<String>) {
-    let Understood { canary, router, .. } = understood;
+    let Understood { canary, router, objects, .. } = understood;
     let caches = &shared.caches;
-    let version =
-        |object: ObjectName| caches.object(&object.kind, &object.namespace, &object.name)?.resource_version();
+    let version = |object: &ObjectName| {
+        caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
+    };
     let cookies = canary.status.as_ref().map(|status| {
         (status.session_affinity_cookie.clone(), status.primary_session_affinity_cookie.clone())
     });
     let from = RouteFrom {
-        router: router.name(),
-        generation: canary.metadata.generation,
+        objects: Arc::clone(objects),
         cookies: cookies.unwrap_or_default(),
-        arms: arms.clone(),
-        versions: router.objects(canary).into_iter().map(version).collect(),
+        arms: Arc::clone(arms),
+        versions: objects.iter().map(version).collect(),
     };
     let mut route = desk.route.lock();
     if let Some(known) = route.as_ref().filter(|known| known.from == from && router.is_in_cluster()) {
         return (known.split.clone(), known.pending.clone());
     }
-    let split = router.split(&Subject { canary, arms }, caches);
+    let split = router.split(&Subject { canary, arms, stood: Some(&desk.stood) }, caches);
     let pending = if split.is_none() { router.pending(canary, caches) } else { None };
     *route = Some(Route { from, split: split.clone(), pending: pending.clone() });
     (split, pending)
@@ -234,15 +234,15 @@ fn see_arms(
     understood: &Understood,
     target: Option<&Snapshot>,
     desk: &Desk,
-) -> Result<Option<Arms>, workload::Refusal> {
+) -> Result<Option<Arc<Arms>>, workload::Refusal> {
     let mut known = desk.arms.lock();
     if let Some(target) = target {
         let from = Followed::of(understood, target);
         if known.as_ref().is_none_or(|(known, _)| *known != from) {
-            *known = Some((from, arms(understood, target)?));
+            *known = Some((from, Arc::new(arms(understood, target)?)));
         }
     }
-    Ok(known.as_ref().map(|(_, arms)| arms.clone()))
+    Ok(known.as_ref().map(|(_, arms)| Arc::clone(arms)))
 }
 
 fn arms(understood: &Understood, target: &Snapshot) -> Result<Arms, workload::Refusal> {

@@ -58,7 +58,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         }
     };
     let desk = shared.desk(name, canary.metadata.uid.clone());
-    let status = desk.exact_status(canary.status.clone().unwrap_or_default());
+    let status = desk.exact_status(canary.status.as_ref());
     let understood = match understand(shared, &desk, canary).await {
         Ok(understood) => Arc::new(understood),
         Err(understand::Error::Refused(refused)) => {

@@ -51,6 +51,9 @@ const KEPT_BACK: SignedDuration = SignedDuration::from_mins(1);
 /// been home, stays on the desk for a while if no verdict changes: should it get
 /// lost, it is measured again.
 fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
+    if before == after {
+        return false;
+    }
     let mut after = after.clone();
     let why = |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
     if after.next_deadline.is_none() || why(&after) == why(before) {

@@ -10,7 +10,11 @@ use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference, Secret},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
-use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ApiResource};
+use kube::{
+    Api, Client, Resource as _, ResourceExt as _,
+    api::PostParams,
+    core::{ApiResource, Request},
+};
 
 use super::{CanaryName, Shared, ask};
 use crate::{
@@ -74,15 +78,22 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         count: Some(1),
         ..Event::default()
     };
-    let events: Api<Event> = Api::namespaced(shared.client.clone(), &namespace);
-    let (canary, fence) = (CanaryName::of(canary), shared.fence.clone());
+    let (canary, fence, client) = (CanaryName::of(canary), shared.fence.clone(), shared.client.clone());
     shared.beside(&canary.clone()).spawn(async move {
         if fence.check(&canary).is_ok()
-            && let Err(error) = events.create(&PostParams::default(), &event).await
+            && let Err(error) = create_event(&client, &canary.namespace, &event).await
         {
             tracing::debug!(%error, "an event was lost");
         }
     });
+}
+
+/// Nobody reads what the API server made of it.
+async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::Result<()> {
+    let events = Request::new(Event::url_path(&(), Some(namespace)));
+    let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
+    let request = events.create(&PostParams::default(), body).map_err(kube::Error::BuildRequest)?;
+    client.request_text(request).await.map(drop)
 }
 
 fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {

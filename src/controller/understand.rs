@@ -20,7 +20,7 @@ use crate::{
     },
     engine::{self, Plan, judge::Judge},
     metrics::{self, Ask},
-    routing::{self, Router, Selected},
+    routing::{self, ObjectName, Router, Selected},
     workload::{self, Workload},
 };
 
@@ -31,6 +31,8 @@ pub struct Understood {
     pub plan: Arc<Plan>,
     pub workload: Arc<Workload>,
     pub router: Arc<dyn Router>,
+    /// Of the router; the very same while the Canary means the same.
+    pub objects: Arc<[ObjectName]>,
     /// How each metric is measured, by its name.
     pub asks: Arc<BTreeMap<String, Ask>>,
 }
@@ -40,6 +42,7 @@ pub struct Understood {
 pub struct Meaning {
     plan: Arc<Plan>,
     workload: Arc<Workload>,
+    objects: Arc<[ObjectName]>,
     asks: Arc<BTreeMap<String, Ask>>,
 }
 
@@ -101,7 +104,7 @@ pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result
     };
     let known =
         desk.meaning.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
-    let Meaning { plan, workload, asks } = match known {
+    let Meaning { plan, workload, objects, asks } = match known {
         Some(known) => known,
         None => {
             let meaning = mean(shared, &canary, provider, &*router).await?;
@@ -109,7 +112,7 @@ pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result
             meaning
         }
     };
-    Ok(Understood { canary, plan, workload, router, asks })
+    Ok(Understood { canary, plan, workload, router, objects, asks })
 }
 
 async fn mean(
@@ -119,9 +122,10 @@ async fn mean(
     router: &dyn Router,
 ) -> Result<Meaning, Error> {
     let workload = Arc::new(Workload::new(canary, &shared.workload_options).map_err(Refused::from)?);
+    let objects = router.objects(canary).into();
     if canary.metadata.deletion_timestamp.is_some() {
         let plan = Arc::new(Plan::for_deletion(&canary.spec));
-        return Ok(Meaning { plan, workload, asks: Arc::default() });
+        return Ok(Meaning { plan, workload, objects, asks: Arc::default() });
     }
     let templates = find_templates(&shared.caches, canary, &shared.options.home).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
@@ -145,7 +149,7 @@ async fn mean(
         let ask = Ask::new(&subject, metric, found.as_ref(), judge).map_err(Refused::from)?;
         asks.insert(metric.name.clone(), ask);
     }
-    Ok(Meaning { plan: Arc::new(plan), workload, asks: Arc::new(asks) })
+    Ok(Meaning { plan: Arc::new(plan), workload, objects, asks: Arc::new(asks) })
 }
 
 /// The templates that a Canary names, whose changes concern it.

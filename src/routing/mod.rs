@@ -60,6 +60,7 @@ pub use istio::Istio;
 pub use kubernetes::Kubernetes;
 pub use moved::{apex_name, left_behind, take_away};
 pub use select::{NoRouter, Selected, Served, select};
+pub use services::Stood;
 pub use smi::{Smi, SplitVersion};
 
 use crate::{
@@ -209,6 +210,8 @@ fn check_capabilities<R: Router + ?Sized>(
 pub struct Subject<'a> {
     pub canary: &'a Canary,
     pub arms: &'a Arms,
+    /// Where it is remembered that the Services stand, if anywhere.
+    pub stood: Option<&'a Stood>,
 }
 
 /// How the pods of each side are told apart, and what they listen on.

@@ -4,13 +4,14 @@
 //! A Service is headless or not from its first day: the API has no way to
 //! change that later. A target of kind Service brings its own Services.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::util::intstr::IntOrString};
 use kube::{
     Client, ResourceExt,
     api::{ApiResource, DynamicObject},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
@@ -26,6 +27,8 @@ use crate::{
 };
 
 type Labels = BTreeMap<String, String>;
+
+static SERVICES: LazyLock<ApiResource> = LazyLock::new(|| ApiResource::erase::<Service>(&()));
 
 /// What the Services are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +94,45 @@ pub fn objects(canary: &Canary) -> Vec<ObjectName> {
     }
 }
 
+/// How the Services were last found to stand. Until one of them changes, or
+/// what they follow from, they are not composed and compared again: a step only
+/// moves the weights.
+#[derive(Debug, Default)]
+pub struct Stood(Mutex<Option<Found>>);
+
+#[derive(Debug)]
+struct Found {
+    generation: Option<i64>,
+    arms: Arms,
+    apex: Apex,
+    stable: Stable,
+    versions: [Option<String>; 3],
+}
+
 /// Do the Services lead where they should?
 pub fn stand(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> bool {
-    wanted(on, seen, apex, stable).iter().all(|service| service.stands(on.canary, seen))
+    let compare = || wanted(on, seen, apex, stable).iter().all(|service| service.stands(on.canary, seen));
+    let Some(Stood(stood)) = on.stood else { return compare() };
+    let (generation, arms, versions) = (on.canary.metadata.generation, on.arms, versions(on.canary, seen));
+    let is_found = |found: &Found| {
+        (found.generation, found.apex, found.stable) == (generation, apex, stable)
+            && found.versions == versions
+            && found.arms == *arms
+    };
+    if stood.lock().as_ref().is_some_and(is_found) {
+        return true;
+    }
+    let stands = compare();
+    if stands {
+        *stood.lock() = Some(Found { generation, arms: arms.clone(), apex, stable, versions });
+    }
+    stands
+}
+
+fn versions(canary: &Canary, seen: &dyn Lookup) -> [Option<String>; 3] {
+    let Names { apex, primary, canary: candidate } = Names::of(canary);
+    let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();
+    [apex, primary, candidate].map(|name| seen.get(&SERVICES, namespace, &name)?.resource_version())
 }
 
 /// Makes the Services lead there. The backends come first: whoever changes
@@ -105,6 +144,9 @@ pub async fn ensure(
     apex: Apex,
     stable: Stable,
 ) -> Result<(), Error> {
+    if stand(on, seen, apex, stable) {
+        return Ok(());
+    }
     for service in wanted(on, seen, apex, stable) {
         service.ensure(client, on.canary, seen).await?;
     }
@@ -147,7 +189,7 @@ fn astray(canary: &Canary, seen: &dyn Lookup) -> Option<(ObjectName, Value)> {
 }
 
 fn wanted(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> Vec<Wanted> {
-    let Subject { canary, arms } = on;
+    let Subject { canary, arms, .. } = on;
     let Some(spec) = canary.spec.service.as_ref().filter(|_| makes_services(canary)) else {
         return Vec::new();
     };
@@ -237,6 +279,6 @@ fn makes_services(canary: &Canary) -> bool {
 }
 
 fn named(canary: &Canary, name: String) -> ObjectName {
-    let kind = ApiResource::erase::<Service>(&());
+    let kind = SERVICES.clone();
     ObjectName { kind, namespace: canary.namespace().unwrap_or_default(), name }
 }

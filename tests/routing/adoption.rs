@@ -127,7 +127,7 @@ pub async fn what_belongs_to_another_canary_is_not_taken(world: World) {
     let mut spec = serde_json::to_value(&world.canary.spec).expect("a spec");
     spec["service"]["name"] = json!("web");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec).await;
-    let on = Subject { canary: &rival, arms: &world.arms };
+    let on = Subject { canary: &rival, arms: &world.arms, stood: None };
     let seen = world.seen().await;
     assert_eq!(world.router().split(&on, &seen), None);
     let refused = world.router().set(&world.client, &on, &seen, &Split::home()).await;

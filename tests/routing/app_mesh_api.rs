@@ -271,7 +271,7 @@ async fn what_another_canary_has_in_the_mesh_is_not_taken() {
     let mut spec_ = serde_json::to_value(&world.canary.spec).expect("a spec");
     spec_["service"]["name"] = json!("rival");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec_).await;
-    let on = Subject { canary: &rival, arms: &world.arms };
+    let on = Subject { canary: &rival, arms: &world.arms, stood: None };
     let seen = world.seen().await;
     world.router().look(&rival).await.unwrap();
     let refused = world.router().set(&world.client, &on, &seen, &Split::home()).await;

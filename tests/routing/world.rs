@@ -11,7 +11,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::{Canary, Weight};
 use serin::engine::action::{Split, Stable};
-use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Subject};
+use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Stood, Subject};
 use tokio::sync::Mutex;
 
 use crate::elsewhere;
@@ -25,6 +25,8 @@ pub struct World {
     pub row: Row,
     pub canary: Canary,
     pub arms: Arms,
+    /// As a controller remembers it from look to look.
+    stood: Stood,
 }
 
 /// What the reflectors would have: everything the router asked to be watched.
@@ -58,7 +60,7 @@ impl World {
         });
         json_patch::merge(&mut spec["service"], &row.service);
         let canary = create_canary(&client, &namespace, "web", spec).await;
-        World { client, namespace, row, canary, arms }
+        World { client, namespace, row, canary, arms, stood: Stood::default() }
     }
 
     pub fn router(&self) -> &dyn Router {
@@ -161,7 +163,7 @@ impl World {
     }
 
     pub fn subject(&self) -> Subject<'_> {
-        Subject { canary: &self.canary, arms: &self.arms }
+        Subject { canary: &self.canary, arms: &self.arms, stood: Some(&self.stood) }
     }
 
     pub async fn restore(&self) {

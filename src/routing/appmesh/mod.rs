@@ -145,7 +145,7 @@ impl AppMeshResources {
 
     /// In the order to write them: whoever is referred to comes first.
     fn wanted(&self, on: &Subject<'_>, split: &Split) -> Vec<Wanted> {
-        let Subject { canary, arms } = on;
+        let Subject { canary, arms, .. } = on;
         let spec = canary.spec.service.clone().unwrap_or_default();
         let protocol = Protocol::of(canary);
         let [router, service, canary_service, primary, candidate] = self.own_objects(canary);

@@ -119,7 +119,7 @@ impl Writer<'_> {
     /// Makes it so; `state` is what there is, as far as it was written too.
     pub async fn write(&self, state: &mut State, arms: &Arms, split: &Split) -> Result<(), Error> {
         let Self { canary, names, options, .. } = self;
-        let on = &Subject { canary, arms };
+        let on = &Subject { canary, arms, stood: None };
         check(names, state)?;
         let wishes = routes::wishes(canary, names, &state.routes, split, Protocol::of(canary))?;
         let primary = |held: Option<&_>| node(on, options, names, Side::Primary, held);
