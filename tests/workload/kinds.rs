@@ -39,10 +39,11 @@ pub async fn a_daemon_set_runs_nowhere_and_everywhere_again(world: World) {
 
 pub async fn a_target_notes_after_which_release_it_was_emptied(mut world: World) {
     world.options.prefixes = vec!["*".to_owned()];
-    let web = |image: &str| deployment("web", image);
-    let targets: [(Kind, &str, &dyn Fn(&str) -> Value); 2] =
-        [(DS, "agent", &daemon_set), (Kind::Deployment, "web", &web)];
-    for (kind, name, target) in targets {
+    for (kind, name) in [(DS, "agent"), (Kind::Deployment, "web")] {
+        let target = |image: &str| match kind {
+            DS => daemon_set(image),
+            _ => deployment(name, image),
+        };
         world.apply(kind, name, target("app:1")).await;
         let workload = world.workload(kind.name(), name, json!({})).await;
         world.make_primary(&workload).await;
