@@ -105,9 +105,14 @@ pub async fn act(
     Ok(())
 }
 
-/// Has something taken effect as it was written, in a phase that goes on from
-/// there? A rollback is recorded before anything else is done.
-pub fn is_done(
+/// May what took effect be followed up before it is on record? A rollback is
+/// recorded before anything else is done.
+pub fn goes_on(phase: Phase) -> bool {
+    matches!(phase, Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded)
+}
+
+/// Has something taken effect as it was written?
+pub fn took_effect(
     shared: &Shared,
     desk: &Desk,
     understood: &Understood,
@@ -115,23 +120,18 @@ pub fn is_done(
     decision: &Decision,
 ) -> bool {
     let workload = &understood.workload;
-    let goes_on = matches!(
-        decision.status.phase,
-        Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded
-    );
-    goes_on
-        && decision.actions.iter().any(|action| match action {
-            Action::Route(split) => {
-                let route = seen.arms.as_ref().map(|arms| see_route(shared, understood, arms, desk));
-                route.and_then(|(in_force, _)| in_force).as_ref() == Some(split)
-            }
-            Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. } => {
-                let target =
-                    shared.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
-                target.is_some_and(|target| workload.is_empty(&target))
-            }
-            _ => false,
-        })
+    decision.actions.iter().any(|action| match action {
+        Action::Route(split) => {
+            let route = seen.arms.as_ref().map(|arms| see_route(shared, understood, arms, desk));
+            route.and_then(|(in_force, _)| in_force).as_ref() == Some(split)
+        }
+        Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. } => {
+            let target =
+                shared.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
+            target.is_some_and(|target| workload.is_empty(&target))
+        }
+        _ => false,
+    })
 }
 
 /// A Canary has the finalizer exactly as long as its deletion is to revert.

@@ -114,7 +114,8 @@ async fn carry_on(
             }
             return give_up(shared, desk, canary, status, done, error.into()).await;
         }
-        let goes_on = rounds > 0 && act::is_done(shared, desk, understood, &seen, &decision);
+        let effective = act::took_effect(shared, desk, understood, &seen, &decision);
+        let goes_on = effective && rounds > 0 && act::goes_on(decision.status.phase);
         rounds -= usize::from(goes_on);
         if let Some(done) = done.take() {
             decision.follow(done);
@@ -126,7 +127,9 @@ async fn carry_on(
         decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
         record::record(shared, desk, canary, status, &decision).await?;
         measure::begin(shared, desk, understood, &seen, &decision.status);
-        return Ok(decision.wake.map(|(at, _)| at));
+        // What an answer has told, no watch will tell again.
+        let at_once = effective.then(|| shared.clock.now());
+        return Ok(at_once.or(decision.wake.map(|(at, _)| at)));
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::api::canary::status::Outcome;
+use serin::engine::command::Verb;
 use serin::local::faults::FaultPlan;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::world::World;
+use crate::world::{Running, World};
 
 pub async fn a_newer_revision_takes_the_place_of_the_one_under_way(world: World) {
     let _serin = world.initialized(json!({})).await;
@@ -112,6 +113,38 @@ async fn a_restart_at_any_moment_reaches_the_same_end() {
         assert_eq!((status.phase, status.history.len()), (Phase::Succeeded, 1), "killed at moment {moment}");
         assert_eq!(world.image("web-primary").await, "web:v2");
     }
+}
+
+/// A minute for each look, and watches that are always behind the answers to
+/// Serin's own writes.
+async fn with_late_watches(steps: Value) -> (World, Running) {
+    let world = World::new().await;
+    let mut analysis = json!({"interval": "60s", "stepWeights": null, "metrics": null});
+    json_patch::merge(&mut analysis, &steps);
+    let serin = world.initialized(json!({ "analysis": analysis })).await;
+    world.set_faults(FaultPlan { watch_late: 1.0, latency: Duration::from_secs(1), ..Default::default() });
+    world.push("web:v2").await;
+    (world, serin)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_switch_goes_on_however_late_watches_tell_of_it() {
+    let (world, _serin) = with_late_watches(json!({"iterations": 1})).await;
+    let began = Instant::now();
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(100), "one look, and the promotion: {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_a_rollback() {
+    let (world, _serin) = with_late_watches(json!({"stepWeights": [50]})).await;
+    world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
+    let began = Instant::now();
+    world.command(Verb::Abort).await;
+    assert_eq!(world.released(1).await.phase, Phase::Failed);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(30), "traffic home, and the pods gone: {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
