@@ -66,6 +66,9 @@ impl Stall {
     }
 }
 
+/// What was decided is on record by then.
+pub(super) const SOON: Duration = Duration::from_millis(100);
+
 /// Releases that history keeps.
 const REMEMBERED: usize = 10;
 

@@ -1,14 +1,12 @@
 //! A release that passed: the primary takes over its revision, then the
 //! traffic comes home.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
     action::{Action, Split},
-    pass::{Clock, Pass, Stall, after},
+    pass::{Clock, Pass, SOON, Stall, after},
     report::Reason,
     steps::Strategy,
 };
@@ -16,9 +14,6 @@ use crate::api::{
     Weight,
     canary::{Phase, status::Outcome},
 };
-
-/// What was decided is on record by then.
-const SOON: Duration = Duration::from_millis(100);
 
 impl Pass<'_> {
     /// Copies exactly the analysed revision to the primary and waits until the

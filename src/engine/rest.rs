@@ -10,7 +10,7 @@ use super::{
     WakeReason,
     action::{Action, Moment, Split, Stable},
     observed::Target,
-    pass::{Pass, after},
+    pass::{Pass, SOON, after},
     report::{NewBecause, Reason},
 };
 use crate::api::{
@@ -198,8 +198,12 @@ impl Pass<'_> {
     /// The pods that a release has left go once, and that they went is noted
     /// where they were: no status has to be written for it, and from then on the
     /// target's size is its owner's affair again. True once they went.
+    ///
+    /// The end of the release is on record by then: if it were lost, the release
+    /// would go on, and start pods that are noted to be gone.
     fn empty_after_release(&mut self) -> bool {
         let running = self.seen.target.as_ref().filter(|target| self.plan.scales && target.pods.desired > 0);
+        let recorded = self.status.empty_after;
         if self.status.release.is_some() && running.is_some() {
             self.status.empty_after = Some(self.status.releases);
         }
@@ -207,10 +211,13 @@ impl Pass<'_> {
             .status
             .empty_after
             .filter(|after| running.is_some_and(|target| target.emptied_after != Some(*after)));
-        if let Some(after) = due
+        if let Some(release) = due
             && self.is_drained()
         {
-            self.act(Action::EmptyCanary { after });
+            match recorded == due {
+                true => self.act(Action::EmptyCanary { after: release }),
+                false => self.wake_at(after(self.now, SOON), WakeReason::CheckAgain),
+            }
         }
         due.is_none()
     }

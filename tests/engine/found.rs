@@ -161,3 +161,22 @@ fn a_release_that_left_no_pods_takes_none_away() {
     world.run();
     assert_eq!(world.target.pods.desired, 2);
 }
+
+/// Else the release would go on if that were lost, and its pods, noted to be
+/// gone, would stay.
+#[test]
+fn pods_go_only_once_the_end_of_their_release_is_on_record() {
+    let mut world = World::releasing(&canary(
+        "threshold: 1, stepWeights: [50], webhooks: [{name: smoke, type: pre-rollout, url: 'http://smoke'}]",
+    ));
+    world.closed.insert("smoke".to_owned());
+    world.run_until(|world| !world.answers.is_empty());
+    for _ in 0..3 {
+        let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+        assert_eq!(decision.status.phase, Phase::Failed);
+        decision.actions.iter().for_each(|action| world.perform(action));
+    }
+    assert!(world.target.pods.desired > 0, "the status could never be written");
+    world.run();
+    assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Failed, 0));
+}
