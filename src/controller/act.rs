@@ -6,12 +6,14 @@ use std::sync::Arc;
 use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
+    core::{ApiResource, DynamicObject},
 };
 use serde_json::json;
 
 use super::{
     CanaryName, Shared,
     ask::ask,
+    caches::Caches,
     desk::Desk,
     lease::Fenced,
     measure::measure,
@@ -66,8 +68,9 @@ pub async fn act(
     let client = &shared.fence.guard(&shared.client, &name);
     // Until a watch tells of it the next decision would ask for it again.
     let learn = |written: Option<Snapshot>| {
-        written.into_iter().for_each(|written| shared.caches.learn_workload(workload.kind(), written));
+        desk.knows(written.and_then(|written| shared.caches.learn_workload(workload.kind(), written)));
     };
+    let caches = &Learning { caches: &shared.caches, desk };
     for upkeep in &seen.upkeep {
         shared.fence.check(&name)?;
         workload.keep_up(client, upkeep).await?;
@@ -92,10 +95,10 @@ pub async fn act(
             Action::Route(split) => {
                 let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
                 let on = Subject { canary: &understood.canary, arms, stood: Some(&desk.stood) };
-                understood.router.set(client, &on, &shared.caches, split).await?;
+                understood.router.set(client, &on, caches, split).await?;
             }
             Action::RestoreRouting => {
-                understood.router.restore(client, &understood.canary, &shared.caches).await?;
+                understood.router.restore(client, &understood.canary, caches).await?;
             }
             Action::Measure(look) => measure(shared, desk, understood, seen, look),
             Action::Ask(question) => ask(shared, desk, understood, decision, question),
@@ -103,6 +106,22 @@ pub async fn act(
         }
     }
     Ok(())
+}
+
+/// The caches, for one who writes.
+struct Learning<'a> {
+    caches: &'a Caches,
+    desk: &'a Desk,
+}
+
+impl routing::Lookup for Learning<'_> {
+    fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        self.caches.object(kind, namespace, name)
+    }
+
+    fn learn(&self, kind: &ApiResource, written: DynamicObject) {
+        self.desk.knows(self.caches.learn_object(kind, written));
+    }
 }
 
 /// May what took effect be followed up before it is on record? A rollback is

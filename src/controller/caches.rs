@@ -37,7 +37,7 @@ use super::{
     told::Told,
     turns::Turns,
     vitals::Vitals,
-    wake::Waker,
+    wake::{Version, Waker},
 };
 use crate::{
     api::{Canary, ClusterAnalysisTemplate},
@@ -123,10 +123,10 @@ impl Caches {
         let follow = |scope: &Option<String>| {
             let (canaries, turns, waker) =
                 (Arc::clone(&self.canaries), Arc::clone(&self.turns), self.waker.clone());
-            let tell = move |(namespace, name): Key| {
+            let tell = move |(namespace, name): Key, told| {
                 let canary = CanaryName { namespace, name };
                 count_release(&canaries, &turns, &canary);
-                waker.wake(canary);
+                waker.tell(canary, told);
             };
             let stream = watcher(self.canaries_in(scope), watcher::Config::default());
             let (table, sync) = (Arc::clone(&self.canaries), sync.clone());
@@ -181,6 +181,7 @@ impl Caches {
 
     async fn list_again(&self, kind: &ApiResource, rows: &Rows) -> kube::Result<()> {
         let tell = self.tell(kind);
+        let tell = |key| tell(key, None);
         for scope in self.scopes_of(kind) {
             let scope = scope.as_deref();
             match rows {
@@ -244,12 +245,19 @@ impl Caches {
         }
     }
 
-    /// Takes in what the API server answered to a write.
-    pub fn learn_workload(&self, kind: Kind, written: Snapshot) {
-        let watched = self.watched.lock().get(kind.resource()).cloned();
-        if let Some(Rows::Workloads(table)) = watched.as_deref().map(|watched| &watched.rows) {
-            table.put_answer(written);
+    /// Takes in what the API server answered to a write, and says its version
+    /// if that is known now.
+    pub fn learn_workload(&self, kind: Kind, written: Snapshot) -> Option<Version> {
+        let watched = self.watched.lock().get(kind.resource()).cloned()?;
+        match &watched.rows {
+            Rows::Workloads(table) => table.learn(written),
+            Rows::Objects(_) => None,
         }
+    }
+
+    /// The same for everything else.
+    pub fn learn_object(&self, kind: &ApiResource, written: DynamicObject) -> Option<Version> {
+        self.objects(kind)?.learn(trim(written))
     }
 
     pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
@@ -310,7 +318,7 @@ impl Caches {
                 }
                 let objects = watcher(self.api(kind, scope.as_deref()), config);
                 match *kind == pods() {
-                    true => spawn(objects, reading(kind), scope, table, sync, |_| {}),
+                    true => spawn(objects, reading(kind), scope, table, sync, |_, _| {}),
                     false => spawn(objects, reading(kind), scope, table, sync, tell),
                 }
             };
@@ -337,10 +345,11 @@ impl Caches {
         }
     }
 
-    fn tell(&self, kind: &ApiResource) -> impl Fn(Key) + Send + 'static {
+    fn tell(&self, kind: &ApiResource) -> impl Fn(Key, Option<Version>) + Send + 'static {
         let (index, waker, kind) = (Arc::clone(&self.index), self.waker.clone(), kind.clone());
-        move |(namespace, name)| {
-            index.concerned(&kind, &namespace, &name).into_iter().for_each(|canary| waker.wake(canary));
+        move |(namespace, name), told| {
+            let concerned = index.concerned(&kind, &namespace, &name);
+            concerned.into_iter().for_each(|canary| waker.tell(canary, told.clone()));
         }
     }
 }
@@ -348,12 +357,6 @@ impl Caches {
 impl routing::Lookup for Caches {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.object(kind, namespace, name)
-    }
-
-    fn learn(&self, kind: &ApiResource, written: DynamicObject) {
-        if let Some(table) = self.objects(kind) {
-            table.put_answer(trim(written));
-        }
     }
 }
 
@@ -430,7 +433,7 @@ fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker
     scope: Option<String>,
     table: Arc<Table<K>>,
     sync: Sync,
-    tell: impl Fn(Key) + Send + 'static,
+    tell: impl Fn(Key, Option<Version>) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut events = pin!(events.default_backoff());
@@ -445,17 +448,21 @@ fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => listed.push(read(object)),
                 Ok(Event::InitDone) => {
-                    table.replace(scope.as_deref(), std::mem::take(&mut listed)).into_iter().for_each(&tell);
+                    let changed = table.replace(scope.as_deref(), std::mem::take(&mut listed));
+                    changed.into_iter().for_each(|key| tell(key, None));
                     if std::mem::take(&mut first) {
                         sync.listed();
                     }
                 }
                 Ok(Event::Apply(object)) => {
                     if table.lacks(object.meta()) {
-                        table.put(read(object), is_same).into_iter().for_each(&tell);
+                        let version = Version::of(object.meta());
+                        if let Some(key) = table.put(read(object), is_same) {
+                            tell(key, Some(version));
+                        }
                     }
                 }
-                Ok(Event::Delete(object)) => tell(table.remove(object.meta())),
+                Ok(Event::Delete(object)) => tell(table.remove(object.meta()), None),
             }
         }
     }))

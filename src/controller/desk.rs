@@ -1,12 +1,18 @@
 //! What is remembered of one Canary while the controller runs, and nowhere
 //! else: whatever is lost with it is simply asked for again.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::understand::{Meaning, MeaningFrom, Understood};
+use super::{
+    understand::{Meaning, MeaningFrom, Understood},
+    wake::Version,
+};
 use crate::{
     api::CanaryStatus,
     engine::{
@@ -34,6 +40,8 @@ pub struct Desk {
     pub meaning: Mutex<Option<(MeaningFrom, Meaning)>>,
     /// What was surely written last, then what may have been since.
     written: Mutex<Vec<Written>>,
+    /// What its own writes made of objects, as far as their answers are known.
+    own: Mutex<VecDeque<Version>>,
 }
 
 /// What the router last said.
@@ -110,6 +118,10 @@ impl PartialEq for KeptUp {
 /// So many writes of unknown outcome are remembered.
 const UNSURE: usize = 8;
 
+/// So many own writes are: a watch that was faster than their answers was so
+/// within the one reconcile that made them.
+const OWN: usize = 16;
+
 /// The API keeps whole seconds; between two looks a second is a long time, and
 /// what was counted in it would be counted twice.
 struct Written {
@@ -140,6 +152,20 @@ impl Desk {
 
     pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
         *self.written.lock() = vec![Written { exact, told: Some(told).into() }];
+    }
+
+    /// It knows what came of a write of its own, if anybody does.
+    pub fn knows(&self, own: Option<Version>) {
+        let mut known = self.own.lock();
+        known.extend(own);
+        if known.len() > OWN {
+            known.pop_front();
+        }
+    }
+
+    /// Is it what a write of its own made of an object, and known to be?
+    pub fn is_own(&self, version: &Version) -> bool {
+        self.own.lock().contains(version)
     }
 
     /// Is being written. Whether it was may never be said, but told it will be

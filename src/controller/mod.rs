@@ -79,7 +79,7 @@ use replica::Claim;
 use round::Round;
 use turns::Turns;
 use vitals::Vitals;
-use wake::{CanaryName, Waker};
+use wake::{CanaryName, Version, Waker, Woken};
 
 /// What holds for every Canary of one controller.
 #[derive(Clone, Debug)]
@@ -146,7 +146,7 @@ const SOONEST: Duration = Duration::from_millis(20);
 
 pub struct Controller {
     shared: Arc<Shared>,
-    woken: mpsc::UnboundedReceiver<CanaryName>,
+    woken: mpsc::UnboundedReceiver<Woken>,
 }
 
 struct Shared {
@@ -254,7 +254,7 @@ impl Controller {
                     // Only when the runtime ends.
                     Err(_) => break,
                 },
-                Some(canary) = self.woken.recv() => round.wake(canary),
+                Some(woken) = self.woken.recv() => round.wake(woken),
                 () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
                     round.agenda.ring(Instant::now());
                 }
@@ -332,6 +332,11 @@ impl Shared {
         self.index.forget(canary);
         self.options.vitals.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
+    }
+
+    /// Is it news to a Canary, and not what a write of its own made?
+    fn is_news(&self, canary: &CanaryName, version: &Version) -> bool {
+        !self.desks.lock().get(canary).is_some_and(|desk| desk.is_own(version))
     }
 
     fn instant(&self, at: Timestamp) -> Instant {

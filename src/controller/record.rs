@@ -109,7 +109,7 @@ async fn write_status(
             if let Ok(written) = &written.0 {
                 desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
             }
-            shared.caches.canaries.put_answer(written);
+            desk.knows(shared.caches.canaries.learn(written));
             shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }

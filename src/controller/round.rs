@@ -10,7 +10,7 @@
 //!
 //! and from anywhere back to Elsewhere, at once, when the shard is lost.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{
     task::JoinSet,
@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    CanaryName, Outcome, Shared,
+    CanaryName, Outcome, Shared, Version, Woken,
     lease::{Ended, Fence, Hold, hash},
 };
 use crate::agenda::Agenda;
@@ -34,6 +34,9 @@ pub struct Round {
     shared: Arc<Shared>,
     fence: Fence,
     pub agenda: Agenda<CanaryName>,
+    /// What watches told of while a Canary was worked on. They may well tell of
+    /// a write before it is answered, and only the answer says whose it was.
+    told: HashMap<CanaryName, Vec<Version>>,
     stances: Vec<Stance>,
     refreshing: JoinSet<Vec<Term>>,
 }
@@ -57,8 +60,14 @@ impl Round {
         let alone = fence.is_open();
         let stance = |_| if alone { Stance::Ours(0) } else { Stance::Elsewhere };
         let stances = fence.holds().into_iter().map(stance).collect();
-        let mut round =
-            Self { shared, fence, agenda: Agenda::default(), stances, refreshing: JoinSet::new() };
+        let mut round = Self {
+            shared,
+            fence,
+            agenda: Agenda::default(),
+            told: HashMap::new(),
+            stances,
+            refreshing: JoinSet::new(),
+        };
         round.apply(Change::Tenure);
         round
     }
@@ -93,18 +102,27 @@ impl Round {
         }
     }
 
-    pub fn wake(&mut self, canary: CanaryName) {
-        if let Stance::Ours(_) = self.stances[self.fence.shard_of(&canary)] {
-            self.agenda.wake(canary);
+    pub fn wake(&mut self, Woken { canary, by }: Woken) {
+        let Stance::Ours(_) = self.stances[self.fence.shard_of(&canary)] else { return };
+        match by {
+            Some(version) if !self.shared.is_news(&canary, &version) => {}
+            Some(version) if self.agenda.running().contains(&canary) => {
+                self.told.entry(canary).or_default().push(version);
+            }
+            _ => self.agenda.wake(canary),
         }
     }
 
     pub fn conclude(&mut self, canary: CanaryName, outcome: Outcome) {
         let shard = self.fence.shard_of(&canary);
+        let told = self.told.remove(&canary).unwrap_or_default();
         if !matches!(self.stances[shard], Stance::Ours(_)) {
             self.agenda.left(&canary);
             self.shared.forget(&canary);
             return self.end(shard);
+        }
+        if told.iter().any(|version| self.shared.is_news(&canary, version)) {
+            self.agenda.wake(canary.clone());
         }
         match outcome {
             Outcome::Done(alarm) => {

@@ -11,6 +11,8 @@ use std::{
 use kube::{Resource, core::ObjectMeta};
 use parking_lot::RwLock;
 
+use super::wake::Version;
+
 /// Clones of what it hands out share the object.
 pub struct Table<K> {
     rows: RwLock<HashMap<String, Rows<K>>>,
@@ -95,6 +97,15 @@ impl<K: Resource> Table<K> {
             rows.changed = self.next_change();
             key
         })
+    }
+
+    /// Takes in the answer to a write. Says its version if that is here now, be
+    /// it from a watch that was faster.
+    pub fn learn(&self, object: K) -> Option<Version> {
+        let (key, version) = (key(object.meta()), Version::of(object.meta()));
+        self.put_answer(object);
+        let held = self.get(&key.0, &key.1)?;
+        (Version::of(held.meta()) == version).then_some(version)
     }
 
     pub fn remove(&self, meta: &ObjectMeta) -> Key {
@@ -238,7 +249,17 @@ mod tests {
         let table = Table::default();
         table.put(config("a", 1), differ);
         table.remove(&config("a", 1).metadata);
-        table.put_answer(config("a", 2));
+        assert!(table.learn(config("a", 2)).is_none());
         assert!(table.get("shop", "a").is_none());
+    }
+
+    #[test]
+    fn what_was_written_is_known_whoever_told_of_it() {
+        let (table, written) = (Table::default(), config("a", 2));
+        table.put(config("a", 1), differ);
+        assert_eq!(table.learn(written.clone()), Some(Version::of(&written.metadata)), "the answer");
+        table.put(config("a", 3), differ);
+        assert!(table.learn(config("a", 3)).is_some(), "a watch");
+        assert!(table.learn(written).is_none(), "it is not here any more");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kube::Resource;
+use kube::{Resource, core::ObjectMeta};
 use tokio::sync::mpsc;
 
 /// A Canary, whether it exists or not.
@@ -18,19 +18,47 @@ impl fmt::Display for CanaryName {
     }
 }
 
+pub struct Woken {
+    pub canary: CanaryName,
+    /// What a watch told of, if that is all.
+    pub by: Option<Version>,
+}
+
+/// One state of one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    uid: Option<String>,
+    version: Option<String>,
+}
+
+impl Version {
+    pub fn of(meta: &ObjectMeta) -> Self {
+        Self { uid: meta.uid.clone(), version: meta.resource_version.clone() }
+    }
+}
+
 #[derive(Clone)]
-pub struct Waker(mpsc::UnboundedSender<CanaryName>);
+pub struct Waker(mpsc::UnboundedSender<Woken>);
 
 impl Waker {
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<CanaryName>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Woken>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)
     }
 
+    pub fn wake(&self, canary: CanaryName) {
+        self.send(Woken { canary, by: None });
+    }
+
+    /// A watch told of this version; of none if it told of something else.
+    pub fn tell(&self, canary: CanaryName, by: Option<Version>) {
+        self.send(Woken { canary, by });
+    }
+
     /// Nobody listens any more when the controller ends, and then nobody needs
     /// to.
-    pub fn wake(&self, canary: CanaryName) {
-        let _ = self.0.send(canary);
+    fn send(&self, woken: Woken) {
+        let _ = self.0.send(woken);
     }
 }
 

@@ -23,8 +23,11 @@ pub struct FaultPlan {
     pub error_before: f64,
     /// 5xx although the write was done.
     pub error_after: f64,
-    /// An answer comes late, by up to `latency`.
+    /// A request comes late, by up to `latency`.
     pub slow: f64,
+    /// An answer comes late, by up to `latency`: watches tell of the write
+    /// first.
+    pub answer_late: f64,
     pub latency: Duration,
     /// A watch ends without a word.
     pub watch_dropped: f64,
@@ -96,11 +99,20 @@ impl Faults {
         })
     }
 
-    /// How long the answer is held back.
+    /// How long the request is held back.
     pub fn delay(&self) -> Option<Duration> {
+        self.hold_back("slow request", |plan| plan.slow)
+    }
+
+    /// How long the answer is.
+    pub fn answer_delay(&self) -> Option<Duration> {
+        self.hold_back("late answer", |plan| plan.answer_late)
+    }
+
+    fn hold_back(&self, name: &'static str, how_often: fn(&FaultPlan) -> f64) -> Option<Duration> {
         let plan = self.plan.read();
-        self.chance.happens(plan.slow).then(|| {
-            self.count("slow answer");
+        self.chance.happens(how_often(&plan)).then(|| {
+            self.count(name);
             self.up_to(plan.latency)
         })
     }

@@ -119,6 +119,9 @@ impl Server {
             Some(RequestFault::ErrorAfter) | None => {}
         }
         let answer = self.answer(head, body, params).await.unwrap_or_else(Refusal::into_response);
+        if !steady && let Some(delay) = self.faults.answer_delay() {
+            tokio::time::sleep(delay).await;
+        }
         if fault == Some(RequestFault::ErrorAfter) && answer.status().is_success() {
             return Refusal::internal("injected after the work").into_response();
         }

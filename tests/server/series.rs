@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use serin::api::canary::Phase;
+use serin::local::faults::FaultPlan;
 use serin::server::Options;
 
 use crate::support::receiver::{Receiver, answer};
@@ -200,6 +201,26 @@ async fn how_a_companion_is_wakes_nobody_and_what_it_wants_does() {
     }
     let woken = reconciles().await - before;
     assert!((1.0..10.0).contains(&woken), "woken {woken} times");
+}
+
+/// Over another connection a watch may tell of a write before it is answered.
+#[tokio::test]
+async fn its_own_writes_wake_nobody() {
+    let world = World::new().await;
+    let steps = json!([5, 10, 15, 20, 25, 30, 35, 40, 45, 50]);
+    world.canary("web", json!({"analysis": {"stepWeights": steps, "metrics": null}})).await;
+    let _serin = world.start().await;
+    world.reaches("web", Phase::Initialized).await;
+    let latency = Duration::from_millis(50);
+    world.local.set_faults(FaultPlan { answer_late: 1.0, latency, ..FaultPlan::default() });
+    world.push("web:v2").await;
+    let pages = world.pages(Options::default()).await;
+    let reconciles = async |ratio: f64| {
+        let shown = pages.shows(&format!("serin_canary_weight_ratio{{{WEB}}}"), ratio).await;
+        shown.0[r#"serin_reconciles_total{result="ok"}"#]
+    };
+    let (first, last) = (reconciles(0.05).await, reconciles(0.5).await);
+    assert!((8.0..13.0).contains(&(last - first)), "nine steps, and {} reconciles", last - first);
 }
 
 #[tokio::test]

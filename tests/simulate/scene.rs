@@ -470,6 +470,7 @@ fn weather(dice: &Dice) -> FaultPlan {
         error_before: p(0.15),
         error_after: p(0.15),
         slow: p(0.3),
+        answer_late: p(0.3),
         latency: Duration::from_millis(dice.pick(&[50, 300, 1000])),
         watch_dropped: p(0.1),
         watch_late: p(0.4),
