@@ -26,6 +26,8 @@ pub(super) struct Pass<'a> {
     pub seen: &'a Observed,
     pub now: Timestamp,
     pub status: CanaryStatus,
+    /// The phase and the release that it began with.
+    recorded: (Phase, u64),
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
     /// What happened, in order.
@@ -79,11 +81,22 @@ impl<'a> Pass<'a> {
             seen,
             now,
             status: status.clone(),
+            recorded: (status.phase, status.releases),
             actions: Vec::new(),
             wake: None,
             said: Vec::new(),
             held: None,
         }
+    }
+
+    /// Was the present phase of the present release entered by an earlier pass?
+    /// If not, it is looked at again once it is on record.
+    pub fn is_on_record(&mut self) -> bool {
+        let on_record = self.recorded == (self.status.phase, self.status.releases);
+        if !on_record {
+            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
+        }
+        on_record
     }
 
     /// Wants something done. What is wanted twice is done once.

@@ -10,7 +10,7 @@ use super::{
     WakeReason,
     action::{Action, Moment, Split, Stable},
     observed::Target,
-    pass::{Pass, SOON, after},
+    pass::{Pass, after},
     report::{NewBecause, Reason},
 };
 use crate::api::{
@@ -203,7 +203,6 @@ impl Pass<'_> {
     /// would go on, and start pods that are noted to be gone.
     fn empty_after_release(&mut self) -> bool {
         let running = self.seen.target.as_ref().filter(|target| self.plan.scales && target.pods.desired > 0);
-        let recorded = self.status.empty_after;
         if self.status.release.is_some() && running.is_some() {
             self.status.empty_after = Some(self.status.releases);
         }
@@ -213,17 +212,16 @@ impl Pass<'_> {
             .filter(|after| running.is_some_and(|target| target.emptied_after != Some(*after)));
         if let Some(release) = due
             && self.is_drained()
+            && self.is_on_record()
         {
-            match recorded == due {
-                true => self.act(Action::EmptyCanary { after: release }),
-                false => self.wake_at(after(self.now, SOON), WakeReason::CheckAgain),
-            }
+            self.act(Action::EmptyCanary { after: release });
         }
         due.is_none()
     }
 
     /// The primary must run what was promoted. After a promotion that failed,
-    /// or was taken back, it does not yet.
+    /// or was taken back, it does not yet. That it did is on record before it
+    /// changes: if it were lost, the revision would be promoted once more.
     pub fn primary_is_right(&mut self) -> bool {
         let promoted = self.promoted_revision().map(str::to_owned);
         match (&self.seen.primary, promoted) {
@@ -240,7 +238,9 @@ impl Pass<'_> {
                 if let Some(release) = &mut self.status.release {
                     release.state.restoring = true;
                 }
-                self.act(Action::RestorePrimary { revision: promoted });
+                if self.is_on_record() {
+                    self.act(Action::RestorePrimary { revision: promoted });
+                }
                 self.shelter();
                 false
             }

@@ -180,3 +180,22 @@ fn pods_go_only_once_the_end_of_their_release_is_on_record() {
     world.run();
     assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Failed, 0));
 }
+
+/// Else it would be promoted once more if that were lost.
+#[test]
+fn the_primary_is_restored_only_once_the_failure_is_on_record() {
+    let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
+    world.primary_starts = false;
+    world.run_until(|world| world.status.phase == Phase::Promoting);
+    world.command(Verb::Abort);
+    for _ in 0..3 {
+        let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+        assert_eq!(decision.status.phase, Phase::Failed);
+        decision.actions.iter().for_each(|action| world.perform(action));
+    }
+    let runs = |world: &World| world.primary.as_ref().and_then(|primary| primary.revision.clone());
+    assert_eq!(runs(&world).as_deref(), Some("v1-b"), "the status could never be written");
+    world.primary_starts = true;
+    world.run();
+    assert_eq!((world.status.phase, runs(&world).as_deref()), (Phase::Failed, Some("v1-a")));
+}
