@@ -16,7 +16,7 @@
 //! | [`server`]     | what the controller shows over HTTP: metrics and health          | `api`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
-//! | `agenda`, [`clock`], [`tls`] | who is next, the time, whose cryptography; one file each | nobody          |
+//! | `agenda`, [`clock`], `lean`, [`tls`] | who is next, the time, what is read of an object, whose cryptography; one file each | nobody |
 //! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -32,6 +32,7 @@ pub mod clock;
 pub mod controller;
 pub mod engine;
 pub mod gates;
+mod lean;
 pub mod local;
 pub mod metrics;
 pub mod notify;

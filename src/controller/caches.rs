@@ -32,7 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     CanaryName,
     index::Index,
-    kept::{Reading, has_data, pods, reading, trim, without_data},
+    kept::{Reading, has_data, pods, reading, without_data},
     table::{Key, Table, differ},
     told::Told,
     turns::Turns,
@@ -250,14 +250,14 @@ impl Caches {
     pub fn learn_workload(&self, kind: Kind, written: Snapshot) -> Option<Version> {
         let watched = self.watched.lock().get(kind.resource()).cloned()?;
         match &watched.rows {
-            Rows::Workloads(table) => table.learn(written),
+            Rows::Workloads(table) => Some(Version::of(table.learn(written, convert::identity)?.meta())),
             Rows::Objects(_) => None,
         }
     }
 
     /// The same for everything else.
     pub fn learn_object(&self, kind: &ApiResource, written: DynamicObject) -> Option<Version> {
-        self.objects(kind)?.learn(trim(written))
+        Some(Version::of(self.objects(kind)?.learn(written, convert::identity)?.meta()))
     }
 
     pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {

@@ -4,7 +4,10 @@ use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 use serde_json::{Value, json};
 
 use super::table::differ;
-use crate::workload::{COMPANIONS, Kind};
+use crate::{
+    lean::Lean,
+    workload::{COMPANIONS, Kind},
+};
 
 /// What is kept of an object that a watch told of, and when two of its versions
 /// say the same.
@@ -12,13 +15,13 @@ pub type Reading<T, K> = (fn(T) -> K, fn(&K, &K) -> bool);
 
 /// The status of a companion changes with every pod, and that of a disruption
 /// budget would wake the Canaries of a whole namespace each time.
-pub fn reading(kind: &ApiResource) -> Reading<DynamicObject, DynamicObject> {
+pub fn reading(kind: &ApiResource) -> Reading<Lean, DynamicObject> {
     if *kind == pods() {
         (trim_pod, differ)
     } else if COMPANIONS.iter().any(|companion| companion.resource() == kind) {
         (trim_companion, says_the_same)
     } else {
-        (trim, differ)
+        (|object| object.0, differ)
     }
 }
 
@@ -32,28 +35,22 @@ pub fn has_data(kind: &ApiResource) -> bool {
 }
 
 pub fn without_data(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
-    trim(DynamicObject { types: partial.types, metadata: partial.metadata, data: Value::Null })
-}
-
-/// Who wrote which field, and when, is half of an object's size.
-pub fn trim(mut object: DynamicObject) -> DynamicObject {
-    object.metadata.managed_fields = None;
-    if let Some(annotations) = &mut object.metadata.annotations {
+    let mut metadata = partial.metadata;
+    metadata.managed_fields = None;
+    if let Some(annotations) = &mut metadata.annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
-    object
+    DynamicObject { types: partial.types, metadata, data: Value::Null }
 }
 
 /// Of a pod only its labels and its address are asked for.
-fn trim_pod(pod: DynamicObject) -> DynamicObject {
-    let mut pod = trim(pod);
+fn trim_pod(Lean(mut pod): Lean) -> DynamicObject {
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = json!({ "status": { "podIP": address } });
     pod
 }
 
-fn trim_companion(companion: DynamicObject) -> DynamicObject {
-    let mut companion = trim(companion);
+fn trim_companion(Lean(mut companion): Lean) -> DynamicObject {
     if let Some(data) = companion.data.as_object_mut() {
         data.remove("status");
     }

@@ -7,7 +7,7 @@ use jiff::SignedDuration;
 use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ObjectMeta};
 use serde::Serialize;
 
-use super::{CanaryName, Shared, desk::Desk, lease::Fenced, tell::tell, told::Told};
+use super::{CanaryName, Shared, Version, desk::Desk, lease::Fenced, tell::tell, told::Told};
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
@@ -105,11 +105,12 @@ async fn write_status(
     desk.writes_status(status);
     match api.replace_subresource("status", &canary.name_any(), &params, &object).await {
         Ok(written) => {
-            let written = written.read();
-            if let Ok(written) = &written.0 {
-                desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
+            if let Some(known) = shared.caches.canaries.learn(written, Told::read) {
+                desk.knows(Some(Version::of(known.meta())));
+                if let Ok(written) = &known.0 {
+                    desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
+                }
             }
-            desk.knows(shared.caches.canaries.learn(written));
             shared.caches.count_release(&CanaryName::of(canary));
             Ok(())
         }

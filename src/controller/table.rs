@@ -99,13 +99,14 @@ impl<K: Resource> Table<K> {
         })
     }
 
-    /// Takes in the answer to a write. Says its version if that is here now, be
-    /// it from a watch that was faster.
-    pub fn learn(&self, object: K) -> Option<Version> {
-        let (key, version) = (key(object.meta()), Version::of(object.meta()));
-        self.put_answer(object);
-        let held = self.get(&key.0, &key.1)?;
-        (Version::of(held.meta()) == version).then_some(version)
+    /// Takes in the answer to a write, which is read only if a watch was not
+    /// faster. None if what is here is not of that version.
+    pub fn learn<T: Resource>(&self, answer: T, read: impl FnOnce(T) -> K) -> Option<Arc<K>> {
+        let (key, version) = (key(answer.meta()), Version::of(answer.meta()));
+        if self.lacks(answer.meta()) {
+            self.put_answer(read(answer));
+        }
+        self.get(&key.0, &key.1).filter(|held| Version::of(held.meta()) == version)
     }
 
     pub fn remove(&self, meta: &ObjectMeta) -> Key {
@@ -171,6 +172,8 @@ fn is_newer(told: &ObjectMeta, held: &ObjectMeta) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::identity;
+
     use super::*;
     use k8s_openapi::api::core::v1::ConfigMap;
 
@@ -249,7 +252,7 @@ mod tests {
         let table = Table::default();
         table.put(config("a", 1), differ);
         table.remove(&config("a", 1).metadata);
-        assert!(table.learn(config("a", 2)).is_none());
+        assert!(table.learn(config("a", 2), identity).is_none());
         assert!(table.get("shop", "a").is_none());
     }
 
@@ -257,9 +260,10 @@ mod tests {
     fn what_was_written_is_known_whoever_told_of_it() {
         let (table, written) = (Table::default(), config("a", 2));
         table.put(config("a", 1), differ);
-        assert_eq!(table.learn(written.clone()), Some(Version::of(&written.metadata)), "the answer");
+        assert!(table.learn(written.clone(), identity).is_some(), "the answer");
         table.put(config("a", 3), differ);
-        assert!(table.learn(config("a", 3)).is_some(), "a watch");
-        assert!(table.learn(written).is_none(), "it is not here any more");
+        let unread = |_| panic!("a watch was faster");
+        assert!(table.learn(config("a", 3), unread).is_some());
+        assert!(table.learn(written, unread).is_none(), "it is not here any more");
     }
 }

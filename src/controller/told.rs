@@ -13,11 +13,11 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use crate::{api::Canary, workload::without_bookkeeping};
+use crate::{api::Canary, lean};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Told {
-    #[serde(default, deserialize_with = "without_bookkeeping")]
+    #[serde(default, deserialize_with = "lean::metadata")]
     metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,
     status: Option<Box<RawValue>>,

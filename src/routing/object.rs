@@ -24,7 +24,10 @@ use super::{
     Error, FIELD_MANAGER, Lookup, ObjectName,
     entries::{Entries, List},
 };
-use crate::api::{Canary, canary::service::Metadata};
+use crate::{
+    api::{Canary, canary::service::Metadata},
+    lean::Lean,
+};
 
 const APPLIED: &str = "serin.dev/applied";
 const ORIGINAL: &str = "serin.dev/original";
@@ -119,14 +122,14 @@ impl Wanted {
             Some(live) => live,
             // What was made a moment ago may not have been seen yet.
             None => match read().await? {
-                Some(unseen) => Arc::new(unseen),
+                Some(Lean(unseen)) => Arc::new(unseen),
                 None => return self.apply(&objects, seen, self.manifest(canary, None, None)).await,
             },
         };
         for _ in 1..ATTEMPTS {
             match self.ensure_from(&objects, canary, seen, &live).await {
                 Err(Error::Changed { object }) => {
-                    live = Arc::new(read().await?.ok_or(Error::Changed { object })?);
+                    live = Arc::new(read().await?.ok_or(Error::Changed { object })?.0);
                 }
                 done => return done,
             }
@@ -136,7 +139,7 @@ impl Wanted {
 
     async fn ensure_from(
         &self,
-        objects: &Api<DynamicObject>,
+        objects: &Api<Lean>,
         canary: &Canary,
         seen: &dyn Lookup,
         live: &DynamicObject,
@@ -159,13 +162,8 @@ impl Wanted {
 
     /// Takes over an object that is not ours, or more of one than before: its
     /// fields as they were are remembered in the same write that changes them.
-    async fn adopt(
-        &self,
-        objects: &Api<DynamicObject>,
-        canary: &Canary,
-        seen: &dyn Lookup,
-    ) -> Result<(), Error> {
-        let before = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
+    async fn adopt(&self, objects: &Api<Lean>, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+        let Lean(before) = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
         let known = match Standing::of(&before, canary) {
             Standing::Adopted(original) => original,
             Standing::Foreign => Original::nothing(canary),
@@ -189,7 +187,7 @@ impl Wanted {
         let mut original = Original { entries: stood_in_for, ..Original::nothing(canary) };
         let mut manifest = self.manifest(canary, Some(&before), Some(&original));
         let trial = PatchParams { dry_run: true, ..params() };
-        let after = objects
+        let Lean(after) = objects
             .patch(&self.object.name, &trial, &Patch::Apply(&manifest))
             .await
             .map_err(failed("try to adopt", &self.object))?;
@@ -202,14 +200,9 @@ impl Wanted {
         self.apply(objects, seen, manifest).await
     }
 
-    async fn apply(
-        &self,
-        objects: &Api<DynamicObject>,
-        seen: &dyn Lookup,
-        manifest: Value,
-    ) -> Result<(), Error> {
+    async fn apply(&self, objects: &Api<Lean>, seen: &dyn Lookup, manifest: Value) -> Result<(), Error> {
         let written = objects.patch(&self.object.name, &params(), &Patch::Apply(&manifest)).await;
-        seen.learn(&self.object.kind, written.map_err(failed("apply", &self.object))?);
+        seen.learn(&self.object.kind, written.map_err(failed("apply", &self.object))?.0);
         Ok(())
     }
 
@@ -380,7 +373,7 @@ pub async fn take_back(
 pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> Result<(), Error> {
     let objects = api(client, object);
     let found = objects.get_opt(&object.name).await.map_err(failed("read", object))?;
-    let Some(live) = found else { return Ok(()) };
+    let Some(Lean(live)) = found else { return Ok(()) };
     let Standing::Adopted(original) = Standing::of(&live, canary) else { return Ok(()) };
     let ours = json!({"metadata": {
         "resourceVersion": live.resource_version(),
@@ -394,7 +387,7 @@ pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> 
 }
 
 /// Changes these fields of an object that exists; one that is gone needs none.
-pub async fn change(objects: &Api<DynamicObject>, object: &ObjectName, patch: &Value) -> Result<(), Error> {
+pub async fn change(objects: &Api<Lean>, object: &ObjectName, patch: &Value) -> Result<(), Error> {
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     match objects.patch(&object.name, &params, &Patch::Merge(patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -411,7 +404,7 @@ async fn delete(client: &Client, object: &ObjectName, live: &DynamicObject) -> R
     }
 }
 
-pub fn api(client: &Client, object: &ObjectName) -> Api<DynamicObject> {
+pub fn api(client: &Client, object: &ObjectName) -> Api<Lean> {
     Api::namespaced_with(client.clone(), &object.namespace, &object.kind)
 }
 

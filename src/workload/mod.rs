@@ -49,7 +49,7 @@ pub use act::{Error, Known};
 pub use configs::{Configs, Unread};
 pub use labels::Selectors;
 pub use shape::Port;
-pub use snapshot::{Snapshot, without_bookkeeping};
+pub use snapshot::Snapshot;
 pub use upkeep::{COMPANIONS, Cache, Upkeep};
 
 use crate::{

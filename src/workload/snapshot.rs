@@ -2,7 +2,6 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use kube::{
     Resource,
     core::{ApiResource, DynamicObject, DynamicResourceScope, ObjectMeta},
@@ -11,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{Kind, shape};
+use crate::lean;
 
 /// A Deployment, DaemonSet or Service, small enough to keep thousands of, and
 /// complete enough to digest: its spec is kept as the API server wrote it.
@@ -18,7 +18,7 @@ use super::{Kind, shape};
 /// A reflector of these is made with [`super::Kind::resource`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
-    #[serde(default, deserialize_with = "without_bookkeeping")]
+    #[serde(default, deserialize_with = "lean::metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: Spec,
@@ -165,54 +165,6 @@ pub(super) struct Counts {
     pub number_misscheduled: u32,
     pub updated_number_scheduled: u32,
     pub number_available: u32,
-}
-
-/// Who wrote which field, and when, is half of an object's size; it is skipped
-/// without being read.
-pub fn without_bookkeeping<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let Meta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        generation,
-        deletion_timestamp,
-        labels,
-        mut annotations,
-        owner_references,
-        finalizers,
-    } = Meta::deserialize(deserializer)?;
-    if let Some(annotations) = &mut annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-    Ok(ObjectMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        generation,
-        deletion_timestamp,
-        labels,
-        annotations,
-        owner_references,
-        finalizers,
-        ..ObjectMeta::default()
-    })
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Meta {
-    name: Option<String>,
-    namespace: Option<String>,
-    uid: Option<String>,
-    resource_version: Option<String>,
-    generation: Option<i64>,
-    deletion_timestamp: Option<Time>,
-    labels: Option<BTreeMap<String, String>>,
-    annotations: Option<BTreeMap<String, String>>,
-    owner_references: Option<Vec<OwnerReference>>,
-    finalizers: Option<Vec<String>>,
 }
 
 impl Resource for Snapshot {
