@@ -118,10 +118,13 @@ pub struct Decision {
 
 impl Decision {
     /// Takes the place of one that was acted on and not recorded: what that
-    /// one had to say is said with this one.
+    /// one had to say is said with this one, except that something is under way
+    /// which is done by now.
     pub fn follow(&mut self, mut earlier: Decision) {
         let mut before = std::mem::take(&mut earlier.report.before);
-        before.push(earlier.report);
+        if earlier.report.happened || !earlier.report.reason.is_under_way() {
+            before.push(earlier.report);
+        }
         before.append(&mut self.report.before);
         self.report.before = before;
     }
@@ -170,6 +173,7 @@ pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestam
 pub fn refuse(refusal: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
     let mut status = status.clone();
     let mut report = Report::from(Reason::Refused { why: refusal.to_string() });
+    report.happened = false;
     report.news = !report.is_said_in(&status);
     record::write_conditions(&mut status, &report, seen.generation, now);
     Decision { status, actions: Vec::new(), wake: None, report }

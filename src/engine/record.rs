@@ -28,6 +28,7 @@ impl Pass<'_> {
             Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
             _ => !report.is_said_in(&self.status),
         };
+        report.happened = said;
         report.news = said || (!expected && is_news);
         let quiet = expected && self.conditions_hold();
         if self.status.release.is_some() || !self.actions.is_empty() {

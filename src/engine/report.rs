@@ -22,6 +22,8 @@ pub struct Report {
     /// The reason in words.
     pub sentence: String,
     pub severity: Severity,
+    /// Otherwise it says why nothing did.
+    pub happened: bool,
     /// Not said before: worth an event and, by its severity, a notification.
     pub news: bool,
     /// What else happened in the same decision, before; rarely anything.
@@ -368,6 +370,7 @@ impl From<Reason> for Report {
         // Most sentences fit; one decision in a thousand grows it.
         let mut sentence = String::with_capacity(128);
         let _ = write!(sentence, "{reason}");
-        Self { sentence, severity: reason.severity(), news: true, before: Vec::new(), reason }
+        let severity = reason.severity();
+        Self { reason, sentence, severity, happened: true, news: true, before: Vec::new() }
     }
 }

@@ -155,3 +155,16 @@ async fn an_idle_canary_costs_no_request() {
     sleep(Duration::from_secs(120)).await;
     assert_eq!(world.requests()[before..], [] as [String; 0], "in {:?}", began.elapsed());
 }
+
+/// The primary takes longer than an interval, and then traffic is home at once.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_of_what_is_done_by_then() {
+    let world = World::new().await;
+    let _serin = world.initialized(json!({"analysis": {"metrics": null}})).await;
+    world.push("web:v2-delay-20s").await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    world.is_told("is promoted and serves all traffic.").await;
+    let news = world.news().await;
+    assert!(news.iter().any(|told| told.contains("Waiting for the primary")), "{news:#?}");
+    assert!(!news.iter().any(|told| told.contains("goes home")), "{news:#?}");
+}
