@@ -37,12 +37,12 @@ impl<'de> Visitor<'de> for Fields {
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Lean, A::Error> {
         let (mut kind, mut api_version, mut metadata) = (None, None, ObjectMeta::default());
         let mut rest = Map::new();
-        while let Some(field) = fields.next_key::<Cow<'de, str>>()? {
-            match &*field {
+        while let Some(field) = fields.next_key::<String>()? {
+            match field.as_str() {
                 "kind" => kind = Some(fields.next_value()?),
                 "apiVersion" => api_version = Some(fields.next_value()?),
                 "metadata" => metadata = fields.next_value::<Metadata>()?.0,
-                _ => _ = rest.insert(field.into_owned(), fields.next_value()?),
+                _ => _ = rest.insert(field, fields.next_value()?),
             }
         }
         let types = kind.zip(api_version).map(|(kind, api_version)| TypeMeta { api_version, kind });

@@ -220,8 +220,8 @@ impl Pass<'_> {
     }
 
     /// The primary must run what was promoted. After a promotion that failed,
-    /// or was taken back, it does not yet. That it did is on record before it
-    /// changes: if it were lost, the revision would be promoted once more.
+    /// or was taken back, it does not yet. That the release has failed is on
+    /// record before: if that were lost, it would be promoted once more.
     pub fn primary_is_right(&mut self) -> bool {
         let promoted = self.promoted_revision().map(str::to_owned);
         match (&self.seen.primary, promoted) {
