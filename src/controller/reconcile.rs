@@ -103,7 +103,7 @@ async fn carry_on(
             }
             Err(error) => return give_up(shared, desk, canary, status, done, error.into()).await,
         };
-        seen.observed.recorded = status.releases;
+        seen.observed.recorded = engine::begun(status);
         let mut decision = shared.turns.decide(name, &mut seen.observed, |observed| {
             engine::decide(&understood.plan, present, observed, shared.clock.now())
         });

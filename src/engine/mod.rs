@@ -168,6 +168,11 @@ pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestam
     pass.record()
 }
 
+/// How many releases have begun, by this record. One that waits has not.
+pub fn begun(status: &CanaryStatus) -> u64 {
+    status.releases.saturating_sub(u64::from(status.phase == Phase::Waiting))
+}
+
 /// What follows from a Canary that cannot be carried out: it is said, and
 /// nothing is touched.
 pub fn refuse(refusal: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {

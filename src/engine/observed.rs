@@ -37,8 +37,8 @@ pub struct Observed {
     pub measured: Option<Measured>,
     /// Commands of people, in the order they came, answered ones among them.
     pub commands: Vec<Command>,
-    /// How many releases of this Canary are on record: the one that is decided on
-    /// may have begun since.
+    /// How many releases of this Canary have [begun](super::begun) by what is on
+    /// record: the one that is decided on may have begun since.
     pub recorded: u64,
     /// Releases of other Canaries under way.
     pub other_releases: u32,

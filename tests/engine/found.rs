@@ -52,6 +52,27 @@ fn nothing_is_promoted_before_its_release_is_on_record() {
     assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
 }
 
+/// Nor while it waits by the record: whoever comes after a crash would give the
+/// primary back what it ran, and promote once more.
+#[test]
+fn nothing_is_promoted_while_its_release_waits_by_the_record() {
+    let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
+    world.target.pods = pods(3);
+    world.release_cap = Some(0);
+    world.push("v1-b");
+    world.run_for(Duration::from_secs(1));
+    assert_eq!(world.status.phase, Phase::Waiting);
+    world.release_cap = None;
+    for _ in 0..3 {
+        let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+        assert_eq!(decision.status.phase, Phase::Promoting);
+        decision.actions.iter().for_each(|action| world.perform(action));
+    }
+    assert!(world.promotions.is_empty(), "the status could never be written");
+    world.run();
+    assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
+}
+
 #[test]
 fn steps_that_begin_again_have_the_whole_deadline() {
     let mut world = World::releasing(&canary("interval: 1m, stepWeights: [20, 40]"));

@@ -212,7 +212,7 @@ impl History {
             let recorded = self.world.status.clone();
             for _ in 0..3 {
                 self.pass(&Fault::None);
-                self.world.recorded = recorded.releases;
+                self.world.recorded = serin::engine::begun(&recorded);
                 if matches!(self.world.status.phase, Phase::Waiting | Phase::Promoting | Phase::Failed) {
                     break;
                 }
@@ -220,7 +220,7 @@ impl History {
             if *dies {
                 self.world.status = recorded;
             } else {
-                self.world.recorded = self.world.status.releases;
+                self.world.recorded = serin::engine::begun(&self.world.status);
             }
             return;
         }

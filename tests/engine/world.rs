@@ -211,7 +211,7 @@ impl World {
 
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
-        self.recorded = self.status.releases;
+        self.recorded = serin::engine::begun(&self.status);
         self.wake = decision.wake.map(|(at, _)| at);
     }
 

@@ -382,6 +382,8 @@ impl Onlooker {
     }
 
     fn see_split(&mut self, name: &str, object: Option<&Value>) {
+        // What came until now went where it was sent before.
+        self.flow();
         let Some(subject) = self.subjects.get_mut(name) else { return };
         subject.split = object.map(|object| {
             let spec = &object["spec"];
@@ -396,6 +398,7 @@ impl Onlooker {
     }
 
     fn see_service(&mut self, name: &str, object: Option<&Value>) {
+        self.flow();
         let of = name.trim_end_matches("-primary").trim_end_matches("-canary").to_owned();
         let Some(subject) = self.subjects.get_mut(&of) else { return };
         match object {
@@ -410,7 +413,6 @@ impl Onlooker {
 
     fn see_route(&mut self, of: &String) {
         let now = self.moment();
-        self.flow();
         let Some(subject) = self.subjects.get_mut(of) else { return };
         let route = subject.find_route();
         let verdict = laws::routed(subject, route, now);

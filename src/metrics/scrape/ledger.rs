@@ -107,10 +107,12 @@ impl Ledger {
     /// be asked about.
     pub fn growth(&mut self, window: Window) -> Option<Growth> {
         let last = self.marks.back()?.at;
+        let off = |at: &usize| self.marks[*at].at.duration_since(window.since).abs();
         let before = self.marks.iter().rposition(|mark| mark.at <= window.since);
-        let before = before.filter(|at| window.since.duration_since(self.marks[*at].at) <= SLACK);
-        let after = || self.marks.iter().position(|mark| mark.at > window.since);
-        let from = before.or_else(after).filter(|at| self.marks[*at].at < last)?;
+        let before = before.filter(|at| off(at) <= SLACK);
+        let after = self.marks.iter().position(|mark| mark.at > window.since);
+        let after = after.filter(|at| self.marks[*at].at < last);
+        let from = before.into_iter().chain(after).min_by_key(off).filter(|at| self.marks[*at].at < last)?;
         self.marks.drain(..from);
         let then = self.marks.front()?;
         let added = |now: &Sums, then: &Sums| {
@@ -174,6 +176,8 @@ mod tests {
         assert_eq!(grown(&mut ledger, 12), Some(6), "from the mark at 10");
         assert_eq!(grown(&mut ledger, 12), Some(6), "asked again");
         assert_eq!(grown(&mut ledger, 25), Some(4), "from the mark at 20");
+        enter(&mut ledger, 40, &[("a", 15.0)]);
+        assert_eq!(grown(&mut ledger, 29), Some(8), "from the mark at 30, a moment late");
         enter(&mut ledger, 3600, &[("a", 5000.0)]);
         assert_eq!(grown(&mut ledger, 3590), None, "the mark at 30 is too old");
         enter(&mut ledger, 3610, &[("a", 5005.0)]);
