@@ -17,6 +17,7 @@ use serin::{
     engine::{
         Decision, Observed, Plan,
         action::Split,
+        begun,
         command::{Command, Verb},
         decide,
         observed::{Pods, Reply},
@@ -212,7 +213,7 @@ impl History {
             let recorded = self.world.status.clone();
             for _ in 0..3 {
                 self.pass(&Fault::None);
-                self.world.recorded = serin::engine::begun(&recorded);
+                self.world.recorded = begun(&recorded);
                 if matches!(self.world.status.phase, Phase::Waiting | Phase::Promoting | Phase::Failed) {
                     break;
                 }
@@ -220,7 +221,7 @@ impl History {
             if *dies {
                 self.world.status = recorded;
             } else {
-                self.world.recorded = serin::engine::begun(&self.world.status);
+                self.world.recorded = begun(&self.world.status);
             }
             return;
         }

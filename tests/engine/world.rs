@@ -17,6 +17,7 @@ use serin::{
     engine::{
         Action, Decision, Observed, Plan,
         action::{Look, Question, Since, Split, Stable},
+        begun,
         command::{Command, Verb},
         decide,
         observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
@@ -211,7 +212,7 @@ impl World {
 
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
-        self.recorded = serin::engine::begun(&self.status);
+        self.recorded = begun(&self.status);
         self.wake = decision.wake.map(|(at, _)| at);
     }
 
