@@ -111,8 +111,7 @@ impl Ledger {
         let before = self.marks.iter().rposition(|mark| mark.at <= window.since);
         let before = before.filter(|at| off(at) <= SLACK);
         let after = self.marks.iter().position(|mark| mark.at > window.since);
-        let after = after.filter(|at| self.marks[*at].at < last);
-        let from = before.into_iter().chain(after).min_by_key(off).filter(|at| self.marks[*at].at < last)?;
+        let from = before.into_iter().chain(after).filter(|at| self.marks[*at].at < last).min_by_key(off)?;
         self.marks.drain(..from);
         let then = self.marks.front()?;
         let added = |now: &Sums, then: &Sums| {
