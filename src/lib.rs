@@ -13,7 +13,7 @@
 //! | [`gates`]      | who is asked: webhooks, and people who approve or command        | `api`, `engine`   |
 //! | [`notify`]     | who is told: chats and event receivers                           | `api`, `engine`   |
 //! | [`controller`] | observe, decide, act, record; on kube                            | all above         |
-//! | [`server`]     | what the controller shows over HTTP: metrics and health          | `api`, `controller` |
+//! | [`server`]     | what the controller shows and hears over HTTP                    | `api`, `gates`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
 //! | `agenda`, [`clock`], `lean`, [`tls`] | who is next, the time, what is read of an object, whose cryptography; one file each | nobody |

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
+use futures::future::join_all;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +22,7 @@ use crate::controller::vitals::Vitals;
 use crate::controller::{Controller, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
 use crate::routing::AppMeshOptions;
-use crate::server::{self, Server};
+use crate::server::{self, Certificate, Server, Serving};
 use crate::workload;
 
 /// Run the controller: it releases every new revision of the workloads that
@@ -113,6 +114,22 @@ pub(super) struct Args {
     /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` shows nothing
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     listen: Listen,
+
+    /// Address to hear people at, as JSON: POST
+    /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
+    /// abort, pause, resume, retry, rollback, with a token of the cluster. One
+    /// that others reach takes a certificate
+    #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    api_listen: Listen,
+
+    /// Certificate of that address, PEM, with those that vouch for it; read again
+    /// when it is renewed
+    #[arg(long, env = "SERIN_API_CERTIFICATE", value_name = "FILE", requires = "api_key")]
+    api_certificate: Option<PathBuf>,
+
+    /// Private key of that certificate, PEM
+    #[arg(long, env = "SERIN_API_KEY", value_name = "FILE", requires = "api_certificate")]
+    api_key: Option<PathBuf>,
 
     /// Show the metrics of Canaries under Flagger's names too, for dashboards
     /// and alerts that were written for it
@@ -212,19 +229,22 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 
 async fn serve(args: Args) -> anyhow::Result<()> {
     let vitals = Arc::<Vitals>::default();
-    let serving = match args.listen {
-        Listen::Nowhere => None,
-        Listen::At(address) => {
-            let server = Server::bind(address).await.context(
-                "--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing",
-            )?;
-            tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
-            let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
-            Some(server.serve(server::pages(Arc::clone(&vitals), options)))
-        }
-    };
+    let ear = Ear::open(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
+    let mut serving = Vec::new();
+    if let Listen::At(address) = args.listen {
+        let server = Server::bind(address)
+            .await
+            .context("--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing")?;
+        tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
+        let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
+        serving.push(server.serve(server::pages(Arc::clone(&vitals), options), None));
+    }
     let client = cluster::client(args.kubeconfig, &vitals).await?;
     knows_canaries(&client, args.namespaces.first()).await?;
+    if let Some(Ear { server, certificate }) = ear {
+        tracing::info!(address = %server.address, tls = certificate.is_some(), "hears people");
+        serving.push(server.serve(server::people(client.clone(), &args.namespaces), certificate));
+    }
     let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
         namespaces: args.namespaces,
@@ -252,11 +272,40 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
         controller.run(stop.cancelled_owned()).await;
     }
-    if let Some(serving) = serving {
-        serving.end().await;
-    }
+    join_all(serving.into_iter().map(Serving::end)).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Where people are heard.
+struct Ear {
+    server: Server,
+    certificate: Option<Certificate>,
+}
+
+impl Ear {
+    /// What people send are tokens of the cluster: in the clear they go no
+    /// further than this machine.
+    async fn open(listen: Listen, files: Option<(PathBuf, PathBuf)>) -> anyhow::Result<Option<Self>> {
+        let Listen::At(address) = listen else { return Ok(None) };
+        let certificate = match files {
+            Some((certificate, key)) => {
+                Some(Certificate::load(certificate, key).context(
+                    "--api-certificate and --api-key (or SERIN_API_CERTIFICATE and SERIN_API_KEY)",
+                )?)
+            }
+            None if address.ip().is_loopback() => None,
+            None => anyhow::bail!(
+                "--api-listen (or SERIN_API_LISTEN): tokens must not go over the network in the clear; add \
+                 --api-certificate and --api-key, or listen on a loopback address such as 127.0.0.1:8443, which \
+                 `kubectl port-forward` reaches"
+            ),
+        };
+        let server = Server::bind(address).await.context(
+            "--api-listen (or SERIN_API_LISTEN): choose an address that is free, or none to hear nobody",
+        )?;
+        Ok(Some(Self { server, certificate }))
+    }
 }
 
 /// A controller of kinds that the cluster does not have would wait for ever.

@@ -42,6 +42,9 @@ pub enum Verb {
 }
 
 impl Verb {
+    pub const ALL: [Self; 6] =
+        [Self::Abort, Self::Promote, Self::Pause, Self::Resume, Self::Retry, Self::Rollback];
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Abort => "abort",

@@ -13,7 +13,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, UserInfo};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
@@ -30,12 +30,12 @@ use crate::engine::{
 };
 
 /// Who speaks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Who {
     /// Whoever the client's credentials name: for a command line.
     Myself,
-    /// Somebody whom the caller has authenticated: for a server.
-    Person { user: String, groups: Vec<String> },
+    /// Somebody whom the API server has named to the caller: for a server.
+    Person(UserInfo),
 }
 
 /// The Canary that is spoken to.
@@ -259,16 +259,18 @@ async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Optio
             let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
             (own_name(client).await?, reviewed.map_err(failed(doing))?.status)
         }
-        Who::Person { user, groups } => {
+        Who::Person(UserInfo { username, uid, groups, extra }) => {
             let spec = SubjectAccessReviewSpec {
-                user: Some(user.clone()),
-                groups: Some(groups.clone()),
+                user: username.clone(),
+                uid: uid.clone(),
+                groups: groups.clone(),
+                extra: extra.clone(),
                 resource_attributes: Some(attributes),
                 ..Default::default()
             };
             let review = SubjectAccessReview { spec, ..Default::default() };
             let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
-            (Some(user.clone()), reviewed.map_err(failed(doing))?.status)
+            (username.clone(), reviewed.map_err(failed(doing))?.status)
         }
     };
     match status {

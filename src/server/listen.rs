@@ -9,14 +9,18 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     time::{sleep, timeout},
 };
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{
     sync::CancellationToken,
     task::{AbortOnDropHandle, TaskTracker},
 };
+
+use super::certificate::Certificate;
 
 /// Connections at a time; others wait to be accepted.
 const CONNECTIONS: usize = 64;
@@ -55,9 +59,10 @@ impl Server {
         Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
     }
 
-    pub fn serve(self, pages: Router) -> Serving {
+    /// In the clear, or with TLS if there is a certificate.
+    pub fn serve(self, pages: Router, certificate: Option<Certificate>) -> Serving {
         let stop = CancellationToken::new();
-        let work = tokio::spawn(accept(self.listener, pages, stop.clone()));
+        let work = tokio::spawn(accept(self.listener, pages, certificate.map(Arc::new), stop.clone()));
         Serving { address: self.address, stop, work: AbortOnDropHandle::new(work) }
     }
 }
@@ -70,15 +75,28 @@ impl Serving {
     }
 }
 
-async fn accept(listener: TcpListener, pages: Router, stop: CancellationToken) {
+async fn accept(
+    listener: TcpListener,
+    pages: Router,
+    certificate: Option<Arc<Certificate>>,
+    stop: CancellationToken,
+) {
     let (permits, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
     let accepting = async {
         while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let conversation = converse(stream, pages.clone(), stop.clone());
+                    let (pages, certificate, stop) = (pages.clone(), certificate.clone(), stop.clone());
                     connections.spawn(async move {
-                        conversation.await;
+                        let _ = stream.set_nodelay(true);
+                        match certificate {
+                            None => converse(stream, pages, stop).await,
+                            Some(certificate) => {
+                                if let Some(stream) = shake_hands(stream, &certificate).await {
+                                    converse(stream, pages, stop).await;
+                                }
+                            }
+                        }
                         drop(permit);
                     });
                 }
@@ -96,8 +114,23 @@ async fn accept(listener: TcpListener, pages: Router, stop: CancellationToken) {
     connections.wait().await;
 }
 
-async fn converse(stream: TcpStream, pages: Router, stop: CancellationToken) {
-    let _ = stream.set_nodelay(true);
+async fn shake_hands(stream: TcpStream, certificate: &Certificate) -> Option<TlsStream<TcpStream>> {
+    let shaken = TlsAcceptor::from(certificate.config()).accept(stream);
+    match timeout(ARRIVES_WITHIN, shaken).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "a connection ended before it was secure");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    pages: Router,
+    stop: CancellationToken,
+) {
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(ARRIVES_WITHIN);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));

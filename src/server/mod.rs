@@ -1,7 +1,8 @@
-//! What the controller shows over HTTP: `/metrics` for Prometheus, `/healthz`
-//! and `/readyz` for the kubelet.
+//! What the controller shows and hears over HTTP: `/metrics` for Prometheus,
+//! `/healthz` and `/readyz` for the kubelet; and, at an address of its own, what
+//! [`people`] say to releases.
 //!
-//! Promises:
+//! Promises of the three pages:
 //!
 //! - nothing is done when nobody asks: numbers of Canaries are computed at a
 //!   scrape, and the controller's loop is asked whether it turns when the
@@ -14,9 +15,11 @@
 //! work comes to an end. An API server that is away is no reason to be started
 //! anew. `/readyz` is about everything it needs.
 
+mod certificate;
 mod exposition;
 mod flagger;
 mod listen;
+mod people;
 mod process;
 mod series;
 
@@ -35,7 +38,9 @@ use crate::{api::canary::Provider, controller::vitals::Vitals};
 use exposition::{Exposition, Format};
 use series::Shown;
 
+pub use certificate::{Certificate, Unusable};
 pub use listen::{CannotListen, Server, Serving};
+pub use people::people;
 
 /// Scrapes that are answered at a time; others wait.
 const SCRAPES: usize = 2;

@@ -67,6 +67,12 @@ impl Crew {
         self.replicas.pop();
     }
 
+    /// Where the first of them hears people, if it does.
+    pub fn ear(&self) -> Option<String> {
+        let first = self.replicas.first()?;
+        first.hears.then(|| format!("http://{}", first.ear))
+    }
+
     /// The last that they said.
     pub fn tails(&self) -> String {
         self.replicas.iter().map(|replica| replica.child.tail()).collect()
@@ -77,6 +83,8 @@ impl Crew {
 struct Replica {
     child: Child,
     address: String,
+    ear: String,
+    hears: bool,
     /// What the rendered probes ask for.
     probes: Vec<String>,
     _folder: Folder,
@@ -100,13 +108,17 @@ impl Replica {
         }
         line.push(env!("CARGO_BIN_EXE_serin").to_owned());
         // Only here do replicas share a network.
-        let address = format!("127.0.0.1:{}", support::free_port());
-        line.extend(listed("args").iter().map(|argument| text(argument).replace("0.0.0.0:8080", &address)));
+        let [address, ear] = [(); 2].map(|()| format!("127.0.0.1:{}", support::free_port()));
+        let given: Vec<String> = listed("args").iter().map(text).collect();
+        let hears = given.iter().any(|argument| argument.starts_with("--api-listen"));
+        let here =
+            |argument: &String| argument.replace("0.0.0.0:8080", &address).replace("127.0.0.1:8443", &ear);
+        line.extend(given.iter().map(here));
         let probes =
             ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
         let folder = Folder::new("replica");
         let child = Child::start(folder.path(), Path::new("/usr/bin/env"), line);
-        Self { child, address, probes: probes.into(), _folder: folder }
+        Self { child, address, ear, hears, probes: probes.into(), _folder: folder }
     }
 
     async fn assert_well(&mut self) {

@@ -5,13 +5,15 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const EVERYTHING: [&str; 6] = [
+const EVERYTHING: [&str; 8] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.flagger=true",
     "image.digest=",
     "gatewayApi=true",
     "istio=true",
     "appMesh=true",
+    "api.enabled=true",
+    "api.tlsSecret=serin-api",
 ];
 const NOTHING: [&str; 11] = [
     "replicas=1",
@@ -117,7 +119,42 @@ async fn what_is_off_is_not_there() {
         assert_eq!(kinds(kind), 0, "{kind}");
     }
     assert_eq!((kinds("Role"), kinds("RoleBinding")), (3, 3));
+    assert!(!none.text.contains("8443") && !none.text.contains("canaries/approve"), "{}", none.text);
     assert!(
         !none.text.contains("secrets") && !none.text.contains("keda.sh") && !none.text.contains("smi-spec")
     );
+}
+
+/// Tokens do not go over the network in the clear.
+#[tokio::test]
+async fn others_reach_the_api_only_with_a_certificate() {
+    let helm = Helm::new();
+    for (set, arguments, ports) in [
+        (&["api.enabled=true"][..], &["--api-listen=127.0.0.1:8443"][..], 1),
+        (
+            &["api.enabled=true", "api.tlsSecret=serin-api"],
+            &[
+                "--api-listen=0.0.0.0:8443",
+                "--api-certificate=/etc/serin/api/tls.crt",
+                "--api-key=/etc/serin/api/tls.key",
+            ],
+            2,
+        ),
+    ] {
+        let rendered = helm.template("serin", set).await;
+        let pod = &rendered.one("Deployment")["spec"]["template"]["spec"];
+        let given = pod["containers"][0]["args"].as_array().expect("arguments");
+        let given: Vec<&str> =
+            given.iter().filter_map(Value::as_str).filter(|given| given.starts_with("--api-")).collect();
+        assert_eq!(given, arguments);
+        let offered = |ports: &Value| ports.as_array().map(Vec::len);
+        assert_eq!(offered(&rendered.one("Service")["spec"]["ports"]), Some(ports));
+        assert_eq!(offered(&pod["containers"][0]["ports"]), Some(ports));
+        let mounted = &pod["containers"][0]["volumeMounts"][0]["mountPath"];
+        let secret = &pod["volumes"][0]["secret"]["secretName"];
+        match ports {
+            1 => assert_eq!((mounted, secret), (&Value::Null, &Value::Null)),
+            _ => assert_eq!((mounted, secret), (&json!("/etc/serin/api"), &json!("serin-api"))),
+        }
+    }
 }

@@ -4,19 +4,21 @@
 mod support;
 
 mod annotations;
+mod http;
 mod people;
 mod webhooks;
 mod world;
 
 /// Makes a test of each law on each server.
 macro_rules! laws {
-    ($($law:ident)*) => {
-        mod real { $(#[tokio::test] async fn $law() { crate::people::$law(crate::world::World::real().await).await })* }
-        mod local { $(#[tokio::test] async fn $law() { crate::people::$law(crate::world::World::local().await).await })* }
+    ($($room:ident: $($law:ident)*;)*) => {
+        mod real { $($(#[tokio::test] async fn $law() { crate::$room::$law(crate::world::World::real().await).await })*)* }
+        mod local { $($(#[tokio::test] async fn $law() { crate::$room::$law(crate::world::World::local().await).await })*)* }
     };
 }
 
 laws! {
+    people:
     an_approval_answers_the_question_that_waits
     who_may_not_approve_is_refused_and_nothing_is_written
     people_who_write_at_once_are_all_heard
@@ -25,5 +27,12 @@ laws! {
     a_webhook_can_be_opened_by_hand_but_not_refused
     what_is_over_is_forgotten_when_somebody_writes
     a_command_is_meant_for_the_present_revision
-    the_command_line_says_yes_and_says_what_is_wrong
+    the_command_line_says_yes_and_says_what_is_wrong;
+    http:
+    who_may_is_heard_over_http
+    whom_nobody_knows_is_not_heard
+    who_may_not_is_told_so_and_nothing_else
+    every_command_is_heard_over_http
+    what_is_misspelt_is_refused_with_the_way_out
+    other_namespaces_are_not_spoken_of;
 }

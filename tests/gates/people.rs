@@ -9,9 +9,9 @@ use serin::engine::action::{Moment, Question};
 use serin::engine::command::Verb;
 use serin::engine::observed::Reply;
 use serin::gates::annotations::{answers, commands, waiting};
-use serin::gates::people::{self, Name, Refused, Who};
+use serin::gates::people::{self, Name, Refused};
 
-use crate::world::{World, gate};
+use crate::world::{World, gate, person};
 
 pub async fn an_approval_answers_the_question_that_waits(world: World) {
     world.asks(&[gate("go-live", None, Some(2))]).await;
@@ -36,7 +36,7 @@ pub async fn an_approval_answers_the_question_that_waits(world: World) {
 pub async fn who_may_not_approve_is_refused_and_nothing_is_written(world: World) {
     world.asks(&[gate("go-live", None, Some(2))]).await;
     let before = world.canary().await;
-    let mallory = Who::Person { user: "mallory".to_owned(), groups: vec!["system:authenticated".to_owned()] };
+    let mallory = person("mallory", "system:authenticated");
     for refused in [
         people::approve(&world.client, &mallory, world.name(), None).await.expect_err("may not"),
         people::deny(&world.client, &mallory, world.name(), None, "").await.expect_err("may not"),

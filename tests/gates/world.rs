@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::authentication::v1::UserInfo;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::engine::action::Question;
 use serin::gates::people::{self, Name, Refused, Who};
-use serin::local::access::Grant;
+use serin::local::access::{Grant, Identity};
 use serin::local::{Local, Options};
 
 use crate::support;
@@ -22,9 +23,18 @@ use crate::support;
 pub struct World {
     pub client: Client,
     pub namespace: String,
+    /// With a token: one who may approve, and one who may not.
+    pub carol: Known,
+    pub mallory: Known,
     kubeconfig: std::path::PathBuf,
     /// Keeps the server and its kubeconfig.
     _kept: Option<(serin::local::serve::Serving, support::Folder)>,
+}
+
+/// Somebody whom the API server knows.
+pub struct Known {
+    pub name: String,
+    pub token: String,
 }
 
 impl World {
@@ -39,13 +49,25 @@ impl World {
         let binding: RoleBinding = serde_json::from_value(json!({
             "metadata": {"name": "approvers"},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "approver"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "approvers"}],
+            "subjects": [
+                {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "approvers"},
+                {"kind": "ServiceAccount", "name": "carol", "namespace": namespace},
+            ],
         }))
         .unwrap();
         let create = PostParams::default();
         Api::namespaced(client.clone(), &namespace).create(&create, &role).await.expect("a role");
         Api::namespaced(client.clone(), &namespace).create(&create, &binding).await.expect("a binding");
-        let world = World { client, namespace, kubeconfig: cluster.kubeconfig(), _kept: None };
+        let known = async |name: &str| {
+            let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+            let account = ServiceAccount { metadata, ..Default::default() };
+            Api::namespaced(client.clone(), &namespace).create(&create, &account).await.expect("an account");
+            let token = support::chart::token(cluster, &namespace, name).await;
+            Known { name: format!("system:serviceaccount:{namespace}:{name}"), token }
+        };
+        let (carol, mallory) = (known("carol").await, known("mallory").await);
+        let kubeconfig = cluster.kubeconfig();
+        let world = World { client, namespace, carol, mallory, kubeconfig, _kept: None };
         // The authorizer learns of a new binding a moment later.
         world.begin().await
     }
@@ -60,7 +82,15 @@ impl World {
             resource: "canaries/approve".to_owned(),
             namespace: namespace.clone(),
         };
-        let local = Local::new(Options { grants: vec![grant], ..Options::default() });
+        let known = |name: &str, group: &str| {
+            let identity = Identity { user: name.to_owned(), groups: vec![group.to_owned()] };
+            let known = Known { name: name.to_owned(), token: format!("token-of-{name}") };
+            ((known.token.clone(), identity), known)
+        };
+        let (carol_is, carol) = known("carol", "approvers");
+        let (mallory_is, mallory) = known("mallory", "strangers");
+        let users = vec![carol_is, mallory_is];
+        let local = Local::new(Options { grants: vec![grant], users, ..Options::default() });
         let serving = local.serve(([127, 0, 0, 1], 0).into()).await.expect("served");
         let folder = support::Folder::new("gates");
         let kubeconfig = folder.join("kubeconfig");
@@ -71,7 +101,7 @@ impl World {
         };
         let client = local.client();
         Api::all(client.clone()).create(&PostParams::default(), &made).await.expect("a namespace");
-        World { client, namespace, kubeconfig, _kept: Some((serving, folder)) }.begin().await
+        World { client, namespace, carol, mallory, kubeconfig, _kept: Some((serving, folder)) }.begin().await
     }
 
     /// Defines Canaries, makes one, and waits until alice may approve it.
@@ -115,7 +145,7 @@ impl World {
     }
 
     pub fn who(&self, user: &str) -> Who {
-        Who::Person { user: user.to_owned(), groups: vec!["approvers".to_owned()] }
+        person(user, "approvers")
     }
 
     pub async fn approve(&self, user: &str, gate: Option<&str>) -> Result<Question, Refused> {
@@ -150,6 +180,12 @@ impl World {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
         (output.status.code().expect("an exit code"), text(output.stdout), text(output.stderr))
     }
+}
+
+/// Somebody of one group, whom the API server has named.
+pub fn person(name: &str, group: &str) -> Who {
+    let (username, groups) = (Some(name.to_owned()), Some(vec![group.to_owned()]));
+    Who::Person(UserInfo { username, groups, ..UserInfo::default() })
 }
 
 pub fn gate(name: &str, kind: Option<&str>, step: Option<u32>) -> Value {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get as page;
+use rcgen::CertifiedKey;
+use reqwest::Certificate;
 use serin::server::{Options, Server};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -70,6 +72,81 @@ async fn the_program_shows_its_pages_and_ends_well() {
     assert!(ended.expect("a process").success());
 }
 
+/// As a Secret that is mounted has them.
+fn write_certificate(folder: &Folder) -> Certificate {
+    let CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    folder.write("tls.crt", &cert.pem());
+    folder.write("tls.key", &signing_key.serialize_pem());
+    Certificate::from_pem(cert.pem().as_bytes()).expect("a certificate")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_are_heard_over_tls_and_with_the_certificate_of_the_day() {
+    let world = World::new().await;
+    let serving = world.local.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let (folder, port) = (Folder::new("heard"), free_port());
+    folder.write("kubeconfig", &serving.kubeconfig());
+    let first = write_certificate(&folder);
+    let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
+    serin.args(["run", "--provider", "linkerd", "--api-listen", &format!("127.0.0.1:{port}")]);
+    for (flag, file) in
+        [("--kubeconfig", "kubeconfig"), ("--api-certificate", "tls.crt"), ("--api-key", "tls.key")]
+    {
+        serin.arg(flag).arg(folder.join(file));
+    }
+    let mut serin = serin.stderr(Stdio::null()).spawn().expect("serin starts");
+    let url = format!("https://localhost:{port}/api/v1/namespaces/default/canaries/web/promote");
+    let say = async |trusted: &Certificate| {
+        let http = reqwest::Client::builder().no_proxy().tls_certs_only([trusted.clone()]).build();
+        http.expect("an HTTP client").post(&url).send().await.map(|answer| answer.status().as_u16())
+    };
+    let began = Instant::now();
+    let answer = loop {
+        match say(&first).await {
+            Ok(answer) => break answer,
+            Err(error) => assert!(began.elapsed() < Duration::from_secs(120), "{error:?}"),
+        }
+        assert!(serin.try_wait().expect("a process").is_none(), "it ended");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(answer, 401);
+    let plain = reqwest::Client::new().post(url.replace("https", "http")).send().await;
+    assert!(plain.is_err(), "not in the clear: {plain:?}");
+    let second = write_certificate(&folder);
+    assert_eq!(say(&second).await.expect("the renewed one"), 401);
+    assert!(say(&first).await.is_err(), "the one before is gone");
+    folder.write("tls.key", "half written");
+    assert_eq!(say(&second).await.expect("what cannot be used changes nothing"), 401);
+    serin.kill().expect("it is there");
+    serin.wait().expect("it ends");
+}
+
+#[test]
+fn tokens_do_not_go_over_the_network_in_the_clear() {
+    let folder = Folder::new("clear");
+    folder.write("empty", "");
+    let empty = folder.join("empty").display().to_string();
+    for (arguments, expected) in [
+        (vec!["--api-listen=0.0.0.0:0"], "add --api-certificate and --api-key"),
+        (vec!["--api-listen=8443"], "127.0.0.1:8080, or none"),
+        (vec!["--api-listen=0.0.0.0:0", "--api-certificate=a.crt"], "--api-key <FILE>"),
+        (
+            vec!["--api-listen=0.0.0.0:0", "--api-certificate=a.crt", "--api-key=a.key"],
+            "cannot read the certificate a.crt",
+        ),
+        (
+            vec!["--api-listen=0.0.0.0:0", "--api-certificate", &empty, "--api-key", &empty],
+            "cannot read the private key",
+        ),
+    ] {
+        let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
+        let Output { status, stderr, .. } = serin.arg("run").args(&arguments).output().expect("serin starts");
+        let said = String::from_utf8_lossy(&stderr).into_owned();
+        assert!(!status.success() && said.contains(expected), "{arguments:?}: {said}");
+    }
+}
+
 fn start(kubeconfig: &Path, port: u16) -> std::process::Child {
     let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
     serin.args(["run", "--provider", "linkerd", "--flagger-metrics"]);
@@ -112,7 +189,7 @@ async fn who_was_heard_before_the_end_is_answered() {
     });
     let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let address = server.address;
-    let serving = server.serve(Router::new().route("/", slow));
+    let serving = server.serve(Router::new().route("/", slow), None);
     let asking = tokio::spawn(async move { get(&format!("http://{address}/"), "*/*").await });
     heard.notified().await;
     let ending = tokio::spawn(serving.end());

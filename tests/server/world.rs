@@ -207,7 +207,7 @@ impl World {
 
 async fn pages(vitals: Arc<Vitals>, options: server::Options) -> Pages {
     let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-    Pages { serving: server.serve(server::pages(vitals, options)) }
+    Pages { serving: server.serve(server::pages(vitals, options), None) }
 }
 
 /// What is shown.
