@@ -51,7 +51,7 @@ struct World {
 
 impl World {
     fn releasing(plan: &Plan) -> Self {
-        let ready = Pods { desired: 3, existing: 3, updated: 3, ready: 3 };
+        let ready = Pods { desired: 3, exist: true, updated: 3, ready: 3 };
         let mut world = Self {
             plan: plan.clone(),
             status: CanaryStatus::default(),
@@ -91,7 +91,7 @@ impl World {
     }
 
     fn perform(&mut self, action: Action) {
-        let all = |desired| Pods { desired, existing: desired, updated: desired, ready: desired };
+        let all = |desired| Pods { desired, exist: desired > 0, updated: desired, ready: desired };
         match action {
             Action::ScaleCanary { replicas } => {
                 if let Some(target) = &mut self.seen.target {

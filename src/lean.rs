@@ -67,9 +67,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         owner_references,
         finalizers,
     } = Meta::deserialize(deserializer)?;
-    if let Some(annotations) = &mut annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
+    forget_last_applied(&mut annotations);
     Ok(ObjectMeta {
         name,
         namespace,
@@ -83,6 +81,13 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         finalizers,
         ..ObjectMeta::default()
     })
+}
+
+/// kubectl's own copy of an object is as large as the object.
+pub fn forget_last_applied(annotations: &mut Option<BTreeMap<String, String>>) {
+    if let Some(annotations) = annotations {
+        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+    }
 }
 
 #[derive(Deserialize)]

@@ -64,7 +64,7 @@ pub async fn act(
     seen: &Seen,
     decision: &Decision,
 ) -> Result<(), Error> {
-    let (name, workload) = (CanaryName::of(&understood.canary), &understood.workload);
+    let (name, workload) = (CanaryName::of(&*understood.canary), &understood.workload);
     let client = &shared.fence.guard(&shared.client, &name);
     // Until a watch tells of it the next decision would ask for it again.
     let learn = |written: Option<Snapshot>| {

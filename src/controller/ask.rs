@@ -23,7 +23,7 @@ pub fn ask(
     question: &Question,
 ) {
     let Some(kind) = question.kind else { return };
-    let canary = &understood.canary;
+    let canary = &*understood.canary;
     let is_meant = |hook: &&Webhook| hook.name == question.gate && hook.type_.unwrap_or_default() == kind;
     let Some(hook) = canary.spec.analysis.webhooks.iter().find(is_meant).cloned() else { return };
     if !desk.inbox.lock().ask(question) {

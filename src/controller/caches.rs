@@ -18,7 +18,7 @@ use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
     api::ListParams,
-    core::{ApiResource, DeserializeGuard, DynamicObject, DynamicResourceScope, PartialObjectMeta},
+    core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta},
     runtime::{
         WatchStreamExt as _,
         watcher::{self, Event, watcher},
@@ -33,14 +33,14 @@ use super::{
     CanaryName,
     index::Index,
     kept::{Reading, has_data, pods, reading, without_data},
-    table::{Key, Table, differ},
-    told::Told,
+    table::{Held, Key, Table, differ},
+    told::{Row, Told},
     turns::Turns,
     vitals::Vitals,
     wake::{Version, Waker},
 };
 use crate::{
-    api::{Canary, ClusterAnalysisTemplate},
+    api::{ClusterAnalysisTemplate, canary::TargetKind},
     routing,
     workload::{self, Kind, Snapshot},
 };
@@ -60,7 +60,7 @@ pub struct Caches {
     client: Client,
     /// Namespaces, or none for all of them.
     scopes: Vec<Option<String>>,
-    pub canaries: Arc<Table<DeserializeGuard<Canary>>>,
+    pub canaries: Arc<Table<Row>>,
     canaries_sync: Sync,
     watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
     index: Arc<Index>,
@@ -273,6 +273,11 @@ impl Caches {
         self.objects(kind).map(|table| table.all(namespace)).unwrap_or_default()
     }
 
+    /// The pods that have all of these labels, of which there must be some.
+    pub fn pods(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<DynamicObject>> {
+        self.objects(&pods()).map(|table| table.selected(namespace, labels)).unwrap_or_default()
+    }
+
     /// What a workload sees of one namespace.
     pub fn of(&self, namespace: &str) -> InNamespace<'_> {
         InNamespace { caches: self, namespace: namespace.to_owned() }
@@ -294,11 +299,15 @@ impl Caches {
         let sync = Sync::of(scopes.len(), &self.vitals);
         let new = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
             let table = Arc::<Table<Snapshot>>::default();
+            let is_same: fn(&Snapshot, &Snapshot) -> bool = match kind == Kind::Deployment.resource() {
+                true => |a, b| a.is_same(b, TargetKind::Deployment),
+                false => |a, b| a.is_same(b, TargetKind::DaemonSet),
+            };
             let follow = |scope: Option<String>| {
                 let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
                 spawn(
                     stream,
-                    (convert::identity, Snapshot::is_same),
+                    (convert::identity, is_same),
                     scope,
                     Arc::clone(&table),
                     sync.clone(),
@@ -308,7 +317,7 @@ impl Caches {
             let tasks = scopes.into_iter().map(follow).collect();
             Watched { rows: Rows::Workloads(table), sync, _tasks: tasks }
         } else {
-            let table = Arc::<Table<DynamicObject>>::default();
+            let table = Arc::new(if *kind == pods() { Table::by_label() } else { Table::default() });
             let follow = |scope: Option<String>| {
                 let (table, sync, tell) = (Arc::clone(&table), sync.clone(), self.tell(kind));
                 let config = watcher::Config::default();
@@ -401,10 +410,10 @@ impl Sync {
     }
 }
 
-fn count_release(canaries: &Table<DeserializeGuard<Canary>>, turns: &Turns, canary: &CanaryName) {
+fn count_release(canaries: &Table<Row>, turns: &Turns, canary: &CanaryName) {
     if turns.are_limited() {
         let row = canaries.get(&canary.namespace, &canary.name);
-        let readable = row.as_ref().and_then(|row| row.0.as_ref().ok());
+        let readable = row.as_ref().and_then(|row| row.canary());
         turns.see(canary, readable.and_then(|canary| canary.status.as_ref()));
     }
 }
@@ -427,7 +436,7 @@ where
 
 /// Keeps a table as a watch says, and tells of every change that `is_same` does
 /// not find to be none. What a write's answer has told already is not read.
-fn spawn<T: Resource + Debug + Send + 'static, K: Resource + Send + core::marker::Sync + 'static>(
+fn spawn<T: Resource + Debug + Send + 'static, K: Held + Send + core::marker::Sync + 'static>(
     events: impl Stream<Item = watcher::Result<Event<T>>> + Send + 'static,
     (read, is_same): Reading<T, K>,
     scope: Option<String>,

@@ -125,14 +125,14 @@ const OWN: usize = 16;
 /// The API keeps whole seconds; between two looks a second is a long time, and
 /// what was counted in it would be counted twice.
 struct Written {
-    exact: CanaryStatus,
+    exact: Arc<CanaryStatus>,
     /// As the API keeps it: seldom asked for before the API has said it.
     told: OnceLock<Option<CanaryStatus>>,
 }
 
 impl Written {
     fn is_told_as(&self, told: &CanaryStatus) -> bool {
-        let kept = || serde_json::to_value(&self.exact).and_then(serde_json::from_value).ok();
+        let kept = || serde_json::to_value(&*self.exact).and_then(serde_json::from_value).ok();
         self.told.get_or_init(kept).as_ref() == Some(told)
     }
 }
@@ -143,14 +143,14 @@ impl Desk {
     }
 
     /// The status as it was decided, if what the API tells is what was written.
-    pub fn exact_status(&self, told: Option<&CanaryStatus>) -> CanaryStatus {
-        let Some(told) = told else { return CanaryStatus::default() };
+    pub fn exact_status(&self, told: Option<&CanaryStatus>) -> Arc<CanaryStatus> {
+        let Some(told) = told else { return Arc::default() };
         let written = self.written.lock();
         let exact = written.iter().find(|written| written.is_told_as(told));
-        exact.map_or(told, |written| &written.exact).clone()
+        exact.map_or_else(|| Arc::new(told.clone()), |written| Arc::clone(&written.exact))
     }
 
-    pub fn wrote_status(&self, exact: CanaryStatus, told: CanaryStatus) {
+    pub fn wrote_status(&self, exact: Arc<CanaryStatus>, told: CanaryStatus) {
         *self.written.lock() = vec![Written { exact, told: Some(told).into() }];
     }
 
@@ -170,12 +170,12 @@ impl Desk {
 
     /// Is being written. Whether it was may never be said, but told it will be
     /// as the API keeps it.
-    pub fn writes_status(&self, exact: &CanaryStatus) {
+    pub fn writes_status(&self, exact: Arc<CanaryStatus>) {
         let mut written = self.written.lock();
         if written.len() > UNSURE {
             written.remove(1);
         }
-        written.push(Written { exact: exact.clone(), told: OnceLock::new() });
+        written.push(Written { exact, told: OnceLock::new() });
     }
 }
 
@@ -248,22 +248,22 @@ mod tests {
         CanaryStatus { last_transition_time: Some(Time(at)), ..CanaryStatus::default() }
     }
 
+    fn exact(desk: &Desk, told: i64) -> CanaryStatus {
+        CanaryStatus::clone(&desk.exact_status(Some(&changed(told))))
+    }
+
     #[test]
     fn a_status_is_exact_whether_or_not_its_write_was_answered() {
         let desk = Desk::default();
-        desk.wrote_status(changed(1_200), changed(1_000));
+        desk.wrote_status(changed(1_200).into(), changed(1_000));
         for millisecond in 1..20 {
-            desk.writes_status(&changed(2_000 + 1_000 * millisecond + millisecond));
+            desk.writes_status(changed(2_000 + 1_000 * millisecond + millisecond).into());
         }
-        assert_eq!(desk.exact_status(Some(&changed(1_000))), changed(1_200), "none was done");
-        assert_eq!(desk.exact_status(Some(&changed(21_000))), changed(21_019), "the last one was");
-        assert_eq!(
-            desk.exact_status(Some(&changed(3_000))),
-            changed(3_000),
-            "what is too long ago is forgotten"
-        );
-        desk.wrote_status(changed(30_500), changed(30_000));
-        assert_eq!(desk.exact_status(Some(&changed(30_000))), changed(30_500));
-        assert_eq!(desk.exact_status(Some(&changed(21_000))), changed(21_000));
+        assert_eq!(exact(&desk, 1_000), changed(1_200), "none was done");
+        assert_eq!(exact(&desk, 21_000), changed(21_019), "the last one was");
+        assert_eq!(exact(&desk, 3_000), changed(3_000), "what is too long ago is forgotten");
+        desk.wrote_status(changed(30_500).into(), changed(30_000));
+        assert_eq!(exact(&desk, 30_000), changed(30_500));
+        assert_eq!(exact(&desk, 21_000), changed(21_000));
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::table::differ;
 use crate::{
-    lean::Lean,
+    lean::{Lean, forget_last_applied},
     workload::{COMPANIONS, Kind},
 };
 
@@ -37,9 +37,7 @@ pub fn has_data(kind: &ApiResource) -> bool {
 pub fn without_data(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
     let mut metadata = partial.metadata;
     metadata.managed_fields = None;
-    if let Some(annotations) = &mut metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
+    forget_last_applied(&mut metadata.annotations);
     DynamicObject { types: partial.types, metadata, data: Value::Null }
 }
 

@@ -9,10 +9,10 @@ use k8s_openapi::{
     api::core::v1::{Pod, Secret},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use kube::{Api, ResourceExt as _, core::DynamicObject};
+use kube::{Api, core::DynamicObject};
 use tokio::time::Instant;
 
-use super::{CanaryName, Shared, desk::Desk, kept::pods, observe::Seen, understand::Understood};
+use super::{CanaryName, Shared, desk::Desk, observe::Seen, understand::Understood};
 use crate::{
     analysis::measurement::{Arms, Measurement},
     api::CanaryStatus,
@@ -33,7 +33,7 @@ pub fn measure(
         return;
     }
     let arms = seen.arms.clone().unwrap_or_default();
-    let name = CanaryName::of(&understood.canary);
+    let name = CanaryName::of(&*understood.canary);
     let (look, desk, understood) = (look.clone(), Arc::clone(desk), Arc::clone(understood));
     shared.in_background(&name.clone(), async move |shared| {
         let (until, began) = (shared.clock.now(), Instant::now());
@@ -74,7 +74,7 @@ pub fn begin(
         return;
     }
     let (arms, understood) = (seen.arms.clone().unwrap_or_default(), Arc::clone(understood));
-    let name = CanaryName::of(&understood.canary);
+    let name = CanaryName::of(&*understood.canary);
     shared.in_background(&name, async move |shared| {
         let now = shared.clock.now();
         let window = Window { since: now, until: now };
@@ -120,18 +120,15 @@ fn endpoints(
     arms: &routing::Arms,
     ask: &Ask,
 ) -> Arms<Vec<Endpoint>> {
-    let all = shared.caches.all(&pods(), understood.workload.namespace());
     let port = metrics_port(understood, arms);
     let of = |labels: &BTreeMap<String, String>| {
-        let selected = |pod: &&Arc<DynamicObject>| {
-            !labels.is_empty() && labels.iter().all(|(key, value)| pod.labels().get(key) == Some(value))
-        };
+        let pods = shared.caches.pods(understood.workload.namespace(), labels);
         let endpoint = |pod: &Arc<DynamicObject>| {
             let status = serde_json::from_value(pod.data["status"].clone()).ok();
             let pod = Pod { metadata: pod.metadata.clone(), spec: None, status };
             scrape::endpoint(&pod, ask.provider.scrape.as_ref(), port)
         };
-        all.iter().filter(selected).filter_map(endpoint).collect()
+        pods.iter().filter_map(endpoint).collect()
     };
     Arms { canary: of(&arms.canary), primary: of(&arms.primary) }
 }

@@ -30,6 +30,7 @@ mod caches;
 mod desk;
 mod index;
 mod kept;
+mod labelled;
 pub mod lease;
 mod measure;
 mod observe;
@@ -77,6 +78,8 @@ use index::Index;
 use lease::Fence;
 use replica::Claim;
 use round::Round;
+pub use table::Held;
+pub use told::Row;
 use turns::Turns;
 use vitals::Vitals;
 use wake::{CanaryName, Version, Waker, Woken};
@@ -138,6 +141,10 @@ pub enum StartError {
 /// How many questions are asked and measurements made at a time.
 const AT_A_TIME: usize = 64;
 
+/// How many Events are written at a time. What moves traffic goes first: when
+/// many releases move at once, it is the API server that they wait for.
+const EVENTS_AT_A_TIME: usize = 8;
+
 /// How long those under way may take when the controller ends.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -169,6 +176,7 @@ struct Shared {
     /// One for each shard.
     beside: Vec<Beside>,
     permits: Arc<Semaphore>,
+    events: Arc<Semaphore>,
 }
 
 impl Controller {
@@ -223,6 +231,7 @@ impl Controller {
             beside: fence.holds().iter().map(|_| Beside::default()).collect(),
             fence,
             permits: Arc::new(Semaphore::new(AT_A_TIME)),
+            events: Arc::new(Semaphore::new(EVENTS_AT_A_TIME)),
         };
         Ok(Self { shared: Arc::new(shared), woken })
     }

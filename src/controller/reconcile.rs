@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kube::core::DeserializeGuard;
 
 use super::{
     CanaryName, Shared, act,
     desk::Desk,
     measure, observe, record, reroute,
+    told::Row,
     understand::{self, Refused, Understood, understand},
     unreadable,
 };
@@ -46,14 +46,14 @@ const REFUSED_AGAIN: std::time::Duration = std::time::Duration::from_secs(300);
 
 /// Takes a Canary one step further; says when to be called again at the latest.
 pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option<Timestamp>, Error> {
-    let Some(canary) = shared.caches.canaries.get(&name.namespace, &name.name) else {
+    let Some(row) = shared.caches.canaries.get(&name.namespace, &name.name) else {
         shared.forget(name);
         return Ok(None);
     };
-    let canary = match &*canary {
-        DeserializeGuard(Ok(canary)) => canary,
-        DeserializeGuard(Err(invalid)) => {
-            unreadable::stall(shared, name, invalid).await?;
+    let canary = match &*row {
+        Row::Read(canary) => canary,
+        Row::Unreadable(metadata) => {
+            unreadable::stall(shared, name, metadata).await?;
             return Ok(None);
         }
     };
@@ -71,7 +71,7 @@ pub async fn reconcile(shared: &Arc<Shared>, name: &CanaryName) -> Result<Option
         if error.is_final() {
             let seen = Observed { generation: canary.metadata.generation, ..Observed::default() };
             let refused = engine::refuse(&error, &status, &seen, shared.clock.now());
-            record::record(shared, &desk, canary, &status, &refused).await?;
+            record::record(shared, &desk, canary, &status, refused).await?;
         }
         return Err(Error::Look(error));
     }
@@ -110,7 +110,7 @@ async fn carry_on(
         if let Err(error) = act::act(shared, desk, understood, &seen, &decision).await {
             if error.is_final() && done.is_none() {
                 let refused = engine::refuse(&error, status, &seen.observed, shared.clock.now());
-                record::record(shared, desk, canary, status, &refused).await?;
+                record::record(shared, desk, canary, status, refused).await?;
             }
             return give_up(shared, desk, canary, status, done, error.into()).await;
         }
@@ -125,11 +125,12 @@ async fn carry_on(
             continue;
         }
         decision.status.route = reroute::settle(shared, understood, &seen, status.route.as_ref()).await?;
-        record::record(shared, desk, canary, status, &decision).await?;
-        measure::begin(shared, desk, understood, &seen, &decision.status);
+        let alarm = decision.wake.as_ref().map(|(at, _)| *at);
+        let recorded = record::record(shared, desk, canary, status, decision).await?;
+        measure::begin(shared, desk, understood, &seen, &recorded);
         // What an answer has told, no watch will tell again.
         let at_once = effective.then(|| shared.clock.now());
-        return Ok(at_once.or(decision.wake.map(|(at, _)| at)));
+        return Ok(at_once.or(alarm));
     }
 }
 
@@ -143,7 +144,7 @@ async fn give_up(
     error: Error,
 ) -> Result<Option<Timestamp>, Error> {
     if let Some(done) = done {
-        record::record(shared, desk, canary, status, &done).await?;
+        record::record(shared, desk, canary, status, done).await?;
     }
     Err(error)
 }
@@ -163,6 +164,6 @@ async fn refuse(
     }
     let seen = Observed { generation: canary.metadata.generation, ..Observed::default() };
     let decision = engine::refuse(&refused, status, &seen, now);
-    record::record(shared, desk, canary, status, &decision).await?;
+    record::record(shared, desk, canary, status, decision).await?;
     Ok(now.checked_add(REFUSED_AGAIN).ok())
 }

@@ -7,7 +7,9 @@ use jiff::SignedDuration;
 use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ObjectMeta};
 use serde::Serialize;
 
-use super::{CanaryName, Shared, Version, desk::Desk, lease::Fenced, tell::tell, told::Told};
+use super::{
+    CanaryName, Shared, Version, desk::Desk, lease::Fenced, table::Held as _, tell::tell, told::Told,
+};
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
@@ -23,24 +25,25 @@ pub enum Error {
     Status(Box<kube::Error>),
 }
 
-/// Records what was decided on `status`, which is what `canary` carried.
+/// Records what was decided on `before`, which is what `canary` carried. Returns
+/// the status that it came to.
 pub async fn record(
     shared: &Arc<Shared>,
     desk: &Desk,
     canary: &Canary,
-    status: &CanaryStatus,
-    decision: &Decision,
-) -> Result<(), Error> {
-    let told = canary.status.as_ref();
-    if is_worth_writing(told, status, &decision.status) {
+    before: &CanaryStatus,
+    decision: Decision,
+) -> Result<Arc<CanaryStatus>, Error> {
+    let (status, told) = (Arc::new(decision.status), canary.status.as_ref());
+    if is_worth_writing(told, before, &status) {
         shared.fence.check(&CanaryName::of(canary))?;
-        write_status(shared, desk, canary, &decision.status).await?;
-        shared.options.vitals.released(canary, &status.history, &decision.status.history);
-    } else if *status != decision.status {
-        desk.wrote_status(decision.status.clone(), told.cloned().unwrap_or_default());
+        write_status(shared, desk, canary, &status).await?;
+        shared.options.vitals.released(canary, &before.history, &status.history);
+    } else if *before != *status {
+        desk.wrote_status(Arc::clone(&status), told.cloned().unwrap_or_default());
     }
-    tell(shared, canary, &decision.status, &decision.report);
-    Ok(())
+    tell(shared, canary, &status, &decision.report);
+    Ok(status)
 }
 
 /// People read the numbers of metrics too; they get none older than this.
@@ -53,6 +56,11 @@ const KEPT_BACK: SignedDuration = SignedDuration::from_mins(1);
 fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
+    }
+    // Most that is worth it shows here, without a copy.
+    let heading = |status: &CanaryStatus| (status.phase, status.canary_weight, status.failed_checks);
+    if heading(before) != heading(after) || before.message != after.message {
+        return true;
     }
     let mut after = after.clone();
     let why = |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
@@ -87,7 +95,7 @@ async fn write_status(
     shared: &Shared,
     desk: &Desk,
     canary: &Canary,
-    status: &CanaryStatus,
+    status: &Arc<CanaryStatus>,
 ) -> Result<(), Error> {
     let object = Written {
         api_version: Canary::api_version(&()),
@@ -102,13 +110,13 @@ async fn write_status(
     };
     let api: Api<Told> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    desk.writes_status(status);
+    desk.writes_status(Arc::clone(status));
     match api.replace_subresource("status", &canary.name_any(), &params, &object).await {
         Ok(written) => {
             if let Some(known) = shared.caches.canaries.learn(written, Told::read) {
-                desk.knows(Some(Version::of(known.meta())));
-                if let Ok(written) = &known.0 {
-                    desk.wrote_status(status.clone(), written.status.clone().unwrap_or_default());
+                desk.knows(Some(Version::of(known.metadata())));
+                if let Some(written) = known.canary() {
+                    desk.wrote_status(Arc::clone(status), written.status.clone().unwrap_or_default());
                 }
             }
             shared.caches.count_release(&CanaryName::of(canary));

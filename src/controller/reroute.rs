@@ -28,7 +28,7 @@ pub async fn settle(
     seen: &Seen,
     recorded: Option<&RouteStatus>,
 ) -> Result<Option<RouteStatus>, Error> {
-    let Understood { canary, router, .. } = understood;
+    let (canary, router) = (&*understood.canary, &understood.router);
     if seen.observed.deleting || seen.observed.split.is_none() {
         return Ok(recorded.cloned());
     }

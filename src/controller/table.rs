@@ -11,17 +11,33 @@ use std::{
 use kube::{Resource, core::ObjectMeta};
 use parking_lot::RwLock;
 
-use super::wake::Version;
+use super::{labelled::Labelled, wake::Version};
+
+/// What a table can hold.
+pub trait Held {
+    fn metadata(&self) -> &ObjectMeta;
+}
+
+impl<K: Resource> Held for K {
+    fn metadata(&self) -> &ObjectMeta {
+        self.meta()
+    }
+}
 
 /// Clones of what it hands out share the object.
 pub struct Table<K> {
     rows: RwLock<HashMap<String, Rows<K>>>,
     changes: AtomicU64,
+    by_label: bool,
 }
 
 /// Of one namespace.
 struct Rows<K> {
-    named: BTreeMap<String, Arc<K>>,
+    /// Looked up a dozen times in a reconcile, so not in an order: the way through
+    /// a tree of names is one of memory that is not at hand.
+    named: HashMap<String, Arc<K>>,
+    /// None if nobody looks for them so.
+    labelled: Option<Labelled>,
     /// The last change among them.
     changed: u64,
 }
@@ -31,11 +47,37 @@ pub type Key = (String, String);
 
 impl<K> Default for Table<K> {
     fn default() -> Self {
-        Self { rows: RwLock::default(), changes: AtomicU64::default() }
+        Self { rows: RwLock::default(), changes: AtomicU64::default(), by_label: false }
     }
 }
 
-impl<K: Resource> Table<K> {
+impl<K: Held> Rows<K> {
+    fn set(&mut self, name: &str, object: K) {
+        let object = Arc::new(object);
+        if let Some(labelled) = &mut self.labelled {
+            let before = self.named.get(name).and_then(|before| before.metadata().labels.as_ref());
+            if before != object.metadata().labels.as_ref() {
+                labelled.remove(name, before);
+                labelled.add(name, object.metadata().labels.as_ref());
+            }
+        }
+        self.named.insert(name.to_owned(), object);
+    }
+
+    fn remove(&mut self, name: &str) {
+        let gone = self.named.remove(name);
+        if let (Some(labelled), Some(gone)) = (&mut self.labelled, gone) {
+            labelled.remove(name, gone.metadata().labels.as_ref());
+        }
+    }
+}
+
+impl<K: Held> Table<K> {
+    /// Whose objects can be [selected](Self::selected).
+    pub fn by_label() -> Self {
+        Self { by_label: true, ..Self::default() }
+    }
+
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.rows.read().get(namespace)?.named.get(name).cloned()
     }
@@ -47,7 +89,19 @@ impl<K: Resource> Table<K> {
 
     /// Everything in a namespace, in the order of names.
     pub fn all(&self, namespace: &str) -> Vec<Arc<K>> {
-        self.rows.read().get(namespace).map(|rows| rows.named.values().cloned().collect()).unwrap_or_default()
+        let rows = self.rows.read();
+        let mut all: Vec<_> = rows.get(namespace).iter().flat_map(|rows| &rows.named).collect();
+        all.sort_by_key(|(name, _)| *name);
+        all.into_iter().map(|(_, object)| Arc::clone(object)).collect()
+    }
+
+    /// What has all of these labels, in the order of names.
+    pub fn selected(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<K>> {
+        let rows = self.rows.read();
+        let Some(Rows { named, labelled: Some(labelled), .. }) = rows.get(namespace) else {
+            return Vec::new();
+        };
+        labelled.with(labels).into_iter().filter_map(|name| named.get(name).cloned()).collect()
     }
 
     /// Everything, in no order.
@@ -61,22 +115,24 @@ impl<K: Resource> Table<K> {
         let rows = self.rows.read();
         let held = rows.get(meta.namespace.as_deref().unwrap_or_default());
         let held = held.and_then(|rows| rows.named.get(meta.name.as_deref().unwrap_or_default()));
-        held.is_none_or(|held| is_newer(meta, held.meta()))
+        held.is_none_or(|held| is_newer(meta, held.metadata()))
     }
 
     /// Takes in an object; none if what is here is as new already, or is the
     /// same but for its version. A watch may well tell of a version that a
     /// write's answer has overtaken.
     pub fn put(&self, object: K, is_same: fn(&K, &K) -> bool) -> Option<Key> {
-        let key = key(object.meta());
+        let key = key(object.metadata());
         let mut rows = self.rows.write();
-        let rows = rows.entry(key.0.clone()).or_insert_with(|| Rows { named: BTreeMap::new(), changed: 0 });
+        let labelled = self.by_label.then(Labelled::default);
+        let new = || Rows { named: HashMap::new(), labelled, changed: 0 };
+        let rows = rows.entry(key.0.clone()).or_insert_with(new);
         let held = rows.named.get(&key.1);
-        if held.is_some_and(|held| !is_newer(object.meta(), held.meta())) {
+        if held.is_some_and(|held| !is_newer(object.metadata(), held.metadata())) {
             return None;
         }
         let same = held.is_some_and(|held| is_same(held, &object));
-        rows.named.insert(key.1.clone(), Arc::new(object));
+        rows.set(&key.1, object);
         if same {
             return None;
         }
@@ -87,13 +143,14 @@ impl<K: Resource> Table<K> {
     /// Takes in the answer to a request, unless the object is gone or another
     /// by now, or what is here is as new already.
     pub fn put_answer(&self, object: K) -> Option<Key> {
-        let key = key(object.meta());
+        let key = key(object.metadata());
         let mut rows = self.rows.write();
         let rows = rows.get_mut(&key.0)?;
-        let held = rows.named.get_mut(&key.1)?;
-        let is_news = held.meta().uid == object.meta().uid && is_newer(object.meta(), held.meta());
+        let held = rows.named.get(&key.1)?;
+        let is_news =
+            held.metadata().uid == object.metadata().uid && is_newer(object.metadata(), held.metadata());
         is_news.then(|| {
-            *held = Arc::new(object);
+            rows.set(&key.1, object);
             rows.changed = self.next_change();
             key
         })
@@ -101,21 +158,21 @@ impl<K: Resource> Table<K> {
 
     /// Takes in the answer to a write, which is read only if a watch was not
     /// faster. None if what is here is not of that version.
-    pub fn learn<T: Resource>(&self, answer: T, read: impl FnOnce(T) -> K) -> Option<Arc<K>> {
-        let (key, version) = (key(answer.meta()), Version::of(answer.meta()));
-        if self.lacks(answer.meta()) {
+    pub fn learn<T: Held>(&self, answer: T, read: impl FnOnce(T) -> K) -> Option<Arc<K>> {
+        let (key, version) = (key(answer.metadata()), Version::of(answer.metadata()));
+        if self.lacks(answer.metadata()) {
             self.put_answer(read(answer));
         }
-        self.get(&key.0, &key.1).filter(|held| Version::of(held.meta()) == version)
+        self.get(&key.0, &key.1).filter(|held| Version::of(held.metadata()) == version)
     }
 
     pub fn remove(&self, meta: &ObjectMeta) -> Key {
         let key = key(meta);
         let mut rows = self.rows.write();
-        if let Some(Rows { named, changed }) = rows.get_mut(&key.0) {
-            named.remove(&key.1);
-            *changed = self.next_change();
-            if named.is_empty() {
+        if let Some(among) = rows.get_mut(&key.0) {
+            among.remove(&key.1);
+            among.changed = self.next_change();
+            if among.named.is_empty() {
                 rows.remove(&key.0);
             }
         }
@@ -125,21 +182,21 @@ impl<K: Resource> Table<K> {
     /// Takes in a complete list of a namespace, or of all of them; says which
     /// are new, changed or gone.
     pub fn replace(&self, scope: Option<&str>, listed: Vec<K>) -> Vec<Key> {
-        let known: HashSet<Key> = listed.iter().map(|object| key(object.meta())).collect();
+        let known: HashSet<Key> = listed.iter().map(|object| key(object.metadata())).collect();
         let mut changed: Vec<Key> =
             listed.into_iter().filter_map(|object| self.put(object, differ)).collect();
         let mut rows = self.rows.write();
         rows.retain(|namespace, rows| {
             if scope.is_none_or(|scope| scope == namespace) {
-                rows.named.retain(|name, _| {
-                    let key = (namespace.clone(), name.clone());
-                    let stays = known.contains(&key);
-                    if !stays {
-                        changed.push(key);
-                        rows.changed = self.next_change();
-                    }
-                    stays
-                });
+                let keys = rows.named.keys().map(|name| (namespace.clone(), name.clone()));
+                let mut gone: Vec<Key> = keys.filter(|key| !known.contains(key)).collect();
+                // In an order, so that simulations replay.
+                gone.sort();
+                for (_, name) in &gone {
+                    rows.remove(name);
+                    rows.changed = self.next_change();
+                }
+                changed.extend(gone);
             }
             !rows.named.is_empty()
         });
@@ -222,6 +279,31 @@ mod tests {
         let names: Vec<_> = changed.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["b", "c", "d"]);
         assert!(table.get("shop", "c").is_none());
+    }
+
+    #[test]
+    fn what_is_selected_follows_labels_that_come_and_go() {
+        let table = Table::<ConfigMap>::by_label();
+        let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
+        let with = |name: &str, version: u64, app: &str| {
+            let mut config = config(name, version);
+            config.metadata.labels = Some(labels(app));
+            config
+        };
+        let names = |app: &str| -> Vec<_> {
+            let found = table.selected("shop", &labels(app));
+            found.iter().map(|object| object.metadata.name.clone().unwrap()).collect()
+        };
+        table.put(with("a", 1, "web"), differ);
+        table.put(with("b", 2, "web"), differ);
+        assert_eq!((names("web"), names("api")), (vec!["a".to_owned(), "b".to_owned()], vec![]));
+        table.put(with("a", 3, "api"), differ);
+        table.put_answer(with("b", 4, "api"));
+        assert_eq!((names("web"), names("api")), (vec![], vec!["a".to_owned(), "b".to_owned()]));
+        table.remove(&config("a", 3).metadata);
+        assert_eq!(names("api"), ["b"]);
+        table.replace(Some("shop"), vec![with("c", 5, "api")]);
+        assert_eq!(names("api"), ["c"]);
     }
 
     #[test]

@@ -79,7 +79,9 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         ..Event::default()
     };
     let (canary, fence, client) = (CanaryName::of(canary), shared.fence.clone(), shared.client.clone());
+    let turns = Arc::clone(&shared.events);
     shared.beside(&canary.clone()).spawn(async move {
+        let _turn = turns.acquire().await;
         if fence.check(&canary).is_ok()
             && let Err(error) = create_event(&client, &canary.namespace, &event).await
         {
@@ -115,10 +117,10 @@ fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, r
 }
 
 fn tell_chats(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
-    let notices = notify::notices(canary, status, report, shared.clock.now());
-    if notices.is_empty() {
+    if canary.spec.analysis.alerts.is_empty() {
         return;
     }
+    let notices = notify::notices(canary, status, report, shared.clock.now());
     for alert in canary.spec.analysis.alerts.clone() {
         let wanted: Vec<_> = notices.iter().filter(|notice| notice.is_wanted_by(&alert)).cloned().collect();
         let own = canary.namespace().unwrap_or_default();

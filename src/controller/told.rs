@@ -3,16 +3,14 @@
 //! that, and its books of who wrote which field not at all. And one that cannot
 //! be read must not keep others from being read.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::NamespaceResourceScope;
-use kube::{
-    Resource,
-    core::{DeserializeGuard, ObjectMeta, error_boundary::InvalidObject},
-};
+use kube::{Resource, core::ObjectMeta};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
+use super::table::Held;
 use crate::{api::Canary, lean};
 
 #[derive(Clone, Debug, Deserialize)]
@@ -23,14 +21,39 @@ pub struct Told {
     status: Option<Box<RawValue>>,
 }
 
+/// A Canary that was read, or the metadata of one that could not be.
+#[derive(Clone, Debug)]
+pub enum Row {
+    Read(Arc<Canary>),
+    Unreadable(Box<ObjectMeta>),
+}
+
+impl Row {
+    pub fn canary(&self) -> Option<&Arc<Canary>> {
+        match self {
+            Self::Read(canary) => Some(canary),
+            Self::Unreadable(_) => None,
+        }
+    }
+}
+
+impl Held for Row {
+    fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Read(canary) => &canary.metadata,
+            Self::Unreadable(metadata) => metadata,
+        }
+    }
+}
+
 impl Told {
-    pub fn read(self) -> DeserializeGuard<Canary> {
+    pub fn read(self) -> Row {
         let Self { metadata, spec, status } = self;
         let parts = read(spec.as_deref()).and_then(|spec| Ok((spec, read(status.as_deref())?)));
-        DeserializeGuard(match parts {
-            Ok((spec, status)) => Ok(Canary { metadata, spec, status }),
-            Err(error) => Err(InvalidObject { error: error.to_string(), metadata }),
-        })
+        match parts {
+            Ok((spec, status)) => Row::Read(Arc::new(Canary { metadata, spec, status })),
+            Err(_) => Row::Unreadable(Box::new(metadata)),
+        }
     }
 }
 

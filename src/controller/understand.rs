@@ -27,7 +27,7 @@ use crate::{
 /// A Canary that was understood.
 pub struct Understood {
     /// With the provider that was found for it.
-    pub canary: Canary,
+    pub canary: Arc<Canary>,
     pub plan: Arc<Plan>,
     pub workload: Arc<Workload>,
     pub router: Arc<dyn Router>,
@@ -89,10 +89,8 @@ struct Found {
     spec: AnalysisTemplateSpec,
 }
 
-pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result<Understood, Error> {
-    let mut canary = canary.clone();
-    let Selected { provider, router } = router_for(shared, &canary).await.map_err(Refused::from)?;
-    canary.spec.provider = Some(provider);
+pub async fn understand(shared: &Shared, desk: &Desk, canary: &Arc<Canary>) -> Result<Understood, Error> {
+    let Selected { provider, router } = router_for(shared, canary).await.map_err(Refused::from)?;
     let version = |template: Concern| {
         shared.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
     };
@@ -100,10 +98,14 @@ pub async fn understand(shared: &Shared, desk: &Desk, canary: &Canary) -> Result
         generation: canary.metadata.generation,
         deleting: canary.metadata.deletion_timestamp.is_some(),
         router: router.name(),
-        versions: templates(&canary).into_iter().map(version).collect(),
+        versions: templates(canary).into_iter().map(version).collect(),
     };
     let known =
         desk.meaning.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
+    let mut canary = Arc::clone(canary);
+    if canary.spec.provider != Some(provider) {
+        Arc::make_mut(&mut canary).spec.provider = Some(provider);
+    }
     let Meaning { plan, workload, objects, asks } = match known {
         Some(known) => known,
         None => {

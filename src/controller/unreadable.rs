@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube::{
     Api, ResourceExt as _,
     api::{Patch, PatchParams},
-    core::{ApiResource, DynamicObject, error_boundary::InvalidObject},
+    core::{ApiResource, DynamicObject, ObjectMeta},
 };
 use serde_json::{Value, json};
 
@@ -29,11 +29,11 @@ pub enum Error {
 }
 
 /// Says in the Canary's status what is wrong with it, unless it says so.
-pub async fn stall(shared: &Shared, name: &CanaryName, invalid: &InvalidObject) -> Result<(), Error> {
+pub async fn stall(shared: &Shared, name: &CanaryName, unreadable: &ObjectMeta) -> Result<(), Error> {
     let kind = ApiResource::erase::<Canary>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(shared.client.clone(), &name.namespace, &kind);
     let found = api.get_opt(&name.name).await.map_err(|error| Error::Read(Box::new(error)))?;
-    let Some(object) = found.filter(|found| found.metadata.uid == invalid.metadata.uid) else {
+    let Some(object) = found.filter(|found| found.metadata.uid == unreadable.uid) else {
         return Ok(());
     };
     let Some(message) = complaint(&object) else { return Ok(()) };

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use kube::{Resource, core::ObjectMeta};
+use kube::core::ObjectMeta;
 use tokio::sync::mpsc;
+
+use super::table::Held;
 
 /// A Canary, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +66,8 @@ impl Waker {
 
 impl CanaryName {
     /// Of a Canary, readable or not.
-    pub fn of(canary: &impl Resource) -> Self {
-        let meta = canary.meta();
+    pub fn of(canary: &impl Held) -> Self {
+        let meta = canary.metadata();
         Self {
             namespace: meta.namespace.clone().unwrap_or_default(),
             name: meta.name.clone().unwrap_or_default(),

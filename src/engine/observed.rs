@@ -80,8 +80,8 @@ pub struct Previous {
 pub struct Pods {
     /// Asked for.
     pub desired: u32,
-    /// There, in whatever state.
-    pub existing: u32,
+    /// Some are there, in whatever state.
+    pub exist: bool,
     /// Running the workload's present template.
     pub updated: u32,
     /// Ready to serve, of whatever template.
@@ -94,6 +94,11 @@ impl Pods {
     pub fn are_ready(&self, percent: u32) -> bool {
         let enough = u64::from(self.ready) * 100 >= u64::from(self.desired) * u64::from(percent);
         self.updated >= self.desired && enough && self.can_serve()
+    }
+
+    /// So many run the present template and are surely ready.
+    pub fn in_place(&self) -> u32 {
+        self.ready.min(self.updated)
     }
 
     /// One of them can answer a request, or would be started to.

@@ -16,8 +16,8 @@ use super::{
 use crate::api::{
     Weight,
     canary::{
-        CanaryStatus, Phase,
-        status::{Outcome, PastRelease, ReleaseStatus, Revisions, Trigger},
+        CanaryStatus, HookType, Phase,
+        status::{GateState, Outcome, PastRelease, ReleaseStatus, Revisions, Trigger},
     },
 };
 
@@ -150,7 +150,19 @@ impl<'a> Pass<'a> {
     pub fn enter(&mut self, phase: Phase) {
         self.status.phase = phase;
         self.status.last_transition_time = Some(Time(self.now));
+        if !matches!(phase, Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion) {
+            self.ask_no_more();
+        }
         self.progress();
+    }
+
+    /// The release went on without an answer, or is over: nobody needs to give
+    /// it any more.
+    fn ask_no_more(&mut self) {
+        self.status.gates.retain(|gate| {
+            let goes_on = matches!(gate.type_, Some(HookType::Rollback | HookType::PostRollout));
+            gate.state != GateState::Waiting || goes_on
+        });
     }
 
     /// The release got further.
@@ -207,7 +219,7 @@ impl<'a> Pass<'a> {
     /// up now, it would be said to be ready by the pods that end, or by one
     /// that becomes ready just before it does.
     pub fn was_just_emptied(&self, target: &Target) -> bool {
-        self.plan.scales && target.pods.desired == 0 && target.pods.existing > 0
+        self.plan.scales && target.pods.desired == 0 && target.pods.exist
     }
 
     /// The canary can answer requests, maybe not with all its pods.
@@ -224,7 +236,7 @@ impl<'a> Pass<'a> {
 
     pub fn primary_not_ready(&self) -> Reason {
         let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-        Reason::PrimaryNotReady { ready: pods.ready, desired: pods.desired }
+        Reason::PrimaryNotReady { ready: pods.in_place(), desired: pods.desired }
     }
 
     /// Is this split in force? If not, wants it.

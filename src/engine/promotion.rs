@@ -36,7 +36,7 @@ impl Pass<'_> {
             let pods = target.pods;
             self.withdraw_if_down();
             return self.hold(
-                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
+                Reason::CanaryNotReady { ready: pods.in_place(), desired: pods.desired },
                 Clock::Runs(Stall::Canary),
             );
         }
@@ -68,7 +68,7 @@ impl Pass<'_> {
             self.withdraw_if_down();
             let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
             return self.hold(
-                Reason::PrimaryRolling { ready: pods.ready, desired: pods.desired },
+                Reason::PrimaryRolling { ready: pods.in_place(), desired: pods.desired },
                 Clock::Runs(Stall::Primary),
             );
         }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     Decision, WakeReason,
-    pass::{Pass, after},
+    pass::{Pass, SOON, after},
     report::{Reason, Report},
 };
 use crate::api::{
@@ -16,9 +16,15 @@ use crate::api::{
 
 impl Pass<'_> {
     pub fn record(mut self) -> Decision {
-        let happened = self.said.pop();
+        let (happened, held) = (self.said.pop(), self.held.take());
         let said = happened.is_some();
-        let reason = happened.or(self.held.take()).unwrap_or(Reason::Initialized);
+        let waits =
+            self.status.phase == Phase::Waiting && held.as_ref().is_some_and(|held| !held.is_under_way());
+        if said && waits {
+            // What it waits for is said next, whether or not anything else happens.
+            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
+        }
+        let reason = happened.or(held).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
         report.before = self.said.drain(..).map(Report::from).collect();
         let expected = !said && self.is_expected(&report.reason);

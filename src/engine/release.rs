@@ -39,7 +39,7 @@ impl Pass<'_> {
             // No pod that started with the superseded template or config may
             // be measured as the new one.
             self.empty_canary();
-            if self.plan.scales && target.pods.existing > 0 {
+            if self.plan.scales && target.pods.exist {
                 return self.hold(Reason::ClearingCanary, Clock::Stands);
             }
             self.release().state.clear_first = false;
@@ -171,7 +171,7 @@ impl Pass<'_> {
                 Reason::CanaryDown
             }
             0 => Reason::StartingCanary { replicas: wanted },
-            desired => Reason::CanaryNotReady { ready: pods.ready, desired },
+            desired => Reason::CanaryNotReady { ready: pods.in_place(), desired },
         };
         self.hold(reason, Clock::Runs(Stall::Canary));
         false

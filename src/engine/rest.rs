@@ -35,7 +35,7 @@ impl Pass<'_> {
         };
         if !self.primary_is_ready() {
             let pods = primary.pods;
-            return self.rest(Reason::PrimaryStarting { ready: pods.ready, desired: pods.desired });
+            return self.rest(Reason::PrimaryStarting { ready: pods.in_place(), desired: pods.desired });
         }
         if !self.route(Split::home()) {
             let weight = Weight::ZERO;

@@ -132,7 +132,7 @@ impl Pass<'_> {
         if !self.canary_is_ready() {
             let pods = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
             return self.hold(
-                Reason::CanaryNotReady { ready: pods.ready, desired: pods.desired },
+                Reason::CanaryNotReady { ready: pods.in_place(), desired: pods.desired },
                 Clock::Runs(Stall::Canary),
             );
         }

@@ -5,7 +5,7 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::{Resource as _, ResourceExt as _, core::DeserializeGuard};
+use kube::ResourceExt as _;
 
 use super::exposition::{Exposition, Kind};
 use crate::{
@@ -14,7 +14,10 @@ use crate::{
         canary::{Phase, status::Outcome},
         condition::{ConditionStatus, READY},
     },
-    controller::vitals::{Counts, Distributions, Tally, Vitals, word},
+    controller::{
+        Held as _, Row,
+        vitals::{Counts, Distributions, Tally, Vitals, word},
+    },
 };
 
 const PHASES: [Phase; 11] = [
@@ -45,8 +48,8 @@ pub struct Shown<'a> {
 
 impl<'a> Shown<'a> {
     /// Those that can be read; of the others only their number is known.
-    pub fn of(canary: &'a DeserializeGuard<Canary>, tally: &'a Tally) -> Option<Self> {
-        let canary = canary.0.as_ref().ok()?;
+    pub fn of(canary: &'a Row, tally: &'a Tally) -> Option<Self> {
+        let canary = canary.canary()?;
         let status = canary.status.as_ref().map_or_else(Cow::default, Cow::Borrowed);
         let (name, namespace) = (canary.name_any(), canary.namespace().unwrap_or_default());
         Some(Self { canary, status, name, namespace, tally })
@@ -63,12 +66,10 @@ impl<'a> Shown<'a> {
 }
 
 /// How many there are in each namespace.
-pub fn by_namespace<'a>(
-    canaries: impl IntoIterator<Item = &'a DeserializeGuard<Canary>>,
-) -> BTreeMap<String, usize> {
+pub fn by_namespace<'a>(canaries: impl IntoIterator<Item = &'a Row>) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for canary in canaries {
-        *counts.entry(canary.meta().namespace.clone().unwrap_or_default()).or_default() += 1;
+        *counts.entry(canary.metadata().namespace.clone().unwrap_or_default()).or_default() += 1;
     }
     counts
 }

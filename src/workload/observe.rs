@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::{Configs, EMPTIED_AFTER, PINNED, Refusal, Snapshot, Unread, Workload, configs};
-use crate::{
-    api::canary::TargetKind,
-    engine::{
-        observed::{Pods, Previous, Primary, Target},
-        revision::{ConfigRef, Form, config_digest, revision},
-    },
+use crate::engine::{
+    observed::{Previous, Primary, Target},
+    revision::{ConfigRef, Form, config_digest, revision},
 };
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -26,7 +23,7 @@ impl Workload {
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
     ) -> Result<Target, Unread> {
-        let (pods, emptied_after) = (self.pods(target), self.emptied_after(target));
+        let (pods, emptied_after) = (target.pods(self.kind), self.emptied_after(target));
         let form = Form::of(recorded);
         if let Some((revision, configs)) = configs.remembered(target, form, &version) {
             return Ok(Target { revision, configs, pods, emptied_after });
@@ -48,7 +45,7 @@ impl Workload {
 
     /// No pods are asked for.
     pub fn is_empty(&self, target: &Snapshot) -> bool {
-        self.pods(target).desired == 0
+        target.pods(self.kind).desired == 0
     }
 
     /// The primary, and whether its autoscaler, if it has one, is pinned.
@@ -61,7 +58,7 @@ impl Workload {
         let pin = autoscaler.and_then(|scaler| scaler.metadata.annotations.as_ref()?.get(PINNED));
         Ok(Primary {
             revision: primary.copied_revision().map(str::to_owned),
-            pods: self.pods(primary),
+            pods: primary.pods(self.kind),
             pinned: pin.is_some(),
         })
     }
@@ -70,7 +67,7 @@ impl Workload {
     pub fn see_previous(&self, previous: &Snapshot) -> Option<Previous> {
         let ours = self.is_owner(&previous.metadata) && previous.metadata.deletion_timestamp.is_none();
         let revision = previous.copied_revision().filter(|_| ours)?.to_owned();
-        Some(Previous { revision, pods: self.pods(previous) })
+        Some(Previous { revision, pods: previous.pods(self.kind) })
     }
 
     /// The revision of a spec, and a digest of each config it reads. All of
@@ -90,37 +87,5 @@ impl Workload {
             (key, config_digest(config.map(|config| &config.contents)))
         };
         (revision, tracked.iter().map(digest).collect())
-    }
-
-    /// A status that does not yet know of the present spec says nothing about
-    /// how many pods run it.
-    fn pods(&self, workload: &Snapshot) -> Pods {
-        let status = workload.status;
-        let current = status.observed_generation >= workload.metadata.generation.unwrap_or_default();
-        let known = |count: u32| if current { count } else { 0 };
-        let older = status.replicas.saturating_sub(status.updated_replicas);
-        let desired = workload.replicas().unwrap_or(1);
-        match self.kind {
-            TargetKind::Deployment => Pods {
-                desired,
-                existing: status.replicas,
-                // An older pod that is still there has not been replaced, however
-                // many stand beside it; its readiness must not pass for theirs.
-                updated: known(status.updated_replicas.min(desired).saturating_sub(older)),
-                ready: status.available_replicas,
-            },
-            TargetKind::DaemonSet => Pods {
-                desired: match (workload.runs_nowhere(), current) {
-                    (true, _) => 0,
-                    (false, true) => status.desired_number_scheduled,
-                    (false, false) => status.desired_number_scheduled.max(1),
-                },
-                existing: status.current_number_scheduled + status.number_misscheduled,
-                updated: known(status.updated_number_scheduled),
-                ready: status.number_available,
-            },
-            // Somebody else runs the pods and keeps them ready.
-            TargetKind::Service => Pods { desired: 1, existing: 1, updated: 1, ready: 1 },
-        }
     }
 }

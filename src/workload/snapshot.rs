@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{Kind, shape};
-use crate::lean;
+use crate::{api::canary::TargetKind, engine::observed::Pods, lean};
 
 /// A Deployment, DaemonSet or Service, small enough to keep thousands of, and
 /// complete enough to digest: its spec is kept as the API server wrote it.
@@ -18,12 +18,21 @@ use crate::lean;
 /// A reflector of these is made with [`super::Kind::resource`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
-    #[serde(default, deserialize_with = "lean::metadata")]
+    #[serde(default, deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
-    pub(super) status: Counts,
+    status: Counts,
+}
+
+/// Without the notes that the controller of Deployments makes for itself.
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut metadata = lean::metadata(deserializer)?;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|key, _| !key.starts_with("deployment.kubernetes.io/"));
+    }
+    Ok(metadata)
 }
 
 impl Snapshot {
@@ -34,10 +43,10 @@ impl Snapshot {
 
     /// The same for everybody who looks at it: much of what a workload's
     /// controller writes is about its own progress.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self, kind: TargetKind) -> bool {
         let of = |meta: &'_ ObjectMeta| (meta.generation, meta.deletion_timestamp.is_some());
         let (a, b) = (&self.metadata, &other.metadata);
-        self.status == other.status
+        self.pods(kind) == other.pods(kind)
             && of(a) == of(b)
             && a.owner_references == b.owner_references
             && self.is_written_alike(other)
@@ -50,6 +59,38 @@ impl Snapshot {
             && a.labels == b.labels
             && a.annotations == b.annotations
             && self.spec.text.get() == other.spec.text.get()
+    }
+
+    /// A status that does not yet know of the present spec says nothing about
+    /// how many pods run it.
+    pub(super) fn pods(&self, kind: TargetKind) -> Pods {
+        let status = self.status;
+        let current = status.observed_generation >= self.metadata.generation.unwrap_or_default();
+        let known = |count: u32| if current { count } else { 0 };
+        let older = status.replicas.saturating_sub(status.updated_replicas);
+        let desired = self.replicas().unwrap_or(1);
+        match kind {
+            TargetKind::Deployment => Pods {
+                desired,
+                exist: status.replicas > 0,
+                // An older pod that is still there has not been replaced, however
+                // many stand beside it; its readiness must not pass for theirs.
+                updated: known(status.updated_replicas.min(desired).saturating_sub(older)),
+                ready: status.available_replicas,
+            },
+            TargetKind::DaemonSet => Pods {
+                desired: match (self.runs_nowhere(), current) {
+                    (true, _) => 0,
+                    (false, true) => status.desired_number_scheduled,
+                    (false, false) => status.desired_number_scheduled.max(1),
+                },
+                exist: status.current_number_scheduled + status.number_misscheduled > 0,
+                updated: known(status.updated_number_scheduled),
+                ready: status.number_available,
+            },
+            // Somebody else runs the pods and keeps them ready.
+            TargetKind::Service => Pods { desired: 1, exist: true, updated: 1, ready: 1 },
+        }
     }
 
     /// All of it that is kept.
@@ -155,16 +196,16 @@ struct TemplateSpec {
 /// The counts of a status, by the names that each kind has for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Counts {
-    pub observed_generation: i64,
-    pub replicas: u32,
-    pub updated_replicas: u32,
-    pub available_replicas: u32,
-    pub desired_number_scheduled: u32,
-    pub current_number_scheduled: u32,
-    pub number_misscheduled: u32,
-    pub updated_number_scheduled: u32,
-    pub number_available: u32,
+struct Counts {
+    observed_generation: i64,
+    replicas: u32,
+    updated_replicas: u32,
+    available_replicas: u32,
+    desired_number_scheduled: u32,
+    current_number_scheduled: u32,
+    number_misscheduled: u32,
+    updated_number_scheduled: u32,
+    number_available: u32,
 }
 
 impl Resource for Snapshot {
@@ -197,5 +238,47 @@ impl Resource for Snapshot {
 
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment(generation: i64, note: &str, status: Value) -> Snapshot {
+        let object = json!({
+            "metadata": {
+                "name": "web", "generation": generation,
+                "annotations": {"deployment.kubernetes.io/revision": note, "team": "shop"},
+            },
+            "spec": {"replicas": 1}, "status": status,
+        });
+        serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    #[test]
+    fn the_progress_of_a_rollout_is_news_only_where_it_can_change_a_decision() {
+        let seen = |observed: i64, all: u32, updated: u32, ready: u32| {
+            json!({
+                "observedGeneration": observed, "replicas": all, "updatedReplicas": updated,
+                "availableReplicas": ready,
+            })
+        };
+        let states = [
+            (deployment(2, "1", seen(1, 1, 1, 1)), "its template was written"),
+            (deployment(2, "2", seen(1, 1, 1, 1)), ""),
+            (deployment(2, "2", seen(2, 1, 0, 1)), ""),
+            (deployment(2, "2", seen(2, 2, 1, 1)), ""),
+            (deployment(2, "2", seen(2, 2, 1, 2)), "one more is ready"),
+            (deployment(2, "2", seen(2, 1, 1, 1)), "the old one is gone"),
+            (deployment(3, "2", seen(2, 1, 1, 1)), "it was written again"),
+        ];
+        for [(before, _), (after, news)] in states.array_windows() {
+            assert_eq!(
+                before.is_same(after, TargetKind::Deployment),
+                news.is_empty(),
+                "{news}: {before:?}, {after:?}"
+            );
+        }
     }
 }

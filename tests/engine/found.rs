@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use serin::api::Weight;
-use serin::api::canary::Phase;
+use serin::api::canary::{Phase, status::GateState};
 use serin::engine::action::{Split, Stable};
 use serin::engine::command::Verb;
 use serin::engine::decide;
+use serin::engine::observed::Pods;
 
 use crate::world::{Health, World, canary, canary_with, pods};
 
@@ -219,4 +220,44 @@ fn the_primary_is_restored_only_once_the_failure_is_on_record() {
     world.primary_starts = true;
     world.run();
     assert_eq!((world.status.phase, runs(&world).as_deref()), (Phase::Failed, Some("v1-a")));
+}
+
+#[test]
+fn pods_of_the_revision_before_are_not_counted_as_ready() {
+    let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
+    world.primary_starts = false;
+    world.run_to(Phase::Promoting);
+    world.settle();
+    let rolling = Pods { desired: 1, exist: true, updated: 0, ready: 2 };
+    world.primary.as_mut().expect("a primary").pods = rolling;
+    world.run_for(Duration::from_secs(120));
+    let said = world.status.message.expect("a message");
+    assert_eq!(said, "Waiting for the primary to run the promoted revision: 0 of 1 pods ready.");
+}
+
+/// Somebody could approve what was over, and the status said for ever that it
+/// waited.
+#[test]
+fn nothing_waits_for_an_answer_once_the_release_went_on_without_it() {
+    let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
+    for verb in [Verb::Promote, Verb::Abort] {
+        let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {gate}")));
+        world.run_to(Phase::WaitingPromotion);
+        let waits = |world: &World| world.status.gates.iter().any(|gate| gate.state == GateState::Waiting);
+        assert!(waits(&world), "{verb:?}");
+        world.command(verb);
+        world.run();
+        assert!(world.status.phase != Phase::WaitingPromotion && !waits(&world), "{verb:?}");
+    }
+}
+
+/// A Deployment's controller used to wake it by chance.
+#[test]
+fn what_a_new_revision_waits_for_is_said_though_nothing_else_happens() {
+    let mut world = World::initialized(&canary("interval: 10m, stepWeights: [50]"));
+    (world.other_releases, world.release_cap) = (2, Some(2));
+    world.push("v1-b");
+    world.run_for(Duration::from_secs(1));
+    let said = world.status.message.as_deref();
+    assert_eq!(said, Some("Waiting for a turn: 2 other releases are under way, 2 may be."));
 }

@@ -98,7 +98,7 @@ pub fn canary_with(spec: &str, analysis: &str) -> Canary {
 }
 
 pub fn pods(desired: u32) -> Pods {
-    Pods { desired, existing: desired, updated: desired, ready: desired }
+    Pods { desired, exist: desired > 0, updated: desired, ready: desired }
 }
 
 impl World {
@@ -358,7 +358,7 @@ impl World {
         }
         let pinned = self.primary.as_ref().is_some_and(|primary| primary.pinned);
         // A rollout that does not come off leaves the old pods serving.
-        let stuck = Pods { desired, existing: desired + 1, updated: 1, ready: desired };
+        let stuck = Pods { desired, exist: true, updated: 1, ready: desired };
         self.primary = Some(Primary {
             revision: Some(revision.to_owned()),
             pods: if self.primary_starts { pods(desired) } else { stuck },

@@ -41,9 +41,9 @@ fn a_status_of_another_generation_says_nothing_about_new_pods() {
     object["status"] = json!({
         "observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1,
     });
-    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, existing: 2, updated: 2, ready: 1 });
+    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, exist: true, updated: 2, ready: 1 });
     object["metadata"]["generation"] = 4.into();
-    assert_eq!(pods(&web, object), Pods { desired: 2, existing: 2, updated: 0, ready: 1 });
+    assert_eq!(pods(&web, object), Pods { desired: 2, exist: true, updated: 0, ready: 1 });
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn a_daemon_set_that_was_just_let_loose_wants_pods() {
         "status": { "observedGeneration": 1, "desiredNumberScheduled": 3, "currentNumberScheduled": 2,
             "numberMisscheduled": 1, "updatedNumberScheduled": 2, "numberAvailable": 2 },
     });
-    assert_eq!(pods(&web, object.clone()), Pods { desired: 3, existing: 3, updated: 2, ready: 2 });
+    assert_eq!(pods(&web, object.clone()), Pods { desired: 3, exist: true, updated: 2, ready: 2 });
     object["spec"]["template"]["spec"]["nodeSelector"] = json!({ "serin.dev/scale-to-zero": "true" });
     assert_eq!(pods(&web, object.clone()).desired, 0);
     object["spec"]["template"]["spec"]["nodeSelector"] = Value::Null;
     object["metadata"]["generation"] = 3.into();
     object["status"] = json!({ "observedGeneration": 2, "desiredNumberScheduled": 0 });
-    assert_eq!(pods(&web, object), Pods { desired: 1, existing: 0, updated: 0, ready: 0 });
+    assert_eq!(pods(&web, object), Pods { desired: 1, exist: false, updated: 0, ready: 0 });
 }
 
 #[test]

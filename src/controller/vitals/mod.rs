@@ -16,7 +16,6 @@ use std::{
     time::Duration,
 };
 
-use kube::core::DeserializeGuard;
 use parking_lot::Mutex;
 use tokio::{
     sync::watch,
@@ -25,7 +24,7 @@ use tokio::{
 
 pub use requests::is_watch;
 
-use super::{CanaryName, Shared, lease::Hold};
+use super::{CanaryName, Row, Shared, lease::Hold};
 use crate::{
     analysis::measurement::Measurement,
     api::{
@@ -162,9 +161,9 @@ impl End {
 impl Vitals {
     /// Canaries that this replica works on, and what was counted for each. One
     /// that cannot be read has no numbers.
-    pub fn canaries(&self) -> Vec<(Arc<DeserializeGuard<Canary>>, Tally)> {
+    pub fn canaries(&self) -> Vec<(Arc<Row>, Tally)> {
         let Some(shared) = self.working() else { return Vec::new() };
-        let named = |canary: Arc<DeserializeGuard<Canary>>| {
+        let named = |canary: Arc<Row>| {
             let name = CanaryName::of(&*canary);
             shared.fence.check(&name).is_ok().then_some((name, canary))
         };
