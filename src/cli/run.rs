@@ -25,12 +25,12 @@ use crate::routing::AppMeshOptions;
 use crate::server::{self, Certificate, Server, Serving};
 use crate::workload;
 
-/// Run the controller: it releases every new revision of the workloads that
-/// Canaries name, until it is told to stop.
+/// Run the controller, until it is told to stop
 ///
-/// Without any flag it serves all namespaces of the cluster that kubectl would
-/// talk to (or the one it runs in), reads metrics from the pods themselves, and
-/// lets every Canary say for itself which mesh carries its traffic:
+/// It releases every new revision of the workloads that Canaries name. Without
+/// any flag it serves all namespaces of the cluster that kubectl would talk to
+/// (or the one it runs in), reads metrics from the pods themselves, and lets
+/// every Canary say for itself which mesh carries its traffic:
 ///
 ///     serin crds | kubectl apply -f -
 ///     serin run --provider linkerd
@@ -43,8 +43,8 @@ pub(super) struct Args {
     #[arg(short, long, env = "SERIN_NAMESPACES", value_name = "NAMES", value_delimiter = ',')]
     namespaces: Vec<String>,
 
-    /// Who carries the traffic of Canaries that do not say: kubernetes,
-    /// linkerd, osm, smi:v1alpha2, …
+    /// Who carries the traffic of Canaries that do not say: istio,
+    /// gatewayapi:v1, linkerd, smi:v1alpha4, kubernetes, …
     #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
     provider: Option<Provider>,
 

@@ -295,6 +295,7 @@ impl Show {
     }
 
     fn draw(&mut self) {
+        let message = self.with_versions(self.status.message.as_deref().unwrap_or("Starting."));
         let Medium::Live(terminal) = &mut self.medium else { return };
         let (width, height) = terminal.size();
         let scene = Scene {
@@ -305,6 +306,7 @@ impl Show {
             release: self.playing.as_ref().map(|playing| (playing.release, playing.number)),
             releases: RELEASES.len(),
             status: &self.status,
+            message: &message,
             recent: [Arm::Primary, Arm::Canary].map(|arm| self.traffic.recent(arm)),
             so_far: self.traffic.so_far(),
             journal: &self.journal,

@@ -25,6 +25,8 @@ pub struct Scene<'a> {
     pub release: Option<(&'a Release, usize)>,
     pub releases: usize,
     pub status: &'a CanaryStatus,
+    /// What the status says, as people say it.
+    pub message: &'a str,
     pub recent: [Recent; 2],
     pub so_far: Tally,
     pub journal: &'a [Entry],
@@ -42,7 +44,7 @@ pub struct Entry {
 pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> Vec<Line> {
     let width = width.clamp(40, 120);
     let mut lines = vec![title(scene, width), Line::new()];
-    lines.push(heading(scene));
+    lines.push(heading(scene, width));
     lines.push(Line::new());
     lines.extend(weights(scene, width, colours));
     lines.push(Line::new());
@@ -137,9 +139,10 @@ fn title(scene: &Scene<'_>, width: usize) -> Line {
     vec![(Tone::Bold, left), (Tone::Plain, " ".repeat(gap)), (Tone::Dim, right)]
 }
 
-fn heading(scene: &Scene<'_>) -> Line {
+fn heading(scene: &Scene<'_>, width: usize) -> Line {
     let Some((release, number)) = scene.release else {
-        return vec![(Tone::Dim, format!(" {}", scene.status.message.as_deref().unwrap_or("Starting.")))];
+        let [message] = within(scene.message, width.saturating_sub(3));
+        return vec![(Tone::Dim, format!(" {message}"))];
     };
     let stands = match &scene.status.step {
         // Until it has begun the status is about the one before.
@@ -213,16 +216,21 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
     };
     let name = format!(" {mark} {:<21}", metric.name);
     let indent = name.chars().count();
-    let mut sentences = wrap(&metric.reason, width.saturating_sub(indent + 2));
-    if sentences.len() > OF_A_METRIC {
-        sentences.truncate(OF_A_METRIC);
-        sentences[OF_A_METRIC - 1].push('…');
-    }
-    sentences.resize(OF_A_METRIC, String::new());
+    let sentences: [String; OF_A_METRIC] = within(&metric.reason, width.saturating_sub(indent + 2));
     let mut lines = Vec::new();
     for (at, text) in sentences.into_iter().enumerate() {
         let before = if at == 0 { name.clone() } else { " ".repeat(indent) };
         lines.push(vec![(tone, before), (Tone::Plain, text)]);
+    }
+    lines
+}
+
+/// A text in just so many lines, the last of which shows if there was more.
+fn within<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
+    let mut broken = wrap(text, width).into_iter();
+    let mut lines = std::array::from_fn(|_| broken.next().unwrap_or_default());
+    if let (Some(last), Some(_)) = (lines.last_mut(), broken.next()) {
+        last.push('…');
     }
     lines
 }
@@ -281,6 +289,7 @@ mod tests {
             release: None,
             releases: 3,
             status: &status,
+            message: "Revision v3 is rolled back: request-success-rate failed, and so on and so forth at length.",
             recent: [Recent::default(); 2],
             so_far: Tally { requests: 12_345, bad: 1_234 },
             journal: &journal,
@@ -305,6 +314,12 @@ mod tests {
             assert!(lines.len() < height, "{} lines of {height}", lines.len());
             assert!(lines.iter().any(|line| line.ends_with("entry 49")), "{lines:#?}");
         }
+    }
+
+    #[test]
+    fn a_heading_that_is_too_long_is_cut_between_words() {
+        assert_eq!(drawn(0.0, 60, 30)[2], " Revision v3 is rolled back: request-success-rate failed,…");
+        assert!(drawn(0.0, 120, 30)[2].ends_with(" at length."));
     }
 
     #[test]
