@@ -254,8 +254,16 @@ async fn config(kubeconfig: Kubeconfig) -> Config {
     Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a complete kubeconfig")
 }
 
-/// A loopback port that was free a moment ago.
+/// A loopback port that nobody listens on, and none of those that the kernel gives
+/// to whoever connects or takes any: before a server has started on one of them,
+/// somebody else has it now and then.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
-    listener.local_addr().expect("a bound listener has an address").port()
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let ports = 20_000..32_000_u32;
+    // Test programs that run at the same time begin elsewhere.
+    let begin = std::process::id() * 101;
+    let next = || (begin + TAKEN.fetch_add(1, Ordering::Relaxed)) % ports.len() as u32 + ports.start;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut tried = ports.clone().map(|_| u16::try_from(next()).expect("a port"));
+    tried.find(is_free).expect("a free loopback port")
 }
