@@ -18,7 +18,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ObjectName, appmesh, gateway, istio, object::covers, services::Names};
+use super::{ObjectName, appmesh, fields::covers, gateway, istio, services::Names};
 
 /// A list that is not ours alone.
 #[derive(Clone, Debug)]

@@ -34,6 +34,7 @@ mod affinity;
 mod appmesh;
 mod division;
 mod entries;
+mod fields;
 mod gateway;
 mod istio;
 mod kubernetes;

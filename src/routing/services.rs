@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::{
     Arms, Error, Lookup, ObjectName, Subject, Unsupported,
+    fields::difference,
     object::{self, Standing, Wanted},
 };
 use crate::{
@@ -185,7 +186,7 @@ fn astray(canary: &Canary, seen: &dyn Lookup) -> Option<(ObjectName, Value)> {
     let (now, wanted) = (selector(&live), selector(&target));
     let ours = matches!(Standing::of(&live, canary), Standing::Owned);
     (ours && wanted.is_object() && now != wanted)
-        .then(|| (apex, json!({"spec": {"selector": object::difference(&now, &wanted)}})))
+        .then(|| (apex, json!({"spec": {"selector": difference(&now, &wanted)}})))
 }
 
 fn wanted(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> Vec<Wanted> {

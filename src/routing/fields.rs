@@ -1,0 +1,138 @@
+//! The fields of an object as values: which were applied, whether a live object
+//! has them, and what turns one that was changed back. No object is known here,
+//! but for two names in a Service that the API server treats in a way of its own.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+/// A keyed list.
+const PORTS: &str = "ports";
+/// A map that is applied as a whole.
+const SELECTOR: &str = "selector";
+
+/// The merge patch that turns one map into the other.
+pub fn difference(from: &Value, to: &Value) -> Value {
+    undo(from, to, &Value::Null).unwrap_or_else(|| json!({}))
+}
+
+/// One map with all that the other says; where both say something, the other is right.
+pub fn merged(mut base: Value, patch: &Value) -> Value {
+    if let (Value::Object(base), Value::Object(patch)) = (&mut base, patch) {
+        for (key, value) in patch {
+            let slot = base.entry(key.clone()).or_insert(Value::Null);
+            *slot = if slot.is_object() && value.is_object() {
+                merged(slot.take(), value)
+            } else {
+                value.clone()
+            };
+        }
+    }
+    base
+}
+
+/// The merge patch that turns `after` back into `before`. It names everything
+/// in `touched` even where both are equal: that may be changed later.
+pub fn undo(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
+    let (Value::Object(now), Value::Object(then)) = (after, before) else {
+        return (after != before || !touched.is_null()).then(|| before.clone());
+    };
+    let mut patch = Map::new();
+    for key in now.keys().chain(then.keys().filter(|key| !now.contains_key(*key))) {
+        let undone = match (now.get(key), then.get(key)) {
+            (Some(now), Some(then)) => undo(now, then, touched.get(key).unwrap_or(&Value::Null)),
+            (_, then) => Some(then.cloned().unwrap_or(Value::Null)),
+        };
+        if let Some(undone) = undone {
+            patch.insert(key.clone(), undone);
+        }
+    }
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Does the live value have all that was applied? Maps may have more, and so
+/// may the ports of a Service, which are told apart by number.
+pub fn covers(live: &Value, applied: &Value) -> bool {
+    match (live, applied) {
+        (Value::Object(live), Value::Object(applied)) => {
+            applied.iter().all(|(key, wanted)| match (live.get(key), wanted) {
+                (Some(Value::Array(live)), Value::Array(wanted)) if key == PORTS => {
+                    wanted.iter().all(|wanted| live.iter().any(|live| covers(live, wanted)))
+                }
+                (Some(Value::Object(live)), Value::Object(wanted)) if key == SELECTOR => live == wanted,
+                (Some(live), wanted) => covers(live, wanted),
+                (None, _) => false,
+            })
+        }
+        (Value::Array(live), Value::Array(applied)) => {
+            live.len() == applied.len()
+                && live.iter().zip(applied).all(|(live, applied)| covers(live, applied))
+        }
+        (Value::Number(live), Value::Number(applied)) => live.as_f64() == applied.as_f64(),
+        (live, applied) => live == applied,
+    }
+}
+
+/// The keys of maps and the places of lists; of the ports of a Service, which
+/// are told apart by what they say, all of it.
+pub fn write_fields(value: &Value, to: &mut String) {
+    match value {
+        Value::Object(fields) => {
+            to.push('{');
+            for (key, value) in fields {
+                // A String takes everything.
+                let _ = write!(to, "{key:?}:");
+                match key == PORTS {
+                    true => drop(write!(to, "{value}")),
+                    false => write_fields(value, to),
+                }
+            }
+            to.push('}');
+        }
+        Value::Array(items) => {
+            to.push('[');
+            items.iter().for_each(|item| write_fields(item, to));
+            to.push(']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => to.push('.'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undoing_brings_back_what_was_and_leaves_the_rest() {
+        let before = json!({"spec": {"selector": {"app": "web", "tier": "front"}, "type": "ClusterIP"}});
+        let after = json!({"spec": {"selector": {"app": "web-primary"}, "type": "ClusterIP", "new": 1}});
+        let patch = undo(&after, &before, &Value::Null).unwrap();
+        assert_eq!(patch, json!({"spec": {"selector": {"app": "web", "tier": "front"}, "new": null}}));
+        let mut later = merged(after, &json!({"spec": {"theirs": true}}));
+        json_patch::merge(&mut later, &patch);
+        assert_eq!(later, merged(before, &json!({"spec": {"theirs": true}})));
+    }
+
+    #[test]
+    fn what_is_touched_is_remembered_even_if_it_was_equal() {
+        let same = json!({"spec": {"weight": 100, "other": 1}});
+        let patch = undo(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
+        assert_eq!(patch, json!({"spec": {"weight": 100}}));
+    }
+
+    #[test]
+    fn ports_of_others_do_not_matter_but_backends_do() {
+        let port = json!({"ports": [{"port": 80}]});
+        assert!(covers(&json!({"ports": [{"port": 443}, {"port": 80, "protocol": "TCP"}]}), &port));
+        assert!(!covers(&json!({"ports": [{"port": 443}]}), &port));
+        let backends = json!({"backends": [{"weight": 1}]});
+        assert!(!covers(&json!({"backends": [{"weight": 1}, {"weight": 2}]}), &backends));
+        assert!(covers(&json!({"backends": [{"weight": 1.0}]}), &backends));
+    }
+
+    #[test]
+    fn a_selector_counts_as_a_whole() {
+        let wanted = json!({"selector": {"app": "web"}});
+        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &wanted));
+    }
+}
