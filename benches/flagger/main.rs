@@ -3,8 +3,8 @@
 //!
 //! `make bench-flagger` runs it for 20, 200 and 1,000 canaries;
 //! `make bench-flagger N="20 200"` for as many as are named, and with the word
-//! `alone` among them for Serin alone: a thousand canaries take Flagger half an
-//! hour.
+//! `alone` among them for Serin alone. All of it takes half an hour, once both
+//! are built.
 //!
 //! - **Same for both:** the servers, the manifests (`apiVersion` apart), the
 //!   node that runs the pods (ours, without sockets), the rights, the log
