@@ -104,9 +104,15 @@ impl<K: Held> Table<K> {
         labelled.with(labels).into_iter().filter_map(|name| named.get(name).cloned()).collect()
     }
 
-    /// Everything, in no order.
+    /// Everything, in the order of namespaces and names.
     pub fn everything(&self) -> Vec<Arc<K>> {
-        self.rows.read().values().flat_map(|rows| rows.named.values()).cloned().collect()
+        let rows = self.rows.read();
+        let mut all: Vec<Arc<K>> = rows.values().flat_map(|rows| rows.named.values().cloned()).collect();
+        all.sort_by(|a, b| {
+            let (a, b) = (a.metadata(), b.metadata());
+            (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name))
+        });
+        all
     }
 
     /// Is an object of which this is the metadata not here yet, or only an older
@@ -185,21 +191,23 @@ impl<K: Held> Table<K> {
         let known: HashSet<Key> = listed.iter().map(|object| key(object.metadata())).collect();
         let mut changed: Vec<Key> =
             listed.into_iter().filter_map(|object| self.put(object, differ)).collect();
+        let mut gone: Vec<Key> = Vec::new();
         let mut rows = self.rows.write();
         rows.retain(|namespace, rows| {
             if scope.is_none_or(|scope| scope == namespace) {
                 let keys = rows.named.keys().map(|name| (namespace.clone(), name.clone()));
-                let mut gone: Vec<Key> = keys.filter(|key| !known.contains(key)).collect();
-                // In an order, so that simulations replay.
-                gone.sort();
-                for (_, name) in &gone {
+                let unlisted: Vec<Key> = keys.filter(|key| !known.contains(key)).collect();
+                for (_, name) in &unlisted {
                     rows.remove(name);
                     rows.changed = self.next_change();
                 }
-                changed.extend(gone);
+                gone.extend(unlisted);
             }
             !rows.named.is_empty()
         });
+        // In an order, so that simulations replay.
+        gone.sort();
+        changed.extend(gone);
         changed
     }
 
@@ -266,6 +274,19 @@ mod tests {
         assert!(table.put(config("a", 1), |_, _| true).is_some());
         assert!(table.put(config("a", 2), |_, _| true).is_none());
         assert_eq!(held(&table), [("a".to_owned(), "2".to_owned())]);
+    }
+
+    /// Whoever takes Canaries over wakes them so, and simulations replay.
+    #[test]
+    fn everything_is_told_in_an_order() {
+        let table = Table::default();
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        names.iter().rev().for_each(|name| drop(table.put(config(name, 1), differ)));
+        let all = table.everything();
+        let told: Vec<_> = all.iter().filter_map(|config| config.metadata.name.as_deref()).collect();
+        assert_eq!(told, names);
+        let gone: Vec<_> = table.replace(None, vec![]).into_iter().map(|(_, name)| name).collect();
+        assert_eq!(gone, names);
     }
 
     #[test]

@@ -167,9 +167,7 @@ impl Vitals {
             let name = CanaryName::of(&*canary);
             shared.fence.check(&name).is_ok().then_some((name, canary))
         };
-        let mut canaries: Vec<_> =
-            shared.caches.canaries.everything().into_iter().filter_map(named).collect();
-        canaries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let canaries: Vec<_> = shared.caches.canaries.everything().into_iter().filter_map(named).collect();
         let tallies = self.canaries.lock();
         let with_tally = |(name, canary)| (canary, tallies.get(&name).cloned().unwrap_or_default());
         canaries.into_iter().map(with_tally).collect()

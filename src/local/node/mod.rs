@@ -20,7 +20,7 @@ mod pod;
 mod probe;
 mod status;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -117,7 +117,9 @@ impl Node {
 
     async fn keep(&self) {
         let mut changes = std::pin::pin!(watch_all(Api::<Pod>::all(self.0.client.clone())));
-        let mut pods: HashMap<String, watch::Sender<Arc<Pod>>> = HashMap::new();
+        // In an order, so that simulations replay: those that a list no longer shows
+        // are told one after the other.
+        let mut pods: BTreeMap<String, watch::Sender<Arc<Pod>>> = BTreeMap::new();
         let mut listed: Option<HashSet<String>> = None;
         let mut workers = JoinSet::new();
         let mut binding: HashSet<String> = HashSet::new();
