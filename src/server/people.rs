@@ -14,8 +14,8 @@
 //!
 //! Promises:
 //!
-//! - who speaks is known: the API server is asked about their token, and whether
-//!   they may `update canaries/approve`, each time, before anything else is told;
+//! - who speaks is known: the API server is asked about their token each time, and
+//!   whether they may `update canaries/approve` before a Canary is told or told of;
 //! - a token is neither kept nor logged, and never sent anywhere else;
 //! - nobody can hold it up: requests are small, few at a time, and end in time.
 
