@@ -13,7 +13,7 @@ use serin::{
         Action, Observed, Plan,
         action::Split,
         decide,
-        observed::{Measured, Pods, Primary, Target},
+        observed::{CheckMeasurements, Pods, Primary, Target},
     },
 };
 
@@ -59,7 +59,7 @@ impl World {
                 generation: Some(1),
                 target: Some(Target { revision: "v1-a".into(), pods: ready, ..Target::default() }),
                 primary: Some(Primary { revision: Some("v1-a".into()), pods: ready, pinned: false }),
-                split: Some(Split::home()),
+                split: Some(Split::all_primary()),
                 ..Observed::default()
             },
             now: Timestamp::UNIX_EPOCH,
@@ -98,9 +98,9 @@ impl World {
                     target.pods = all(replicas);
                 }
             }
-            Action::EmptyCanary { after } => {
+            Action::ScaleDownCanary { after } => {
                 if let Some(target) = &mut self.seen.target {
-                    (target.pods, target.emptied_after) = (all(0), Some(after));
+                    (target.pods, target.scaled_down_after) = (all(0), Some(after));
                 }
             }
             Action::Route(split) => self.seen.split = Some(split),
@@ -120,8 +120,12 @@ impl World {
                     ("request-success-rate".to_owned(), Measurement::Counts(counts)),
                     ("request-duration".to_owned(), Measurement::Scalar(120.0)),
                 ]);
-                self.seen.measured =
-                    Some(Measured { look, at: self.now, known_until: BTreeMap::new(), results });
+                self.seen.measurements = Some(CheckMeasurements {
+                    check: look,
+                    at: self.now,
+                    available_until: BTreeMap::new(),
+                    results,
+                });
             }
             _ => {}
         }
@@ -139,7 +143,7 @@ fn a_typical_decision(bencher: divan::Bencher<'_, '_>) {
     world.step();
     world.now = began + jiff::SignedDuration::from_secs(5);
     let decision = decide(&world.plan, &world.status, &world.seen, world.now);
-    assert_eq!((decision.actions.len(), decision.report.reason.code()), (0, "Judging"));
+    assert_eq!((decision.actions.len(), decision.report.reason.code()), (0, "Analyzing"));
     bencher.bench_local(|| decide(&world.plan, &world.status, &world.seen, world.now));
 }
 
@@ -150,7 +154,7 @@ fn a_decision_with_a_verdict(bencher: divan::Bencher<'_, '_>) {
     while world.status.canary_weight.percent() < 50.0 {
         world.step();
     }
-    while world.seen.measured.as_ref().is_none_or(|measured| measured.look.step < 4) {
+    while world.seen.measurements.as_ref().is_none_or(|measured| measured.check.step < 4) {
         world.step();
     }
     let decision = decide(&world.plan, &world.status, &world.seen, world.now);

@@ -33,23 +33,23 @@ fn durations(requests: u64) -> Measurement {
     Measurement::Histogram(Arms { canary: arm(requests / 20), primary: arm(requests - requests / 20) })
 }
 
-fn look(bencher: Bencher, seen: Measurement) {
+fn check(bencher: Bencher, seen: Measurement) {
     let judge = judge();
     let mut evidence = Evidence::default();
-    judge.look(&mut evidence, &seen);
+    judge.check(&mut evidence, &seen);
     bencher
         .with_inputs(|| evidence.clone())
-        .bench_values(|mut evidence| judge.look(&mut evidence, black_box(&seen)));
+        .bench_values(|mut evidence| judge.check(&mut evidence, black_box(&seen)));
 }
 
 #[divan::bench(args = [500, 5_000, 100_000, 1_000_000])]
 fn sequential_errors(bencher: Bencher, requests: u64) {
-    look(bencher, counts(requests));
+    check(bencher, counts(requests));
 }
 
 #[divan::bench(args = [500, 5_000, 100_000, 1_000_000])]
 fn sequential_latency(bencher: Bencher, requests: u64) {
-    look(bencher, durations(requests));
+    check(bencher, durations(requests));
 }
 
 #[divan::bench(args = [60, 1_000, 10_000])]
@@ -57,5 +57,5 @@ fn mann_whitney(bencher: Bencher, points: u64) {
     let judge = MannWhitney::try_from(mann_whitney::Settings::default()).unwrap();
     let sample = |offset: u64| (0..points).map(|i| (i * 7919 % 1009 + offset) as f64).collect();
     let seen = Measurement::Samples(Arms { canary: sample(5), primary: sample(0) });
-    bencher.bench(|| judge.look(black_box(&seen)));
+    bencher.bench(|| judge.check(black_box(&seen)));
 }

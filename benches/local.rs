@@ -14,15 +14,15 @@ use http::Request;
 use http_body_util::BodyExt;
 use kube::Client;
 use serde_json::{Value, json};
-use serin::local::{Local, Options};
+use serin::local::{ApiServer, Options};
 use tokio::sync::mpsc;
 
 const OBJECTS: usize = 10_000;
 const WATCHERS: usize = 1_000;
 const WRITERS: usize = 16;
-const CHANGES: usize = 30;
-const PAUSE: Duration = Duration::from_millis(300);
-const PATIENCE: Duration = Duration::from_secs(60);
+const FAN_OUT_CHANGES: usize = 30;
+const CHANGE_INTERVAL: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Figures {
     creates: f64,
@@ -40,9 +40,9 @@ fn main() {
             "", "creates/s", "updates/s", "fan-out p50", "fan-out p99"
         );
 
-        let local = Local::new(Options::default());
+        let local = ApiServer::new(Options::default());
         let in_process = measure("local, in process", &local.client()).await;
-        let served = Local::new(Options::default());
+        let served = ApiServer::new(Options::default());
         let serving = served.serve(([127, 0, 0, 1], 0).into()).await.expect("a free loopback port");
         let over_tls = measure("local, TLS on loopback", &support::client(&serving.kubeconfig()).await).await;
         let cluster = support::real().await;
@@ -138,9 +138,9 @@ async fn fan_out(client: &Client) -> Vec<Duration> {
             }
         });
     }
-    let mut delays = Vec::with_capacity(WATCHERS * CHANGES);
-    for turn in 0..CHANGES {
-        tokio::time::sleep(PAUSE).await;
+    let mut delays = Vec::with_capacity(WATCHERS * FAN_OUT_CHANGES);
+    for turn in 0..FAN_OUT_CHANGES {
+        tokio::time::sleep(CHANGE_INTERVAL).await;
         let written = Instant::now();
         send(
             client,
@@ -150,7 +150,7 @@ async fn fan_out(client: &Client) -> Vec<Duration> {
         )
         .await;
         for _ in 0..WATCHERS {
-            let arrival = tokio::time::timeout(PATIENCE, arrivals.recv()).await;
+            let arrival = tokio::time::timeout(TIMEOUT, arrivals.recv()).await;
             delays.push(
                 arrival.expect("every watcher is told").expect("watchers are alive").duration_since(written),
             );

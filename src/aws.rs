@@ -25,17 +25,17 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 /// One try.
-const TRY: Duration = Duration::from_secs(5);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All tries together, and the pauses between them.
-const PATIENCE: Duration = Duration::from_secs(15);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(15);
 
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// More accounts than this are not kept at a time.
-const KEPT: usize = 256;
+const MAX_CACHED_CONFIGS: usize = 256;
 
 /// Who asks, and where. What is left out is found as all of Amazon's tools find
 /// it: in the environment, in the ServiceAccount's token, at the node.
@@ -76,7 +76,7 @@ pub struct NoRegion;
 #[derive(Clone)]
 pub struct Accounts {
     http: SharedHttpClient,
-    known: Arc<Mutex<HashMap<Account, Arc<OnceCell<SdkConfig>>>>>,
+    configs: Arc<Mutex<HashMap<Account, Arc<OnceCell<SdkConfig>>>>>,
 }
 
 impl Default for Accounts {
@@ -85,7 +85,7 @@ impl Default for Accounts {
         let http = aws_smithy_http_client::Builder::new();
         Self {
             http: http.tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https(),
-            known: Arc::default(),
+            configs: Arc::default(),
         }
     }
 }
@@ -95,8 +95,8 @@ impl Accounts {
     /// `Client::new(&accounts.config(&account).await?)`.
     pub async fn config(&self, account: &Account) -> Result<SdkConfig, NoRegion> {
         let cell = {
-            let mut known = self.known.lock();
-            if known.len() >= KEPT && !known.contains_key(account) {
+            let mut known = self.configs.lock();
+            if known.len() >= MAX_CACHED_CONFIGS && !known.contains_key(account) {
                 known.clear();
             }
             known.entry(account.clone()).or_default().clone()
@@ -106,13 +106,13 @@ impl Accounts {
 
     async fn load(&self, account: &Account) -> Result<SdkConfig, NoRegion> {
         let timeouts = TimeoutConfig::builder()
-            .connect_timeout(CONNECT)
-            .operation_attempt_timeout(TRY)
-            .operation_timeout(PATIENCE);
+            .connect_timeout(CONNECT_TIMEOUT)
+            .operation_attempt_timeout(ATTEMPT_TIMEOUT)
+            .operation_timeout(OPERATION_TIMEOUT);
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .http_client(self.http.clone())
             .identity_cache(IdentityCache::lazy().build())
-            .retry_config(RetryConfig::standard().with_max_attempts(TRIES))
+            .retry_config(RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS))
             .timeout_config(timeouts.build());
         if let Some(region) = &account.region {
             loader = loader.region(Region::new(region.clone()));
@@ -128,7 +128,7 @@ impl Accounts {
         }
         let mut config = match &account.role_arn {
             Some(role) => {
-                let role = assumed(role, account, &config).await;
+                let role = assume_role_provider(role, account, &config).await;
                 config.into_builder().credentials_provider(role)
             }
             None => config.into_builder(),
@@ -142,7 +142,11 @@ impl Accounts {
 
 /// Credentials of the role, asked for by whoever `config` says we are. The
 /// endpoint of a service is none of STS.
-async fn assumed(role: &str, account: &Account, config: &SdkConfig) -> SharedCredentialsProvider {
+async fn assume_role_provider(
+    role: &str,
+    account: &Account,
+    config: &SdkConfig,
+) -> SharedCredentialsProvider {
     let mut sts = config.clone().into_builder();
     if let Some(endpoint) = &account.sts_endpoint {
         sts.set_endpoint_url(Some(endpoint.clone()));

@@ -27,7 +27,7 @@ impl Clock {
     }
 
     /// `now`, as object metadata carries it: whole seconds.
-    pub fn stamp(&self) -> String {
+    pub fn now_rfc3339(&self) -> String {
         seconds(self.now())
     }
 }

@@ -16,13 +16,12 @@
 //! | [`server`]     | what the controller shows and hears over HTTP                    | `api`, `gates`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
-//! | `agenda`, [`clock`], `lean`, [`tls`] | who is next, the time, what is read of an object, whose cryptography; one file each | nobody |
+//! | `work_queue`, [`clock`], `stripped`, [`tls`] | who is next, the time, what is read of an object, whose cryptography; one file each | nobody |
 //! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
 
-mod agenda;
 pub mod analysis;
 pub mod api;
 #[cfg(feature = "aws")]
@@ -32,11 +31,12 @@ pub mod clock;
 pub mod controller;
 pub mod engine;
 pub mod gates;
-mod lean;
 pub mod local;
 pub mod metrics;
 pub mod notify;
 pub mod routing;
 pub mod server;
+mod stripped;
 pub mod tls;
+mod work_queue;
 pub mod workload;

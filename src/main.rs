@@ -6,6 +6,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    serin::tls::choose_cryptography();
+    serin::tls::install_crypto_provider();
     serin::cli::main()
 }

@@ -17,45 +17,45 @@ use serde_json::{Map, Value};
 /// An object of any kind. What is beside its metadata is read in one go, where
 /// a [`DynamicObject`] reads it twice.
 #[derive(Clone, Debug)]
-pub struct Lean(pub DynamicObject);
+pub struct StrippedObject(pub DynamicObject);
 
-impl<'de> Deserialize<'de> for Lean {
+impl<'de> Deserialize<'de> for StrippedObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }
 
-struct Fields;
+struct ObjectVisitor;
 
-impl<'de> Visitor<'de> for Fields {
-    type Value = Lean;
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = StrippedObject;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Lean, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<StrippedObject, A::Error> {
         let (mut kind, mut api_version, mut metadata) = (None, None, ObjectMeta::default());
         let mut rest = Map::new();
         while let Some(field) = fields.next_key::<String>()? {
             match field.as_str() {
                 "kind" => kind = Some(fields.next_value()?),
                 "apiVersion" => api_version = Some(fields.next_value()?),
-                "metadata" => metadata = fields.next_value::<Metadata>()?.0,
+                "metadata" => metadata = fields.next_value::<StrippedObjectMeta>()?.0,
                 _ => _ = rest.insert(field, fields.next_value()?),
             }
         }
         let types = kind.zip(api_version).map(|(kind, api_version)| TypeMeta { api_version, kind });
-        Ok(Lean(DynamicObject { types, metadata, data: Value::Object(rest) }))
+        Ok(StrippedObject(DynamicObject { types, metadata, data: Value::Object(rest) }))
     }
 }
 
 #[derive(Deserialize)]
-struct Metadata(#[serde(deserialize_with = "metadata")] ObjectMeta);
+struct StrippedObjectMeta(#[serde(deserialize_with = "strip_metadata")] ObjectMeta);
 
 /// As much of the metadata of an object as anybody here asks for.
-pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let Meta {
+pub fn strip_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let StrippedMeta {
         name,
         namespace,
         uid,
@@ -66,8 +66,8 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         mut annotations,
         owner_references,
         finalizers,
-    } = Meta::deserialize(deserializer)?;
-    forget_last_applied(&mut annotations);
+    } = StrippedMeta::deserialize(deserializer)?;
+    strip_last_applied(&mut annotations);
     Ok(ObjectMeta {
         name,
         namespace,
@@ -84,7 +84,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
 }
 
 /// kubectl's own copy of an object is as large as the object.
-pub fn forget_last_applied(annotations: &mut Option<BTreeMap<String, String>>) {
+pub fn strip_last_applied(annotations: &mut Option<BTreeMap<String, String>>) {
     if let Some(annotations) = annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
     }
@@ -92,7 +92,7 @@ pub fn forget_last_applied(annotations: &mut Option<BTreeMap<String, String>>) {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Meta {
+struct StrippedMeta {
     name: Option<String>,
     namespace: Option<String>,
     uid: Option<String>,
@@ -105,7 +105,7 @@ struct Meta {
     finalizers: Option<Vec<String>>,
 }
 
-impl Resource for Lean {
+impl Resource for StrippedObject {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_is_as_it_is_otherwise_but_for_the_books() {
+    fn a_stripped_object_lacks_only_managed_fields_and_last_applied() {
         let text = json!({
             "apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}, "status": {},
             "metadata": {
@@ -157,10 +157,10 @@ mod tests {
             },
         })
         .to_string();
-        let Lean(lean) = serde_json::from_str(&text).unwrap();
+        let StrippedObject(stripped) = serde_json::from_str(&text).unwrap();
         let mut whole: DynamicObject = serde_json::from_str(&text).unwrap();
         assert!(whole.metadata.managed_fields.take().is_some());
         whole.metadata.annotations.as_mut().unwrap().retain(|key, _| key == "f");
-        assert_eq!(lean, whole);
+        assert_eq!(stripped, whole);
     }
 }

@@ -2,6 +2,6 @@
 
 /// rustls wants to know before its first connection. That somebody else said so
 /// first is fine.
-pub fn choose_cryptography() {
+pub fn install_crypto_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -10,119 +10,119 @@ use std::{
 
 use tokio::time::Instant;
 
-pub struct Agenda<Name> {
-    ready: VecDeque<Name>,
+pub struct WorkQueue<Name> {
+    queue: VecDeque<Name>,
     queued: HashSet<Name>,
-    running: HashSet<Name>,
+    processing: HashSet<Name>,
     /// Woken while running.
-    again: HashSet<Name>,
-    alarms: BTreeSet<(Instant, Name)>,
-    alarm_of: HashMap<Name, Instant>,
+    dirty: HashSet<Name>,
+    scheduled: BTreeSet<(Instant, Name)>,
+    scheduled_at: HashMap<Name, Instant>,
     failures: HashMap<Name, u32>,
 }
 
-impl<Name> Default for Agenda<Name> {
+impl<Name> Default for WorkQueue<Name> {
     fn default() -> Self {
         Self {
-            ready: VecDeque::new(),
+            queue: VecDeque::new(),
             queued: HashSet::new(),
-            running: HashSet::new(),
-            again: HashSet::new(),
-            alarms: BTreeSet::new(),
-            alarm_of: HashMap::new(),
+            processing: HashSet::new(),
+            dirty: HashSet::new(),
+            scheduled: BTreeSet::new(),
+            scheduled_at: HashMap::new(),
             failures: HashMap::new(),
         }
     }
 }
 
-impl<Name: Clone + Hash + Ord> Agenda<Name> {
-    pub fn wake(&mut self, name: Name) {
-        if self.running.contains(&name) {
-            self.again.insert(name);
+impl<Name: Clone + Hash + Ord> WorkQueue<Name> {
+    pub fn enqueue(&mut self, name: Name) {
+        if self.processing.contains(&name) {
+            self.dirty.insert(name);
         } else if self.queued.insert(name.clone()) {
-            self.ready.push_back(name);
+            self.queue.push_back(name);
         }
     }
 
     /// The next one, which now runs.
-    pub fn start(&mut self) -> Option<Name> {
-        let name = self.ready.pop_front()?;
+    pub fn start_next(&mut self) -> Option<Name> {
+        let name = self.queue.pop_front()?;
         self.queued.remove(&name);
-        self.running.insert(name.clone());
-        self.disarm(&name);
+        self.processing.insert(name.clone());
+        self.unschedule(&name);
         Some(name)
     }
 
-    pub fn waiting(&self) -> usize {
-        self.ready.len()
+    pub fn queued(&self) -> usize {
+        self.queue.len()
     }
 
-    pub fn running(&self) -> &HashSet<Name> {
-        &self.running
+    pub fn processing(&self) -> &HashSet<Name> {
+        &self.processing
     }
 
     /// It is done, and somebody else's from now on.
-    pub fn left(&mut self, name: &Name) {
-        self.running.remove(name);
-        self.leave(|left| left == name);
+    pub fn remove(&mut self, name: &Name) {
+        self.processing.remove(name);
+        self.remove_matching(|left| left == name);
     }
 
     /// These are somebody else's from now on: nothing wakes them. Those that
     /// run may come to their end.
-    pub fn leave(&mut self, leaves: impl Fn(&Name) -> bool) {
-        self.ready.retain(|name| !leaves(name));
+    pub fn remove_matching(&mut self, leaves: impl Fn(&Name) -> bool) {
+        self.queue.retain(|name| !leaves(name));
         self.queued.retain(|name| !leaves(name));
-        self.again.retain(|name| !leaves(name));
+        self.dirty.retain(|name| !leaves(name));
         self.failures.retain(|name, _| !leaves(name));
-        self.alarm_of.retain(|name, _| !leaves(name));
-        self.alarms.retain(|(_, name)| !leaves(name));
+        self.scheduled_at.retain(|name, _| !leaves(name));
+        self.scheduled.retain(|(_, name)| !leaves(name));
     }
 
     /// It is done, and wants to be woken then.
-    pub fn done(&mut self, name: Name, alarm: Option<Instant>) {
+    pub fn done(&mut self, name: Name, requeue_at: Option<Instant>) {
         self.failures.remove(&name);
-        self.finish(name, alarm);
+        self.finish(name, requeue_at);
     }
 
     /// It failed so often in a row by now, and is tried again after as long as
     /// that asks for.
-    pub fn failed(&mut self, name: Name, now: Instant, wait: impl FnOnce(u32) -> Duration) -> u32 {
+    pub fn requeue_failed(&mut self, name: Name, now: Instant, backoff: impl FnOnce(u32) -> Duration) -> u32 {
         let failures = self.failures.entry(name.clone()).or_default();
         *failures = failures.saturating_add(1);
         let failures = *failures;
-        self.finish(name, Some(now + wait(failures)));
+        self.finish(name, Some(now + backoff(failures)));
         failures
     }
 
-    pub fn next_alarm(&self) -> Option<Instant> {
-        self.alarms.first().map(|(at, _)| *at)
+    pub fn next_due(&self) -> Option<Instant> {
+        self.scheduled.first().map(|(at, _)| *at)
     }
 
     /// Wakes everybody whose time has come.
-    pub fn ring(&mut self, now: Instant) {
-        while let Some((at, name)) = self.alarms.first().cloned()
+    pub fn enqueue_due(&mut self, now: Instant) {
+        while let Some((at, name)) = self.scheduled.first().cloned()
             && at <= now
         {
-            self.disarm(&name);
-            self.wake(name);
+            self.unschedule(&name);
+            self.enqueue(name);
         }
     }
 
-    fn finish(&mut self, name: Name, alarm: Option<Instant>) {
-        self.running.remove(&name);
-        if let Some(at) = alarm {
-            self.disarm(&name);
-            self.alarm_of.insert(name.clone(), at);
-            self.alarms.insert((at, name.clone()));
+    fn finish(&mut self, name: Name, requeue_at: Option<Instant>) {
+        self.processing.remove(&name);
+        if let Some(at) = requeue_at {
+            self.unschedule(&name);
+            self.scheduled_at.insert(name.clone(), at);
+            self.scheduled.insert((at, name.clone()));
         }
-        if self.again.remove(&name) {
-            self.wake(name);
+        if self.dirty.remove(&name) {
+            self.enqueue(name);
         }
     }
 
-    fn disarm(&mut self, name: &Name) {
-        if let Some(at) = self.alarm_of.remove(name) {
-            self.alarms.remove(&(at, name.clone()));
+    fn unschedule(&mut self, name: &Name) {
+        if let Some(at) = self.scheduled_at.remove(name) {
+            self.scheduled.remove(&(at, name.clone()));
         }
     }
 }
@@ -132,65 +132,65 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nobody_runs_twice_at_a_time_and_no_wake_is_lost() {
-        let mut agenda = Agenda::default();
-        agenda.wake("web");
-        agenda.wake("web");
-        assert_eq!(agenda.start(), Some("web"));
-        assert_eq!(agenda.start(), None);
-        agenda.wake("web");
-        assert_eq!(agenda.start(), None);
-        agenda.done("web", None);
-        assert_eq!(agenda.start(), Some("web"));
+    async fn an_item_is_processed_once_at_a_time_and_no_request_is_lost() {
+        let mut work_queue = WorkQueue::default();
+        work_queue.enqueue("web");
+        work_queue.enqueue("web");
+        assert_eq!(work_queue.start_next(), Some("web"));
+        assert_eq!(work_queue.start_next(), None);
+        work_queue.enqueue("web");
+        assert_eq!(work_queue.start_next(), None);
+        work_queue.done("web", None);
+        assert_eq!(work_queue.start_next(), Some("web"));
     }
 
     #[tokio::test]
-    async fn an_alarm_rings_once_and_the_last_one_set_counts() {
-        let (mut agenda, now) = (Agenda::default(), Instant::now());
+    async fn a_scheduled_item_is_due_once_and_the_last_time_set_counts() {
+        let (mut work_queue, now) = (WorkQueue::default(), Instant::now());
         let later = |seconds| now + Duration::from_secs(seconds);
         for seconds in [5, 60] {
-            agenda.wake("web");
-            agenda.start();
-            agenda.done("web", Some(later(seconds)));
+            work_queue.enqueue("web");
+            work_queue.start_next();
+            work_queue.done("web", Some(later(seconds)));
         }
-        agenda.ring(later(59));
-        assert_eq!(agenda.start(), None);
-        assert_eq!(agenda.next_alarm(), Some(later(60)));
-        agenda.ring(later(60));
-        assert_eq!(agenda.start(), Some("web"));
-        assert_eq!(agenda.next_alarm(), None);
+        work_queue.enqueue_due(later(59));
+        assert_eq!(work_queue.start_next(), None);
+        assert_eq!(work_queue.next_due(), Some(later(60)));
+        work_queue.enqueue_due(later(60));
+        assert_eq!(work_queue.start_next(), Some("web"));
+        assert_eq!(work_queue.next_due(), None);
     }
 
     #[tokio::test]
-    async fn who_left_is_not_woken_and_others_are() {
-        let (mut agenda, now) = (Agenda::default(), Instant::now());
+    async fn a_removed_item_is_not_enqueued_and_others_are() {
+        let (mut work_queue, now) = (WorkQueue::default(), Instant::now());
         for name in ["web", "api"] {
-            agenda.wake(name);
-            agenda.start();
-            agenda.done(name, Some(now));
+            work_queue.enqueue(name);
+            work_queue.start_next();
+            work_queue.done(name, Some(now));
         }
-        agenda.wake("web");
-        agenda.wake("api");
-        assert_eq!(agenda.start(), Some("web"));
-        agenda.wake("web");
-        agenda.leave(|name| *name == "web");
-        assert_eq!((agenda.running().len(), agenda.start()), (1, Some("api")));
-        agenda.left(&"web");
-        agenda.ring(now);
-        assert_eq!(agenda.start(), None);
+        work_queue.enqueue("web");
+        work_queue.enqueue("api");
+        assert_eq!(work_queue.start_next(), Some("web"));
+        work_queue.enqueue("web");
+        work_queue.remove_matching(|name| *name == "web");
+        assert_eq!((work_queue.processing().len(), work_queue.start_next()), (1, Some("api")));
+        work_queue.remove(&"web");
+        work_queue.enqueue_due(now);
+        assert_eq!(work_queue.start_next(), None);
     }
 
     #[tokio::test]
-    async fn failures_are_counted_until_it_is_done() {
-        let (mut agenda, now) = (Agenda::default(), Instant::now());
-        let fails = |agenda: &mut Agenda<&str>| {
-            agenda.wake("web");
-            agenda.start();
-            agenda.failed("web", now, |failures| Duration::from_secs(failures.into()))
+    async fn failures_are_counted_until_the_item_succeeds() {
+        let (mut work_queue, now) = (WorkQueue::default(), Instant::now());
+        let fails = |work_queue: &mut WorkQueue<&str>| {
+            work_queue.enqueue("web");
+            work_queue.start_next();
+            work_queue.requeue_failed("web", now, |failures| Duration::from_secs(failures.into()))
         };
-        assert_eq!([fails(&mut agenda), fails(&mut agenda)], [1, 2]);
-        assert_eq!(agenda.next_alarm(), Some(now + Duration::from_secs(2)));
-        agenda.done("web", None);
-        assert_eq!(fails(&mut agenda), 1);
+        assert_eq!([fails(&mut work_queue), fails(&mut work_queue)], [1, 2]);
+        assert_eq!(work_queue.next_due(), Some(now + Duration::from_secs(2)));
+        work_queue.done("web", None);
+        assert_eq!(fails(&mut work_queue), 1);
     }
 }

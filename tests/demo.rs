@@ -36,7 +36,7 @@ fn the_healthy_version_is_promoted_and_the_others_are_rolled_back() {
 }
 
 #[test]
-fn what_it_cannot_do_is_refused_before_anything_runs() {
+fn unsupported_arguments_are_refused_before_anything_runs() {
     let refused = |arguments: &[&str], why: &str| {
         let output = demo(arguments);
         let complaint = String::from_utf8_lossy(&output.stderr);

@@ -28,10 +28,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase, status::Outcome};
 use serin::api::{Canary, Weight};
-use serin::local::chance::Chance;
 use serin::local::mesh::Mesh;
-use serin::local::serve::Serving;
-use serin::local::{self, Cluster, Local};
+use serin::local::seeded_rng::SeededRng;
+use serin::local::serve::ApiServerHandle;
+use serin::local::{self, ApiServer, Cluster};
 use support::{Child, Folder, definitions};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -41,29 +41,29 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 /// Two cores shared with a build are slow; a release takes ten seconds.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// A cluster with `web`, its Canary, and people who call it.
 struct World {
     client: Client,
     folder: Folder,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    observations: Arc<Mutex<Vec<Observation>>>,
     /// How much was seen.
     count: watch::Receiver<usize>,
-    serving: Serving,
+    api_server: ApiServerHandle,
     _cluster: Cluster,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
 /// Something about an object, since a version.
 #[derive(Clone, Debug)]
-struct Seen {
+struct Observation {
     version: u64,
-    what: What,
+    what: ObservedChange,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum ObservedChange {
     /// What the split gives the canary.
     Weight(u64),
     /// How many pods of the canary are ready.
@@ -75,18 +75,18 @@ enum What {
 
 impl World {
     async fn new(seed: u64) -> Self {
-        serin::tls::choose_cryptography();
-        let local = Local::new(local::Options { seed, ..Default::default() });
+        serin::tls::install_crypto_provider();
+        let local = ApiServer::new(local::Options { seed, ..Default::default() });
         let cluster = local.start_cluster(true);
         let serving = local.serve(([127, 0, 0, 1], 0).into()).await.expect("a server");
         let folder = Folder::new("kills");
         folder.write("kubeconfig", &serving.kubeconfig());
-        let client = local.steady_client();
+        let client = local.fault_exempt_client();
         definitions::install(&client, definitions::ours().into_iter().chain(definitions::smi())).await;
 
-        let seen = Arc::<Mutex<Vec<Seen>>>::default();
+        let seen = Arc::<Mutex<Vec<Observation>>>::default();
         let (tell, count) = watch::channel(0);
-        let follow = |kind: ApiResource, name: &'static str, read: fn(&Value) -> Vec<What>| {
+        let follow = |kind: ApiResource, name: &'static str, read: fn(&Value) -> Vec<ObservedChange>| {
             let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
             let (seen, tell) = (Arc::clone(&seen), tell.clone());
             spawn(async move {
@@ -97,7 +97,7 @@ impl World {
                         let version =
                             object.resource_version().expect("a version").parse().expect("a number");
                         let all = read(&serde_json::to_value(object).expect("JSON"));
-                        seen.lock().extend(all.into_iter().map(|what| Seen { version, what }));
+                        seen.lock().extend(all.into_iter().map(|what| Observation { version, what }));
                         tell.send_modify(|count| *count += 1);
                     }
                 }
@@ -111,17 +111,17 @@ impl World {
                 let backends = split["spec"]["backends"].as_array().into_iter().flatten();
                 let canary = |backend: &&Value| backend["service"] == "web-canary";
                 let weight = backends.filter(canary).filter_map(|canary| canary["weight"].as_u64());
-                weight.map(What::Weight).collect()
+                weight.map(ObservedChange::Weight).collect()
             }),
             follow(deployments.clone(), "web", |web| {
-                vec![What::Ready(web["status"]["readyReplicas"].as_u64().unwrap_or(0))]
+                vec![ObservedChange::Ready(web["status"]["readyReplicas"].as_u64().unwrap_or(0))]
             }),
             follow(deployments, "web-primary", |primary| {
-                vec![What::Template(primary["spec"]["template"].clone())]
+                vec![ObservedChange::Template(primary["spec"]["template"].clone())]
             }),
             follow(canaries, "web", |canary| {
                 let status = serde_json::from_value(canary["status"].clone());
-                status.into_iter().map(|status| What::Status(Box::new(status))).collect()
+                status.into_iter().map(|status| ObservedChange::Status(Box::new(status))).collect()
             }),
             spawn({
                 let mesh = mesh.clone();
@@ -129,7 +129,15 @@ impl World {
             }),
             spawn(call(mesh)),
         ];
-        let world = Self { client, folder, seen, count, serving, _cluster: cluster, _tasks: tasks };
+        let world = Self {
+            client,
+            folder,
+            observations: seen,
+            count,
+            api_server: serving,
+            _cluster: cluster,
+            _tasks: tasks,
+        };
         world.apply(deployment()).await;
         world.apply(canary()).await;
         world
@@ -156,15 +164,16 @@ impl World {
     /// Starts the controller; dropped, it is killed.
     fn serin(&self, folder: &Path, arguments: &[&str]) -> Child {
         let kubeconfig = self.folder.join("kubeconfig").display().to_string();
-        let all = ["run", "--namespaces=default", "--home=default", "--kubeconfig", &kubeconfig];
+        let all =
+            ["run", "--namespaces=default", "--controller-namespace=default", "--kubeconfig", &kubeconfig];
         let all = all.iter().chain(arguments);
         Child::start(folder, Path::new(env!("CARGO_BIN_EXE_serin")), all)
     }
 
     fn status(&self) -> CanaryStatus {
-        let seen = self.seen.lock();
-        let status = |seen: &Seen| match &seen.what {
-            What::Status(status) => Some((**status).clone()),
+        let seen = self.observations.lock();
+        let status = |seen: &Observation| match &seen.what {
+            ObservedChange::Status(status) => Some((**status).clone()),
             _ => None,
         };
         seen.iter().rev().find_map(status).unwrap_or_default()
@@ -175,20 +184,20 @@ impl World {
         &self,
         what: &str,
         serin: &Child,
-        is_so: impl Fn(&CanaryStatus) -> bool,
+        is_in_sync: impl Fn(&CanaryStatus) -> bool,
     ) -> CanaryStatus {
         let mut count = self.count.clone();
-        let so = count.wait_for(|_| is_so(&self.status()));
-        let met = timeout(PATIENCE, so).await.is_ok_and(|so| so.is_ok());
+        let so = count.wait_for(|_| is_in_sync(&self.status()));
+        let met = timeout(TIMEOUT, so).await.is_ok_and(|so| so.is_ok());
         assert!(met, "it never becomes {what}: {:#?}\n{}", self.status(), serin.tail());
         self.status()
     }
 
     /// Waits until so much more was written, or the status is so.
-    async fn passes(&self, writes: usize, or: impl Fn(&CanaryStatus) -> bool) {
+    async fn await_writes(&self, writes: usize, or: impl Fn(&CanaryStatus) -> bool) {
         let mut count = self.count.clone();
         let from = *count.borrow();
-        let met = timeout(PATIENCE, count.wait_for(|count| *count >= from + writes || or(&self.status())));
+        let met = timeout(TIMEOUT, count.wait_for(|count| *count >= from + writes || or(&self.status())));
         assert!(met.await.is_ok(), "nothing happens any more: {:#?}", self.status());
     }
 
@@ -196,19 +205,19 @@ impl World {
     async fn check(&self, images: &[&str], outcomes: &[Outcome]) {
         // The watches may be a moment behind each other.
         sleep(Duration::from_secs(1)).await;
-        let mut seen = self.seen.lock().clone();
+        let mut seen = self.observations.lock().clone();
         seen.sort_by_key(|seen| seen.version);
         let (mut ready, mut weight, mut weights) = (0, 0, Vec::new());
         let mut templates: Vec<Value> = Vec::new();
-        for Seen { version, what } in seen {
+        for Observation { version, what } in seen {
             match what {
-                What::Ready(now) => ready = now,
-                What::Weight(now) => {
+                ObservedChange::Ready(now) => ready = now,
+                ObservedChange::Weight(now) => {
                     weight = now;
                     weights.push(now);
                 }
-                What::Template(now) if templates.last() != Some(&now) => templates.push(now),
-                What::Template(_) | What::Status(_) => {}
+                ObservedChange::Template(now) if templates.last() != Some(&now) => templates.push(now),
+                ObservedChange::Template(_) | ObservedChange::Status(_) => {}
             }
             assert!(weight == 0 || ready > 0, "version {version}: traffic to a canary without ready pods");
         }
@@ -243,16 +252,16 @@ fn seed() -> u64 {
 }
 
 /// Waits for a moment that the seed chooses: some writes later, and a little.
-async fn any_moment(world: &World, chance: &Chance, releases: usize) {
-    world.passes(1 + (chance.next() % 8) as usize, |status| is_over(status, releases)).await;
-    sleep(Duration::from_millis(chance.next() % 40)).await;
+async fn await_random_moment(world: &World, chance: &SeededRng, releases: usize) {
+    world.await_writes(1 + (chance.next_u64() % 8) as usize, |status| is_over(status, releases)).await;
+    sleep(Duration::from_millis(chance.next_u64() % 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_kills_at_any_moment_change_nothing() {
+async fn twenty_kills_at_random_moments_change_no_outcome() {
     const KILLS: usize = 20;
     let seed = seed();
-    let (world, chance) = (World::new(seed).await, Chance::seeded(seed));
+    let (world, chance) = (World::new(seed).await, SeededRng::seeded(seed));
     let mut serin = world.serin(world.folder.path(), &[]);
     world.becomes("initialized", &serin, |status| status.phase == Phase::Initialized).await;
     let (mut images, mut outcomes) = (vec!["web:v1".to_owned()], Vec::new());
@@ -266,7 +275,7 @@ async fn twenty_kills_at_any_moment_change_nothing() {
         };
         world.push(&image).await;
         loop {
-            any_moment(&world, &chance, number).await;
+            await_random_moment(&world, &chance, number).await;
             let status = world.status();
             if is_over(&status, number) || kills.values().sum::<usize>() == KILLS {
                 break;
@@ -289,7 +298,7 @@ async fn twenty_kills_at_any_moment_change_nothing() {
 
 /// One shard, so that one of them has the Canary.
 async fn one_of_two_replicas_is_killed(seed: u64) {
-    let (world, chance) = (World::new(seed).await, Chance::seeded(seed));
+    let (world, chance) = (World::new(seed).await, SeededRng::seeded(seed));
     let folders = [Folder::new("replica"), Folder::new("replica")];
     let arguments = |name: &'static str| ["--replicated", "--shards=1", "--identity", name];
     let mut replicas = BTreeMap::new();
@@ -306,7 +315,7 @@ async fn one_of_two_replicas_is_killed(seed: u64) {
     world.becomes("initialized", one, |status| status.phase == Phase::Initialized).await;
     world.push("web:v2").await;
     world.becomes("under way", one, |status| status.phase == Phase::Progressing).await;
-    any_moment(&world, &chance, 1).await;
+    await_random_moment(&world, &chance, 1).await;
     let killed = holder().await.expect("somebody holds the shard");
     println!("killed in {:?}", world.status().phase);
     drop(replicas.remove(&killed));
@@ -321,25 +330,25 @@ async fn one_of_two_replicas_is_killed(seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_other_replica_finishes_what_a_killed_one_began() {
+async fn the_other_replica_finishes_the_release_of_a_killed_one() {
     let seed = seed();
     one_of_two_replicas_is_killed(seed).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_other_replica_finishes_what_a_killed_one_began_at_another_moment() {
+async fn the_other_replica_finishes_the_release_of_a_replica_killed_later() {
     let seed = seed();
     one_of_two_replicas_is_killed(seed.wrapping_mul(31)).await;
 }
 
 /// Carries bytes to the API server and back.
-struct Wire {
+struct CuttableConnection {
     address: SocketAddr,
     cuts: watch::Sender<u32>,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Wire {
+impl CuttableConnection {
     async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
@@ -369,11 +378,11 @@ impl Wire {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_falls_silent_is_left_for_another() {
+async fn a_silent_connection_is_replaced() {
     let world = World::new(seed()).await;
-    let wire = Wire::to(world.serving.address).await;
-    let [there, here] = [world.serving.address, wire.address].map(|address| address.to_string());
-    let kubeconfig = world.serving.kubeconfig().replace(&there, &here);
+    let wire = CuttableConnection::to(world.api_server.address).await;
+    let [there, here] = [world.api_server.address, wire.address].map(|address| address.to_string());
+    let kubeconfig = world.api_server.kubeconfig().replace(&there, &here);
     world.folder.write("kubeconfig", &kubeconfig);
     let serin = world.serin(world.folder.path(), &[]);
     world.becomes("initialized", &serin, |status| status.phase == Phase::Initialized).await;

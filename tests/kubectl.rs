@@ -19,7 +19,7 @@ use tokio::sync::OnceCell;
 use support::{Child, Folder, Part};
 
 /// Enough for a machine that also compiles.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes two tests of each law named.
 macro_rules! laws {
@@ -44,15 +44,15 @@ laws! {
     a_list_is_applied
     a_rollout_is_followed_and_undone
     scaling_is_waited_for
-    get_follows_what_happens
-    describe_tells_the_story
-    all_three_patches_work
-    an_editor_edits
+    get_watch_follows_changes
+    describe_shows_state_and_events
+    all_three_patch_types_work
+    kubectl_edit_works
     a_dropped_field_disappears_from_the_next_apply
-    a_conflict_is_told_and_forced
-    finalizers_hold_a_deletion
+    a_conflict_is_reported_and_forced
+    finalizers_delay_a_deletion
     an_unknown_field_is_refused
-    the_definitions_are_applied_explained_and_obeyed
+    the_definitions_are_applied_explained_and_enforced
     built_in_kinds_are_explained
     labels_and_selectors_work
     resources_and_version_are_listed
@@ -82,7 +82,7 @@ async fn a_deployment_is_applied_and_its_pods_become_ready(k: Kubectl) {
     let table = k.ok("get service web").await;
     assert_eq!(words(&table, 1)[1], "ClusterIP");
     assert_eq!(words(&table, 1)[4], "80/TCP");
-    let lists_them = |answer: &Answer| answer.code == 0 && words(&answer.stdout, 1)[2] == "8080";
+    let lists_them = |answer: &KubectlOutput| answer.code == 0 && words(&answer.stdout, 1)[2] == "8080";
     let slices = k.until("get endpointslices -l kubernetes.io/service-name=web", lists_them).await.ok();
     assert_eq!(words(&slices, 1)[3].split(',').count(), 2, "an address each: {slices}");
     let all = k.ok("get all -o name").await;
@@ -129,7 +129,7 @@ async fn scaling_is_waited_for(k: Kubectl) {
     k.ok("wait --for=delete pod -l app=web --timeout=60s").await;
 }
 
-async fn get_follows_what_happens(k: Kubectl) {
+async fn get_watch_follows_changes(k: Kubectl) {
     let mut watch = k.start("get configmaps --watch-only --output-watch-events").await;
     k.settle().await;
     k.apply(&[config_map("a", json!({"k": "1"}))]).await;
@@ -156,7 +156,7 @@ async fn get_follows_what_happens(k: Kubectl) {
     }
 }
 
-async fn describe_tells_the_story(k: Kubectl) {
+async fn describe_shows_state_and_events(k: Kubectl) {
     k.apply(&web(1)).await;
     k.ok("rollout status deployment/web --timeout=60s").await;
     for (what, parts) in [
@@ -186,7 +186,7 @@ async fn describe_tells_the_story(k: Kubectl) {
     assert!(told.contains("key:\n----\nvalue"), "{told}");
 }
 
-async fn all_three_patches_work(k: Kubectl) {
+async fn all_three_patch_types_work(k: Kubectl) {
     k.apply(&web(0)).await;
     let patched = "deployment.apps/web patched\n";
     let strategic = r#"{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"side:v1"}]}}}}"#;
@@ -208,7 +208,7 @@ async fn all_three_patches_work(k: Kubectl) {
         .ok();
 }
 
-async fn an_editor_edits(k: Kubectl) {
+async fn kubectl_edit_works(k: Kubectl) {
     k.apply(&[config_map("a", json!({"k": "before"}))]).await;
     let edited = k.with("KUBE_EDITOR", "sed -i s/before/after/").ok("edit configmap a").await;
     assert_eq!(edited, "configmap/a edited\n");
@@ -232,7 +232,7 @@ async fn a_dropped_field_disappears_from_the_next_apply(k: Kubectl) {
     assert_eq!(data, json!({"l": "2", "mine": "yes"}));
 }
 
-async fn a_conflict_is_told_and_forced(k: Kubectl) {
+async fn a_conflict_is_reported_and_forced(k: Kubectl) {
     let with = |value: &str| config_map("a", json!({"k": value}));
     let apply = |manager: &str, more: &str| {
         format!("apply --server-side --field-manager={manager} -f - {more}").trim().to_owned()
@@ -253,7 +253,7 @@ async fn a_conflict_is_told_and_forced(k: Kubectl) {
     );
 }
 
-async fn finalizers_hold_a_deletion(k: Kubectl) {
+async fn finalizers_delay_a_deletion(k: Kubectl) {
     let held = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "finalizers": ["example.dev/hold"]}});
     k.apply(&[held]).await;
     k.ok("delete configmap a --wait=false").await;
@@ -293,7 +293,7 @@ async fn an_unknown_field_is_refused(k: Kubectl) {
     warned.ok();
 }
 
-async fn the_definitions_are_applied_explained_and_obeyed(k: Kubectl) {
+async fn the_definitions_are_applied_explained_and_enforced(k: Kubectl) {
     let crds = concat!(env!("CARGO_MANIFEST_DIR"), "/crds");
     k.run(&["apply", "--server-side", "-f", crds], &[]).await.ok();
     k.ok(
@@ -467,10 +467,7 @@ async fn local() -> &'static Server {
                 if let Some(path) = export {
                     return Server { kubeconfig: path.into(), home, _serin: Some(serin) };
                 }
-                assert!(
-                    !serin.has_ended() && began.elapsed() < PATIENCE,
-                    "serin local did not start; {said}"
-                );
+                assert!(!serin.has_ended() && began.elapsed() < TIMEOUT, "serin local did not start; {said}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         })
@@ -482,7 +479,7 @@ async fn real() -> &'static Server {
     static REAL: OnceCell<Server> = OnceCell::const_new();
     REAL.get_or_init(|| async {
         let cluster = support::real().await;
-        support::node::run(cluster, Network::Twin);
+        support::node::run(cluster, Network::Private);
         Server { kubeconfig: cluster.kubeconfig(), home: Folder::new("kubectl"), _serin: None }
     })
     .await
@@ -533,12 +530,12 @@ impl Kubectl {
         self.piped("apply -f -", objects).await.ok()
     }
 
-    async fn piped(&self, arguments: &str, input: &[Value]) -> Answer {
+    async fn piped(&self, arguments: &str, input: &[Value]) -> KubectlOutput {
         let arguments: Vec<&str> = arguments.split(' ').collect();
         self.run(&arguments, input).await
     }
 
-    async fn run(&self, arguments: &[&str], input: &[Value]) -> Answer {
+    async fn run(&self, arguments: &[&str], input: &[Value]) -> KubectlOutput {
         let mut child = self.command(arguments).spawn().expect("kubectl starts");
         let mut stdin = child.stdin.take().expect("a pipe to kubectl");
         for document in input {
@@ -546,25 +543,25 @@ impl Kubectl {
         }
         drop(stdin);
         let what = format!("kubectl {}", arguments.join(" "));
-        let output = tokio::time::timeout(2 * PATIENCE, child.wait_with_output())
+        let output = tokio::time::timeout(2 * TIMEOUT, child.wait_with_output())
             .await
             .unwrap_or_else(|_| panic!("{what} does not end"))
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let code = output.status.code().unwrap_or(-1);
-        Answer { what, code, stdout: text(output.stdout), stderr: text(output.stderr) }
+        KubectlOutput { command: what, code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     /// Asks again until the answer is as wanted: discovery takes a moment to
     /// learn of new kinds.
-    async fn until(&self, arguments: &str, test: impl Fn(&Answer) -> bool) -> Answer {
+    async fn until(&self, arguments: &str, test: impl Fn(&KubectlOutput) -> bool) -> KubectlOutput {
         let began = Instant::now();
         loop {
             let answer = self.piped(arguments, &[]).await;
             if test(&answer) {
                 return answer;
             }
-            assert!(began.elapsed() < PATIENCE, "{answer:?}");
+            assert!(began.elapsed() < TIMEOUT, "{answer:?}");
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -600,17 +597,17 @@ impl Kubectl {
 }
 
 #[derive(Debug)]
-struct Answer {
-    what: String,
+struct KubectlOutput {
+    command: String,
     code: i32,
     stdout: String,
     stderr: String,
 }
 
-impl Answer {
+impl KubectlOutput {
     #[track_caller]
     fn ok(self) -> String {
-        assert_eq!(self.code, 0, "{}: {}{}", self.what, self.stdout, self.stderr);
+        assert_eq!(self.code, 0, "{}: {}{}", self.command, self.stdout, self.stderr);
         self.stdout
     }
 }
@@ -624,7 +621,7 @@ impl Running {
     /// The next line it prints.
     async fn line(&mut self) -> String {
         let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.stdout.read_line(&mut line)).await;
+        let read = tokio::time::timeout(TIMEOUT, self.stdout.read_line(&mut line)).await;
         let length = read.expect("kubectl prints something").expect("kubectl prints text");
         assert_ne!(length, 0, "kubectl ended");
         line
@@ -632,7 +629,7 @@ impl Running {
 
     /// Whether it ends well.
     async fn ended(&mut self) -> bool {
-        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let status = tokio::time::timeout(TIMEOUT, self.child.wait()).await;
         status.is_ok_and(|status| status.is_ok_and(|status| status.success()))
     }
 }

@@ -24,10 +24,10 @@ const FORBIDDEN: [(&str, &str); 16] = [
 ];
 
 /// The rooms of this house that a pure room may use.
-const NEIGHBOURS: [&str; 3] = ["api", "engine", "analysis"];
+const PURE_MODULES: [&str; 3] = ["api", "engine", "analysis"];
 
 #[test]
-fn the_pure_rooms_hold_no_async_no_clock_and_no_client() {
+fn pure_modules_use_no_async_no_clock_and_no_client() {
     let mut files = 0;
     let mut found = Vec::new();
     for room in ["engine", "analysis"] {
@@ -41,7 +41,7 @@ fn the_pure_rooms_hold_no_async_no_clock_and_no_client() {
 }
 
 #[test]
-fn an_impurity_is_found_wherever_it_is() {
+fn an_impurity_is_found_anywhere_in_a_file() {
     for line in [
         "async fn look() {}",
         "let now = Timestamp::now();",
@@ -67,15 +67,15 @@ fn impurities(text: &str) -> Vec<String> {
         let words = FORBIDDEN.iter().filter(|(word, _)| line.contains(word));
         words.map(move |(word, brings)| format!("line {}: `{word}` brings in {brings}", at + 1))
     });
-    let strangers = rooms_used(&code.join("\n"))
+    let strangers = modules_used(&code.join("\n"))
         .into_iter()
-        .filter(|room| !NEIGHBOURS.contains(&room.as_str()))
+        .filter(|room| !PURE_MODULES.contains(&room.as_str()))
         .map(|room| format!("`crate::{room}` is no neighbour of a pure room"));
     words.chain(strangers).collect()
 }
 
 /// The first name after each `crate::`, and each first name in `crate::{…}`.
-fn rooms_used(code: &str) -> Vec<String> {
+fn modules_used(code: &str) -> Vec<String> {
     let name = |text: &str| text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut rooms = Vec::new();
     for path in code.split("crate::").skip(1) {

@@ -17,16 +17,16 @@ use serde_json::json;
 use super::support::Extras;
 
 /// How long the API server may keep what it tells.
-pub const DELAY: Duration = Duration::from_secs(3);
+pub const AUDIT_DELAY: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct Audit {
     port: u16,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<SeenRequests>>,
 }
 
 #[derive(Default)]
-struct Seen {
+struct SeenRequests {
     /// Each kind of request once; requests name it by number.
     kinds: Vec<Kind>,
     numbers: BTreeMap<Kind, usize>,
@@ -128,7 +128,7 @@ impl Audit {
         }
     }
 
-    /// What `user` asked for; complete once [`DELAY`] has passed.
+    /// What `user` asked for; complete once [`AUDIT_DELAY`] has passed.
     pub fn between(&self, user: &str, since: Timestamp, until: Timestamp) -> Requests {
         let seen = self.seen.lock();
         let mut requests = Requests::default();

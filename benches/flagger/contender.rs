@@ -12,7 +12,7 @@ pub enum Contender {
 
 impl Contender {
     pub fn flagger() -> Contender {
-        Contender::Flagger { program: brought(Part::FlaggerController, "flagger") }
+        Contender::Flagger { program: fetched_file(Part::FlaggerController, "flagger") }
     }
 
     /// Also of its user.
@@ -34,7 +34,7 @@ impl Contender {
     pub fn definitions(&self) -> PathBuf {
         match self {
             Contender::Serin => Path::new(env!("CARGO_MANIFEST_DIR")).join("crds"),
-            Contender::Flagger { .. } => brought(Part::Flagger, "artifacts/flagger/crd.yaml"),
+            Contender::Flagger { .. } => fetched_file(Part::Flagger, "artifacts/flagger/crd.yaml"),
         }
     }
 
@@ -71,7 +71,7 @@ impl Contender {
 }
 
 /// Where a part of the testbed has a file.
-pub fn brought(part: Part, file: &str) -> PathBuf {
+pub fn fetched_file(part: Part, file: &str) -> PathBuf {
     support::program(part, file).unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -25,9 +25,9 @@
 
 mod audit;
 mod contender;
-mod eye;
 mod phases;
 mod table;
+mod watcher;
 
 #[path = "../../tests/support/mod.rs"]
 mod support;
@@ -37,7 +37,7 @@ use serin::local::node::{Node, NodeOptions};
 
 use audit::Audit;
 use contender::Contender;
-use phases::Stage;
+use phases::BenchmarkStage;
 
 const COUNTS: [usize; 3] = [20, 200, 1_000];
 
@@ -59,10 +59,11 @@ async fn run(counts: &[usize], alone: bool) {
     let users = [Contender::Serin.name(), flagger.name()];
     let cluster = support::real_with(audit.extras(&users)).await;
     let cluster: &'static support::Cluster = Box::leak(Box::new(cluster));
-    let options = NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
+    let options =
+        NodeOptions { listen: false, network: Network::Private, ..NodeOptions::named(support::NODE) };
     let node = Node::new(cluster.client().await, options);
     let _node = tokio::spawn(async move { node.run().await });
-    let stage = Stage::set(cluster, audit).await;
+    let stage = BenchmarkStage::set(cluster, audit).await;
     for &count in counts {
         let theirs = match alone {
             true => None,

@@ -15,42 +15,42 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::audit::{self, Audit, Requests};
-use super::contender::{Contender, Process, brought};
-use super::eye::{Eye, Moments, name};
+use super::contender::{Contender, Process, fetched_file};
 use super::support::{Cluster, Part};
+use super::watcher::{ReleaseTimes, ReleaseWatcher, name};
 
 /// The five intervals of a release.
-pub const INTERVALS: Duration = Duration::from_secs(50);
-const IDLE: Duration = Duration::from_secs(60);
+pub const INTERVALS_DURATION: Duration = Duration::from_secs(50);
+const IDLE_DURATION: Duration = Duration::from_secs(60);
 /// What was begun may end before something else is measured.
-const SETTLE: Duration = Duration::from_secs(10);
+const SETTLE_DURATION: Duration = Duration::from_secs(10);
 /// How many of our own requests are under way at a time.
-const AT_A_TIME: usize = 64;
+const MAX_PARALLEL_REQUESTS: usize = 64;
 const OLD: &str = "app:v1";
 const NEW: &str = "app:v2";
 
 /// What was measured of one controller.
-pub struct Figures {
+pub struct BenchmarkResult {
     pub idle: Requests,
     pub idle_cpu: Duration,
     pub idle_memory: u64,
     pub releasing: Requests,
     pub releasing_cpu: Duration,
     pub peak_memory: u64,
-    pub moments: Vec<Moments>,
+    pub release_times: Vec<ReleaseTimes>,
 }
 
-pub struct Stage {
+pub struct BenchmarkStage {
     cluster: &'static Cluster,
     client: Client,
     audit: Audit,
 }
 
-impl Stage {
-    pub async fn set(cluster: &'static Cluster, audit: Audit) -> Stage {
+impl BenchmarkStage {
+    pub async fn set(cluster: &'static Cluster, audit: Audit) -> BenchmarkStage {
         let client = cluster.client().await;
-        let stage = Stage { cluster, client, audit };
-        let splits = brought(Part::Osm, "smi_traffic_split.yaml");
+        let stage = BenchmarkStage { cluster, client, audit };
+        let splits = fetched_file(Part::Osm, "smi_traffic_split.yaml");
         for file in [Contender::Serin.definitions(), Contender::flagger().definitions(), splits] {
             stage.kubectl([
                 "apply".as_ref(),
@@ -63,47 +63,55 @@ impl Stage {
         stage
     }
 
-    pub async fn measure(&self, contender: &Contender, count: usize) -> Figures {
+    pub async fn measure(&self, contender: &Contender, count: usize) -> BenchmarkResult {
         let namespace = format!("{}-{count}", contender.name());
         let progress =
             Progress { title: format!("{}, {count} canaries", contender.name()), began: Instant::now() };
         let canaries = canaries(contender);
         self.create_namespace(&namespace).await;
-        let eye = Eye::open(&self.client, &namespace, canaries.clone(), count, NEW);
-        progress.say("creating");
+        let watcher = ReleaseWatcher::start(&self.client, &namespace, canaries.clone(), count, NEW);
+        progress.print("creating");
         self.create_all(&namespace, contender, &canaries, count).await;
 
         let mut process = contender.start(self.cluster, &namespace).await;
         let patience = Duration::from_secs(120) + Duration::from_millis(500) * count as u32;
-        let initialized = |of: &Moments| of.phase == "Initialized";
-        progress.wait(&mut process, &eye, "initialised", patience, initialized).await;
-        let done = eye.count(initialized);
+        let initialized = |of: &ReleaseTimes| of.phase == "Initialized";
+        progress.wait(&mut process, &watcher, "initialised", patience, initialized).await;
+        let done = watcher.count(initialized);
         assert!(done == count, "only {done} of {count} were initialised: nothing can be measured");
-        sleep(SETTLE).await;
+        sleep(SETTLE_DURATION).await;
 
-        progress.say("idle for a minute");
+        progress.print("idle for a minute");
         let (since, cpu) = (Timestamp::now(), process.cpu());
-        sleep(IDLE).await;
+        sleep(IDLE_DURATION).await;
         let (until, idle_cpu, (idle_memory, _)) = (Timestamp::now(), process.cpu() - cpu, process.memory());
-        sleep(audit::DELAY).await;
+        sleep(audit::AUDIT_DELAY).await;
         let idle = self.audit.between(contender.name(), since, until);
 
-        progress.say("releasing all at once");
+        progress.print("releasing all at once");
         let (since, cpu) = (Timestamp::now(), process.cpu());
         self.push_all(&namespace, count).await;
         let patience = Duration::from_secs(180) + Duration::from_millis(300) * count as u32;
-        progress.wait(&mut process, &eye, "succeeded", patience, |of| of.succeeded.is_some()).await;
-        sleep(SETTLE).await;
+        progress.wait(&mut process, &watcher, "succeeded", patience, |of| of.succeeded.is_some()).await;
+        sleep(SETTLE_DURATION).await;
         let (until, releasing_cpu, (_, peak_memory)) =
             (Timestamp::now(), process.cpu() - cpu, process.memory());
-        sleep(audit::DELAY).await;
+        sleep(audit::AUDIT_DELAY).await;
         let releasing = self.audit.between(contender.name(), since, until);
-        let moments = eye.moments();
+        let moments = watcher.times();
 
         drop(process);
-        progress.say("clearing up");
+        progress.print("clearing up");
         self.delete_namespace(&namespace).await;
-        Figures { idle, idle_cpu, idle_memory, releasing, releasing_cpu, peak_memory, moments }
+        BenchmarkResult {
+            idle,
+            idle_cpu,
+            idle_memory,
+            releasing,
+            releasing_cpu,
+            peak_memory,
+            release_times: moments,
+        }
     }
 
     /// What the API server could not tell would be missing from the figures.
@@ -119,7 +127,7 @@ impl Stage {
     }
 
     fn kubectl(&self, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) {
-        let mut kubectl = Command::new(brought(Part::Kubernetes, "kubectl"));
+        let mut kubectl = Command::new(fetched_file(Part::Kubernetes, "kubectl"));
         let done = kubectl.env("KUBECONFIG", self.cluster.kubeconfig()).args(arguments).output();
         let done = done.expect("kubectl runs");
         assert!(done.status.success(), "kubectl: {}", String::from_utf8_lossy(&done.stderr));
@@ -157,7 +165,11 @@ impl Stage {
                 canaries.create(&params, &canary).await.expect("a Canary");
             }
         };
-        stream::iter(0..count).map(create).buffer_unordered(AT_A_TIME).for_each(|()| async {}).await;
+        stream::iter(0..count)
+            .map(create)
+            .buffer_unordered(MAX_PARALLEL_REQUESTS)
+            .for_each(|()| async {})
+            .await;
     }
 
     async fn push_all(&self, namespace: &str, count: usize) {
@@ -171,7 +183,11 @@ impl Stage {
                 deployments.patch(&name(index), &PatchParams::default(), &patch).await.expect("a push");
             }
         };
-        stream::iter(0..count).map(push).buffer_unordered(AT_A_TIME).for_each(|()| async {}).await;
+        stream::iter(0..count)
+            .map(push)
+            .buffer_unordered(MAX_PARALLEL_REQUESTS)
+            .for_each(|()| async {})
+            .await;
     }
 }
 
@@ -219,7 +235,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn say(&self, what: &str) {
+    fn print(&self, what: &str) {
         println!("{:>6.0} s  {}: {what}", self.began.elapsed().as_secs_f64(), self.title);
     }
 
@@ -227,18 +243,18 @@ impl Progress {
     async fn wait(
         &self,
         process: &mut Process,
-        eye: &Eye,
+        watcher: &ReleaseWatcher,
         what: &str,
         patience: Duration,
-        is_so: impl Fn(&Moments) -> bool,
+        is_in_sync: impl Fn(&ReleaseTimes) -> bool,
     ) {
         let (began, mut told) = (Instant::now(), Instant::now());
         loop {
             process.check();
-            let (count, all) = (eye.count(&is_so), eye.count(|_| true));
+            let (count, all) = (watcher.count(&is_in_sync), watcher.count(|_| true));
             let is_over = count == all || began.elapsed() > patience;
             if is_over || told.elapsed() > Duration::from_secs(10) {
-                self.say(&format!("{count} of {all} {what}"));
+                self.print(&format!("{count} of {all} {what}"));
                 told = Instant::now();
             }
             if is_over {

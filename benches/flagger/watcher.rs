@@ -16,19 +16,19 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// Of one canary.
 #[derive(Clone, Default)]
-pub struct Moments {
+pub struct ReleaseTimes {
     pub phase: String,
     /// The new revision was there.
     pub pushed: Option<Instant>,
     /// The canary was ready with it.
     pub ready: Option<Instant>,
     /// It had its first share of the traffic.
-    pub weighted: Option<Instant>,
+    pub routed: Option<Instant>,
     pub succeeded: Option<Instant>,
 }
 
-pub struct Eye {
-    moments: Arc<Mutex<Vec<Moments>>>,
+pub struct ReleaseWatcher {
+    times: Arc<Mutex<Vec<ReleaseTimes>>>,
     _watches: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -40,12 +40,18 @@ fn index(name: &str) -> Option<usize> {
     name.strip_prefix("app-")?.parse().ok()
 }
 
-impl Eye {
-    pub fn open(client: &Client, namespace: &str, canaries: ApiResource, count: usize, image: &str) -> Eye {
-        let moments = Arc::new(Mutex::new(vec![Moments::default(); count]));
+impl ReleaseWatcher {
+    pub fn start(
+        client: &Client,
+        namespace: &str,
+        canaries: ApiResource,
+        count: usize,
+        image: &str,
+    ) -> ReleaseWatcher {
+        let moments = Arc::new(Mutex::new(vec![ReleaseTimes::default(); count]));
         let image = image.to_owned();
         let deployments = ApiResource::erase::<k8s_openapi::api::apps::v1::Deployment>(&());
-        let see_deployment = move |of: &mut Moments, object: &DynamicObject, now| {
+        let see_deployment = move |of: &mut ReleaseTimes, object: &DynamicObject, now| {
             let (spec, status) = (&object.data["spec"], &object.data["status"]);
             if spec["template"]["spec"]["containers"][0]["image"] != *image {
                 return;
@@ -61,47 +67,47 @@ impl Eye {
                 of.ready.get_or_insert(now);
             }
         };
-        let see_split = |of: &mut Moments, object: &DynamicObject, now| {
+        let record_split = |of: &mut ReleaseTimes, object: &DynamicObject, now| {
             let to = format!("{}-canary", object.name_any());
             let backends = object.data["spec"]["backends"].as_array().into_iter().flatten();
             let weight =
                 backends.filter(|backend| backend["service"] == *to).find_map(|of| of["weight"].as_f64());
             if of.pushed.is_some() && weight.is_some_and(|weight| weight > 0.0) {
-                of.weighted.get_or_insert(now);
+                of.routed.get_or_insert(now);
             }
         };
-        let see_canary = |of: &mut Moments, object: &DynamicObject, now| {
+        let record_canary = |of: &mut ReleaseTimes, object: &DynamicObject, now| {
             of.phase = object.data["status"]["phase"].as_str().unwrap_or_default().to_owned();
             if of.pushed.is_some() && of.phase == "Succeeded" {
                 of.succeeded.get_or_insert(now);
             }
         };
-        let watch = |kind: &ApiResource, see| follow(client, namespace, kind, Arc::clone(&moments), see);
+        let watch = |kind: &ApiResource, see| watch_kind(client, namespace, kind, Arc::clone(&moments), see);
         let watches = vec![
             watch(&deployments, Box::new(see_deployment)),
-            watch(&splits(), Box::new(see_split)),
-            watch(&canaries, Box::new(see_canary)),
+            watch(&splits(), Box::new(record_split)),
+            watch(&canaries, Box::new(record_canary)),
         ];
-        Eye { moments, _watches: watches }
+        ReleaseWatcher { times: moments, _watches: watches }
     }
 
-    pub fn moments(&self) -> Vec<Moments> {
-        self.moments.lock().clone()
+    pub fn times(&self) -> Vec<ReleaseTimes> {
+        self.times.lock().clone()
     }
 
-    pub fn count(&self, is_so: impl Fn(&Moments) -> bool) -> usize {
-        self.moments.lock().iter().filter(|moments| is_so(moments)).count()
+    pub fn count(&self, is_in_sync: impl Fn(&ReleaseTimes) -> bool) -> usize {
+        self.times.lock().iter().filter(|moments| is_in_sync(moments)).count()
     }
 }
 
-type See = Box<dyn Fn(&mut Moments, &DynamicObject, Instant) + Send>;
+type UpdateTimes = Box<dyn Fn(&mut ReleaseTimes, &DynamicObject, Instant) + Send>;
 
-fn follow(
+fn watch_kind(
     client: &Client,
     namespace: &str,
     kind: &ApiResource,
-    moments: Arc<Mutex<Vec<Moments>>>,
-    see: See,
+    moments: Arc<Mutex<Vec<ReleaseTimes>>>,
+    see: UpdateTimes,
 ) -> AbortOnDropHandle<()> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, kind);
     AbortOnDropHandle::new(tokio::spawn(async move {

@@ -15,14 +15,14 @@
 
 /// An odds ratio, with its log at hand.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Odds {
+pub(crate) struct OddsRatio {
     ratio: f64,
     log: f64,
 }
 
-impl Odds {
+impl OddsRatio {
     pub fn new(ratio: f64) -> Self {
-        Odds { ratio, log: ratio.ln() }
+        OddsRatio { ratio, log: ratio.ln() }
     }
 
     pub fn ratio(&self) -> f64 {
@@ -36,17 +36,17 @@ impl Odds {
 
 /// One look: how many requests each arm had, and how many events both had together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct ContingencyTable {
     pub canary: u64,
     pub primary: u64,
     pub events: u64,
 }
 
-impl Table {
+impl ContingencyTable {
     /// Whether the look can tell the arms apart at all: with an idle arm, no
     /// event, or nothing but events there is only one way to fill the table.
-    pub fn informs(&self) -> bool {
-        self.fewest() < self.most()
+    pub fn is_informative(&self) -> bool {
+        self.min_on_canary() < self.max_on_canary()
     }
 
     /// For every odds ratio, the log-likelihood that `on_canary` of the events
@@ -56,27 +56,27 @@ impl Table {
     /// 1 + ψ r₁ (1 + ψ r₂ (1 + …)), r being the ratios above. That needs one
     /// division for all odds ratios together and no logarithm until the end;
     /// sums that grow out of a float's range are scaled down on the way.
-    pub fn log_likelihood<const N: usize>(&self, on_canary: u64, odds: &[Odds; N]) -> [f64; N] {
+    pub fn log_likelihood<const N: usize>(&self, on_canary: u64, odds: &[OddsRatio; N]) -> [f64; N] {
         let mut sum = [1.0; N];
         let mut one = [1.0; N];
         let mut scaled = [0.0; N];
-        for u in (self.fewest()..self.most()).rev() {
+        for u in (self.min_on_canary()..self.max_on_canary()).rev() {
             let ratio = self.ratio(u);
             for i in 0..N {
                 sum[i] = one[i] + odds[i].ratio * ratio * sum[i];
             }
-            if u % STRIDE == 0 {
+            if u % RESCALE_EVERY == 0 {
                 for i in 0..N {
-                    if sum[i] > LARGE {
-                        sum[i] /= LARGE;
-                        one[i] /= LARGE;
+                    if sum[i] > RESCALE_ABOVE {
+                        sum[i] /= RESCALE_ABOVE;
+                        one[i] /= RESCALE_ABOVE;
                         scaled[i] += 1.0;
                     }
                 }
             }
         }
-        let beyond = (on_canary - self.fewest()) as f64;
-        std::array::from_fn(|i| beyond * odds[i].log - sum[i].ln() - scaled[i] * LARGE.ln())
+        let beyond = (on_canary - self.min_on_canary()) as f64;
+        std::array::from_fn(|i| beyond * odds[i].log - sum[i].ln() - scaled[i] * RESCALE_ABOVE.ln())
     }
 
     /// r(u + 1) / r(u)
@@ -85,19 +85,19 @@ impl Table {
         (self.canary - u) as f64 * (self.events - u) as f64 / ((u + 1) as f64 * free)
     }
 
-    fn fewest(&self) -> u64 {
+    fn min_on_canary(&self) -> u64 {
         self.events.saturating_sub(self.primary)
     }
 
-    fn most(&self) -> u64 {
+    fn max_on_canary(&self) -> u64 {
         self.events.min(self.canary)
     }
 }
 
 /// Sums above this are scaled down, at the latest after so many steps: far
 /// enough from overflow for any ratio that counts of requests can give.
-const LARGE: f64 = 1e100;
-const STRIDE: u64 = 8;
+const RESCALE_ABOVE: f64 = 1e100;
+const RESCALE_EVERY: u64 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -107,14 +107,15 @@ mod tests {
 
     const RATIOS: [f64; 5] = [0.08, 0.7, 1.0, 1.5, 45.0];
 
-    fn log_likelihood(table: Table, on_canary: u64) -> [f64; 5] {
-        table.log_likelihood(on_canary, &RATIOS.map(Odds::new))
+    fn log_likelihood(table: ContingencyTable, on_canary: u64) -> [f64; 5] {
+        table.log_likelihood(on_canary, &RATIOS.map(OddsRatio::new))
     }
 
     /// The definition, term by term, with exact binomial coefficients.
-    fn by_definition(table: Table, on_canary: u64, psi: f64) -> f64 {
+    fn by_definition(table: ContingencyTable, on_canary: u64, psi: f64) -> f64 {
         let weight = |u| (choose(table.canary, u) * choose(table.primary, table.events - u)) as f64;
-        let sum: f64 = (table.fewest()..=table.most()).map(|u| weight(u) * psi.powi(u as i32)).sum();
+        let sum: f64 =
+            (table.min_on_canary()..=table.max_on_canary()).map(|u| weight(u) * psi.powi(u as i32)).sum();
         (psi.powi(on_canary as i32) / sum).ln()
     }
 
@@ -122,12 +123,12 @@ mod tests {
         (0..k as u128).fold(1, |c, i| c * (n as u128 - i) / (i + 1))
     }
 
-    fn small_table() -> impl Strategy<Value = (Table, u64)> {
+    fn small_table() -> impl Strategy<Value = (ContingencyTable, u64)> {
         (1..40u64, 1..40u64)
             .prop_flat_map(|(canary, primary)| {
-                (0..=canary + primary).prop_map(move |events| Table { canary, primary, events })
+                (0..=canary + primary).prop_map(move |events| ContingencyTable { canary, primary, events })
             })
-            .prop_flat_map(|table| (Just(table), table.fewest()..=table.most()))
+            .prop_flat_map(|table| (Just(table), table.min_on_canary()..=table.max_on_canary()))
     }
 
     #[track_caller]
@@ -149,9 +150,9 @@ mod tests {
         fn every_filling_together_has_probability_one((table, _) in small_table()) {
             let ways = |u| (choose(table.canary, u) * choose(table.primary, table.events - u)) as f64;
             let mut total = [0.0; RATIOS.len()];
-            for on_canary in table.fewest()..=table.most() {
+            for on_canary in table.min_on_canary()..=table.max_on_canary() {
                 for (sum, log) in total.iter_mut().zip(log_likelihood(table, on_canary)) {
-                    *sum += ways(on_canary) / ways(table.fewest()) * log.exp();
+                    *sum += ways(on_canary) / ways(table.min_on_canary()) * log.exp();
                 }
             }
             total.into_iter().for_each(|sum| close(sum, 1.0, 1e-12));
@@ -166,12 +167,13 @@ mod tests {
             (50_000, 950_000, 500_000),
             (10, 999_990, 400_000),
         ] {
-            let table = Table { canary, primary, events };
+            let table = ContingencyTable { canary, primary, events };
             let on_canary = canary * events / (canary + primary);
             let log_weight = |u: u64| ln_binomial(canary, u) + ln_binomial(primary, events - u);
             let ours = log_likelihood(table, on_canary);
             let direct = RATIOS.map(f64::ln).map(|log_psi| {
-                let terms = (table.fewest()..=table.most()).map(|u| log_weight(u) + u as f64 * log_psi);
+                let terms = (table.min_on_canary()..=table.max_on_canary())
+                    .map(|u| log_weight(u) + u as f64 * log_psi);
                 let largest = terms.clone().fold(f64::MIN, f64::max);
                 on_canary as f64 * log_psi - largest - terms.map(|t| (t - largest).exp()).sum::<f64>().ln()
             });
@@ -185,9 +187,9 @@ mod tests {
     #[test]
     fn a_table_with_one_filling_says_nothing() {
         for (canary, primary, events) in [(0, 9, 3), (9, 0, 3), (9, 9, 0), (9, 9, 18), (0, 0, 0)] {
-            let table = Table { canary, primary, events };
-            assert!(!table.informs());
-            let ours = log_likelihood(table, table.fewest());
+            let table = ContingencyTable { canary, primary, events };
+            assert!(!table.is_informative());
+            let ours = log_likelihood(table, table.min_on_canary());
             assert!(ours.iter().all(|&log| log == 0.0), "{ours:?}");
         }
     }

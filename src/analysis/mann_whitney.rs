@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 use thiserror::Error;
 
-use super::figures::{number, percent};
+use super::format::{number, percent};
 use super::measurement::{Arms, Measurement};
 use super::ranks::Ranks;
-use super::verdict::{Doubt, Estimate, Outcome, Verdict};
+use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -142,14 +142,14 @@ impl TryFrom<Settings> for MannWhitney {
 /// Correlation of neighbouring points from which on a verdict warns.
 const NOTABLE_CORRELATION: f64 = 0.3;
 /// Points beyond are no more a number than infinity is: sums of them overflow.
-const LARGEST: f64 = 1e300;
+const MAX_MAGNITUDE: f64 = 1e300;
 /// Quartile ranges beyond the quartiles from which on a point is an outlier.
-const OUTLYING: f64 = 3.0;
+const OUTLIER_IQRS: f64 = 3.0;
 
 impl MannWhitney {
-    pub fn look(&self, seen: &Measurement) -> Verdict {
+    pub fn check(&self, seen: &Measurement) -> Verdict {
         let Measurement::Samples(raw) = seen else {
-            return Verdict::unfit("samples of canary and primary", seen);
+            return Verdict::wrong_measurement_kind("samples of canary and primary", seen);
         };
         let arms = raw.map(|points| self.clean(points));
         let points = arms.map(|points| points.len() as u64);
@@ -158,11 +158,11 @@ impl MannWhitney {
         }
         let fewest = points.canary.min(points.primary);
         if fewest < self.0.min_samples.max(1) {
-            let sentence = format!(
+            let message = format!(
                 "canary {} points, primary {}: too few, {} are needed of each",
                 points.canary, points.primary, self.0.min_samples
             );
-            return Verdict::inconclusive(Doubt::TooLittle, points, sentence);
+            return Verdict::inconclusive(InconclusiveReason::TooFewSamples, points, message);
         }
         self.judge(&arms, points)
     }
@@ -187,18 +187,18 @@ impl MannWhitney {
             && allowed_decrease.is_none_or(|allowed| effect <= allowed);
         let (outcome, finding) = if higher {
             (
-                Outcome::Fail { critical: critical_increase.is_some_and(|critical| effect >= critical) },
+                JudgeOutcome::Fail { critical: critical_increase.is_some_and(|critical| effect >= critical) },
                 "higher",
             )
         } else if lower {
             (
-                Outcome::Fail { critical: critical_decrease.is_some_and(|critical| effect <= critical) },
+                JudgeOutcome::Fail { critical: critical_decrease.is_some_and(|critical| effect <= critical) },
                 "lower",
             )
         } else {
-            (Outcome::Pass { certified: false }, "no difference that counts")
+            (JudgeOutcome::Pass { non_inferior: false }, "no difference that counts")
         };
-        let sentence = format!(
+        let message = format!(
             "canary {} vs primary {} at the median, shift {} ({} to {} at {}): {finding}{}",
             number(median(&arms.canary)),
             number(median(&arms.primary)),
@@ -209,12 +209,12 @@ impl MannWhitney {
             caveat(arms),
         );
         let estimate = Some(Estimate { value: shift, low: Some(low), high: Some(high) });
-        Verdict { outcome, estimate, samples: points, sentence }
+        Verdict { outcome, estimate, samples: points, message }
     }
 
     fn clean(&self, points: &[f64]) -> Vec<f64> {
         let known = points.iter().filter_map(|&point| match self.0.nan {
-            _ if point.abs() <= LARGEST => Some(point),
+            _ if point.abs() <= MAX_MAGNITUDE => Some(point),
             Nan::Remove => None,
             Nan::ReplaceByZero => Some(0.0),
         });
@@ -227,7 +227,7 @@ impl MannWhitney {
 }
 
 fn caveat(arms: &Arms<Vec<f64>>) -> String {
-    let correlation = neighbours_correlate(&arms.canary).max(neighbours_correlate(&arms.primary));
+    let correlation = lag_one_autocorrelation(&arms.canary).max(lag_one_autocorrelation(&arms.primary));
     if correlation < NOTABLE_CORRELATION {
         return String::new();
     }
@@ -268,12 +268,12 @@ fn without_outliers(points: Vec<f64>) -> Vec<f64> {
     }
     let sorted = sorted(&points);
     let (first, third) = (quantile(&sorted, 0.25), quantile(&sorted, 0.75));
-    let reach = OUTLYING * (third - first);
+    let reach = OUTLIER_IQRS * (third - first);
     points.into_iter().filter(|point| (first - reach..=third + reach).contains(point)).collect()
 }
 
 /// Of each point with the next one; zero for constant points.
-fn neighbours_correlate(points: &[f64]) -> f64 {
+fn lag_one_autocorrelation(points: &[f64]) -> f64 {
     let mean = mean(points);
     let variance: f64 = points.iter().map(|point| (point - mean).powi(2)).sum();
     let covariance: f64 = points.windows(2).map(|pair| (pair[0] - mean) * (pair[1] - mean)).sum();
@@ -289,19 +289,19 @@ mod tests {
         (0..60).map(|i| middle + f64::from(i * 37 % 60 - 30) / 10.0).collect()
     }
 
-    fn look(settings: Settings, canary: Vec<f64>, primary: Vec<f64>) -> Verdict {
-        MannWhitney::try_from(settings).unwrap().look(&Measurement::Samples(Arms { canary, primary }))
+    fn verdict_of(settings: Settings, canary: Vec<f64>, primary: Vec<f64>) -> Verdict {
+        MannWhitney::try_from(settings).unwrap().check(&Measurement::Samples(Arms { canary, primary }))
     }
 
     #[track_caller]
-    fn check(settings: Settings, canary: f64, primary: f64, expected: Outcome) {
-        let verdict = look(settings, around(canary), around(primary));
-        assert_eq!(verdict.outcome, expected, "{}", verdict.sentence);
+    fn check(settings: Settings, canary: f64, primary: f64, expected: JudgeOutcome) {
+        let verdict = verdict_of(settings, around(canary), around(primary));
+        assert_eq!(verdict.outcome, expected, "{}", verdict.message);
     }
 
-    const PASS: Outcome = Outcome::Pass { certified: false };
-    const FAIL: Outcome = Outcome::Fail { critical: false };
-    const TOO_LITTLE: Outcome = Outcome::Inconclusive { doubt: Doubt::TooLittle };
+    const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
+    const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
+    const TOO_LITTLE: JudgeOutcome = JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples };
 
     #[test]
     fn only_the_worse_direction_fails() {
@@ -325,12 +325,12 @@ mod tests {
             ..Effect::default()
         });
         for (canary, expected) in [
-            (40.0, Outcome::Fail { critical: true }),
+            (40.0, JudgeOutcome::Fail { critical: true }),
             (75.0, FAIL),
             (90.0, PASS),
             (110.0, PASS),
             (125.0, FAIL),
-            (160.0, Outcome::Fail { critical: true }),
+            (160.0, JudgeOutcome::Fail { critical: true }),
         ] {
             check(ratio, canary, 100.0, expected);
         }
@@ -347,9 +347,10 @@ mod tests {
 
     #[test]
     fn an_interval_that_reaches_into_the_tolerance_passes() {
-        let verdict = look(Settings { tolerance: 0.9, ..Settings::default() }, around(101.5), around(100.0));
+        let verdict =
+            verdict_of(Settings { tolerance: 0.9, ..Settings::default() }, around(101.5), around(100.0));
         assert_eq!(verdict.outcome, PASS);
-        let verdict = look(Settings::default(), around(101.5), around(100.0));
+        let verdict = verdict_of(Settings::default(), around(101.5), around(100.0));
         assert_eq!(verdict.outcome, FAIL);
         let Estimate { value, low, high } = verdict.estimate.unwrap();
         assert!(low.unwrap() < value && value < high.unwrap() && (value - 1.5).abs() < 0.1);
@@ -357,27 +358,27 @@ mod tests {
 
     #[test]
     fn fewer_than_fifty_points_say_nothing_however_bad() {
-        let verdict = look(Settings::default(), vec![1e6; 49], around(1.0));
+        let verdict = verdict_of(Settings::default(), vec![1e6; 49], around(1.0));
         assert_eq!(verdict.outcome, TOO_LITTLE);
-        assert_eq!(verdict.sentence, "canary 49 points, primary 60: too few, 50 are needed of each");
+        assert_eq!(verdict.message, "canary 49 points, primary 60: too few, 50 are needed of each");
     }
 
     #[test]
     fn points_that_are_not_numbers_are_left_out_or_become_zero() {
         let mut holes = around(100.0);
         holes[..40].fill(f64::NAN);
-        assert_eq!(look(Settings::default(), holes.clone(), around(100.0)).outcome, TOO_LITTLE);
+        assert_eq!(verdict_of(Settings::default(), holes.clone(), around(100.0)).outcome, TOO_LITTLE);
         let zeros = Settings { nan: Nan::ReplaceByZero, direction: Direction::Either, ..Settings::default() };
-        assert_eq!(look(zeros, holes, around(100.0)).outcome, FAIL);
-        let none = look(Settings::default(), vec![f64::NAN; 60], vec![]);
-        assert_eq!(none.outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
+        assert_eq!(verdict_of(zeros, holes, around(100.0)).outcome, FAIL);
+        let none = verdict_of(Settings::default(), vec![f64::NAN; 60], vec![]);
+        assert_eq!(none.outcome, JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData });
     }
 
     #[test]
     fn absurd_points_are_no_numbers() {
         let mut absurd = around(100.0);
         absurd[..5].copy_from_slice(&[f64::MAX, f64::MIN, f64::INFINITY, f64::NEG_INFINITY, f64::NAN]);
-        let verdict = look(Settings::default(), absurd, around(100.0));
+        let verdict = verdict_of(Settings::default(), absurd, around(100.0));
         assert_eq!((verdict.outcome, verdict.samples.canary), (PASS, 55));
     }
 
@@ -386,7 +387,9 @@ mod tests {
         let mut wild = around(100.0);
         wild.extend([1e9, 1e9]);
         let points = |outliers| {
-            look(Settings { outliers, ..Settings::default() }, wild.clone(), around(100.0)).samples.canary
+            verdict_of(Settings { outliers, ..Settings::default() }, wild.clone(), around(100.0))
+                .samples
+                .canary
         };
         assert_eq!(points(Outliers::Keep), 62);
         assert_eq!(points(Outliers::Remove), 60);
@@ -394,7 +397,7 @@ mod tests {
 
     #[test]
     fn constant_samples_are_judged_without_noise_or_nonsense() {
-        let constant = |canary, primary| look(Settings::default(), vec![canary; 60], vec![primary; 60]);
+        let constant = |canary, primary| verdict_of(Settings::default(), vec![canary; 60], vec![primary; 60]);
         assert_eq!(constant(5.0, 5.0).outcome, PASS);
         assert_eq!(constant(5.0, 3.0).outcome, FAIL);
         assert_eq!(constant(0.0, 0.0).outcome, PASS);
@@ -404,10 +407,10 @@ mod tests {
     #[test]
     fn the_verdict_warns_of_points_that_follow_each_other() {
         let drifting: Vec<f64> = (0..60).map(f64::from).collect();
-        assert!(look(Settings::default(), drifting.clone(), drifting).sentence.contains("less sure"));
-        let sentence = look(Settings::default(), around(110.0), around(100.0)).sentence;
+        assert!(verdict_of(Settings::default(), drifting.clone(), drifting).message.contains("less sure"));
+        let message = verdict_of(Settings::default(), around(110.0), around(100.0)).message;
         assert_eq!(
-            sentence,
+            message,
             "canary 109.95 vs primary 99.95 at the median, shift 10 (9.2 to 10.8 at 98 %): higher"
         );
     }

@@ -90,16 +90,16 @@ struct RawCounts {
 
 #[derive(Debug, Error)]
 #[error("{bad} bad requests among {total}")]
-struct MoreBadThanAll {
+struct InvalidCounts {
     bad: u64,
     total: u64,
 }
 
 impl TryFrom<RawCounts> for Counts {
-    type Error = MoreBadThanAll;
+    type Error = InvalidCounts;
 
-    fn try_from(RawCounts { bad, total }: RawCounts) -> Result<Self, MoreBadThanAll> {
-        if bad <= total { Ok(Counts { bad, total }) } else { Err(MoreBadThanAll { bad, total }) }
+    fn try_from(RawCounts { bad, total }: RawCounts) -> Result<Self, InvalidCounts> {
+        if bad <= total { Ok(Counts { bad, total }) } else { Err(InvalidCounts { bad, total }) }
     }
 }
 
@@ -178,7 +178,7 @@ impl Histogram {
 }
 
 /// Slow is what this share of requests is faster than.
-pub const SLOW: f64 = 0.99;
+pub const SLOW_QUANTILE: f64 = 0.99;
 
 /// How much a counter grew over its successive raw values. A value below the
 /// one before it is a new start: all of it is growth.
@@ -202,7 +202,7 @@ pub struct Readings(BTreeMap<String, f64>);
 impl Readings {
     /// How much all series grew since an earlier look. A series that was not
     /// there then began since; one that is gone adds nothing.
-    pub fn since(&self, earlier: &Readings) -> u64 {
+    pub fn increase_since(&self, earlier: &Readings) -> u64 {
         let grown = self.0.iter().map(|(series, &now)| {
             let then = earlier.0.get(series).copied().unwrap_or(0.0);
             increase([then, now])
@@ -234,7 +234,7 @@ mod tests {
     fn a_pod_that_goes_away_takes_nothing_with_it_and_a_new_one_counts_from_zero() {
         let before: Readings = [("a", 100.0), ("b", 5000.0)].into_iter().collect();
         let after: Readings = [("a", 110.0), ("c", 3.0)].into_iter().collect();
-        assert_eq!(after.since(&before), 13);
+        assert_eq!(after.increase_since(&before), 13);
     }
 
     #[test]

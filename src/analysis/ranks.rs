@@ -29,9 +29,9 @@ impl Ranks {
 
     /// Hodges and Lehmann: the median difference of all pairs.
     pub fn shift(&self) -> f64 {
-        let up_to = self.last_shift(|pairs| pairs.excess > 0.0);
+        let random_up_to = self.last_shift(|pairs| pairs.excess > 0.0);
         let from = self.last_shift(|pairs| pairs.excess >= 0.0);
-        up_to + (from - up_to) / 2.0
+        random_up_to + (from - random_up_to) / 2.0
     }
 
     /// The shifts that a two-sided test at ±`z` does not reject.

@@ -7,9 +7,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::figures::percent;
+use super::format::percent;
 use super::measurement::Arms;
-use super::verdict::{Doubt, Estimate, Outcome, Verdict};
+use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 
 /// The shares, of one, from which on a score passes, and below which it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -43,46 +43,50 @@ impl Score {
 
     /// Judges metrics together, each by its weight. A critical failure of one
     /// of them is one of all.
-    pub fn of(&self, metrics: impl IntoIterator<Item = (Outcome, f64)>) -> Verdict {
+    pub fn combine(&self, metrics: impl IntoIterator<Item = (JudgeOutcome, f64)>) -> Verdict {
         let (mut passed, mut all, mut critical) = (0.0, 0.0, false);
         for (outcome, weight) in metrics {
             match outcome {
-                Outcome::Pass { .. } => passed += weight,
-                Outcome::Fail { critical: true } => critical = true,
-                Outcome::Fail { critical: false } => {}
-                Outcome::Inconclusive { .. } => continue,
+                JudgeOutcome::Pass { .. } => passed += weight,
+                JudgeOutcome::Fail { critical: true } => critical = true,
+                JudgeOutcome::Fail { critical: false } => {}
+                JudgeOutcome::Inconclusive { .. } => continue,
             }
             all += weight;
         }
         if critical {
-            return self.verdict(Outcome::Fail { critical }, 0.0, "a metric failed critically");
+            return self.verdict(JudgeOutcome::Fail { critical }, 0.0, "a metric failed critically");
         }
         if all <= 0.0 {
-            return Verdict::inconclusive(Doubt::NoData, Arms::default(), "no metric has a verdict to score");
+            return Verdict::inconclusive(
+                InconclusiveReason::NoData,
+                Arms::default(),
+                "no metric has a verdict to score",
+            );
         }
         match passed / all {
             score if score >= self.pass => {
-                self.verdict(Outcome::Pass { certified: false }, score, "enough to pass")
+                self.verdict(JudgeOutcome::Pass { non_inferior: false }, score, "enough to pass")
             }
             score if score < self.marginal => {
-                self.verdict(Outcome::Fail { critical: false }, score, "too little")
+                self.verdict(JudgeOutcome::Fail { critical: false }, score, "too little")
             }
             score => self.verdict(
-                Outcome::Inconclusive { doubt: Doubt::TooLittle },
+                JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples },
                 score,
                 "neither pass nor fail",
             ),
         }
     }
 
-    fn verdict(&self, outcome: Outcome, score: f64, finding: &str) -> Verdict {
-        let sentence = format!(
+    fn verdict(&self, outcome: JudgeOutcome, score: f64, finding: &str) -> Verdict {
+        let message = format!(
             "score {}: {finding} (passes from {}, fails below {})",
             percent(score),
             percent(self.pass),
             percent(self.marginal)
         );
-        Verdict { outcome, estimate: Some(Estimate::exact(score)), samples: Arms::default(), sentence }
+        Verdict { outcome, estimate: Some(Estimate::exact(score)), samples: Arms::default(), message }
     }
 }
 
@@ -90,28 +94,34 @@ impl Score {
 mod tests {
     use super::*;
 
-    const PASS: Outcome = Outcome::Pass { certified: false };
-    const FAIL: Outcome = Outcome::Fail { critical: false };
-    const SILENT: Outcome = Outcome::Inconclusive { doubt: Doubt::NoData };
+    const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
+    const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
+    const SILENT: JudgeOutcome = JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData };
 
     #[test]
     fn weights_decide_between_pass_middle_and_fail() {
         let score = Score::default();
-        for (failing, expected) in
-            [(5.0, PASS), (6.0, Outcome::Inconclusive { doubt: Doubt::TooLittle }), (26.0, FAIL)]
-        {
-            assert_eq!(score.of([(PASS, 100.0 - failing), (FAIL, failing)]).outcome, expected, "{failing}");
+        for (failing, expected) in [
+            (5.0, PASS),
+            (6.0, JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples }),
+            (26.0, FAIL),
+        ] {
+            assert_eq!(
+                score.combine([(PASS, 100.0 - failing), (FAIL, failing)]).outcome,
+                expected,
+                "{failing}"
+            );
         }
         assert_eq!(
-            score.of([(PASS, 1.0), (Outcome::Fail { critical: true }, 0.0)]).outcome,
-            Outcome::Fail { critical: true }
+            score.combine([(PASS, 1.0), (JudgeOutcome::Fail { critical: true }, 0.0)]).outcome,
+            JudgeOutcome::Fail { critical: true }
         );
     }
 
     #[test]
     fn silence_is_no_perfect_score() {
-        assert_eq!(Score::default().of([(SILENT, 1.0)]).outcome, SILENT);
-        assert_eq!(Score::default().of([(SILENT, 9.0), (FAIL, 1.0)]).outcome, FAIL);
+        assert_eq!(Score::default().combine([(SILENT, 1.0)]).outcome, SILENT);
+        assert_eq!(Score::default().combine([(SILENT, 9.0), (FAIL, 1.0)]).outcome, FAIL);
     }
 
     #[test]

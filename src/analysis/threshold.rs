@@ -5,9 +5,9 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::figures::{number, percent, thousands};
+use super::format::{number, percent, thousands};
 use super::measurement::{Arms, Counts, Measurement};
-use super::verdict::{Estimate, Outcome, Verdict};
+use super::verdict::{Estimate, JudgeOutcome, Verdict};
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
@@ -36,13 +36,13 @@ impl Threshold {
 
     /// Judges the canary's value, or of counts its success rate in percent.
     /// A value that is not a number is what providers say for no data.
-    pub fn look(&self, seen: &Measurement) -> Verdict {
+    pub fn check(&self, seen: &Measurement) -> Verdict {
         match seen {
             Measurement::Scalar(value) if !value.is_nan() => {
                 self.judge(*value, Arms::default(), format!("value {}", number(*value)))
             }
             Measurement::Scalar(_) => Verdict::no_data(),
-            Measurement::Counts(arms) => match success(arms.canary) {
+            Measurement::Counts(arms) => match success_rate(arms.canary) {
                 Some(rate) => self.judge(
                     rate,
                     arms.map(Counts::total),
@@ -57,7 +57,9 @@ impl Threshold {
             Measurement::Histogram(_)
             | Measurement::Samples(_)
             | Measurement::NoData
-            | Measurement::Unavailable { .. } => Verdict::unfit("a single value or counts", seen),
+            | Measurement::Unavailable { .. } => {
+                Verdict::wrong_measurement_kind("a single value or counts", seen)
+            }
         }
     }
 
@@ -70,27 +72,27 @@ impl Threshold {
             (None, Some(max)) => (PASS, format!("not above {}", number(max))),
             (None, None) => (PASS, "and any value passes".into()),
         };
-        let sentence = format!("{what}, {relation}");
-        Verdict { outcome, estimate: Some(Estimate::exact(value)), samples, sentence }
+        let message = format!("{what}, {relation}");
+        Verdict { outcome, estimate: Some(Estimate::exact(value)), samples, message }
     }
 }
 
-const PASS: Outcome = Outcome::Pass { certified: false };
-const FAIL: Outcome = Outcome::Fail { critical: false };
+const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
+const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
 
-fn success(counts: Counts) -> Option<f64> {
+fn success_rate(counts: Counts) -> Option<f64> {
     counts.rate().map(|bad| 100.0 * (1.0 - bad))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::verdict::Doubt;
+    use crate::analysis::verdict::InconclusiveReason;
 
     #[track_caller]
     fn check(min: Option<f64>, max: Option<f64>, value: f64, passes: bool) {
-        let verdict = Threshold::new(min, max).unwrap().look(&Measurement::Scalar(value));
-        assert_eq!(verdict.outcome, if passes { PASS } else { FAIL }, "{}", verdict.sentence);
+        let verdict = Threshold::new(min, max).unwrap().check(&Measurement::Scalar(value));
+        assert_eq!(verdict.outcome, if passes { PASS } else { FAIL }, "{}", verdict.message);
     }
 
     #[test]
@@ -109,19 +111,19 @@ mod tests {
         let threshold = Threshold::new(Some(99.0), None).unwrap();
         for seen in [Measurement::Scalar(f64::NAN), Measurement::NoData, Measurement::Counts(Arms::default())]
         {
-            let outcome = threshold.look(&seen).outcome;
-            assert_eq!(outcome, Outcome::Inconclusive { doubt: Doubt::NoData });
+            let outcome = threshold.check(&seen).outcome;
+            assert_eq!(outcome, JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData });
         }
-        let outcome = threshold.look(&Measurement::Unavailable { why: "timeout".into() }).outcome;
-        assert_eq!(outcome, Outcome::Inconclusive { doubt: Doubt::Unavailable });
+        let outcome = threshold.check(&Measurement::Unavailable { why: "timeout".into() }).outcome;
+        assert_eq!(outcome, JudgeOutcome::Inconclusive { reason: InconclusiveReason::Unavailable });
     }
 
     #[test]
     fn counts_are_judged_by_their_success_rate() {
         let arms = Arms { canary: Counts::of_bad(31, 1000), primary: Counts::of_bad(0, 19000) };
-        let verdict = Threshold::new(Some(99.0), None).unwrap().look(&Measurement::Counts(arms));
+        let verdict = Threshold::new(Some(99.0), None).unwrap().check(&Measurement::Counts(arms));
         assert_eq!(verdict.outcome, FAIL);
-        assert_eq!(verdict.sentence, "success rate 96.9 % of 1,000 requests, below the minimum 99");
+        assert_eq!(verdict.message, "success rate 96.9 % of 1,000 requests, below the minimum 99");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     cloudwatch::{AwsRole, CloudWatch},
     condition::PlainStatus,
-    judge::{Direction, Judge, Silence, ThresholdRange},
+    judge::{Direction, Judge, OnMissing, ThresholdRange},
     reference::SecretRef,
 };
 
@@ -66,7 +66,7 @@ pub struct AnalysisTemplateSpec {
     /// from a hundred in a thousand, which a ratio cannot: the `sequential`
     /// judge needs it for error rates.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub counts: Option<Counts>,
+    pub counts: Option<CountsSpec>,
 
     /// A query whose answer is a histogram: one cumulative count per upper
     /// bound `le`. The `sequential` judge compares the whole distribution, not
@@ -104,13 +104,13 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
-    /// Failed looks of this metric that roll the release back. Default: the
+    /// Failed checks of this metric that roll the release back. Default: the
     /// `threshold` of the Canary's analysis, counted over all metrics.
     #[schemars(range(min = 1, max = 1000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_limit: Option<u32>,
 
-    /// Inconclusive looks of this metric in a row that roll the release back.
+    /// Inconclusive checks of this metric in a row that roll the release back.
     /// Default: no limit but the progress deadline.
     #[schemars(range(min = 1, max = 1000))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,12 +118,12 @@ pub struct AnalysisTemplateSpec {
 
     /// What to do when the query has no data. Default: as the Canary says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_no_data: Option<Silence>,
+    pub on_no_data: Option<OnMissing>,
 
     /// What to do when the provider cannot be reached. Default: as the Canary
     /// says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_unavailable: Option<Silence>,
+    pub on_unavailable: Option<OnMissing>,
 
     /// Values for `variables.NAME` in the queries, where the Canary's
     /// `templateVariables` gives none.
@@ -233,7 +233,7 @@ pub enum MetricProviderType {
     validation = ("has(self.good) != has(self.bad)",
         "counts needs exactly one of good and bad beside total"),
 )]
-pub struct Counts {
+pub struct CountsSpec {
     /// Counts the good requests, such as those answered without a 5xx.
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_with_an_example() {
+    fn an_invalid_duration_is_refused_with_an_example() {
         for text in ["", "1", "s", "-1s", "1 s", "1d", ".s", "1.2.3s", "5m nonsense", "99999999999h"] {
             let error = text.parse::<Duration>().expect_err(text);
             assert!(error.to_string().contains("1m30s"), "{error}");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_displayed_parses_back() {
+    fn a_displayed_duration_parses_back() {
         for text in ["0s", "1ns", "1m30s", "500ms", "24h", "1h500us"] {
             assert_eq!(text.parse::<Duration>().unwrap().to_string(), text);
         }

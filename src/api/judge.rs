@@ -37,7 +37,7 @@ pub struct Judge {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
 
-    /// Requests that the canary must have served at a look before anything is
+    /// Requests that the canary must have served at a check before anything is
     /// said about it; with fewer the verdict is inconclusive, which neither
     /// advances the release nor counts against it. Default: 20.
     #[schemars(range(min = 1, max = 1_000_000_000))]
@@ -81,12 +81,12 @@ pub struct Judge {
     pub nan_strategy: Option<NanStrategy>,
 
     /// `mannWhitney`: the weighted share of passing metrics that makes the
-    /// whole look a pass. Default: 95%.
+    /// whole check a pass. Default: 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_score: Option<Percent>,
 
     /// `mannWhitney`: the weighted share of passing metrics below which the
-    /// whole look fails; between this and `passScore` it is inconclusive.
+    /// whole check fails; between this and `passScore` it is inconclusive.
     /// Default: 75%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub marginal_score: Option<Percent>,
@@ -198,11 +198,11 @@ pub enum Direction {
     Either,
 }
 
-/// What to do when a metric says nothing.
+/// What to do when a metric is missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum Silence {
-    /// stay at the current weight until it speaks, or the progress deadline is
+pub enum OnMissing {
+    /// stay at the current weight until there is data, or the progress deadline is
     /// over.
     #[default]
     Hold,

@@ -48,7 +48,7 @@ impl Weight {
     }
 
     /// What is left for the other arm.
-    pub const fn rest(self) -> Self {
+    pub const fn complement(self) -> Self {
         Self(Self::FULL.0 - self.0)
     }
 
@@ -152,13 +152,13 @@ impl<'de> Deserialize<'de> for Percent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum PercentRepr {
             Number(f64),
             Text(String),
         }
-        match Written::deserialize(deserializer)? {
-            Written::Number(number) => Self::new(number),
-            Written::Text(text) => text.parse(),
+        match PercentRepr::deserialize(deserializer)? {
+            PercentRepr::Number(number) => Self::new(number),
+            PercentRepr::Text(text) => text.parse(),
         }
         .map_err(de::Error::custom)
     }
@@ -209,7 +209,7 @@ mod tests {
     fn weights_never_sum_past_all_traffic() {
         let most = Weight::from_hundredths(9_000).unwrap();
         assert_eq!(most.plus(most), Weight::FULL);
-        assert_eq!(most.rest().hundredths(), 1_000);
+        assert_eq!(most.complement().hundredths(), 1_000);
     }
 
     #[test]

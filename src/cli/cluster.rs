@@ -29,26 +29,26 @@ use kube::{
 use parking_lot::Mutex;
 use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
 
-use crate::controller::vitals::{Vitals, is_watch};
+use crate::controller::vitals::{Telemetry, is_watch};
 
 /// After so much silence it is asked whether anybody is there.
-const SILENCE: Duration = Duration::from_secs(15);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// So long the answer to that may take.
-const PONG: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// By when the answer to a request has begun; that of a watch begins at once.
 /// The API server itself gives up after a minute.
-const ANSWER: Duration = Duration::from_secs(70);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// How often, and how far apart, a request is sent again that the API server
 /// was too busy for. After that it is the Canary that is tried again.
-const TRIES: u32 = 5;
-const SOONEST: Duration = Duration::from_millis(50);
-const LATEST: Duration = Duration::from_secs(5);
+const MAX_RETRIES: u32 = 5;
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The cluster of this kubeconfig, or the one that kubectl would talk to, or
 /// the one around. Requests are counted.
-pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
+pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
     let config = match kubeconfig {
         Some(path) => {
             let read = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
@@ -59,7 +59,7 @@ pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Vitals>) ->
     connect(config, vitals).context("set up the client of the cluster")
 }
 
-fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
+fn connect(config: Config, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
     if config.proxy_url.is_some() {
         anyhow::bail!("the kubeconfig has a proxy-url, which is not supported; leave it out");
     }
@@ -74,21 +74,23 @@ fn connect(config: Config, vitals: &Arc<Vitals>) -> anyhow::Result<Client> {
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let mut http = legacy::Client::builder(TokioExecutor::new());
-    http.timer(TokioTimer::new()).http2_keep_alive_interval(SILENCE).http2_keep_alive_timeout(PONG);
+    http.timer(TokioTimer::new())
+        .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
     let connections = Connections::new(http, tls.enable_http1().enable_http2().wrap_connector(tcp));
     let service = ServiceBuilder::new()
-        .layer_fn(|service| vitals.counting(service))
+        .layer_fn(|service| vitals.count_requests(service))
         .layer(config.base_uri_layer())
-        .layer(RetryLayer::new(RetryPolicy::new(SOONEST, LATEST, TRIES, true)?))
+        .layer(RetryLayer::new(RetryPolicy::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY, MAX_RETRIES, true)?))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .layer(TimeoutLayer::new(ANSWER))
+        .layer(TimeoutLayer::new(RESPONSE_TIMEOUT))
         .map_err(BoxError::from)
         .service(connections);
     Ok(Client::new(service, config.default_namespace))
 }
 
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+type HttpClient = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
 /// An API server carries a hundred requests at a time on a connection. Watches
 /// never end: those of a dozen namespaces would leave no room for anything else.
@@ -96,9 +98,9 @@ type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 struct Connections {
     http: legacy::Builder,
     connector: HttpsConnector<HttpConnector>,
-    requests: Http,
+    requests: HttpClient,
     /// By namespace; that of the whole cluster has no name.
-    watches: Arc<Mutex<HashMap<String, Http>>>,
+    watches: Arc<Mutex<HashMap<String, HttpClient>>>,
 }
 
 impl Connections {
@@ -107,7 +109,7 @@ impl Connections {
         Self { http, connector, requests, watches: Arc::default() }
     }
 
-    fn watches_of(&self, namespace: &str) -> Http {
+    fn watch_client(&self, namespace: &str) -> HttpClient {
         let mut watches = self.watches.lock();
         let new = || self.http.build(self.connector.clone());
         watches.entry(namespace.to_owned()).or_insert_with(new).clone()
@@ -115,9 +117,9 @@ impl Connections {
 }
 
 impl Service<Request<Body>> for Connections {
-    type Response = <Http as Service<Request<Body>>>::Response;
-    type Error = <Http as Service<Request<Body>>>::Error;
-    type Future = <Http as Service<Request<Body>>>::Future;
+    type Response = <HttpClient as Service<Request<Body>>>::Response;
+    type Error = <HttpClient as Service<Request<Body>>>::Error;
+    type Future = <HttpClient as Service<Request<Body>>>::Future;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Service::poll_ready(&mut self.requests, context)
@@ -125,7 +127,7 @@ impl Service<Request<Body>> for Connections {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         match is_watch(request.uri()) {
-            true => self.watches_of(namespace(request.uri())).call(request),
+            true => self.watch_client(namespace(request.uri())).call(request),
             false => self.requests.call(request),
         }
     }

@@ -11,12 +11,12 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 
 use crate::api::{self, Canary, canary::status::GateState};
-use crate::engine::{action::Question, command::Verb};
-use crate::gates::people::{self, Name, Who};
+use crate::engine::{action::GateCall, command::Verb};
+use crate::gates::commands::{self, Caller, CanaryRef};
 
 /// To whom and for how long: what every command takes.
 #[derive(clap::Args)]
-pub(super) struct To {
+pub(super) struct CanaryArgs {
     /// Name of the Canary
     name: String,
 
@@ -30,9 +30,9 @@ pub(super) struct To {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Approve {
+pub(super) struct ApproveArgs {
     #[command(flatten)]
-    to: To,
+    canary: CanaryArgs,
 
     /// The gate or approval step, if several wait
     #[arg(long, value_name = "NAME")]
@@ -40,9 +40,9 @@ pub(super) struct Approve {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Reject {
+pub(super) struct RejectArgs {
     #[command(flatten)]
-    to: To,
+    canary: CanaryArgs,
 
     /// The approval step, if several wait
     #[arg(long, value_name = "NAME")]
@@ -54,9 +54,9 @@ pub(super) struct Reject {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Order {
+pub(super) struct CommandArgs {
     #[command(flatten)]
-    to: To,
+    canary: CanaryArgs,
 
     /// The revision that is meant; should another be there, nothing is done
     /// [default: the present one]
@@ -64,61 +64,64 @@ pub(super) struct Order {
     revision: Option<String>,
 }
 
-pub(super) fn approve(args: Approve) -> anyhow::Result<()> {
+pub(super) fn approve(args: ApproveArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let Approve { to, gate } = args;
+        let ApproveArgs { canary: to, gate } = args;
         let canary = to.connect().await?;
-        let question = people::approve(&canary.client, &Who::Myself, canary.name(), gate.as_deref()).await?;
+        let question =
+            commands::approve(&canary.client, &Caller::Current, canary.name(), gate.as_deref()).await?;
         println!("Approved: {}.", question.gate);
         canary.await_gate(&question).await
     })
 }
 
-pub(super) fn reject(args: Reject) -> anyhow::Result<()> {
+pub(super) fn reject(args: RejectArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let Reject { to, gate, reason } = args;
+        let RejectArgs { canary: to, gate, reason } = args;
         let canary = to.connect().await?;
         let question =
-            people::deny(&canary.client, &Who::Myself, canary.name(), gate.as_deref(), &reason).await?;
+            commands::reject(&canary.client, &Caller::Current, canary.name(), gate.as_deref(), &reason)
+                .await?;
         println!("Rejected: {}.", question.gate);
         canary.await_gate(&question).await
     })
 }
 
-pub(super) fn command(verb: Verb, args: Order) -> anyhow::Result<()> {
+pub(super) fn command(verb: Verb, args: CommandArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let Order { to, revision } = args;
+        let CommandArgs { canary: to, revision } = args;
         let canary = to.connect().await?;
         let name = canary.name();
-        let command = people::command(&canary.client, &Who::Myself, name, verb, revision.as_deref()).await?;
+        let command =
+            commands::command(&canary.client, &Caller::Current, name, verb, revision.as_deref()).await?;
         canary.await_command(&command.id, verb).await
     })
 }
 
-struct Connected {
+struct CanaryConnection {
     client: Client,
     namespace: String,
     name: String,
     wait: Duration,
 }
 
-impl To {
-    async fn connect(self) -> anyhow::Result<Connected> {
+impl CanaryArgs {
+    async fn connect(self) -> anyhow::Result<CanaryConnection> {
         let client = Client::try_default().await.context("find the cluster; is KUBECONFIG set?")?;
         let namespace = self.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        Ok(Connected { client, namespace, name: self.name, wait: self.wait.get() })
+        Ok(CanaryConnection { client, namespace, name: self.name, wait: self.wait.get() })
     }
 }
 
-impl Connected {
-    fn name(&self) -> Name<'_> {
-        Name { namespace: &self.namespace, name: &self.name }
+impl CanaryConnection {
+    fn name(&self) -> CanaryRef<'_> {
+        CanaryRef { namespace: &self.namespace, name: &self.name }
     }
 
     async fn await_command(&self, id: &str, verb: Verb) -> anyhow::Result<()> {
         let answered = |canary: &Canary| {
             let last = canary.status.as_ref()?.last_command.as_ref()?;
-            (last.id == id).then(|| (last.obeyed, last.message.clone()))
+            (last.id == id).then(|| (last.accepted, last.message.clone()))
         };
         match self.await_answer(answered).await? {
             None => println!("Asked to {}.", verb.name()),
@@ -129,7 +132,7 @@ impl Connected {
     }
 
     /// The gate waits no longer: it was opened or refused, or its release is over.
-    async fn await_gate(&self, question: &Question) -> anyhow::Result<()> {
+    async fn await_gate(&self, question: &GateCall) -> anyhow::Result<()> {
         let answered = |canary: &Canary| {
             let status = canary.status.as_ref()?;
             let waits = status.releases == question.release

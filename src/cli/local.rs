@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::local::{self, Local};
+use crate::local::{self, ApiServer};
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -28,7 +28,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let local = Local::new(local::Options::default());
+    let local = ApiServer::new(local::Options::default());
     let serving = local.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),
@@ -42,7 +42,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     println!("export KUBECONFIG={}", path.display());
     tokio::select! {
         stop = tokio::signal::ctrl_c() => stop.context("wait for Ctrl-C")?,
-        () = terminated() => {}
+        () = wait_for_sigterm() => {}
     }
     if is_temporary {
         // Gone already is as good.
@@ -52,7 +52,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
 }
 
 /// What a service manager sends instead of Ctrl-C.
-async fn terminated() {
+async fn wait_for_sigterm() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {
         Ok(mut signal) => _ = signal.recv().await,

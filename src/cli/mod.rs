@@ -5,8 +5,8 @@ mod command;
 pub mod crds;
 mod demo;
 mod local;
-mod pace;
 mod run;
+mod wakeup_throttle;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -36,22 +36,22 @@ enum Command {
     /// things out: no cluster, nothing to install
     Local(local::Args),
     /// Say yes to the gate or approval step that a release waits for
-    Approve(command::Approve),
+    Approve(command::ApproveArgs),
     /// Say no to the approval step that a release waits for; it is rolled back
-    Reject(command::Reject),
+    Reject(command::RejectArgs),
     /// Skip what is left of a release and promote it now
-    Promote(command::Order),
+    Promote(command::CommandArgs),
     /// End a release and roll it back
-    Abort(command::Order),
+    Abort(command::CommandArgs),
     /// Hold a release where it is; judging goes on
-    Pause(command::Order),
+    Pause(command::CommandArgs),
     /// End a pause
-    Resume(command::Order),
+    Resume(command::CommandArgs),
     /// Release the revision again that was rolled back
-    Retry(command::Order),
+    Retry(command::CommandArgs),
     /// Take the promoted revision back at once, while the one before is kept
     /// warm
-    Rollback(command::Order),
+    Rollback(command::CommandArgs),
 }
 
 /// Parses the command line, runs the command, and turns its error into one

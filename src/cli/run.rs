@@ -12,17 +12,17 @@ use kube::api::{Api, ListParams};
 use tokio_util::sync::CancellationToken;
 
 use super::cluster;
-use super::pace::Pace;
+use super::wakeup_throttle::WakeupThrottle;
 use crate::api::Canary;
 use crate::api::canary::Provider;
 use crate::clock::Clock;
-use crate::controller::lease::Fence;
-use crate::controller::replica::Claim;
-use crate::controller::vitals::Vitals;
+use crate::controller::fence::Fence;
+use crate::controller::membership::ReplicaConfig;
+use crate::controller::vitals::Telemetry;
 use crate::controller::{Controller, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
 use crate::routing::AppMeshOptions;
-use crate::server::{self, Certificate, Server, Serving};
+use crate::server::{self, BoundServer, Certificate, ServerHandle};
 use crate::workload;
 
 /// Run the controller, until it is told to stop
@@ -49,7 +49,7 @@ pub(super) struct Args {
     provider: Option<Provider>,
 
     #[command(flatten)]
-    app_mesh: AppMesh,
+    app_mesh: AppMeshArgs,
 
     /// URL of the Prometheus for Canaries that name none. Without one, the pods
     /// are read themselves
@@ -104,7 +104,7 @@ pub(super) struct Args {
     /// Namespace that the controller runs in: of its Leases, and of Secrets that
     /// ClusterAnalysisTemplates name [default: that of the kubeconfig's context]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
-    home: Option<String>,
+    controller_namespace: Option<String>,
 
     /// Name of this replica in its Leases
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
@@ -113,14 +113,14 @@ pub(super) struct Args {
     /// Address to show /metrics, /healthz and /readyz at, such as
     /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` shows nothing
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
-    listen: Listen,
+    listen: ListenAddress,
 
     /// Address to hear people at, as JSON: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
     /// abort, pause, resume, retry, rollback, with a token of the cluster. One
     /// that others reach takes a certificate
     #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
-    api_listen: Listen,
+    api_listen: ListenAddress,
 
     /// Certificate of that address, PEM, with those that vouch for it; read again
     /// when it is renewed
@@ -145,7 +145,7 @@ pub(super) struct Args {
 /// For Canaries of the provider appmesh:aws.
 #[cfg(feature = "aws")]
 #[derive(clap::Args)]
-struct AppMesh {
+struct AppMeshArgs {
     /// Mesh of Canaries of the provider appmesh:aws that name none in
     /// spec.service.meshName
     #[arg(long, env = "SERIN_APPMESH_MESH", value_name = "NAME")]
@@ -181,11 +181,11 @@ struct AppMesh {
 /// This build cannot ask App Mesh.
 #[cfg(not(feature = "aws"))]
 #[derive(clap::Args)]
-struct AppMesh {}
+struct AppMeshArgs {}
 
 #[cfg(feature = "aws")]
-impl From<AppMesh> for AppMeshOptions {
-    fn from(args: AppMesh) -> Self {
+impl From<AppMeshArgs> for AppMeshOptions {
+    fn from(args: AppMeshArgs) -> Self {
         Self {
             mesh: args.appmesh_mesh,
             mesh_owner: args.appmesh_mesh_owner,
@@ -203,91 +203,94 @@ impl From<AppMesh> for AppMeshOptions {
 }
 
 #[cfg(not(feature = "aws"))]
-impl From<AppMesh> for AppMeshOptions {
-    fn from(_: AppMesh) -> Self {
+impl From<AppMeshArgs> for AppMeshOptions {
+    fn from(_: AppMeshArgs) -> Self {
         Self::default()
     }
 }
 
 /// Where something is shown, if anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listen {
-    Nowhere,
+enum ListenAddress {
+    Disabled,
     At(SocketAddr),
 }
 
 /// On one thread: a reconcile works only shortly between its requests, and
 /// handing it from thread to thread costs as well.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let pace = Pace::new(Instant::now());
+    let pace = WakeupThrottle::new(Instant::now());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(move || std::thread::sleep(pace.rest(Instant::now())))
+        .on_thread_park(move || std::thread::sleep(pace.delay(Instant::now())))
         .build();
     runtime.context("start the async runtime")?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let vitals = Arc::<Vitals>::default();
-    let ear = Ear::open(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
+    let vitals = Arc::<Telemetry>::default();
+    let command_api =
+        CommandApiListener::bind(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
     let mut serving = Vec::new();
-    if let Listen::At(address) = args.listen {
-        let server = Server::bind(address)
+    if let ListenAddress::At(address) = args.listen {
+        let server = BoundServer::bind(address)
             .await
             .context("--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing")?;
         tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
         let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
-        serving.push(server.serve(server::pages(Arc::clone(&vitals), options), None));
+        serving.push(server.serve(server::metrics_router(Arc::clone(&vitals), options), None));
     }
     let client = cluster::client(args.kubeconfig, &vitals).await?;
-    knows_canaries(&client, args.namespaces.first()).await?;
-    if let Some(Ear { server, certificate }) = ear {
+    check_crds_installed(&client, args.namespaces.first()).await?;
+    if let Some(CommandApiListener { server, certificate }) = command_api {
         tracing::info!(address = %server.address, tls = certificate.is_some(), "hears people");
-        serving.push(server.serve(server::people(client.clone(), &args.namespaces), certificate));
+        serving.push(server.serve(server::command_router(client.clone(), &args.namespaces), certificate));
     }
-    let home = args.home.unwrap_or_else(|| client.default_namespace().to_owned());
+    let controller_namespace =
+        args.controller_namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let options = Options {
         namespaces: args.namespaces,
         provider: args.provider,
         metrics_server: args.metrics_server,
-        home: home.clone(),
+        controller_namespace: controller_namespace.clone(),
         concurrency: args.concurrency.into(),
         max_releases: args.max_releases,
         workload: workload::Options {
             prefixes: args.include_label_prefix,
-            identities: args.selector_labels,
+            identity_labels: args.selector_labels,
             track_configs: !args.no_config_tracking,
         },
         app_mesh: args.app_mesh.into(),
         webhooks: None,
-        vitals,
+        telemetry: vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
     let (clock, stop) = (Clock::system(), stop_on_signal()?);
-    tracing::info!(namespaces = ?options.namespaces, home, "serin {} runs", env!("CARGO_PKG_VERSION"));
+    tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} runs", env!("CARGO_PKG_VERSION"));
     if args.replicated {
-        let claim = Claim { namespace: home, me: args.identity, shards: args.shards };
+        let claim =
+            ReplicaConfig { namespace: controller_namespace, identity: args.identity, shards: args.shards };
         run_replicated(client, clock, fetch, options, claim, stop).await?;
     } else {
-        let controller = Controller::new(client, clock, fetch, Fence::open(), options).await?;
+        let controller = Controller::new(client, clock, fetch, Fence::unsharded(), options).await?;
         controller.run(stop.cancelled_owned()).await;
     }
-    join_all(serving.into_iter().map(Serving::end)).await;
+    join_all(serving.into_iter().map(ServerHandle::shutdown)).await;
     tracing::info!("stopped");
     Ok(())
 }
 
 /// Where people are heard.
-struct Ear {
-    server: Server,
+struct CommandApiListener {
+    server: BoundServer,
     certificate: Option<Certificate>,
 }
 
-impl Ear {
+impl CommandApiListener {
     /// What people send are tokens of the cluster: in the clear they go no
     /// further than this machine.
-    async fn open(listen: Listen, files: Option<(PathBuf, PathBuf)>) -> anyhow::Result<Option<Self>> {
-        let Listen::At(address) = listen else { return Ok(None) };
+    async fn bind(listen: ListenAddress, files: Option<(PathBuf, PathBuf)>) -> anyhow::Result<Option<Self>> {
+        let ListenAddress::At(address) = listen else { return Ok(None) };
         let certificate = match files {
             Some((certificate, key)) => {
                 Some(Certificate::load(certificate, key).context(
@@ -301,7 +304,7 @@ impl Ear {
                  `kubectl port-forward` reaches"
             ),
         };
-        let server = Server::bind(address).await.context(
+        let server = BoundServer::bind(address).await.context(
             "--api-listen (or SERIN_API_LISTEN): choose an address that is free, or none to hear nobody",
         )?;
         Ok(Some(Self { server, certificate }))
@@ -309,7 +312,7 @@ impl Ear {
 }
 
 /// A controller of kinds that the cluster does not have would wait for ever.
-async fn knows_canaries(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
+async fn check_crds_installed(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
     let canaries: Api<Canary> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -340,12 +343,12 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-fn listen(text: &str) -> Result<Listen, String> {
+fn listen(text: &str) -> Result<ListenAddress, String> {
     match text {
-        "" | "none" => Ok(Listen::Nowhere),
+        "" | "none" => Ok(ListenAddress::Disabled),
         address => address
             .parse()
-            .map(Listen::At)
+            .map(ListenAddress::At)
             .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
     }
 }

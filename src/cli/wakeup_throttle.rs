@@ -11,25 +11,25 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 /// In the long run.
-const APART: Duration = Duration::from_millis(30);
+const WAKEUP_INTERVAL: Duration = Duration::from_millis(30);
 /// So many in a row need not be.
-const AT_ONCE: u32 = 20;
+const WAKEUP_BURST: u32 = 20;
 
-pub(super) struct Pace {
+pub(super) struct WakeupThrottle {
     /// Until when the wake-ups so far last, if they are [`APART`].
-    spent: Mutex<Instant>,
+    spent_until: Mutex<Instant>,
 }
 
-impl Pace {
+impl WakeupThrottle {
     pub fn new(now: Instant) -> Self {
-        Self { spent: Mutex::new(now) }
+        Self { spent_until: Mutex::new(now) }
     }
 
     /// How long to rest before something may wake it again.
-    pub fn rest(&self, now: Instant) -> Duration {
-        let mut spent = self.spent.lock();
-        *spent = now.max(*spent) + APART;
-        spent.saturating_duration_since(now + APART * AT_ONCE)
+    pub fn delay(&self, now: Instant) -> Duration {
+        let mut spent = self.spent_until.lock();
+        *spent = now.max(*spent) + WAKEUP_INTERVAL;
+        spent.saturating_duration_since(now + WAKEUP_INTERVAL * WAKEUP_BURST)
     }
 }
 
@@ -40,16 +40,16 @@ mod tests {
     #[test]
     fn a_few_wake_ups_come_at_once_and_many_come_apart() {
         let began = Instant::now();
-        let pace = Pace::new(began);
+        let pace = WakeupThrottle::new(began);
         let run = |from: Instant, wake_ups: u32| {
-            (0..wake_ups).fold(from, |now, _| now + pace.rest(now) + Duration::from_millis(1))
+            (0..wake_ups).fold(from, |now, _| now + pace.delay(now) + Duration::from_millis(1))
         };
-        let after_few = run(began, AT_ONCE);
+        let after_few = run(began, WAKEUP_BURST);
         assert_eq!(after_few - began, Duration::from_millis(20), "none waited");
         let after_many = run(after_few, 1_000);
         let apart = (after_many - after_few) / 1_000;
-        assert!(apart > APART.mul_f64(0.97) && apart <= APART, "{apart:?}");
-        let rested = after_many + APART * AT_ONCE;
-        assert_eq!(run(rested, AT_ONCE) - rested, Duration::from_millis(20), "nor after a rest");
+        assert!(apart > WAKEUP_INTERVAL.mul_f64(0.97) && apart <= WAKEUP_INTERVAL, "{apart:?}");
+        let rested = after_many + WAKEUP_INTERVAL * WAKEUP_BURST;
+        assert_eq!(run(rested, WAKEUP_BURST) - rested, Duration::from_millis(20), "nor after a rest");
     }
 }

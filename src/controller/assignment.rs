@@ -11,9 +11,9 @@
 //!
 //! - A shard is its holder's as long as the holder's member Lease exists. So
 //!   renewing costs one write a replica, however many shards there are.
-//! - A member that was not seen to renew for [`LENGTH`] is removed, by a delete
+//! - A member that was not seen to renew for [`LEASE_DURATION`] is removed, by a delete
 //!   of exactly the version that was seen. Its own renewals then find nothing,
-//!   so it cannot come back; its fence closed [`MARGIN`] before, counted from
+//!   so it cannot come back; its fence closed [`FENCE_MARGIN`] before, counted from
 //!   before it sent its last renewal. No clock is compared with another's.
 //! - Only a watch tells what is; it tells everything in order. So a holder whose
 //!   member Lease is not there has gone, and is not one that is yet to come.
@@ -34,30 +34,32 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::lease::{Ended, Hold, LENGTH, MARGIN, RENEWED_EVERY, Tenure};
+use super::fence::{
+    FENCE_MARGIN, LEASE_DURATION, RENEW_INTERVAL, ReplicaOwnership, ShardOwnership, ShardTerm,
+};
 
 /// How long to wait for the watch to tell of a write, or after one that failed.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// What a Lease says, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct LeaseView {
     pub name: String,
     pub version: String,
     /// How many shards there are, in its writer's opinion.
     pub shards: u32,
-    pub role: Role,
+    pub role: LeaseRole,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LeaseRole {
     Member,
     Shard { number: u32, holder: Option<String> },
 }
 
 /// What to ask of the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum LeaseRequest {
     /// Create a member Lease.
     Join { name: String },
     /// Change it, if it is there.
@@ -66,17 +68,17 @@ pub enum Request {
     Remove { name: String, version: String },
     /// Make the shard the member's, if it is still at this version; create its
     /// Lease if there is none.
-    Take { shard: u32, member: String, version: Option<String> },
+    Acquire { shard: u32, member: String, version: Option<String> },
     /// Make it nobody's, if it is still at this version.
-    GiveBack { shard: u32, version: String },
+    Release { shard: u32, version: String },
 }
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum LeaseResponse {
     Done,
     /// There is no such object.
-    Absent,
+    NotFound,
     /// Refused or lost; it may have been done all the same.
     Failed,
 }
@@ -87,36 +89,36 @@ pub enum Answer {
     "the replica {other} divides the Canaries into {theirs} shards and this one into {ours}: start all \
      replicas with the same --shards; to change it, end all of them first"
 )]
-pub struct Disagreement {
+pub struct ShardCountMismatch {
     other: String,
     theirs: u32,
     ours: u32,
 }
 
 /// One replica.
-pub struct Replica {
+pub struct ShardAssignment {
     shards: u32,
-    stem: String,
+    name_prefix: String,
     /// How many names it has had; each is used once.
-    names: u32,
+    names_used: u32,
     /// The first list has come.
-    listed: bool,
+    synced: bool,
     /// It ends, and takes nothing more.
-    leaving: bool,
+    shutting_down: bool,
     members: BTreeMap<String, Member>,
-    leases: Vec<Option<Shard>>,
-    me: Option<Me>,
-    mine: BTreeMap<u32, Mine>,
-    terms: u64,
+    shard_leases: Vec<Option<Shard>>,
+    membership: Option<OwnMembership>,
+    owned: BTreeMap<u32, OwnedShard>,
+    last_term: u64,
     /// Leases with a request under way, or that are left alone until then.
-    busy: HashMap<String, Option<Instant>>,
+    in_flight: HashMap<String, Option<Instant>>,
 }
 
 struct Member {
     version: String,
     shards: u32,
     /// Since when this version has been here.
-    since: Instant,
+    unchanged_since: Instant,
     /// It was seen to change.
     renewed: bool,
 }
@@ -126,7 +128,7 @@ struct Shard {
     holder: Option<String>,
 }
 
-struct Me {
+struct OwnMembership {
     name: String,
     until: Instant,
     renew_at: Instant,
@@ -134,210 +136,226 @@ struct Me {
     established: bool,
 }
 
-struct Mine {
+struct OwnedShard {
     term: u64,
-    stage: Stage,
+    stage: OwnedStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Kept,
-    Ending,
-    Ended,
+enum OwnedStage {
+    Held,
+    Draining,
+    Drained,
 }
 
-pub fn lease_of(shard: u32, shards: u32) -> String {
+pub fn shard_lease_name(shard: u32, shards: u32) -> String {
     format!("serin-shard-{shard}-of-{shards}")
 }
 
-impl Replica {
+impl ShardAssignment {
     /// The stem of its names must be nobody else's, and no earlier process's.
     pub fn new(stem: String, shards: u32) -> Self {
         Self {
             shards,
-            stem,
-            names: 0,
-            listed: false,
-            leaving: false,
+            name_prefix: stem,
+            names_used: 0,
+            synced: false,
+            shutting_down: false,
             members: BTreeMap::new(),
-            leases: (0..shards).map(|_| None).collect(),
-            me: None,
-            mine: BTreeMap::new(),
-            terms: 0,
-            busy: HashMap::new(),
+            shard_leases: (0..shards).map(|_| None).collect(),
+            membership: None,
+            owned: BTreeMap::new(),
+            last_term: 0,
+            in_flight: HashMap::new(),
         }
     }
 
     /// All Leases there are.
-    pub fn list(&mut self, all: Vec<Seen>, now: Instant) {
+    pub fn handle_list(&mut self, all: Vec<LeaseView>, now: Instant) {
         let stays: BTreeSet<&str> = all.iter().map(|seen| seen.name.as_str()).collect();
         let gone = self.members.keys().cloned();
-        let shards = (0..self.shards).map(|shard| lease_of(shard, self.shards));
+        let shards = (0..self.shards).map(|shard| shard_lease_name(shard, self.shards));
         let gone: Vec<String> = gone.chain(shards).filter(|name| !stays.contains(name.as_str())).collect();
-        gone.iter().for_each(|name| self.gone(name));
-        all.into_iter().for_each(|seen| self.see(seen, now));
-        self.listed = true;
+        gone.iter().for_each(|name| self.handle_delete(name));
+        all.into_iter().for_each(|seen| self.handle_lease(seen, now));
+        self.synced = true;
     }
 
     /// A Lease is new or has changed.
-    pub fn see(&mut self, seen: Seen, now: Instant) {
+    pub fn handle_lease(&mut self, seen: LeaseView, now: Instant) {
         match seen.role {
-            Role::Member => {
+            LeaseRole::Member => {
                 let known = self.members.get(&seen.name);
                 if known.is_some_and(|known| known.version == seen.version) {
                     return;
                 }
                 let renewed = known.is_some();
-                let member = Member { version: seen.version, shards: seen.shards, since: now, renewed };
+                let member =
+                    Member { version: seen.version, shards: seen.shards, unchanged_since: now, renewed };
                 self.members.insert(seen.name.clone(), member);
             }
-            Role::Shard { number, holder } => {
-                let Some(lease) = self.leases.get_mut(number as usize) else { return };
+            LeaseRole::Shard { number, holder } => {
+                let Some(lease) = self.shard_leases.get_mut(number as usize) else { return };
                 if seen.shards != self.shards || lease.as_ref().is_some_and(|is| is.version == seen.version) {
                     return;
                 }
                 *lease = Some(Shard { version: seen.version, holder });
             }
         }
-        self.busy.retain(|name, until| *name != seen.name || until.is_none());
-        self.count_mine();
+        self.in_flight.retain(|name, until| *name != seen.name || until.is_none());
+        self.recompute_owned();
     }
 
     /// A Lease was deleted.
-    pub fn gone(&mut self, name: &str) {
+    pub fn handle_delete(&mut self, name: &str) {
         self.members.remove(name);
-        if self.is_me(name) {
-            self.lose();
+        if self.is_own_member(name) {
+            self.drop_membership();
         }
-        for (shard, lease) in self.leases.iter_mut().enumerate() {
-            if *name == lease_of(shard as u32, self.shards) {
+        for (shard, lease) in self.shard_leases.iter_mut().enumerate() {
+            if *name == shard_lease_name(shard as u32, self.shards) {
                 *lease = None;
             }
         }
-        self.busy.retain(|busy, until| busy != name || until.is_none());
-        self.count_mine();
+        self.in_flight.retain(|busy, until| busy != name || until.is_none());
+        self.recompute_owned();
     }
 
     /// Nothing is under way any more for a shard.
-    pub fn ended(&mut self, ended: Ended) {
-        let mine = self.mine.get_mut(&(ended.shard as u32));
-        if let Some(mine) = mine.filter(|mine| mine.term == ended.term && mine.stage == Stage::Ending) {
-            mine.stage = Stage::Ended;
+    pub fn handle_drained(&mut self, ended: ShardTerm) {
+        let mine = self.owned.get_mut(&(ended.shard as u32));
+        if let Some(mine) = mine.filter(|mine| mine.term == ended.term && mine.stage == OwnedStage::Draining)
+        {
+            mine.stage = OwnedStage::Drained;
         }
     }
 
     /// From now on it takes nothing.
-    pub fn leave(&mut self) {
-        self.leaving = true;
+    pub fn begin_shutdown(&mut self) {
+        self.shutting_down = true;
     }
 
-    pub fn is_leaving(&self) -> bool {
-        self.leaving
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutting_down
     }
 
     /// Of its member Lease.
-    pub fn name(&self) -> Option<&str> {
-        self.me.as_ref().map(|me| me.name.as_str())
+    pub fn member_name(&self) -> Option<&str> {
+        self.membership.as_ref().map(|me| me.name.as_str())
     }
 
     /// What came of a request that was sent at `asked`.
-    pub fn answered(&mut self, request: &Request, answer: Answer, asked: Instant, now: Instant) {
-        self.busy.insert(self.subject(request), Some(now + AGAIN));
-        let (until, renew_at) = (asked + LENGTH - MARGIN, asked + RENEWED_EVERY);
-        match (request, answer) {
-            (Request::Join { name }, Answer::Done) => {
-                self.me = Some(Me { name: name.clone(), until, renew_at, established: false });
+    pub fn handle_response(
+        &mut self,
+        request: &LeaseRequest,
+        response: LeaseResponse,
+        sent_at: Instant,
+        now: Instant,
+    ) {
+        self.in_flight.insert(self.lease_name(request), Some(now + RETRY_DELAY));
+        let (until, renew_at) = (sent_at + LEASE_DURATION - FENCE_MARGIN, sent_at + RENEW_INTERVAL);
+        match (request, response) {
+            (LeaseRequest::Join { name }, LeaseResponse::Done) => {
+                self.membership =
+                    Some(OwnMembership { name: name.clone(), until, renew_at, established: false });
             }
-            (Request::Renew { name }, Answer::Done) => {
-                self.busy.remove(name);
-                if let Some(me) = self.me.as_mut().filter(|me| me.name == *name) {
+            (LeaseRequest::Renew { name }, LeaseResponse::Done) => {
+                self.in_flight.remove(name);
+                if let Some(me) = self.membership.as_mut().filter(|me| me.name == *name) {
                     (me.until, me.renew_at) = (until, renew_at);
                 }
             }
-            (Request::Renew { name }, Answer::Absent) if self.is_me(name) => self.lose(),
+            (LeaseRequest::Renew { name }, LeaseResponse::NotFound) if self.is_own_member(name) => {
+                self.drop_membership()
+            }
             _ => {}
         }
     }
 
     /// What to do now, and when to be called again at the latest.
-    pub fn turn(&mut self, now: Instant) -> Result<(Vec<Request>, Option<Instant>), Disagreement> {
-        if !self.listed {
+    pub fn poll(&mut self, now: Instant) -> Result<(Vec<LeaseRequest>, Option<Instant>), ShardCountMismatch> {
+        if !self.synced {
             return Ok((Vec::new(), None));
         }
-        if self.me.as_ref().is_some_and(|me| me.until <= now) {
-            self.lose();
+        if self.membership.as_ref().is_some_and(|me| me.until <= now) {
+            self.drop_membership();
         }
-        self.busy.retain(|_, until| until.is_none_or(|until| until > now));
-        let mut wanted = self.remove_dead(now);
-        self.agree(now)?;
-        match &self.me {
+        self.in_flight.retain(|_, until| until.is_none_or(|until| until > now));
+        let mut wanted = self.expire_members(now);
+        self.check_shard_count(now)?;
+        match &self.membership {
             None => wanted.extend(self.join()),
-            Some(me) if me.renew_at <= now => wanted.push(Request::Renew { name: me.name.clone() }),
+            Some(me) if me.renew_at <= now => wanted.push(LeaseRequest::Renew { name: me.name.clone() }),
             Some(_) => {}
         }
-        if self.me.as_ref().is_some_and(|me| me.established) && !self.leaving {
-            wanted.extend(self.share_out(now));
+        if self.membership.as_ref().is_some_and(|me| me.established) && !self.shutting_down {
+            wanted.extend(self.rebalance(now));
         }
-        wanted.retain(|request| !self.busy.contains_key(&self.subject(request)));
+        wanted.retain(|request| !self.in_flight.contains_key(&self.lease_name(request)));
         for request in &wanted {
-            self.busy.insert(self.subject(request), None);
+            self.in_flight.insert(self.lease_name(request), None);
         }
-        Ok((wanted, self.next_turn(now)))
+        Ok((wanted, self.next_timeout(now)))
     }
 
-    pub fn tenure(&self) -> Tenure {
-        let hold = |shard| match self.mine.get(&shard) {
-            Some(Mine { term, stage: Stage::Kept }) => Hold::Kept { term: *term },
-            Some(Mine { term, stage: Stage::Ending }) => Hold::Ending { term: *term },
-            Some(Mine { stage: Stage::Ended, .. }) | None => Hold::None,
+    pub fn ownership(&self) -> ReplicaOwnership {
+        let hold = |shard| match self.owned.get(&shard) {
+            Some(OwnedShard { term, stage: OwnedStage::Held }) => ShardOwnership::Held { term: *term },
+            Some(OwnedShard { term, stage: OwnedStage::Draining }) => {
+                ShardOwnership::Draining { term: *term }
+            }
+            Some(OwnedShard { stage: OwnedStage::Drained, .. }) | None => ShardOwnership::NotHeld,
         };
-        Tenure { until: self.me.as_ref().map(|me| me.until), shards: (0..self.shards).map(hold).collect() }
+        ReplicaOwnership {
+            until: self.membership.as_ref().map(|me| me.until),
+            shards: (0..self.shards).map(hold).collect(),
+        }
     }
 
     /// Its membership ran out or was removed: nothing is held any more.
-    fn lose(&mut self) {
-        self.me = None;
-        self.count_mine();
+    fn drop_membership(&mut self) {
+        self.membership = None;
+        self.recompute_owned();
     }
 
-    fn count_mine(&mut self) {
-        let me = self.me.as_ref().filter(|me| me.established).map(|me| me.name.as_str());
-        for (shard, lease) in self.leases.iter().enumerate() {
+    fn recompute_owned(&mut self) {
+        let me = self.membership.as_ref().filter(|me| me.established).map(|me| me.name.as_str());
+        for (shard, lease) in self.shard_leases.iter().enumerate() {
             let shard = shard as u32;
             if me.is_some() && lease.as_ref().and_then(|lease| lease.holder.as_deref()) == me {
-                self.mine.entry(shard).or_insert_with(|| {
-                    self.terms += 1;
-                    Mine { term: self.terms, stage: Stage::Kept }
+                self.owned.entry(shard).or_insert_with(|| {
+                    self.last_term += 1;
+                    OwnedShard { term: self.last_term, stage: OwnedStage::Held }
                 });
             } else {
-                self.mine.remove(&shard);
+                self.owned.remove(&shard);
             }
         }
     }
 
-    fn is_me(&self, name: &str) -> bool {
-        self.me.as_ref().is_some_and(|me| me.name == name)
+    fn is_own_member(&self, name: &str) -> bool {
+        self.membership.as_ref().is_some_and(|me| me.name == name)
     }
 
     fn is_alive(&self, name: &str, member: &Member, now: Instant) -> bool {
-        self.is_me(name) || now < member.since + LENGTH
+        self.is_own_member(name) || now < member.unchanged_since + LEASE_DURATION
     }
 
-    fn remove_dead(&self, now: Instant) -> Vec<Request> {
+    fn expire_members(&self, now: Instant) -> Vec<LeaseRequest> {
         let dead = self.members.iter().filter(|(name, member)| !self.is_alive(name, member, now));
-        dead.map(|(name, dead)| Request::Remove { name: name.clone(), version: dead.version.clone() })
+        dead.map(|(name, dead)| LeaseRequest::Remove { name: name.clone(), version: dead.version.clone() })
             .collect()
     }
 
     /// Members that count shards differently, dead ones among them: until they
     /// are removed they might come back.
-    fn differing(&self) -> impl Iterator<Item = (&String, &Member)> {
+    fn mismatched_members(&self) -> impl Iterator<Item = (&String, &Member)> {
         self.members.iter().filter(|(_, member)| member.shards != self.shards)
     }
 
     /// Makes sure, once, that nobody counts shards differently.
-    fn agree(&mut self, now: Instant) -> Result<(), Disagreement> {
-        let visible = match &self.me {
+    fn check_shard_count(&mut self, now: Instant) -> Result<(), ShardCountMismatch> {
+        let visible = match &self.membership {
             Some(me) if me.established => return Ok(()),
             Some(me) => self.members.contains_key(&me.name),
             None => false,
@@ -345,29 +363,37 @@ impl Replica {
         // One that does not renew has ended, and its Lease only lasts.
         let works =
             |name: &str, member: &Member| self.is_alive(name, member, now) && (visible || member.renewed);
-        if let Some((other, member)) = self.differing().find(|(name, member)| works(name, member)) {
-            return Err(Disagreement { other: other.clone(), theirs: member.shards, ours: self.shards });
+        if let Some((other, member)) = self.mismatched_members().find(|(name, member)| works(name, member)) {
+            return Err(ShardCountMismatch {
+                other: other.clone(),
+                theirs: member.shards,
+                ours: self.shards,
+            });
         }
-        let alone = self.differing().next().is_none();
-        if let Some(me) = &mut self.me {
+        let alone = self.mismatched_members().next().is_none();
+        if let Some(me) = &mut self.membership {
             me.established = visible && alone;
-            self.count_mine();
+            self.recompute_owned();
         }
         Ok(())
     }
 
-    fn join(&mut self) -> Option<Request> {
-        if self.leaving || self.differing().next().is_some() || self.busy.contains_key(&self.stem) {
+    fn join(&mut self) -> Option<LeaseRequest> {
+        if self.shutting_down
+            || self.mismatched_members().next().is_some()
+            || self.in_flight.contains_key(&self.name_prefix)
+        {
             return None;
         }
-        self.names += 1;
-        Some(Request::Join { name: format!("{}-{}", self.stem, self.names) })
+        self.names_used += 1;
+        Some(LeaseRequest::Join { name: format!("{}-{}", self.name_prefix, self.names_used) })
     }
 
     /// Gives back what is too much; takes of what is free what falls to it.
-    fn share_out(&mut self, now: Instant) -> Vec<Request> {
-        let Some(me) = self.me.as_ref().map(|me| me.name.clone()) else { return Vec::new() };
-        let holders = self.leases.iter().map(|lease| lease.as_ref().and_then(|lease| lease.holder.as_ref()));
+    fn rebalance(&mut self, now: Instant) -> Vec<LeaseRequest> {
+        let Some(me) = self.membership.as_ref().map(|me| me.name.clone()) else { return Vec::new() };
+        let holders =
+            self.shard_leases.iter().map(|lease| lease.as_ref().and_then(|lease| lease.holder.as_ref()));
         let holders = holders.map(|holder| holder.filter(|holder| self.members.contains_key(*holder)));
         let mut held: BTreeMap<&str, u32> = BTreeMap::new();
         let equals =
@@ -384,39 +410,41 @@ impl Replica {
             let Some((name, count)) = next else { break };
             *count += 1;
             if *name == me {
-                let version = self.leases[shard].as_ref().map(|lease| lease.version.clone());
-                requests.push(Request::Take { shard: shard as u32, member: me.clone(), version });
+                let version = self.shard_leases[shard].as_ref().map(|lease| lease.version.clone());
+                requests.push(LeaseRequest::Acquire { shard: shard as u32, member: me.clone(), version });
             }
         }
         let quota = quotas.get(me.as_str()).copied().unwrap_or(self.shards) as usize;
-        let kept = self.mine.values_mut().filter(|mine| mine.stage == Stage::Kept);
+        let kept = self.owned.values_mut().filter(|mine| mine.stage == OwnedStage::Held);
         for mine in kept.skip(quota) {
-            mine.stage = Stage::Ending;
+            mine.stage = OwnedStage::Draining;
         }
-        for (shard, _) in self.mine.iter().filter(|(_, mine)| mine.stage == Stage::Ended) {
-            if let Some(lease) = &self.leases[*shard as usize] {
-                requests.push(Request::GiveBack { shard: *shard, version: lease.version.clone() });
+        for (shard, _) in self.owned.iter().filter(|(_, mine)| mine.stage == OwnedStage::Drained) {
+            if let Some(lease) = &self.shard_leases[*shard as usize] {
+                requests.push(LeaseRequest::Release { shard: *shard, version: lease.version.clone() });
             }
         }
         requests
     }
 
-    fn next_turn(&self, now: Instant) -> Option<Instant> {
-        let me = self.me.iter().flat_map(|me| {
-            let renewing = matches!(self.busy.get(&me.name), Some(None));
+    fn next_timeout(&self, now: Instant) -> Option<Instant> {
+        let me = self.membership.iter().flat_map(|me| {
+            let renewing = matches!(self.in_flight.get(&me.name), Some(None));
             [Some(me.until), (!renewing).then_some(me.renew_at)]
         });
-        let others = self.members.iter().filter(|(name, _)| !self.is_me(name));
-        let others = others.map(|(_, member)| Some(member.since + LENGTH));
-        me.chain(others).chain(self.busy.values().copied()).flatten().filter(|at| *at > now).min()
+        let others = self.members.iter().filter(|(name, _)| !self.is_own_member(name));
+        let others = others.map(|(_, member)| Some(member.unchanged_since + LEASE_DURATION));
+        me.chain(others).chain(self.in_flight.values().copied()).flatten().filter(|at| *at > now).min()
     }
 
     /// The Lease that a request is about; at most one is under way for each.
-    fn subject(&self, request: &Request) -> String {
+    fn lease_name(&self, request: &LeaseRequest) -> String {
         match request {
-            Request::Join { .. } => self.stem.clone(),
-            Request::Renew { name } | Request::Remove { name, .. } => name.clone(),
-            Request::Take { shard, .. } | Request::GiveBack { shard, .. } => lease_of(*shard, self.shards),
+            LeaseRequest::Join { .. } => self.name_prefix.clone(),
+            LeaseRequest::Renew { name } | LeaseRequest::Remove { name, .. } => name.clone(),
+            LeaseRequest::Acquire { shard, .. } | LeaseRequest::Release { shard, .. } => {
+                shard_lease_name(*shard, self.shards)
+            }
         }
     }
 }

@@ -30,144 +30,151 @@ use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    CanaryName,
-    index::Index,
-    kept::{Reading, has_data, pods, reading, without_data},
-    table::{Held, Key, Table, differ},
-    told::{Row, Told},
-    turns::Turns,
-    vitals::Vitals,
-    wake::{Version, Waker},
+    NamespacedName,
+    projection::{Projection, is_metadata_only, metadata_only, pod_resource, projection_for},
+    raw_canary::{CachedCanary, RawCanary},
+    references::ReferenceIndex,
+    release_limiter::ReleaseLimiter,
+    store::{HasMeta, Key, Store, always_differs},
+    trigger::{ObjectVersion, RequestSender},
+    vitals::Telemetry,
 };
 use crate::{
     api::{ClusterAnalysisTemplate, canary::TargetKind},
     routing,
-    workload::{self, Kind, Snapshot},
+    workload::{self, CachedWorkload, Kind},
 };
 
 /// A list that takes longer is not waited for; whoever needs it tries again.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A kind that cannot be watched.
 #[derive(Debug, thiserror::Error)]
-#[error("the list of {kind} has not come yet{}", .trouble.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
-pub struct Unsynced {
+#[error("the list of {kind} has not come yet{}", .last_error.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+pub struct NotSynced {
     kind: String,
-    trouble: Option<String>,
+    last_error: Option<String>,
 }
 
 pub struct Caches {
     client: Client,
     /// Namespaces, or none for all of them.
     scopes: Vec<Option<String>>,
-    pub canaries: Arc<Table<Row>>,
-    canaries_sync: Sync,
-    watched: Mutex<HashMap<ApiResource, Arc<Watched>>>,
-    index: Arc<Index>,
-    waker: Waker,
-    turns: Arc<Turns>,
-    vitals: Arc<Vitals>,
+    pub canaries: Arc<Store<CachedCanary>>,
+    canaries_sync: SyncState,
+    reflectors: Mutex<HashMap<ApiResource, Arc<Reflector>>>,
+    index: Arc<ReferenceIndex>,
+    requests: RequestSender,
+    limiter: Arc<ReleaseLimiter>,
+    telemetry: Arc<Telemetry>,
 }
 
-struct Watched {
-    rows: Rows,
-    sync: Sync,
+struct Reflector {
+    store: StoreKind,
+    sync: SyncState,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-enum Rows {
-    Objects(Arc<Table<DynamicObject>>),
-    Workloads(Arc<Table<Snapshot>>),
+enum StoreKind {
+    Objects(Arc<Store<DynamicObject>>),
+    Workloads(Arc<Store<CachedWorkload>>),
 }
 
 /// How far the first lists have come.
 #[derive(Clone)]
-struct Sync {
-    missing: Arc<AtomicUsize>,
+struct SyncState {
+    lists_pending: Arc<AtomicUsize>,
     /// Wakes who waits in the order they came: simulations replay.
     synced: Arc<SetOnce<()>>,
-    trouble: Arc<Mutex<Option<String>>>,
-    vitals: Arc<Vitals>,
+    last_error: Arc<Mutex<Option<String>>>,
+    telemetry: Arc<Telemetry>,
 }
 
 impl Caches {
     pub fn new(
         client: Client,
         namespaces: &[String],
-        index: Arc<Index>,
-        waker: Waker,
-        turns: Arc<Turns>,
-        vitals: Arc<Vitals>,
+        index: Arc<ReferenceIndex>,
+        requests: RequestSender,
+        limiter: Arc<ReleaseLimiter>,
+        telemetry: Arc<Telemetry>,
     ) -> Self {
         let scopes = match namespaces {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        let canaries_sync = Sync::of(scopes.len(), &vitals);
+        let canaries_sync = SyncState::new(scopes.len(), &telemetry);
         Self {
             client,
             scopes,
             canaries: Arc::default(),
             canaries_sync,
-            watched: Mutex::default(),
+            reflectors: Mutex::default(),
             index,
-            waker,
-            turns,
-            vitals,
+            requests,
+            limiter,
+            telemetry,
         }
     }
 
     /// Follows the Canaries themselves, until dropped.
-    pub fn follow_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
+    pub fn watch_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
         let sync = &self.canaries_sync;
         let follow = |scope: &Option<String>| {
-            let (canaries, turns, waker) =
-                (Arc::clone(&self.canaries), Arc::clone(&self.turns), self.waker.clone());
-            let tell = move |(namespace, name): Key, told| {
-                let canary = CanaryName { namespace, name };
-                count_release(&canaries, &turns, &canary);
-                waker.tell(canary, told);
+            let (canaries, limiter, requests) =
+                (Arc::clone(&self.canaries), Arc::clone(&self.limiter), self.requests.clone());
+            let on_change = move |(namespace, name): Key, changed| {
+                let canary = NamespacedName { namespace, name };
+                count_release(&canaries, &limiter, &canary);
+                requests.request_for_change(canary, changed);
             };
-            let stream = watcher(self.canaries_in(scope), watcher::Config::default());
-            let (table, sync) = (Arc::clone(&self.canaries), sync.clone());
-            spawn(stream, (Told::read, differ), scope.clone(), table, sync, tell)
+            let stream = watcher(self.canary_api(scope), watcher::Config::default());
+            let (store, sync) = (Arc::clone(&self.canaries), sync.clone());
+            spawn_reflector(
+                stream,
+                (RawCanary::decode, always_differs),
+                scope.clone(),
+                store,
+                sync,
+                on_change,
+            )
         };
         self.scopes.iter().map(follow).collect()
     }
 
     /// Until the first lists of Canaries have come.
-    pub async fn know_canaries(&self) -> Result<(), Unsynced> {
-        self.canaries_sync.done("canaries").await
+    pub async fn wait_for_canaries(&self) -> Result<(), NotSynced> {
+        self.canaries_sync.wait("canaries").await
     }
 
     /// A Canary that was written may be under way by now, or not any more.
-    pub fn count_release(&self, canary: &CanaryName) {
-        count_release(&self.canaries, &self.turns, canary);
+    pub fn count_release(&self, canary: &NamespacedName) {
+        count_release(&self.canaries, &self.limiter, canary);
     }
 
     /// Takes in every known object as it is now: the watches may be behind, and
     /// will tell nothing new then. A Canary must not be decided on a target that
     /// is older than its status.
-    pub async fn refresh(&self) -> kube::Result<()> {
+    pub async fn relist(&self) -> kube::Result<()> {
         for scope in &self.scopes {
-            let take_in = |canary: Told| {
-                if let Some((namespace, name)) = self.canaries.put_answer(canary.read()) {
-                    let name = CanaryName { namespace, name };
+            let apply = |canary: RawCanary| {
+                if let Some((namespace, name)) = self.canaries.apply_existing(canary.decode()) {
+                    let name = NamespacedName { namespace, name };
                     self.count_release(&name);
-                    self.waker.wake(name);
+                    self.requests.request(name);
                 }
             };
-            each(&self.canaries_in(scope), take_in).await?;
+            for_each_page(&self.canary_api(scope), apply).await?;
         }
-        let watched = self.watched.lock().clone();
+        let watched = self.reflectors.lock().clone();
         // In an order, so that simulations replay.
         let watched: BTreeMap<_, _> = watched
             .into_iter()
-            .filter(|(kind, watched)| *kind != pods() && watched.sync.is_done())
+            .filter(|(kind, watched)| *kind != pod_resource() && watched.sync.is_synced())
             .map(|(kind, watched)| ((kind.api_version.clone(), kind.kind.clone()), (kind, watched)))
             .collect();
         for (kind, watched) in watched.values() {
-            match self.list_again(kind, &watched.rows).await {
+            match self.relist_kind(kind, &watched.store).await {
                 // Uninstalled, or no longer allowed: the trouble of those who
                 // need it, not of all others.
                 Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
@@ -179,31 +186,32 @@ impl Caches {
         Ok(())
     }
 
-    async fn list_again(&self, kind: &ApiResource, rows: &Rows) -> kube::Result<()> {
-        let tell = self.tell(kind);
-        let tell = |key| tell(key, None);
+    async fn relist_kind(&self, kind: &ApiResource, store: &StoreKind) -> kube::Result<()> {
+        let on_change = self.request_for(kind);
+        let on_change = |key| on_change(key, None);
         for scope in self.scopes_of(kind) {
             let scope = scope.as_deref();
-            match rows {
-                Rows::Workloads(table) => {
-                    let take_in = |object| table.put_answer(object).into_iter().for_each(&tell);
-                    each(&self.api::<Snapshot>(kind, scope), take_in).await?;
+            match store {
+                StoreKind::Workloads(store) => {
+                    let apply = |object| store.apply_existing(object).into_iter().for_each(&on_change);
+                    for_each_page(&self.api::<CachedWorkload>(kind, scope), apply).await?;
                 }
-                Rows::Objects(table) if has_data(kind) => {
-                    let take_in = |object| table.put_answer(without_data(object)).into_iter().for_each(&tell);
-                    each(&self.api(kind, scope), take_in).await?;
+                StoreKind::Objects(store) if is_metadata_only(kind) => {
+                    let apply =
+                        |object| store.apply_existing(metadata_only(object)).into_iter().for_each(&on_change);
+                    for_each_page(&self.api(kind, scope), apply).await?;
                 }
-                Rows::Objects(table) => {
-                    let (read, _) = reading(kind);
-                    let take_in = |object| table.put_answer(read(object)).into_iter().for_each(&tell);
-                    each(&self.api(kind, scope), take_in).await?;
+                StoreKind::Objects(store) => {
+                    let (read, _) = projection_for(kind);
+                    let apply = |object| store.apply_existing(read(object)).into_iter().for_each(&on_change);
+                    for_each_page(&self.api(kind, scope), apply).await?;
                 }
             }
         }
         Ok(())
     }
 
-    fn canaries_in(&self, scope: &Option<String>) -> Api<Told> {
+    fn canary_api(&self, scope: &Option<String>) -> Api<RawCanary> {
         match scope {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
@@ -211,35 +219,35 @@ impl Caches {
     }
 
     /// Makes sure that a kind is watched, and that its first list has come.
-    pub async fn need(&self, kind: &ApiResource) -> Result<(), Unsynced> {
-        let sync = self.watched(kind).sync.clone();
-        sync.done(&kind.plural).await
+    pub async fn ensure_synced(&self, kind: &ApiResource) -> Result<(), NotSynced> {
+        let sync = self.reflector_for(kind).sync.clone();
+        sync.wait(&kind.plural).await
     }
 
     /// First lists that have not come yet. A kind that cannot be listed is the
     /// trouble of those who need it; without the Canaries nothing can be done.
-    pub fn on_their_way(&self) -> Vec<String> {
-        let late = |kind: &str, sync: &Sync| {
-            let trouble = sync.trouble.lock().clone();
-            Unsynced { kind: kind.to_owned(), trouble }.to_string()
+    pub fn pending_syncs(&self) -> Vec<String> {
+        let late = |kind: &str, sync: &SyncState| {
+            let last_error = sync.last_error.lock().clone();
+            NotSynced { kind: kind.to_owned(), last_error }.to_string()
         };
-        let canaries = (!self.canaries_sync.is_done()).then(|| late("canaries", &self.canaries_sync));
-        let watched = self.watched.lock();
+        let canaries = (!self.canaries_sync.is_synced()).then(|| late("canaries", &self.canaries_sync));
+        let watched = self.reflectors.lock();
         let others = watched
             .iter()
-            .filter(|(_, watched)| !watched.sync.is_done() && watched.sync.trouble.lock().is_none());
+            .filter(|(_, watched)| !watched.sync.is_synced() && watched.sync.last_error.lock().is_none());
         let mut others: Vec<_> = others.map(|(kind, watched)| late(&kind.plural, &watched.sync)).collect();
         others.sort();
         canaries.into_iter().chain(others).collect()
     }
 
-    pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Snapshot>> {
-        let watched = self.watched.lock().get(kind.resource()).cloned()?;
-        match &watched.rows {
-            Rows::Workloads(table) => table.get(namespace, name),
+    pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<CachedWorkload>> {
+        let watched = self.reflectors.lock().get(kind.resource()).cloned()?;
+        match &watched.store {
+            StoreKind::Workloads(store) => store.get(namespace, name),
             // Services are held whole, since routers write them.
-            Rows::Objects(table) => {
-                let object = table.get(namespace, name)?;
+            StoreKind::Objects(store) => {
+                let object = store.get(namespace, name)?;
                 serde_json::to_value(&*object).and_then(serde_json::from_value).ok().map(Arc::new)
             }
         }
@@ -247,17 +255,19 @@ impl Caches {
 
     /// Takes in what the API server answered to a write, and says its version
     /// if that is known now.
-    pub fn learn_workload(&self, kind: Kind, written: Snapshot) -> Option<Version> {
-        let watched = self.watched.lock().get(kind.resource()).cloned()?;
-        match &watched.rows {
-            Rows::Workloads(table) => Some(Version::of(table.learn(written, convert::identity)?.meta())),
-            Rows::Objects(_) => None,
+    pub fn apply_workload_response(&self, kind: Kind, written: CachedWorkload) -> Option<ObjectVersion> {
+        let watched = self.reflectors.lock().get(kind.resource()).cloned()?;
+        match &watched.store {
+            StoreKind::Workloads(store) => {
+                Some(ObjectVersion::of(store.apply_write_response(written, convert::identity)?.meta()))
+            }
+            StoreKind::Objects(_) => None,
         }
     }
 
     /// The same for everything else.
-    pub fn learn_object(&self, kind: &ApiResource, written: DynamicObject) -> Option<Version> {
-        Some(Version::of(self.objects(kind)?.learn(written, convert::identity)?.meta()))
+    pub fn apply_object_response(&self, kind: &ApiResource, written: DynamicObject) -> Option<ObjectVersion> {
+        Some(ObjectVersion::of(self.objects(kind)?.apply_write_response(written, convert::identity)?.meta()))
     }
 
     pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
@@ -265,74 +275,83 @@ impl Caches {
     }
 
     /// Stays the same for as long as all objects of a kind in a namespace do.
-    pub fn state(&self, kind: &ApiResource, namespace: &str) -> u64 {
-        self.objects(kind).map(|table| table.state(namespace)).unwrap_or_default()
+    pub fn namespace_revision(&self, kind: &ApiResource, namespace: &str) -> u64 {
+        self.objects(kind).map(|store| store.revision(namespace)).unwrap_or_default()
     }
 
-    pub fn all(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
-        self.objects(kind).map(|table| table.all(namespace)).unwrap_or_default()
+    pub fn list(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        self.objects(kind).map(|store| store.list(namespace)).unwrap_or_default()
     }
 
     /// The pods that have all of these labels, of which there must be some.
     pub fn pods(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<DynamicObject>> {
-        self.objects(&pods()).map(|table| table.selected(namespace, labels)).unwrap_or_default()
+        self.objects(&pod_resource()).map(|store| store.list_matching(namespace, labels)).unwrap_or_default()
     }
 
     /// What a workload sees of one namespace.
-    pub fn of(&self, namespace: &str) -> InNamespace<'_> {
-        InNamespace { caches: self, namespace: namespace.to_owned() }
+    pub fn in_namespace(&self, namespace: &str) -> NamespaceCache<'_> {
+        NamespaceCache { caches: self, namespace: namespace.to_owned() }
     }
 
-    fn objects(&self, kind: &ApiResource) -> Option<Arc<Table<DynamicObject>>> {
-        match &self.watched.lock().get(kind)?.rows {
-            Rows::Objects(table) => Some(Arc::clone(table)),
-            Rows::Workloads(_) => None,
+    fn objects(&self, kind: &ApiResource) -> Option<Arc<Store<DynamicObject>>> {
+        match &self.reflectors.lock().get(kind)?.store {
+            StoreKind::Objects(store) => Some(Arc::clone(store)),
+            StoreKind::Workloads(_) => None,
         }
     }
 
-    fn watched(&self, kind: &ApiResource) -> Arc<Watched> {
-        let mut watched = self.watched.lock();
+    fn reflector_for(&self, kind: &ApiResource) -> Arc<Reflector> {
+        let mut watched = self.reflectors.lock();
         if let Some(known) = watched.get(kind) {
             return Arc::clone(known);
         }
         let scopes = self.scopes_of(kind);
-        let sync = Sync::of(scopes.len(), &self.vitals);
+        let sync = SyncState::new(scopes.len(), &self.telemetry);
         let new = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
-            let table = Arc::<Table<Snapshot>>::default();
-            let is_same: fn(&Snapshot, &Snapshot) -> bool = match kind == Kind::Deployment.resource() {
-                true => |a, b| a.is_same(b, TargetKind::Deployment),
-                false => |a, b| a.is_same(b, TargetKind::DaemonSet),
-            };
+            let store = Arc::<Store<CachedWorkload>>::default();
+            let is_same: fn(&CachedWorkload, &CachedWorkload) -> bool =
+                match kind == Kind::Deployment.resource() {
+                    true => |a, b| a.same_for_engine(b, TargetKind::Deployment),
+                    false => |a, b| a.same_for_engine(b, TargetKind::DaemonSet),
+                };
             let follow = |scope: Option<String>| {
                 let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
-                spawn(
+                spawn_reflector(
                     stream,
                     (convert::identity, is_same),
                     scope,
-                    Arc::clone(&table),
+                    Arc::clone(&store),
                     sync.clone(),
-                    self.tell(kind),
+                    self.request_for(kind),
                 )
             };
             let tasks = scopes.into_iter().map(follow).collect();
-            Watched { rows: Rows::Workloads(table), sync, _tasks: tasks }
+            Reflector { store: StoreKind::Workloads(store), sync, _tasks: tasks }
         } else {
-            let table = Arc::new(if *kind == pods() { Table::by_label() } else { Table::default() });
+            let store =
+                Arc::new(if *kind == pod_resource() { Store::with_label_index() } else { Store::default() });
             let follow = |scope: Option<String>| {
-                let (table, sync, tell) = (Arc::clone(&table), sync.clone(), self.tell(kind));
+                let (store, sync, on_change) = (Arc::clone(&store), sync.clone(), self.request_for(kind));
                 let config = watcher::Config::default();
-                if has_data(kind) {
+                if is_metadata_only(kind) {
                     let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
-                    return spawn(watcher(api, config), (without_data, differ), scope, table, sync, tell);
+                    return spawn_reflector(
+                        watcher(api, config),
+                        (metadata_only, always_differs),
+                        scope,
+                        store,
+                        sync,
+                        on_change,
+                    );
                 }
                 let objects = watcher(self.api(kind, scope.as_deref()), config);
-                match *kind == pods() {
-                    true => spawn(objects, reading(kind), scope, table, sync, |_, _| {}),
-                    false => spawn(objects, reading(kind), scope, table, sync, tell),
+                match *kind == pod_resource() {
+                    true => spawn_reflector(objects, projection_for(kind), scope, store, sync, |_, _| {}),
+                    false => spawn_reflector(objects, projection_for(kind), scope, store, sync, on_change),
                 }
             };
             let tasks = scopes.into_iter().map(follow).collect();
-            Watched { rows: Rows::Objects(table), sync, _tasks: tasks }
+            Reflector { store: StoreKind::Objects(store), sync, _tasks: tasks }
         };
         let new = Arc::new(new);
         watched.insert(kind.clone(), Arc::clone(&new));
@@ -354,79 +373,84 @@ impl Caches {
         }
     }
 
-    fn tell(&self, kind: &ApiResource) -> impl Fn(Key, Option<Version>) + Send + 'static {
-        let (index, waker, kind) = (Arc::clone(&self.index), self.waker.clone(), kind.clone());
-        move |(namespace, name), told| {
-            let concerned = index.concerned(&kind, &namespace, &name);
-            concerned.into_iter().for_each(|canary| waker.tell(canary, told.clone()));
+    fn request_for(&self, kind: &ApiResource) -> impl Fn(Key, Option<ObjectVersion>) + Send + 'static {
+        let (index, requests, kind) = (Arc::clone(&self.index), self.requests.clone(), kind.clone());
+        move |(namespace, name), changed| {
+            let concerned = index.referrers(&kind, &namespace, &name);
+            concerned.into_iter().for_each(|canary| requests.request_for_change(canary, changed.clone()));
         }
     }
 }
 
-impl routing::Lookup for Caches {
+impl routing::ObjectCache for Caches {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.object(kind, namespace, name)
     }
 }
 
-pub struct InNamespace<'a> {
+pub struct NamespaceCache<'a> {
     caches: &'a Caches,
     namespace: String,
 }
 
-impl workload::Cache for InNamespace<'_> {
+impl workload::ObjectList for NamespaceCache<'_> {
     fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
         self.caches.object(kind.resource(), &self.namespace, name)
     }
 
-    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
-        self.caches.all(kind.resource(), &self.namespace)
+    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
+        self.caches.list(kind.resource(), &self.namespace)
     }
 }
 
-impl Sync {
-    fn of(lists: usize, vitals: &Arc<Vitals>) -> Self {
-        let missing = Arc::new(AtomicUsize::new(lists));
-        Self { missing, synced: Arc::default(), trouble: Arc::default(), vitals: Arc::clone(vitals) }
+impl SyncState {
+    fn new(lists: usize, telemetry: &Arc<Telemetry>) -> Self {
+        let lists_pending = Arc::new(AtomicUsize::new(lists));
+        Self {
+            lists_pending,
+            synced: Arc::default(),
+            last_error: Arc::default(),
+            telemetry: Arc::clone(telemetry),
+        }
     }
 
     /// One more list has come.
-    fn listed(&self) {
-        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+    fn list_done(&self) {
+        if self.lists_pending.fetch_sub(1, Ordering::AcqRel) == 1 {
             // Nobody else sees the last one come.
             let _ = self.synced.set(());
         }
     }
 
-    fn is_done(&self) -> bool {
+    fn is_synced(&self) -> bool {
         self.synced.initialized()
     }
 
-    async fn done(&self, kind: &str) -> Result<(), Unsynced> {
-        match tokio::time::timeout(PATIENCE, self.synced.wait()).await {
+    async fn wait(&self, kind: &str) -> Result<(), NotSynced> {
+        match tokio::time::timeout(SYNC_TIMEOUT, self.synced.wait()).await {
             Ok(()) => Ok(()),
-            Err(_) => Err(Unsynced { kind: kind.to_owned(), trouble: self.trouble.lock().clone() }),
+            Err(_) => Err(NotSynced { kind: kind.to_owned(), last_error: self.last_error.lock().clone() }),
         }
     }
 }
 
-fn count_release(canaries: &Table<Row>, turns: &Turns, canary: &CanaryName) {
-    if turns.are_limited() {
-        let row = canaries.get(&canary.namespace, &canary.name);
-        let readable = row.as_ref().and_then(|row| row.canary());
-        turns.see(canary, readable.and_then(|canary| canary.status.as_ref()));
+fn count_release(canaries: &Store<CachedCanary>, limiter: &ReleaseLimiter, canary: &NamespacedName) {
+    if limiter.is_enabled() {
+        let cached = canaries.get(&canary.namespace, &canary.name);
+        let readable = cached.as_ref().and_then(|cached| cached.canary());
+        limiter.observe(canary, readable.and_then(|canary| canary.status.as_ref()));
     }
 }
 
 /// Goes through a list, page by page.
-async fn each<K>(api: &Api<K>, mut take_in: impl FnMut(K)) -> kube::Result<()>
+async fn for_each_page<K>(api: &Api<K>, mut apply: impl FnMut(K)) -> kube::Result<()>
 where
     K: Clone + Debug + DeserializeOwned,
 {
     let mut params = ListParams::default().limit(500);
     loop {
         let page = api.list(&params).await?;
-        page.items.into_iter().for_each(&mut take_in);
+        page.items.into_iter().for_each(&mut apply);
         match page.metadata.continue_ {
             Some(token) if !token.is_empty() => params = params.continue_token(&token),
             _ => return Ok(()),
@@ -434,15 +458,15 @@ where
     }
 }
 
-/// Keeps a table as a watch says, and tells of every change that `is_same` does
+/// Keeps a store as a watch says, and tells of every change that `is_same` does
 /// not find to be none. What a write's answer has told already is not read.
-fn spawn<T: Resource + Debug + Send + 'static, K: Held + Send + core::marker::Sync + 'static>(
+fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send + Sync + 'static>(
     events: impl Stream<Item = watcher::Result<Event<T>>> + Send + 'static,
-    (read, is_same): Reading<T, K>,
+    (read, is_same): Projection<T, K>,
     scope: Option<String>,
-    table: Arc<Table<K>>,
-    sync: Sync,
-    tell: impl Fn(Key, Option<Version>) + Send + 'static,
+    store: Arc<Store<K>>,
+    sync: SyncState,
+    on_change: impl Fn(Key, Option<ObjectVersion>) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut events = pin!(events.default_backoff());
@@ -451,27 +475,27 @@ fn spawn<T: Resource + Debug + Send + 'static, K: Held + Send + core::marker::Sy
             match event {
                 Err(error) => {
                     tracing::debug!(%error, "a watch broke; it starts again");
-                    *sync.trouble.lock() = Some(error.to_string());
-                    sync.vitals.watch_restarts.add([]);
+                    *sync.last_error.lock() = Some(error.to_string());
+                    sync.telemetry.watch_restarts.inc([]);
                 }
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => listed.push(read(object)),
                 Ok(Event::InitDone) => {
-                    let changed = table.replace(scope.as_deref(), std::mem::take(&mut listed));
-                    changed.into_iter().for_each(|key| tell(key, None));
+                    let changed = store.replace(scope.as_deref(), std::mem::take(&mut listed));
+                    changed.into_iter().for_each(|key| on_change(key, None));
                     if std::mem::take(&mut first) {
-                        sync.listed();
+                        sync.list_done();
                     }
                 }
                 Ok(Event::Apply(object)) => {
-                    if table.lacks(object.meta()) {
-                        let version = Version::of(object.meta());
-                        if let Some(key) = table.put(read(object), is_same) {
-                            tell(key, Some(version));
+                    if store.is_outdated_by(object.meta()) {
+                        let version = ObjectVersion::of(object.meta());
+                        if let Some(key) = store.apply(read(object), is_same) {
+                            on_change(key, Some(version));
                         }
                     }
                 }
-                Ok(Event::Delete(object)) => tell(table.remove(object.meta()), None),
+                Ok(Event::Delete(object)) => on_change(store.remove(object.meta()), None),
             }
         }
     }))

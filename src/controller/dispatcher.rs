@@ -2,13 +2,13 @@
 //! gained wakes its Canaries; one that is lost is forgotten.
 //!
 //! ```text
-//!   Elsewhere ─ held ─▶ Gained ─▶ Refreshing ─ its Canaries are as new as when
+//!   NotHeld ─ held ─▶ Acquired ─▶ Syncing ─ its Canaries are as new as when
 //!      ▲                                          │ their last holder let go
 //!      │                                          ▼
-//!      └─ nothing under way ◀─ Ending ◀─ asked ─ Ours
+//!      └─ nothing under way ◀─ Draining ◀─ asked ─ Active
 //! ```
 //!
-//! and from anywhere back to Elsewhere, at once, when the shard is lost.
+//! and from anywhere back to NotHeld, at once, when the shard is lost.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -18,120 +18,118 @@ use tokio::{
 };
 
 use super::{
-    CanaryName, Outcome, Shared, Version, Woken,
-    lease::{Ended, Fence, Hold, hash},
+    Context, NamespacedName, ObjectVersion, ReconcileRequest, ReconcileResult,
+    fence::{Fence, ShardOwnership, ShardTerm, stable_hash},
 };
-use crate::agenda::Agenda;
+use crate::work_queue::WorkQueue;
 
 /// How long to wait before Canaries are listed again after that failed.
-const LIST_AGAIN: Duration = Duration::from_secs(1);
+const RESYNC_RETRY: Duration = Duration::from_secs(1);
 
 /// The first wait after a failure; it doubles with each further one.
-const SHORTEST: Duration = Duration::from_millis(200);
-const LONGEST: Duration = Duration::from_secs(30);
+const MIN_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-pub struct Round {
-    shared: Arc<Shared>,
+pub struct Dispatcher {
+    ctx: Arc<Context>,
     fence: Fence,
-    pub agenda: Agenda<CanaryName>,
+    pub queue: WorkQueue<NamespacedName>,
     /// What watches told of while a Canary was worked on. They may well tell of
     /// a write before it is answered, and only the answer says whose it was.
-    told: HashMap<CanaryName, Vec<Version>>,
-    stances: Vec<Stance>,
-    refreshing: JoinSet<Vec<Term>>,
+    deferred_changes: HashMap<NamespacedName, Vec<ObjectVersion>>,
+    phases: Vec<ShardPhase>,
+    resyncs: JoinSet<Vec<ShardTerm>>,
 }
-
-type Term = Ended;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stance {
-    Elsewhere,
-    Gained(u64),
-    Refreshing(u64),
-    Ours(u64),
-    Ending(u64),
+enum ShardPhase {
+    NotHeld,
+    Acquired(u64),
+    Syncing(u64),
+    Active(u64),
+    Draining(u64),
 }
 
-impl Round {
+impl Dispatcher {
     /// A replica that is alone begins with everything, and need not ask what
     /// others wrote.
-    pub fn new(shared: Arc<Shared>) -> Self {
-        let mut fence = shared.fence.clone();
-        let alone = fence.is_open();
-        let stance = |_| if alone { Stance::Ours(0) } else { Stance::Elsewhere };
-        let stances = fence.holds().into_iter().map(stance).collect();
-        let mut round = Self {
-            shared,
+    pub fn new(ctx: Arc<Context>) -> Self {
+        let mut fence = ctx.fence.clone();
+        let alone = fence.is_unsharded();
+        let phase = |_| if alone { ShardPhase::Active(0) } else { ShardPhase::NotHeld };
+        let phases = fence.owned_shards().into_iter().map(phase).collect();
+        let mut dispatcher = Self {
+            ctx,
             fence,
-            agenda: Agenda::default(),
-            told: HashMap::new(),
-            stances,
-            refreshing: JoinSet::new(),
+            queue: WorkQueue::default(),
+            deferred_changes: HashMap::new(),
+            phases,
+            resyncs: JoinSet::new(),
         };
-        round.apply(Change::Tenure);
-        round
+        dispatcher.apply(ShardChange::OwnershipChanged);
+        dispatcher
     }
 
     /// Until something is to be done about shards.
-    pub async fn changed(&mut self) -> Change {
+    pub async fn next_shard_change(&mut self) -> ShardChange {
         tokio::select! {
             biased;
-            () = self.fence.changed() => Change::Tenure,
-            Some(Ok(terms)) = self.refreshing.join_next() => Change::Refreshed(terms),
+            () = self.fence.changed() => ShardChange::OwnershipChanged,
+            Some(Ok(terms)) = self.resyncs.join_next() => ShardChange::Resynced(terms),
         }
     }
 
-    pub fn apply(&mut self, change: Change) {
+    pub fn apply(&mut self, change: ShardChange) {
         match change {
-            Change::Tenure => self.follow(),
-            Change::Refreshed(terms) => self.refreshed(&terms),
+            ShardChange::OwnershipChanged => self.apply_ownership(),
+            ShardChange::Resynced(terms) => self.activate(&terms),
         }
-        let gained = self.stances.iter().enumerate();
-        let gained: Vec<Term> = gained
-            .filter_map(|(shard, stance)| match stance {
-                Stance::Gained(term) => Some(Term { shard, term: *term }),
+        let gained = self.phases.iter().enumerate();
+        let gained: Vec<ShardTerm> = gained
+            .filter_map(|(shard, phase)| match phase {
+                ShardPhase::Acquired(term) => Some(ShardTerm { shard, term: *term }),
                 _ => None,
             })
             .collect();
         // One list at a time, for all that were gained before it.
-        if !gained.is_empty() && self.refreshing.is_empty() {
-            for Term { shard, term } in &gained {
-                self.stances[*shard] = Stance::Refreshing(*term);
+        if !gained.is_empty() && self.resyncs.is_empty() {
+            for ShardTerm { shard, term } in &gained {
+                self.phases[*shard] = ShardPhase::Syncing(*term);
             }
-            self.refreshing.spawn(refresh(Arc::clone(&self.shared), gained));
+            self.resyncs.spawn(resync(Arc::clone(&self.ctx), gained));
         }
     }
 
-    pub fn wake(&mut self, Woken { canary, by }: Woken) {
-        let Stance::Ours(_) = self.stances[self.fence.shard_of(&canary)] else { return };
+    pub fn dispatch(&mut self, ReconcileRequest { canary, changed: by }: ReconcileRequest) {
+        let ShardPhase::Active(_) = self.phases[self.fence.shard_of(&canary)] else { return };
         match by {
-            Some(version) if !self.shared.is_news(&canary, &version) => {}
-            Some(version) if self.agenda.running().contains(&canary) => {
-                self.told.entry(canary).or_default().push(version);
+            Some(version) if !self.ctx.is_foreign_change(&canary, &version) => {}
+            Some(version) if self.queue.processing().contains(&canary) => {
+                self.deferred_changes.entry(canary).or_default().push(version);
             }
-            _ => self.agenda.wake(canary),
+            _ => self.queue.enqueue(canary),
         }
     }
 
-    pub fn conclude(&mut self, canary: CanaryName, outcome: Outcome) {
+    pub fn finish(&mut self, canary: NamespacedName, outcome: ReconcileResult) {
         let shard = self.fence.shard_of(&canary);
-        let told = self.told.remove(&canary).unwrap_or_default();
-        if !matches!(self.stances[shard], Stance::Ours(_)) {
-            self.agenda.left(&canary);
-            self.shared.forget(&canary);
-            return self.end(shard);
+        let deferred = self.deferred_changes.remove(&canary).unwrap_or_default();
+        if !matches!(self.phases[shard], ShardPhase::Active(_)) {
+            self.queue.remove(&canary);
+            self.ctx.forget(&canary);
+            return self.release_if_idle(shard);
         }
-        if told.iter().any(|version| self.shared.is_news(&canary, version)) {
-            self.agenda.wake(canary.clone());
+        if deferred.iter().any(|version| self.ctx.is_foreign_change(&canary, version)) {
+            self.queue.enqueue(canary.clone());
         }
         match outcome {
-            Outcome::Done(alarm) => {
-                let alarm = alarm.map(|at| self.shared.instant(at));
-                self.agenda.done(canary, alarm);
+            ReconcileResult::Done(alarm) => {
+                let alarm = alarm.map(|at| self.ctx.requeue_instant(at));
+                self.queue.done(canary, alarm);
             }
-            Outcome::Failed(why) => {
+            ReconcileResult::Failed(why) => {
                 let wait = |failures| backoff(&canary, failures);
-                let failures = self.agenda.failed(canary.clone(), Instant::now(), wait);
+                let failures = self.queue.requeue_failed(canary.clone(), Instant::now(), wait);
                 tracing::debug!(%canary, failures, "{why}; trying again");
                 if failures == 5 {
                     tracing::warn!(%canary, "{why}; trying again and again");
@@ -140,27 +138,29 @@ impl Round {
         }
     }
 
-    fn follow(&mut self) {
-        for (shard, hold) in self.fence.holds().into_iter().enumerate() {
-            match (self.stances[shard], hold) {
-                (Stance::Gained(now) | Stance::Refreshing(now) | Stance::Ours(now), Hold::Kept { term })
-                    if now == term => {}
-                (Stance::Ending(now), Hold::Ending { term }) if now == term => {}
-                (Stance::Elsewhere, Hold::None) => {}
-                (Stance::Ours(now), Hold::Ending { term }) if now == term => {
-                    self.leave(shard);
-                    self.stances[shard] = Stance::Ending(term);
-                    self.end(shard);
+    fn apply_ownership(&mut self) {
+        for (shard, hold) in self.fence.owned_shards().into_iter().enumerate() {
+            match (self.phases[shard], hold) {
+                (
+                    ShardPhase::Acquired(now) | ShardPhase::Syncing(now) | ShardPhase::Active(now),
+                    ShardOwnership::Held { term },
+                ) if now == term => {}
+                (ShardPhase::Draining(now), ShardOwnership::Draining { term }) if now == term => {}
+                (ShardPhase::NotHeld, ShardOwnership::NotHeld) => {}
+                (ShardPhase::Active(now), ShardOwnership::Draining { term }) if now == term => {
+                    self.dequeue_shard(shard);
+                    self.phases[shard] = ShardPhase::Draining(term);
+                    self.release_if_idle(shard);
                 }
                 (_, hold) => {
-                    self.lose(shard);
+                    self.drop_shard(shard);
                     match hold {
-                        Hold::None => {}
-                        Hold::Kept { term } => self.stances[shard] = Stance::Gained(term),
+                        ShardOwnership::NotHeld => {}
+                        ShardOwnership::Held { term } => self.phases[shard] = ShardPhase::Acquired(term),
                         // Nothing of it ever began.
-                        Hold::Ending { term } => {
-                            self.stances[shard] = Stance::Ending(term);
-                            self.end(shard);
+                        ShardOwnership::Draining { term } => {
+                            self.phases[shard] = ShardPhase::Draining(term);
+                            self.release_if_idle(shard);
                         }
                     }
                 }
@@ -168,82 +168,82 @@ impl Round {
         }
     }
 
-    fn refreshed(&mut self, terms: &[Term]) {
-        let new: Vec<bool> = (0..self.stances.len())
+    fn activate(&mut self, terms: &[ShardTerm]) {
+        let new: Vec<bool> = (0..self.phases.len())
             .map(|shard| {
                 let term = terms.iter().find(|term| term.shard == shard).map(|term| term.term);
-                term.is_some_and(|term| self.stances[shard] == Stance::Refreshing(term))
+                term.is_some_and(|term| self.phases[shard] == ShardPhase::Syncing(term))
             })
             .collect();
-        for Term { shard, term } in terms.iter().filter(|term| new[term.shard]) {
-            self.shared.beside[*shard].begin();
-            self.stances[*shard] = Stance::Ours(*term);
+        for ShardTerm { shard, term } in terms.iter().filter(|term| new[term.shard]) {
+            self.ctx.task_groups[*shard].restart();
+            self.phases[*shard] = ShardPhase::Active(*term);
         }
-        for canary in self.shared.caches.canaries.everything() {
-            let canary = CanaryName::of(&*canary);
+        for canary in self.ctx.caches.canaries.list_all() {
+            let canary = NamespacedName::of(&*canary);
             if new[self.fence.shard_of(&canary)] {
-                self.agenda.wake(canary);
+                self.queue.enqueue(canary);
             }
         }
     }
 
     /// Gives a shard back once nothing is under way for it.
-    fn end(&mut self, shard: usize) {
-        let Stance::Ending(term) = self.stances[shard] else { return };
-        if self.agenda.running().iter().any(|canary| self.fence.shard_of(canary) == shard) {
+    fn release_if_idle(&mut self, shard: usize) {
+        let ShardPhase::Draining(term) = self.phases[shard] else { return };
+        if self.queue.processing().iter().any(|canary| self.fence.shard_of(canary) == shard) {
             return;
         }
-        self.forget(shard);
-        let (fence, rest) = (self.fence.clone(), self.shared.beside[shard].end());
+        self.forget_shard(shard);
+        let (fence, rest) = (self.fence.clone(), self.ctx.task_groups[shard].shutdown());
         tokio::spawn(async move {
             rest.await;
-            fence.ended(Ended { shard, term });
+            fence.report_drained(ShardTerm { shard, term });
         });
     }
 
-    fn lose(&mut self, shard: usize) {
-        self.leave(shard);
-        self.forget(shard);
+    fn drop_shard(&mut self, shard: usize) {
+        self.dequeue_shard(shard);
+        self.forget_shard(shard);
         // What it had to say is not waited for.
-        drop(self.shared.beside[shard].end());
-        self.stances[shard] = Stance::Elsewhere;
+        drop(self.ctx.task_groups[shard].shutdown());
+        self.phases[shard] = ShardPhase::NotHeld;
     }
 
-    fn leave(&mut self, shard: usize) {
+    fn dequeue_shard(&mut self, shard: usize) {
         let fence = &self.fence;
-        self.agenda.leave(|canary| fence.shard_of(canary) == shard);
+        self.queue.remove_matching(|canary| fence.shard_of(canary) == shard);
     }
 
-    fn forget(&self, shard: usize) {
-        let desks = self.shared.desks.lock();
-        let ours = desks.keys().filter(|canary| self.fence.shard_of(canary) == shard);
-        let ours: Vec<CanaryName> = ours.cloned().collect();
-        drop(desks);
-        ours.iter().for_each(|canary| self.shared.forget(canary));
+    fn forget_shard(&self, shard: usize) {
+        let states = self.ctx.states.lock();
+        let ours = states.keys().filter(|canary| self.fence.shard_of(canary) == shard);
+        let ours: Vec<NamespacedName> = ours.cloned().collect();
+        drop(states);
+        ours.iter().for_each(|canary| self.ctx.forget(canary));
     }
 }
 
-/// What [`Round::apply`] is to take in.
-pub enum Change {
-    Tenure,
-    Refreshed(Vec<Term>),
+/// What [`Dispatcher::apply`] is to take in.
+pub enum ShardChange {
+    OwnershipChanged,
+    Resynced(Vec<ShardTerm>),
 }
 
 /// Nothing may be decided on what is older than what its last holder saw, or
 /// wrote.
-async fn refresh(shared: Arc<Shared>, gained: Vec<Term>) -> Vec<Term> {
-    while let Err(error) = shared.caches.refresh().await {
+async fn resync(ctx: Arc<Context>, gained: Vec<ShardTerm>) -> Vec<ShardTerm> {
+    while let Err(error) = ctx.caches.relist().await {
         tracing::warn!(%error, "cannot list what the Canaries of new shards are about; trying again");
-        sleep(LIST_AGAIN).await;
+        sleep(RESYNC_RETRY).await;
     }
     gained
 }
 
 /// Spread by name, so that those that failed together are not tried together;
 /// by nothing else, so that simulations replay.
-fn backoff(canary: &CanaryName, failures: u32) -> Duration {
-    let wait = SHORTEST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST);
-    let spread = hash(format!("{canary}{failures}").as_bytes());
+fn backoff(canary: &NamespacedName, failures: u32) -> Duration {
+    let wait = MIN_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_BACKOFF);
+    let spread = stable_hash(format!("{canary}{failures}").as_bytes());
     wait.mul_f64(0.5 + (spread >> 40) as f64 / (1u64 << 24) as f64)
 }
 
@@ -253,9 +253,9 @@ mod tests {
 
     #[test]
     fn failures_wait_longer_each_time_up_to_a_limit() {
-        let web = CanaryName { namespace: "shop".to_owned(), name: "web".to_owned() };
+        let web = NamespacedName { namespace: "shop".to_owned(), name: "web".to_owned() };
         let waits: Vec<Duration> = (1..=20).map(|failures| backoff(&web, failures)).collect();
         assert!(waits[0] < Duration::from_millis(301) && waits[5] > waits[0].mul_f64(4.0));
-        assert!(waits.iter().all(|wait| *wait <= LONGEST.mul_f64(1.5)));
+        assert!(waits.iter().all(|wait| *wait <= MAX_BACKOFF.mul_f64(1.5)));
     }
 }

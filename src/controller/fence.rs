@@ -1,6 +1,6 @@
 //! Who may write: every Canary belongs to a shard, every shard to at most one
 //! replica, and a replica that lost one, or cannot tell, writes nothing more
-//! for its Canaries. How shards are shared out is told in [`super::shards`].
+//! for its Canaries. How shards are divided out is told in [`super::shards`].
 //!
 //! The fence is closed a while before anybody else may open theirs. A write
 //! that was sent before and takes longer than that still lands: then versions
@@ -15,14 +15,14 @@ use tokio::{
     time::Instant,
 };
 
-use super::CanaryName;
+use super::NamespacedName;
 
 /// How long a replica counts as alive without renewing its Lease.
-pub const LENGTH: Duration = Duration::from_secs(15);
+pub const LEASE_DURATION: Duration = Duration::from_secs(15);
 /// How often it renews it.
-pub const RENEWED_EVERY: Duration = Duration::from_secs(5);
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// How long before that end it stops writing.
-pub const MARGIN: Duration = Duration::from_millis(2500);
+pub const FENCE_MARGIN: Duration = Duration::from_millis(2500);
 
 /// The Canary belongs to another replica by now, or might.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,77 +32,80 @@ pub struct Fenced;
 /// What a replica has of one shard. The term tells one time of holding it from
 /// the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hold {
+pub enum ShardOwnership {
     #[default]
-    None,
-    Kept {
+    NotHeld,
+    Held {
         term: u64,
     },
     /// Given back once nothing is under way.
-    Ending {
+    Draining {
         term: u64,
     },
 }
 
-impl Hold {
-    pub fn is_kept(self) -> bool {
-        matches!(self, Hold::Kept { .. })
+impl ShardOwnership {
+    pub fn is_held(self) -> bool {
+        matches!(self, ShardOwnership::Held { .. })
     }
 }
 
 /// What a replica has of all shards, and until when unless it is renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenure {
+pub struct ReplicaOwnership {
     pub until: Option<Instant>,
-    pub shards: Vec<Hold>,
+    pub shards: Vec<ShardOwnership>,
 }
 
 /// Lets writes through for Canaries whose shard is held.
 #[derive(Clone)]
-pub struct Fence(Option<Shared>);
+pub struct Fence(Option<FenceChannels>);
 
 #[derive(Clone)]
-struct Shared {
-    tenure: watch::Receiver<Tenure>,
-    ended: mpsc::UnboundedSender<Ended>,
+struct FenceChannels {
+    ownership: watch::Receiver<ReplicaOwnership>,
+    drained: mpsc::UnboundedSender<ShardTerm>,
 }
 
 /// Nothing is under way any more for a shard that is to be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct ShardTerm {
     pub shard: usize,
     pub term: u64,
 }
 
 /// The other side of a fence: who opens and closes it.
-pub struct Keeper {
-    pub tenure: watch::Sender<Tenure>,
-    pub ended: mpsc::UnboundedReceiver<Ended>,
+pub struct FenceHandle {
+    pub ownership: watch::Sender<ReplicaOwnership>,
+    pub drained: mpsc::UnboundedReceiver<ShardTerm>,
 }
 
 impl Fence {
     /// For a replica that is alone: one shard, always held.
-    pub fn open() -> Self {
+    pub fn unsharded() -> Self {
         Self(None)
     }
 
-    pub fn is_open(&self) -> bool {
+    pub fn is_unsharded(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Closed everywhere until its keeper says otherwise.
-    pub fn kept(shards: u32) -> (Self, Keeper) {
-        let shards = vec![Hold::None; shards as usize];
-        let (tell, tenure) = watch::channel(Tenure { until: None, shards });
+    /// Closed everywhere until its handle says otherwise.
+    pub fn sharded(shards: u32) -> (Self, FenceHandle) {
+        let shards = vec![ShardOwnership::NotHeld; shards as usize];
+        let (tell, ownership) = watch::channel(ReplicaOwnership { until: None, shards });
         let (sender, ended) = mpsc::unbounded_channel();
-        (Self(Some(Shared { tenure, ended: sender })), Keeper { tenure: tell, ended })
+        (
+            Self(Some(FenceChannels { ownership, drained: sender })),
+            FenceHandle { ownership: tell, drained: ended },
+        )
     }
 
-    pub fn check(&self, canary: &CanaryName) -> Result<(), Fenced> {
-        let Some(Shared { tenure, .. }) = &self.0 else { return Ok(()) };
-        let tenure = tenure.borrow();
-        let held = tenure.shards[shard_of(canary, tenure.shards.len())] != Hold::None;
-        match held && tenure.until.is_some_and(|until| Instant::now() < until) {
+    pub fn check(&self, canary: &NamespacedName) -> Result<(), Fenced> {
+        let Some(FenceChannels { ownership, .. }) = &self.0 else { return Ok(()) };
+        let ownership = ownership.borrow();
+        let held = ownership.shards[shard_of(canary, ownership.shards.len())] != ShardOwnership::NotHeld;
+        match held && ownership.until.is_some_and(|until| Instant::now() < until) {
             true => Ok(()),
             false => Err(Fenced),
         }
@@ -110,7 +113,7 @@ impl Fence {
 
     /// A client that sends no write for a Canary once the fence is closed, in
     /// whatever work of several requests the process stood still.
-    pub fn guard(&self, client: &Client, canary: &CanaryName) -> Client {
+    pub fn fenced_client(&self, client: &Client, canary: &NamespacedName) -> Client {
         if self.0.is_none() {
             return client.clone();
         }
@@ -127,15 +130,15 @@ impl Fence {
         Client::new(service, client.default_namespace())
     }
 
-    pub fn shard_of(&self, canary: &CanaryName) -> usize {
-        self.0.as_ref().map_or(0, |shared| shard_of(canary, shared.tenure.borrow().shards.len()))
+    pub fn shard_of(&self, canary: &NamespacedName) -> usize {
+        self.0.as_ref().map_or(0, |channels| shard_of(canary, channels.ownership.borrow().shards.len()))
     }
 
     /// What is held now.
-    pub fn holds(&mut self) -> Vec<Hold> {
+    pub fn owned_shards(&mut self) -> Vec<ShardOwnership> {
         match &mut self.0 {
-            None => vec![Hold::Kept { term: 0 }],
-            Some(shared) => shared.tenure.borrow_and_update().shards.clone(),
+            None => vec![ShardOwnership::Held { term: 0 }],
+            Some(channels) => channels.ownership.borrow_and_update().shards.clone(),
         }
     }
 
@@ -143,7 +146,7 @@ impl Fence {
     pub async fn changed(&mut self) {
         let changed = match &mut self.0 {
             None => None,
-            Some(shared) => shared.tenure.changed().await.ok(),
+            Some(channels) => channels.ownership.changed().await.ok(),
         };
         // Whoever keeps the fence has ended: what was held runs out.
         if changed.is_none() {
@@ -151,22 +154,22 @@ impl Fence {
         }
     }
 
-    pub fn ended(&self, ended: Ended) {
-        if let Some(shared) = &self.0 {
+    pub fn report_drained(&self, ended: ShardTerm) {
+        if let Some(channels) = &self.0 {
             // Nobody listens any more when all shards are given back at once.
-            let _ = shared.ended.send(ended);
+            let _ = channels.drained.send(ended);
         }
     }
 }
 
 /// Stable for ever: replicas of two versions must agree.
-fn shard_of(canary: &CanaryName, shards: usize) -> usize {
+fn shard_of(canary: &NamespacedName, shards: usize) -> usize {
     let text = [canary.namespace.as_bytes(), b"/", canary.name.as_bytes()];
-    (hash(text.into_iter().flatten()) % shards.max(1) as u64) as usize
+    (stable_hash(text.into_iter().flatten()) % shards.max(1) as u64) as usize
 }
 
 /// FNV-1a, stirred at the end so that every bit depends on every byte.
-pub fn hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+pub fn stable_hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
     let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, fnv);
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -178,8 +181,8 @@ pub fn hash<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
 mod tests {
     use super::*;
 
-    fn named(name: &str) -> CanaryName {
-        CanaryName { namespace: "shop".to_owned(), name: name.to_owned() }
+    fn named(name: &str) -> NamespacedName {
+        NamespacedName { namespace: "shop".to_owned(), name: name.to_owned() }
     }
 
     #[test]
@@ -199,33 +202,37 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_fence_closes_by_itself() {
-        let (fence, keeper) = Fence::kept(1);
+        let (fence, handle) = Fence::sharded(1);
         assert_eq!(fence.check(&named("web")), Err(Fenced));
-        let until = Some(Instant::now() + LENGTH - MARGIN);
-        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::Ending { term: 1 }] });
+        let until = Some(Instant::now() + LEASE_DURATION - FENCE_MARGIN);
+        handle
+            .ownership
+            .send_replace(ReplicaOwnership { until, shards: vec![ShardOwnership::Draining { term: 1 }] });
         assert_eq!(fence.check(&named("web")), Ok(()));
         // As if the process was stopped meanwhile: nobody told the fence.
-        tokio::time::advance(LENGTH - MARGIN).await;
+        tokio::time::advance(LEASE_DURATION - FENCE_MARGIN).await;
         assert_eq!(fence.check(&named("web")), Err(Fenced));
-        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::None] });
+        handle.ownership.send_replace(ReplicaOwnership { until, shards: vec![ShardOwnership::NotHeld] });
         assert_eq!(fence.check(&named("web")), Err(Fenced));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_that_stood_still_reads_but_does_not_write() {
-        let local = crate::local::Local::new(Default::default());
-        let canary = CanaryName { namespace: "default".to_owned(), name: "web".to_owned() };
-        let (fence, keeper) = Fence::kept(1);
-        let guarded = fence.guard(&local.client(), &canary);
+    async fn a_stalled_replica_may_read_but_not_write() {
+        let local = crate::local::ApiServer::new(Default::default());
+        let canary = NamespacedName { namespace: "default".to_owned(), name: "web".to_owned() };
+        let (fence, handle) = Fence::sharded(1);
+        let guarded = fence.fenced_client(&local.client(), &canary);
         let api: kube::Api<k8s_openapi::api::core::v1::ConfigMap> = kube::Api::default_namespaced(guarded);
         let config = |name: &str| {
             let metadata = kube::core::ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
             k8s_openapi::api::core::v1::ConfigMap { metadata, ..Default::default() }
         };
-        let until = Some(Instant::now() + MARGIN);
-        keeper.tenure.send_replace(Tenure { until, shards: vec![Hold::Kept { term: 1 }] });
+        let until = Some(Instant::now() + FENCE_MARGIN);
+        handle
+            .ownership
+            .send_replace(ReplicaOwnership { until, shards: vec![ShardOwnership::Held { term: 1 }] });
         api.create(&Default::default(), &config("a")).await.unwrap();
-        tokio::time::sleep(LENGTH).await;
+        tokio::time::sleep(LEASE_DURATION).await;
         let refused = api.create(&Default::default(), &config("b")).await.unwrap_err();
         assert!(refused.to_string().contains(&Fenced.to_string()), "{refused}");
         let names: Vec<_> = api.list(&Default::default()).await.unwrap().items;

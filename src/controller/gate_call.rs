@@ -1,51 +1,51 @@
 //! Webhooks, asked in the background: one that hangs delays its own Canary
-//! only. Answers land on the Canary's desk and wake it.
+//! only. Answers land on the Canary's state and wake it.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::{CanaryName, Shared, desk::Desk, understand::Understood};
+use super::{Context, NamespacedName, resolve::ResolvedCanary, state::CanaryState};
 use crate::{
     api::canary::Webhook,
-    engine::{Decision, action::Question, observed::Reply},
-    gates::webhook::Subject,
+    engine::{Decision, action::GateCall, observed::GateReply},
+    gates::webhook::HookContext,
 };
 
 /// Asks the webhook that a question names, unless somebody does already. A
 /// question to people has none: they answer when they like.
-pub fn ask(
-    shared: &Arc<Shared>,
-    desk: &Arc<Desk>,
-    understood: &Understood,
+pub fn call_gate(
+    ctx: &Arc<Context>,
+    state: &Arc<CanaryState>,
+    resolved: &ResolvedCanary,
     decision: &Decision,
-    question: &Question,
+    call: &GateCall,
 ) {
-    let Some(kind) = question.kind else { return };
-    let canary = &*understood.canary;
-    let is_meant = |hook: &&Webhook| hook.name == question.gate && hook.type_.unwrap_or_default() == kind;
+    let Some(kind) = call.kind else { return };
+    let canary = &*resolved.canary;
+    let is_meant = |hook: &&Webhook| hook.name == call.gate && hook.type_.unwrap_or_default() == kind;
     let Some(hook) = canary.spec.analysis.webhooks.iter().find(is_meant).cloned() else { return };
-    if !desk.inbox.lock().ask(question) {
+    if !state.pending_results.lock().start_gate_call(call) {
         return;
     }
-    let about = Subject::of(canary, &decision.status);
-    let (question, desk, name) = (question.clone(), Arc::clone(desk), CanaryName::of(canary));
-    shared.in_background(&name.clone(), async move |shared| {
-        let reply = match key(&shared, &hook, &name.namespace).await {
-            Ok(key) => shared.webhooks.ask(&hook, &about, key.as_deref()).await,
-            Err(why) => Reply::Silence { why },
+    let about = HookContext::from_status(canary, &decision.status);
+    let (question, state, name) = (call.clone(), Arc::clone(state), NamespacedName::of(canary));
+    ctx.in_background(&name.clone(), async move |ctx| {
+        let reply = match signing_key(&ctx, &hook, &name.namespace).await {
+            Ok(key) => ctx.webhooks.call_gate(&hook, &about, key.as_deref()).await,
+            Err(why) => GateReply::Unreachable { why },
         };
-        shared.options.vitals.gate_answered(&kind, &reply);
-        desk.inbox.lock().answered(question, reply, shared.clock.now());
-        shared.waker.wake(name);
+        ctx.options.telemetry.observe_gate_call(&kind, &reply);
+        state.pending_results.lock().finish_gate_call(question, reply, ctx.clock.now());
+        ctx.requests.request(name);
     });
 }
 
 /// What a webhook's questions are signed with.
-pub async fn key(shared: &Shared, hook: &Webhook, namespace: &str) -> Result<Option<Vec<u8>>, String> {
+pub async fn signing_key(ctx: &Context, hook: &Webhook, namespace: &str) -> Result<Option<Vec<u8>>, String> {
     let Some(name) = hook.secret_ref.as_ref().map(|secret| &secret.name) else { return Ok(None) };
-    let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
+    let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), namespace);
     let secret =
         secrets.get(name).await.map_err(|error| format!("the Secret {name} cannot be read: {error}"))?;
     let key = secret.data.and_then(|mut data| data.remove("hmac"));

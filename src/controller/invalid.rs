@@ -10,7 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{CanaryName, Shared, lease::Fenced};
+use super::{Context, NamespacedName, fence::Fenced};
 use crate::{
     api::{Canary, condition::STALLED},
     clock,
@@ -29,17 +29,17 @@ pub enum Error {
 }
 
 /// Says in the Canary's status what is wrong with it, unless it says so.
-pub async fn stall(shared: &Shared, name: &CanaryName, unreadable: &ObjectMeta) -> Result<(), Error> {
+pub async fn mark_stalled(ctx: &Context, name: &NamespacedName, invalid: &ObjectMeta) -> Result<(), Error> {
     let kind = ApiResource::erase::<Canary>(&());
-    let api: Api<DynamicObject> = Api::namespaced_with(shared.client.clone(), &name.namespace, &kind);
+    let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &name.namespace, &kind);
     let found = api.get_opt(&name.name).await.map_err(|error| Error::Read(Box::new(error)))?;
-    let Some(object) = found.filter(|found| found.metadata.uid == unreadable.uid) else {
+    let Some(object) = found.filter(|found| found.metadata.uid == invalid.uid) else {
         return Ok(());
     };
-    let Some(message) = complaint(&object) else { return Ok(()) };
-    let Some(conditions) = with_complaint(&object, &message, shared.clock.now()) else { return Ok(()) };
+    let Some(message) = decode_error(&object) else { return Ok(()) };
+    let Some(conditions) = stalled_conditions(&object, &message, ctx.clock.now()) else { return Ok(()) };
     tracing::warn!(canary = %name, "{message}");
-    shared.fence.check(name)?;
+    ctx.fence.check(name)?;
     let patch = json!({
         "metadata": { "resourceVersion": object.resource_version() },
         "status": { "conditions": conditions },
@@ -53,7 +53,7 @@ pub async fn stall(shared: &Shared, name: &CanaryName, unreadable: &ObjectMeta) 
 }
 
 /// None if it can be read after all.
-fn complaint(object: &DynamicObject) -> Option<String> {
+fn decode_error(object: &DynamicObject) -> Option<String> {
     let value = serde_json::to_value(object).ok()?;
     let error = serde_path_to_error::deserialize::<_, Canary>(value).err()?;
     let (path, why) = (error.path().to_string(), error.into_inner());
@@ -61,7 +61,7 @@ fn complaint(object: &DynamicObject) -> Option<String> {
 }
 
 /// None if it is said already.
-fn with_complaint(object: &DynamicObject, message: &str, now: Timestamp) -> Option<Vec<Value>> {
+fn stalled_conditions(object: &DynamicObject, message: &str, now: Timestamp) -> Option<Vec<Value>> {
     let said = object.data.pointer("/status/conditions").and_then(Value::as_array);
     let mut conditions = said.cloned().unwrap_or_default();
     let stalled = conditions.iter().position(|condition| condition["type"] == STALLED);

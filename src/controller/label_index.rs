@@ -7,9 +7,9 @@ type Labels = BTreeMap<String, String>;
 
 /// Names, by value, by key.
 #[derive(Default)]
-pub struct Labelled(HashMap<String, HashMap<String, BTreeSet<String>>>);
+pub struct LabelIndex(HashMap<String, HashMap<String, BTreeSet<String>>>);
 
-impl Labelled {
+impl LabelIndex {
     pub fn add(&mut self, name: &str, labels: Option<&Labels>) {
         for (key, value) in labels.into_iter().flatten() {
             let names = self.0.entry(key.clone()).or_default().entry(value.clone()).or_default();
@@ -34,7 +34,7 @@ impl Labelled {
 
     /// Those that have all of these labels, in the order of their names; nobody
     /// is asked for if there are none.
-    pub fn with<'a>(&'a self, labels: &Labels) -> Vec<&'a str> {
+    pub fn matching<'a>(&'a self, labels: &Labels) -> Vec<&'a str> {
         let named = |(key, value): (&String, &String)| self.0.get(key)?.get(value);
         let Some(mut sets) = labels.iter().map(named).collect::<Option<Vec<_>>>() else { return Vec::new() };
         sets.sort_by_key(|names| names.len());
@@ -54,19 +54,19 @@ mod tests {
 
     #[test]
     fn a_selector_finds_those_that_have_all_of_its_labels() {
-        let mut held = Labelled::default();
+        let mut held = LabelIndex::default();
         let (web, old) = (labels([("app", "web"), ("track", "new")]), labels([("app", "web")]));
         held.add("b", Some(&web));
         held.add("a", Some(&web));
         held.add("c", Some(&old));
         held.add("d", None);
-        assert_eq!(held.with(&old), ["a", "b", "c"]);
-        assert_eq!(held.with(&web), ["a", "b"]);
+        assert_eq!(held.matching(&old), ["a", "b", "c"]);
+        assert_eq!(held.matching(&web), ["a", "b"]);
         for none in [labels([]), labels([("app", "api")]), labels([("app", "web"), ("zone", "a")])] {
-            assert_eq!(held.with(&none), [""; 0]);
+            assert_eq!(held.matching(&none), [""; 0]);
         }
         held.remove("a", Some(&web));
-        assert_eq!(held.with(&web), ["b"]);
+        assert_eq!(held.matching(&web), ["b"]);
         for (name, labels) in [("b", &web), ("c", &old)] {
             held.remove(name, Some(labels));
         }

@@ -1,5 +1,5 @@
 //! One replica of several, on the API: watches the Leases, sends what
-//! [`Replica`] asks for, and keeps the fence.
+//! [`ShardAssignment`] asks for, and keeps the fence.
 
 use std::{pin::pin, time::Duration};
 
@@ -22,48 +22,52 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    lease::{Keeper, LENGTH},
-    shards::{Answer, Disagreement, Replica, Request, Role, Seen, lease_of},
+    assignment::{
+        LeaseRequest, LeaseResponse, LeaseRole, LeaseView, ShardAssignment, ShardCountMismatch,
+        shard_lease_name,
+    },
+    fence::{FenceHandle, LEASE_DURATION},
 };
 use crate::{clock::Clock, workload::FIELD_MANAGER};
 
 /// How many shards there are, on every Lease.
-const SHARDS: &str = "serin.dev/shards";
+const SHARD_COUNT_LABEL: &str = "serin.dev/shards";
 /// Which of them it is, on the Lease of a shard.
-const SHARD: &str = "serin.dev/shard";
+const SHARD_LABEL: &str = "serin.dev/shard";
 
 /// A request that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(4);
+const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Where the Leases are, and who this replica is.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct ReplicaConfig {
     pub namespace: String,
     /// The name that people know it by.
-    pub me: String,
+    pub identity: String,
     pub shards: u32,
 }
 
 /// Holds shards until `over`, then lets all of them go at once. Takes none from
 /// when it is told to `stop`.
-pub async fn hold(
+pub async fn run_membership(
     client: Client,
     clock: Clock,
-    claim: Claim,
-    mut keeper: Keeper,
+    config: ReplicaConfig,
+    mut handle: FenceHandle,
     stop: CancellationToken,
     over: CancellationToken,
-) -> Result<(), Disagreement> {
-    let Claim { namespace, me, shards } = claim;
-    let leases = Leases { api: Api::namespaced(client, &namespace), clock, shards };
+) -> Result<(), ShardCountMismatch> {
+    let ReplicaConfig { namespace, identity, shards } = config;
+    let leases = LeaseClient { api: Api::namespaced(client, &namespace), clock, shards };
     // Its container may have had a process before this one.
-    let mut replica = Replica::new(format!("{me}-{:x}", clock.now().as_microsecond()), shards);
-    let ours = watcher::Config::default().labels(SHARDS);
+    let mut assignment =
+        ShardAssignment::new(format!("{identity}-{:x}", clock.now().as_microsecond()), shards);
+    let ours = watcher::Config::default().labels(SHARD_COUNT_LABEL);
     let mut events = pin!(watcher(leases.api.clone(), ours).default_backoff());
     let (mut listed, mut requests) = (Vec::new(), FuturesUnordered::new());
     let outcome = loop {
-        let turn = replica.turn(Instant::now());
-        publish(&keeper, &replica);
+        let turn = assignment.poll(Instant::now());
+        publish_ownership(&handle, &assignment);
         let wake = match turn {
             Ok((wanted, wake)) => {
                 requests.extend(wanted.into_iter().map(|request| leases.send(request)));
@@ -76,114 +80,117 @@ pub async fn hold(
             () = over.cancelled() => break Ok(()),
             Some(event) = events.next() => match event {
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(lease)) => listed.extend(read(&lease)),
-                Ok(Event::InitDone) => replica.list(std::mem::take(&mut listed), Instant::now()),
+                Ok(Event::InitApply(lease)) => listed.extend(parse_lease(&lease)),
+                Ok(Event::InitDone) => assignment.handle_list(std::mem::take(&mut listed), Instant::now()),
                 Ok(Event::Apply(lease)) => {
-                    read(&lease).into_iter().for_each(|seen| replica.see(seen, Instant::now()));
+                    parse_lease(&lease).into_iter().for_each(|seen| assignment.handle_lease(seen, Instant::now()));
                 }
-                Ok(Event::Delete(lease)) => replica.gone(&lease.name_any()),
+                Ok(Event::Delete(lease)) => assignment.handle_delete(&lease.name_any()),
                 Err(error) => tracing::warn!(%error, "the watch of the leases broke; it starts again"),
             },
             Some((request, answer, asked)) = requests.next() => {
-                replica.answered(&request, answer, asked, Instant::now());
+                assignment.handle_response(&request, answer, asked, Instant::now());
             }
-            Some(ended) = keeper.ended.recv() => replica.ended(ended),
+            Some(ended) = handle.drained.recv() => assignment.handle_drained(ended),
             () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
-            () = stop.cancelled(), if !replica.is_leaving() => replica.leave(),
+            () = stop.cancelled(), if !assignment.is_shutting_down() => assignment.begin_shutdown(),
         }
     };
-    if let Some(name) = replica.name() {
-        leases.withdraw(name).await;
+    if let Some(name) = assignment.member_name() {
+        leases.delete_member(name).await;
     }
     outcome
 }
 
 /// Says what is held, to the fence and to people.
-fn publish(keeper: &Keeper, replica: &Replica) {
-    let tenure = replica.tenure();
-    keeper.tenure.send_if_modified(|told| {
-        if *told == tenure {
+fn publish_ownership(handle: &FenceHandle, assignment: &ShardAssignment) {
+    let ownership = assignment.ownership();
+    handle.ownership.send_if_modified(|current| {
+        if *current == ownership {
             return false;
         }
-        if told.shards != tenure.shards {
-            let held = tenure.shards.iter().enumerate();
-            let held: Vec<_> = held.filter(|(_, hold)| hold.is_kept()).map(|(shard, _)| shard).collect();
-            tracing::info!(replica = replica.name(), shards = ?held, "holds {} shards", held.len());
+        if current.shards != ownership.shards {
+            let held = ownership.shards.iter().enumerate();
+            let held: Vec<_> = held.filter(|(_, hold)| hold.is_held()).map(|(shard, _)| shard).collect();
+            tracing::info!(replica = assignment.member_name(), shards = ?held, "holds {} shards", held.len());
         }
-        *told = tenure;
+        *current = ownership;
         true
     });
 }
 
 #[derive(Clone)]
-struct Leases {
+struct LeaseClient {
     api: Api<Lease>,
     clock: Clock,
     shards: u32,
 }
 
-impl Leases {
+impl LeaseClient {
     /// Says too when it was sent.
-    fn send(&self, request: Request) -> impl Future<Output = (Request, Answer, Instant)> + use<> {
+    fn send(
+        &self,
+        request: LeaseRequest,
+    ) -> impl Future<Output = (LeaseRequest, LeaseResponse, Instant)> + use<> {
         let (leases, asked) = (self.clone(), Instant::now());
         async move {
-            let answer = match timeout(PATIENCE, leases.perform(&request)).await {
-                Ok(Ok(())) => Answer::Done,
-                Ok(Err(kube::Error::Api(status))) if status.code == 404 => Answer::Absent,
+            let answer = match timeout(LEASE_REQUEST_TIMEOUT, leases.execute(&request)).await {
+                Ok(Ok(())) => LeaseResponse::Done,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => LeaseResponse::NotFound,
                 // Another replica was faster.
-                Ok(Err(kube::Error::Api(status))) if status.code == 409 => Answer::Failed,
+                Ok(Err(kube::Error::Api(status))) if status.code == 409 => LeaseResponse::Failed,
                 Ok(Err(error)) => {
                     tracing::warn!(?request, %error, "a lease was not written");
-                    Answer::Failed
+                    LeaseResponse::Failed
                 }
                 Err(_) => {
                     tracing::warn!(?request, "a lease was not written in time");
-                    Answer::Failed
+                    LeaseResponse::Failed
                 }
             };
             (request, answer, asked)
         }
     }
 
-    async fn perform(&self, request: &Request) -> kube::Result<()> {
+    async fn execute(&self, request: &LeaseRequest) -> kube::Result<()> {
         let now = MicroTime(self.clock.now());
         match request {
-            Request::Join { name } => {
+            LeaseRequest::Join { name } => {
                 let spec = LeaseSpec {
                     holder_identity: Some(name.clone()),
-                    lease_duration_seconds: i32::try_from(LENGTH.as_secs()).ok(),
+                    lease_duration_seconds: i32::try_from(LEASE_DURATION.as_secs()).ok(),
                     acquire_time: Some(now.clone()),
                     renew_time: Some(now),
                     ..LeaseSpec::default()
                 };
                 self.create(name, None, spec).await
             }
-            Request::Renew { name } => self.change(name, json!({ "spec": { "renewTime": now } })).await,
-            Request::Remove { name, version } => {
+            LeaseRequest::Renew { name } => self.patch(name, json!({ "spec": { "renewTime": now } })).await,
+            LeaseRequest::Remove { name, version } => {
                 let only_this = Preconditions { resource_version: Some(version.clone()), uid: None };
                 self.delete(name, Some(only_this)).await
             }
-            Request::Take { shard, member, version: None } => {
+            LeaseRequest::Acquire { shard, member, version: None } => {
                 let spec = LeaseSpec {
                     holder_identity: Some(member.clone()),
                     acquire_time: Some(now),
                     ..LeaseSpec::default()
                 };
-                self.create(&lease_of(*shard, self.shards), Some(*shard), spec).await
+                self.create(&shard_lease_name(*shard, self.shards), Some(*shard), spec).await
             }
-            Request::Take { shard, member, version: Some(version) } => {
+            LeaseRequest::Acquire { shard, member, version: Some(version) } => {
                 let spec = json!({ "holderIdentity": member, "acquireTime": now });
-                self.change_shard(*shard, version, spec).await
+                self.patch_shard(*shard, version, spec).await
             }
-            Request::GiveBack { shard, version } => {
+            LeaseRequest::Release { shard, version } => {
                 let spec = json!({ "holderIdentity": null, "acquireTime": null });
-                self.change_shard(*shard, version, spec).await
+                self.patch_shard(*shard, version, spec).await
             }
         }
     }
 
     async fn create(&self, name: &str, shard: Option<u32>, spec: LeaseSpec) -> kube::Result<()> {
-        let labels = [(SHARDS, Some(self.shards)), (SHARD, shard)];
+        let labels = [(SHARD_COUNT_LABEL, Some(self.shards)), (SHARD_LABEL, shard)];
         let labels = labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_string())));
         let labels = labels.collect();
         let metadata = ObjectMeta { name: Some(name.to_owned()), labels: Some(labels), ..Default::default() };
@@ -192,12 +199,12 @@ impl Leases {
     }
 
     /// The version makes sure that only one replica does.
-    async fn change_shard(&self, shard: u32, version: &str, spec: Value) -> kube::Result<()> {
+    async fn patch_shard(&self, shard: u32, version: &str, spec: Value) -> kube::Result<()> {
         let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
-        self.change(&lease_of(shard, self.shards), patch).await
+        self.patch(&shard_lease_name(shard, self.shards), patch).await
     }
 
-    async fn change(&self, name: &str, patch: Value) -> kube::Result<()> {
+    async fn patch(&self, name: &str, patch: Value) -> kube::Result<()> {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         self.api.patch(name, &params, &Patch::Merge(patch)).await.map(drop)
     }
@@ -208,8 +215,8 @@ impl Leases {
     }
 
     /// Nobody need wait for it to run out.
-    async fn withdraw(&self, name: &str) {
-        match timeout(PATIENCE, self.delete(name, None)).await {
+    async fn delete_member(&self, name: &str) {
+        match timeout(LEASE_REQUEST_TIMEOUT, self.delete(name, None)).await {
             Ok(Ok(())) => {}
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {}
             _ => tracing::warn!(name, "could not give the shards back; they run out by themselves"),
@@ -218,15 +225,18 @@ impl Leases {
 }
 
 /// None if it is no Lease of ours after all.
-fn read(lease: &Lease) -> Option<Seen> {
+fn parse_lease(lease: &Lease) -> Option<LeaseView> {
     let label = |key: &str| lease.labels().get(key);
-    let role = match label(SHARD) {
-        None => Role::Member,
+    let role = match label(SHARD_LABEL) {
+        None => LeaseRole::Member,
         Some(number) => {
             let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
-            Role::Shard { number: number.parse().ok()?, holder: holder.filter(|holder| !holder.is_empty()) }
+            LeaseRole::Shard {
+                number: number.parse().ok()?,
+                holder: holder.filter(|holder| !holder.is_empty()),
+            }
         }
     };
-    let shards = label(SHARDS)?.parse().ok()?;
-    Some(Seen { name: lease.name_any(), version: lease.resource_version()?, shards, role })
+    let shards = label(SHARD_COUNT_LABEL)?.parse().ok()?;
+    Some(LeaseView { name: lease.name_any(), version: lease.resource_version()?, shards, role })
 }

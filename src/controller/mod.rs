@@ -1,7 +1,7 @@
 //! The controller: observe → decide → act → record, on kube.
 //!
 //! ```text
-//!   watches ──▶ caches ──▶ index: whom does it concern? ──▶ agenda ──▶ reconcile
+//!   watches ──▶ caches ──▶ index: whom does it concern? ──▶ work_queue ──▶ reconcile
 //!                                                            ▲  ▲         │
 //!                                  alarms (one per Canary) ──┘  │         ▼
 //!                                  answers, from the background ─┘◀─ understand, observe,
@@ -23,31 +23,31 @@
 //!   shard writes for it, and every status is written against the version it
 //!   was decided on.
 
-mod act;
-mod ask;
-mod beside;
+mod assignment;
 mod caches;
-mod desk;
-mod index;
-mod kept;
-mod labelled;
-pub mod lease;
+mod dispatcher;
+pub mod fence;
+mod gate_call;
+mod invalid;
+mod label_index;
 mod measure;
+pub mod membership;
 mod observe;
+mod perform;
+mod projection;
+mod publish;
+mod raw_canary;
 mod reconcile;
-mod record;
-pub mod replica;
-mod reroute;
-mod round;
-mod shards;
-mod table;
-mod tell;
-mod told;
-mod turns;
-mod understand;
-mod unreadable;
+mod references;
+mod release_limiter;
+mod resolve;
+mod route_migration;
+mod shard_tasks;
+mod state;
+mod status;
+mod store;
+mod trigger;
 pub mod vitals;
-mod wake;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
@@ -68,21 +68,21 @@ use crate::{
     gates::{self, webhook::Webhooks},
     metrics::{Sources, scrape::Fetch},
     notify::{self, Outbox},
-    routing::{self, AppMeshOptions, Router, Served},
+    routing::{self, AppMeshOptions, Router, ServedKinds},
     workload,
 };
-use beside::Beside;
 use caches::Caches;
-use desk::Desk;
-use index::Index;
-use lease::Fence;
-use replica::Claim;
-use round::Round;
-pub use table::Held;
-pub use told::Row;
-use turns::Turns;
-use vitals::Vitals;
-use wake::{CanaryName, Version, Waker, Woken};
+use dispatcher::Dispatcher;
+use fence::Fence;
+use membership::ReplicaConfig;
+pub use raw_canary::CachedCanary;
+use references::ReferenceIndex;
+use release_limiter::ReleaseLimiter;
+use shard_tasks::TaskGroup;
+use state::CanaryState;
+pub use store::HasMeta;
+use trigger::{NamespacedName, ObjectVersion, ReconcileRequest, RequestSender};
+use vitals::Telemetry;
 
 /// What holds for every Canary of one controller.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ pub struct Options {
     /// The Prometheus for Canaries that name none.
     pub metrics_server: Option<String>,
     /// Where Secrets of templates of the whole cluster are.
-    pub home: String,
+    pub controller_namespace: String,
     /// How many Canaries are worked on at a time.
     pub concurrency: usize,
     /// How many releases may be under way at a time; any number if none.
@@ -105,7 +105,7 @@ pub struct Options {
     /// Who carries questions to webhooks; the network if nobody is named.
     pub webhooks: Option<Webhooks>,
     /// Where it counts what it does and shows that it does.
-    pub vitals: Arc<Vitals>,
+    pub telemetry: Arc<Telemetry>,
 }
 
 impl Default for Options {
@@ -114,13 +114,13 @@ impl Default for Options {
             namespaces: Vec::new(),
             provider: None,
             metrics_server: None,
-            home: "default".to_owned(),
+            controller_namespace: "default".to_owned(),
             concurrency: 128,
             max_releases: None,
             workload: workload::Options::default(),
             app_mesh: AppMeshOptions::default(),
             webhooks: None,
-            vitals: Arc::default(),
+            telemetry: Arc::default(),
         }
     }
 }
@@ -131,52 +131,52 @@ pub enum StartError {
     #[error("cannot ask the API server which kinds it serves: {0}")]
     Discovery(#[from] kube::Error),
     #[error(transparent)]
-    Webhooks(#[from] gates::webhook::SetupError),
+    Webhooks(#[from] gates::webhook::WebhookSetupError),
     #[error(transparent)]
-    Notifications(#[from] notify::SetupError),
+    Notifications(#[from] notify::OutboxSetupError),
     #[error(transparent)]
-    Replicas(#[from] shards::Disagreement),
+    Replicas(#[from] assignment::ShardCountMismatch),
 }
 
 /// How many questions are asked and measurements made at a time.
-const AT_A_TIME: usize = 64;
+const MAX_BACKGROUND_TASKS: usize = 64;
 
 /// How many Events are written at a time. What moves traffic goes first: when
 /// many releases move at once, it is the API server that they wait for.
-const EVENTS_AT_A_TIME: usize = 8;
+const MAX_EVENT_WRITES: usize = 8;
 
 /// How long those under way may take when the controller ends.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// A wake-up in the past is one that comes at once, but not faster than this.
-const SOONEST: Duration = Duration::from_millis(20);
+const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(20);
 
 pub struct Controller {
-    shared: Arc<Shared>,
-    woken: mpsc::UnboundedReceiver<Woken>,
+    ctx: Arc<Context>,
+    incoming: mpsc::UnboundedReceiver<ReconcileRequest>,
 }
 
-struct Shared {
+struct Context {
     client: Client,
     clock: Clock,
     options: Options,
     workload_options: Arc<workload::Options>,
-    served: RwLock<Served>,
+    served: RwLock<ServedKinds>,
     /// None if this build cannot call it.
     app_mesh: Option<Arc<dyn Router>>,
     sources: Sources,
     webhooks: Webhooks,
     outbox: Outbox,
-    index: Arc<Index>,
+    index: Arc<ReferenceIndex>,
     caches: Caches,
-    turns: Arc<Turns>,
-    desks: Mutex<HashMap<CanaryName, Arc<Desk>>>,
-    waker: Waker,
+    limiter: Arc<ReleaseLimiter>,
+    states: Mutex<HashMap<NamespacedName, Arc<CanaryState>>>,
+    requests: RequestSender,
     fence: Fence,
     /// One for each shard.
-    beside: Vec<Beside>,
-    permits: Arc<Semaphore>,
-    events: Arc<Semaphore>,
+    task_groups: Vec<TaskGroup>,
+    background_permits: Arc<Semaphore>,
+    event_permits: Arc<Semaphore>,
 }
 
 impl Controller {
@@ -188,33 +188,35 @@ impl Controller {
         mut fence: Fence,
         options: Options,
     ) -> Result<Self, StartError> {
-        let served = RwLock::new(Served::discover(&client).await?);
-        let (waker, woken) = Waker::new();
-        let index = Arc::<Index>::default();
+        let served = RwLock::new(ServedKinds::discover(&client).await?);
+        let (requests, incoming) = RequestSender::new();
+        let index = Arc::<ReferenceIndex>::default();
         let webhooks = match &options.webhooks {
             Some(webhooks) => webhooks.clone(),
             None => Webhooks::new()?,
         };
-        let vitals = Arc::clone(&options.vitals);
+        let telemetry = Arc::clone(&options.telemetry);
         let outbox =
-            notify::Options { tally: Arc::clone(&vitals.notifications), ..notify::Options::default() };
-        let turns = Arc::new(Turns::new(options.max_releases, waker.clone()));
+            notify::Options { counters: Arc::clone(&telemetry.notifications), ..notify::Options::default() };
+        let limiter = Arc::new(ReleaseLimiter::new(options.max_releases, requests.clone()));
         let caches = Caches::new(
             client.clone(),
             &options.namespaces,
             Arc::clone(&index),
-            waker.clone(),
-            Arc::clone(&turns),
-            vitals,
+            requests.clone(),
+            Arc::clone(&limiter),
+            telemetry,
         );
-        let may_write = {
+        let check_fence = {
             let fence = fence.clone();
             move |namespace: &str, name: &str| {
-                fence.check(&CanaryName { namespace: namespace.to_owned(), name: name.to_owned() }).is_ok()
+                fence
+                    .check(&NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() })
+                    .is_ok()
             }
         };
-        let shared = Shared {
-            app_mesh: routing::app_mesh(&options.app_mesh, Arc::new(may_write)),
+        let ctx = Context {
+            app_mesh: routing::app_mesh(&options.app_mesh, Arc::new(check_fence)),
             client,
             clock,
             workload_options: Arc::new(options.workload.clone()),
@@ -225,57 +227,57 @@ impl Controller {
             outbox: Outbox::new(outbox)?,
             index,
             caches,
-            turns,
-            desks: Mutex::default(),
-            waker,
-            beside: fence.holds().iter().map(|_| Beside::default()).collect(),
+            limiter,
+            states: Mutex::default(),
+            requests,
+            task_groups: fence.owned_shards().iter().map(|_| TaskGroup::default()).collect(),
             fence,
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
-            events: Arc::new(Semaphore::new(EVENTS_AT_A_TIME)),
+            background_permits: Arc::new(Semaphore::new(MAX_BACKGROUND_TASKS)),
+            event_permits: Arc::new(Semaphore::new(MAX_EVENT_WRITES)),
         };
-        Ok(Self { shared: Arc::new(shared), woken })
+        Ok(Self { ctx: Arc::new(ctx), incoming })
     }
 
     /// Works until `stop` is done; what is under way then may come to its end.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
-        let _watches = self.shared.caches.follow_canaries();
-        let mut round = Round::new(Arc::clone(&self.shared));
+        let _watches = self.ctx.caches.watch_canaries();
+        let mut dispatcher = Dispatcher::new(Arc::clone(&self.ctx));
         let mut work = JoinSet::new();
         let mut stop = pin!(stop);
-        let vitals = Arc::clone(&self.shared.options.vitals);
-        let mut asked = vitals.begin(&self.shared);
+        let telemetry = Arc::clone(&self.ctx.options.telemetry);
+        let mut asked = telemetry.started(&self.ctx);
         loop {
-            while round.agenda.running().len() < self.shared.options.concurrency
-                && let Some(canary) = round.agenda.start()
+            while dispatcher.queue.processing().len() < self.ctx.options.concurrency
+                && let Some(canary) = dispatcher.queue.start_next()
             {
-                work.spawn(attempt(Arc::clone(&self.shared), canary));
+                work.spawn(reconcile_catching_panics(Arc::clone(&self.ctx), canary));
             }
-            vitals.turned(round.agenda.waiting(), round.agenda.running().len());
-            let alarm = round.agenda.next_alarm();
+            telemetry.set_queue_depth(dispatcher.queue.queued(), dispatcher.queue.processing().len());
+            let alarm = dispatcher.queue.next_due();
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
                 () = &mut stop => break,
-                Ok(()) = asked.changed() => vitals.answer(*asked.borrow_and_update()),
-                change = round.changed() => round.apply(change),
+                Ok(()) = asked.changed() => telemetry.heartbeat(*asked.borrow_and_update()),
+                change = dispatcher.next_shard_change() => dispatcher.apply(change),
                 Some(done) = work.join_next() => match done {
-                    Ok((canary, outcome)) => round.conclude(canary, outcome),
+                    Ok((canary, outcome)) => dispatcher.finish(canary, outcome),
                     // Only when the runtime ends.
                     Err(_) => break,
                 },
-                Some(woken) = self.woken.recv() => round.wake(woken),
+                Some(incoming) = self.incoming.recv() => dispatcher.dispatch(incoming),
                 () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
-                    round.agenda.ring(Instant::now());
+                    dispatcher.queue.enqueue_due(Instant::now());
                 }
             }
         }
-        vitals.end();
+        telemetry.stopping();
         let rest = async {
             while work.join_next().await.is_some() {}
-            join_all(self.shared.beside.iter().map(Beside::end)).await;
-            self.shared.outbox.flush(LAST_WORDS).await;
+            join_all(self.ctx.task_groups.iter().map(TaskGroup::shutdown)).await;
+            self.ctx.outbox.flush(SHUTDOWN_GRACE).await;
         };
-        if timeout(LAST_WORDS, rest).await.is_err() {
+        if timeout(SHUTDOWN_GRACE, rest).await.is_err() {
             tracing::warn!("ended with work still under way");
         }
     }
@@ -288,13 +290,14 @@ pub async fn run_replicated(
     clock: Clock,
     fetch: Arc<dyn Fetch>,
     options: Options,
-    claim: Claim,
+    config: ReplicaConfig,
     stop: CancellationToken,
 ) -> Result<(), StartError> {
-    let (fence, keeper) = Fence::kept(claim.shards);
+    let (fence, handle) = Fence::sharded(config.shards);
     let controller = Controller::new(client.clone(), clock, fetch, fence, options).await?;
     let over = CancellationToken::new();
-    let mut holding = pin!(replica::hold(client, clock, claim, keeper, stop.clone(), over.clone()));
+    let mut holding =
+        pin!(membership::run_membership(client, clock, config, handle, stop.clone(), over.clone()));
     tokio::select! {
         // In this order, so that simulations replay.
         biased;
@@ -304,73 +307,76 @@ pub async fn run_replicated(
     Ok(holding.await?)
 }
 
-enum Outcome {
+enum ReconcileResult {
     Done(Option<Timestamp>),
     Failed(String),
 }
 
 /// A mistake in the work on one Canary must not end the work on all others.
-async fn attempt(shared: Arc<Shared>, canary: CanaryName) -> (CanaryName, Outcome) {
+async fn reconcile_catching_panics(
+    ctx: Arc<Context>,
+    canary: NamespacedName,
+) -> (NamespacedName, ReconcileResult) {
     let began = Instant::now();
     // It is large, and a task's future is moved about when it starts and ends.
-    let work = Box::pin(reconcile::reconcile(&shared, &canary));
+    let work = Box::pin(reconcile::reconcile(&ctx, &canary));
     let (outcome, result) = match AssertUnwindSafe(work).catch_unwind().await {
-        Ok(Ok(alarm)) => (Outcome::Done(alarm), "ok"),
-        Ok(Err(error)) => (Outcome::Failed(error.to_string()), "failed"),
-        Err(_) => (Outcome::Failed("a mistake of our own".to_owned()), "panicked"),
+        Ok(Ok(alarm)) => (ReconcileResult::Done(alarm), "ok"),
+        Ok(Err(error)) => (ReconcileResult::Failed(error.to_string()), "failed"),
+        Err(_) => (ReconcileResult::Failed("a mistake of our own".to_owned()), "panicked"),
     };
-    shared.options.vitals.reconciled(result, began.elapsed());
+    ctx.options.telemetry.observe_reconcile(result, began.elapsed());
     (canary, outcome)
 }
 
-impl Shared {
-    fn desk(&self, name: &CanaryName, uid: Option<String>) -> Arc<Desk> {
-        let mut desks = self.desks.lock();
-        if let Some(desk) = desks.get(name).filter(|desk| desk.uid == uid) {
-            return Arc::clone(desk);
+impl Context {
+    fn state_of(&self, name: &NamespacedName, uid: Option<String>) -> Arc<CanaryState> {
+        let mut states = self.states.lock();
+        if let Some(state) = states.get(name).filter(|state| state.uid == uid) {
+            return Arc::clone(state);
         }
         self.sources.forget(&name.namespace, &name.name);
-        let desk = Arc::new(Desk::of(uid));
-        desks.insert(name.clone(), Arc::clone(&desk));
-        desk
+        let state = Arc::new(CanaryState::new(uid));
+        states.insert(name.clone(), Arc::clone(&state));
+        state
     }
 
     /// The Canary is gone, and what was remembered of it.
-    fn forget(&self, canary: &CanaryName) {
-        self.desks.lock().remove(canary);
-        self.index.forget(canary);
-        self.options.vitals.forget(canary);
+    fn forget(&self, canary: &NamespacedName) {
+        self.states.lock().remove(canary);
+        self.index.remove(canary);
+        self.options.telemetry.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
     }
 
     /// Is it news to a Canary, and not what a write of its own made?
-    fn is_news(&self, canary: &CanaryName, version: &Version) -> bool {
-        !self.desks.lock().get(canary).is_some_and(|desk| desk.is_own(version))
+    fn is_foreign_change(&self, canary: &NamespacedName, version: &ObjectVersion) -> bool {
+        !self.states.lock().get(canary).is_some_and(|state| state.is_own_write(version))
     }
 
-    fn instant(&self, at: Timestamp) -> Instant {
+    fn requeue_instant(&self, at: Timestamp) -> Instant {
         let wait = Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default();
-        Instant::now() + wait.max(SOONEST)
+        Instant::now() + wait.max(MIN_REQUEUE_DELAY)
     }
 
-    fn beside(&self, canary: &CanaryName) -> &Beside {
-        &self.beside[self.fence.shard_of(canary)]
+    fn tasks_of(&self, canary: &NamespacedName) -> &TaskGroup {
+        &self.task_groups[self.fence.shard_of(canary)]
     }
 
     /// Works beside the reconcile that wants it: so many at a time, over all
     /// Canaries, and not beyond the controller's end or the shard's.
     fn in_background<W>(
         self: &Arc<Self>,
-        canary: &CanaryName,
+        canary: &NamespacedName,
         work: impl FnOnce(Arc<Self>) -> W + Send + 'static,
     ) where
         W: Future<Output = ()> + Send + 'static,
     {
-        let shared = Arc::clone(self);
-        self.beside(canary).spawn_until_end(async move {
-            let permits = Arc::clone(&shared.permits);
+        let ctx = Arc::clone(self);
+        self.tasks_of(canary).spawn_cancellable(async move {
+            let permits = Arc::clone(&ctx.background_permits);
             if let Ok(_permit) = permits.acquire().await {
-                work(shared).await;
+                work(ctx).await;
             }
         });
     }

@@ -6,69 +6,69 @@ use std::sync::Arc;
 use kube::ResourceExt as _;
 
 use super::{
-    CanaryName, Shared,
-    caches::Unsynced,
-    desk::{Desk, Followed, KeptUp, Route, RouteFrom},
-    index::Concern,
-    kept::pods,
-    understand::{Understood, templates},
+    Context, NamespacedName,
+    caches::NotSynced,
+    projection::pod_resource,
+    references::ObjectPattern,
+    resolve::{ResolvedCanary, template_refs},
+    state::{CanaryState, CompanionInputs, RouteInputs, RouteObservation, WatchInputs},
 };
 use crate::{
     api::CanaryStatus,
     engine::{Observed, action::Split, observed::Target, revision::ConfigRef},
     gates::annotations,
-    routing::{Arms, ObjectName, Subject},
-    workload::{self, COMPANIONS, Cache as _, Kind, Snapshot, Upkeep},
+    routing::{ObjectKey, PodSelectors, RouteContext},
+    workload::{self, COMPANION_KINDS, CachedWorkload, CompanionChange, Kind, ObjectList as _},
 };
 
 /// Why there is nothing to decide on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Unsynced(#[from] Unsynced),
+    NotSynced(#[from] NotSynced),
     #[error(transparent)]
-    Refused(#[from] workload::Refusal),
+    UnsupportedTarget(#[from] workload::UnsupportedTarget),
     #[error("the configs of the target: {0}")]
     Configs(workload::Error),
     #[error("the configs of the target change faster than they can be read")]
-    ConfigsMove,
+    ConfigsChanging,
 }
 
 /// What was seen, and what it takes to act on it.
-pub struct Seen {
+pub struct Observation {
     pub observed: Observed,
-    pub target: Option<Arc<Snapshot>>,
-    pub primary: Option<Arc<Snapshot>>,
+    pub target: Option<Arc<CachedWorkload>>,
+    pub primary: Option<Arc<CachedWorkload>>,
     /// Unknown while the target was never seen.
-    pub arms: Option<Arc<Arms>>,
+    pub selectors: Option<Arc<PodSelectors>>,
     /// What accompanies the target and has not followed it yet.
-    pub upkeep: Vec<Upkeep>,
+    pub companion_changes: Vec<CompanionChange>,
 }
 
 pub async fn observe(
-    shared: &Shared,
-    name: &CanaryName,
-    understood: &Understood,
+    ctx: &Context,
+    name: &NamespacedName,
+    resolved: &ResolvedCanary,
     status: &CanaryStatus,
-    desk: &Desk,
-) -> Result<Seen, Error> {
-    let Understood { canary, workload, router, .. } = understood;
-    let caches = &shared.caches;
-    if shared.turns.are_limited() {
-        caches.know_canaries().await?;
+    state: &CanaryState,
+) -> Result<Observation, Error> {
+    let ResolvedCanary { canary, workload, router, .. } = resolved;
+    let caches = &ctx.caches;
+    if ctx.limiter.is_enabled() {
+        caches.wait_for_canaries().await?;
     }
     let target = || caches.workload(workload.kind(), &name.namespace, workload.target_name());
-    let known = desk.followed.lock().clone();
-    if known.is_none() || known != target().map(|target| Followed::of(understood, &target)) {
-        follow(shared, name, understood, None).await?;
+    let known = state.watches.lock().clone();
+    if known.is_none() || known != target().map(|target| WatchInputs::of(resolved, &target)) {
+        ensure_watches(ctx, name, resolved, None).await?;
         if let Some(target) = target() {
-            follow(shared, name, understood, Some(&target)).await?;
-            *desk.followed.lock() = Some(Followed::of(understood, &target));
+            ensure_watches(ctx, name, resolved, Some(&target)).await?;
+            *state.watches.lock() = Some(WatchInputs::of(resolved, &target));
         }
     }
     let target = target();
 
-    let in_namespace = caches.of(&name.namespace);
+    let in_namespace = caches.in_namespace(&name.namespace);
     let primary = caches.workload(workload.kind(), &name.namespace, &workload.primary_name());
     let previous = caches.workload(workload.kind(), &name.namespace, &workload.previous_name());
     let scaler = canary
@@ -86,69 +86,70 @@ pub async fn observe(
             }
             _ => None,
         };
-        let kept_up = KeptUp {
+        let companions = CompanionInputs {
             target: Arc::clone(target),
             generation: canary.metadata.generation,
             canary_service: canary_service
                 .as_ref()
                 .and_then(|service| service.metadata.resource_version.clone()),
-            companions: COMPANIONS.map(|kind| caches.state(kind.resource(), &name.namespace)),
+            companions: COMPANION_KINDS
+                .map(|kind| caches.namespace_revision(kind.resource(), &name.namespace)),
         };
-        if desk.kept_up.lock().as_ref() != Some(&kept_up) {
-            upkeep = workload.upkeep(target, canary_service.as_deref(), &in_namespace)?;
-            *desk.kept_up.lock() = upkeep.is_empty().then_some(kept_up);
+        if state.companions.lock().as_ref() != Some(&companions) {
+            upkeep = workload.companion_changes(target, canary_service.as_deref(), &in_namespace)?;
+            *state.companions.lock() = upkeep.is_empty().then_some(companions);
         }
     }
-    let arms = see_arms(understood, target.as_deref(), desk)?;
+    let arms = observe_selectors(resolved, target.as_deref(), state)?;
     let (split, route_pending) = match &arms {
-        Some(arms) => see_route(shared, understood, arms, desk),
-        None => (None, router.pending(canary, caches)),
+        Some(arms) => observe_route(ctx, resolved, arms, state),
+        None => (None, router.pending_reason(canary, caches)),
     };
 
-    let (mut answers, measured) = desk.inbox.lock().read(status.releases);
+    let (mut answers, measured) = state.pending_results.lock().current(status.releases);
     answers.extend(annotations::answers(canary));
     let observed = Observed {
         generation: canary.metadata.generation,
         deleting,
         target: match &target {
-            Some(target) => Some(see_target(shared, understood, target, status, desk).await?),
+            Some(target) => Some(observe_target(ctx, resolved, target, status, state).await?),
             None => None,
         },
         primary: match &primary {
-            Some(primary) => Some(workload.see_primary(primary, scaler.as_deref())?),
+            Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
             None => None,
         },
-        previous: previous.and_then(|previous| workload.see_previous(&previous)),
+        previous: previous.and_then(|previous| workload.observe_previous(&previous)),
         split,
         route_pending,
-        routing_restored: deleting && router.restored(canary, caches),
-        answers,
-        measured,
+        routing_restored: deleting && router.is_restored(canary, caches),
+        gate_results: answers,
+        measurements: measured,
         commands: annotations::commands(canary),
         // Filled in when it is decided.
-        recorded: 0,
+        persisted_releases: 0,
         other_releases: 0,
         release_cap: None,
     };
-    Ok(Seen { observed, target, primary, arms, upkeep })
+    Ok(Observation { observed, target, primary, selectors: arms, companion_changes: upkeep })
 }
 
 /// Has everything watched that concerns the Canary, and this Canary woken by
 /// it, before any of it is read: what changes in between wakes it again.
-async fn follow(
-    shared: &Shared,
-    name: &CanaryName,
-    understood: &Understood,
-    target: Option<&Snapshot>,
-) -> Result<(), Unsynced> {
-    let Understood { canary, workload, objects, asks, .. } = understood;
-    let mut concerns = templates(canary);
-    concerns.extend(workload.references(target).into_iter().map(|reference| Concern {
+async fn ensure_watches(
+    ctx: &Context,
+    name: &NamespacedName,
+    resolved: &ResolvedCanary,
+    target: Option<&CachedWorkload>,
+) -> Result<(), NotSynced> {
+    let ResolvedCanary { canary, workload, objects, queries: asks, .. } = resolved;
+    let mut concerns = template_refs(canary);
+    concerns.extend(workload.references(target).into_iter().map(|reference| ObjectPattern {
         kind: reference.kind.resource().clone(),
         namespace: name.namespace.clone(),
         name: reference.name,
     }));
-    concerns.extend(objects.iter().cloned().map(|object| Concern {
+    concerns.extend(objects.iter().cloned().map(|object| ObjectPattern {
         kind: object.kind,
         namespace: object.namespace,
         name: Some(object.name),
@@ -159,12 +160,12 @@ async fn follow(
         kinds.push(Kind::HorizontalPodAutoscaler.resource().clone());
     }
     if asks.values().any(|ask| ask.reads_pods()) {
-        kinds.push(pods());
+        kinds.push(pod_resource());
     }
-    shared.index.add(name, concerns, target.is_some());
+    ctx.index.add(name, concerns, target.is_some());
     kinds.dedup();
     for kind in kinds {
-        shared.caches.need(&kind).await?;
+        ctx.caches.ensure_synced(&kind).await?;
     }
     Ok(())
 }
@@ -172,86 +173,91 @@ async fn follow(
 /// The split in force, or whom it waits for. Worked out anew only when
 /// something that it follows from has changed: most of what wakes a Canary is
 /// news of pods.
-pub fn see_route(
-    shared: &Shared,
-    understood: &Understood,
-    arms: &Arc<Arms>,
-    desk: &Desk,
+pub fn observe_route(
+    ctx: &Context,
+    resolved: &ResolvedCanary,
+    selectors: &Arc<PodSelectors>,
+    state: &CanaryState,
 ) -> (Option<Split>, Option<String>) {
-    let Understood { canary, router, objects, .. } = understood;
-    let caches = &shared.caches;
-    let version = |object: &ObjectName| {
-        caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
-    };
+    let ResolvedCanary { canary, router, objects, .. } = resolved;
+    let caches = &ctx.caches;
+    let version =
+        |object: &ObjectKey| caches.object(&object.kind, &object.namespace, &object.name)?.resource_version();
     let cookies = canary.status.as_ref().map(|status| {
         (status.session_affinity_cookie.clone(), status.primary_session_affinity_cookie.clone())
     });
-    let from = RouteFrom {
+    let from = RouteInputs {
         objects: Arc::clone(objects),
         cookies: cookies.unwrap_or_default(),
-        arms: Arc::clone(arms),
+        selectors: Arc::clone(selectors),
         versions: objects.iter().map(version).collect(),
     };
-    let mut route = desk.route.lock();
-    if let Some(known) = route.as_ref().filter(|known| known.from == from && router.is_in_cluster()) {
+    let mut route = state.route.lock();
+    if let Some(known) = route.as_ref().filter(|known| known.inputs == from && router.is_watchable()) {
         return (known.split.clone(), known.pending.clone());
     }
-    let split = router.split(&Subject { canary, arms, stood: Some(&desk.stood) }, caches);
-    let pending = if split.is_none() { router.pending(canary, caches) } else { None };
-    *route = Some(Route { from, split: split.clone(), pending: pending.clone() });
+    let split = router.effective_split(
+        &RouteContext { canary, pod_selectors: selectors, services_memo: Some(&state.services) },
+        caches,
+    );
+    let pending = if split.is_none() { router.pending_reason(canary, caches) } else { None };
+    *route = Some(RouteObservation { inputs: from, split: split.clone(), pending: pending.clone() });
     (split, pending)
 }
 
-async fn see_target(
-    shared: &Shared,
-    understood: &Understood,
-    target: &Snapshot,
+async fn observe_target(
+    ctx: &Context,
+    resolved: &ResolvedCanary,
+    target: &CachedWorkload,
     status: &CanaryStatus,
-    desk: &Desk,
+    state: &CanaryState,
 ) -> Result<Target, Error> {
-    let (workload, namespace) = (&understood.workload, understood.workload.namespace());
+    let (workload, namespace) = (&resolved.workload, resolved.workload.namespace());
     let recorded = status.revisions.as_ref().and_then(|of| of.seen.as_deref().or(of.primary.as_deref()));
     let version = |config: &ConfigRef| {
         let kind = [Kind::ConfigMap, Kind::Secret].into_iter().find(|kind| kind.name() == config.kind)?;
-        shared.caches.object(kind.resource(), namespace, &config.name)?.resource_version()
+        ctx.caches.object(kind.resource(), namespace, &config.name)?.resource_version()
     };
-    let mut configs = desk.configs.lock().await;
+    let mut configs = state.configs.lock().await;
     // Read once; if it has moved on by then, the cache is behind and another
     // wake is on its way.
     for _ in 0..2 {
-        match workload.see_target(target, &mut configs, version, recorded) {
+        match workload.observe_target(target, &mut configs, version, recorded) {
             Ok(target) => return Ok(target),
             Err(unread) => {
-                configs.read(&shared.client, namespace, &unread.0).await.map_err(Error::Configs)?;
+                configs.read(&ctx.client, namespace, &unread.0).await.map_err(Error::Configs)?;
             }
         }
     }
-    Err(Error::ConfigsMove)
+    Err(Error::ConfigsChanging)
 }
 
 /// As the target says, or said when it was last seen.
-fn see_arms(
-    understood: &Understood,
-    target: Option<&Snapshot>,
-    desk: &Desk,
-) -> Result<Option<Arc<Arms>>, workload::Refusal> {
-    let mut known = desk.arms.lock();
+fn observe_selectors(
+    resolved: &ResolvedCanary,
+    target: Option<&CachedWorkload>,
+    state: &CanaryState,
+) -> Result<Option<Arc<PodSelectors>>, workload::UnsupportedTarget> {
+    let mut known = state.selectors.lock();
     if let Some(target) = target {
-        let from = Followed::of(understood, target);
+        let from = WatchInputs::of(resolved, target);
         if known.as_ref().is_none_or(|(known, _)| *known != from) {
-            *known = Some((from, Arc::new(arms(understood, target)?)));
+            *known = Some((from, Arc::new(pod_selectors(resolved, target)?)));
         }
     }
     Ok(known.as_ref().map(|(_, arms)| Arc::clone(arms)))
 }
 
-fn arms(understood: &Understood, target: &Snapshot) -> Result<Arms, workload::Refusal> {
-    let selectors = understood.workload.selectors(target)?;
+fn pod_selectors(
+    resolved: &ResolvedCanary,
+    target: &CachedWorkload,
+) -> Result<PodSelectors, workload::UnsupportedTarget> {
+    let selectors = resolved.workload.selectors(target)?;
     let named = |port: workload::Port| (port.name.unwrap_or(format!("tcp-{}", port.number)), port.number);
-    Ok(Arms {
+    Ok(PodSelectors {
         primary: selectors.primary,
         canary: selectors.canary,
         previous: selectors.previous,
-        ports: understood.workload.ports(target).into_iter().map(named).collect(),
+        ports: resolved.workload.ports(target).into_iter().map(named).collect(),
     })
 }

@@ -11,20 +11,20 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    CanaryName, Shared,
-    ask::ask,
+    Context, NamespacedName,
     caches::Caches,
-    desk::Desk,
-    lease::Fenced,
-    measure::measure,
-    observe::{Seen, see_route},
-    understand::Understood,
+    fence::Fenced,
+    gate_call::call_gate,
+    measure::start_measurement,
+    observe::{Observation, observe_route},
+    resolve::ResolvedCanary,
+    state::CanaryState,
 };
 use crate::{
     api::{Canary, canary::Phase},
     engine::{Action, Decision},
-    routing::{self, Subject},
-    workload::{self, Known, Snapshot},
+    routing::{self, RouteContext},
+    workload::{self, CachedWorkload, FromCache},
 };
 
 /// Keeps a Canary there until everything is put back.
@@ -49,7 +49,9 @@ impl Error {
     /// Trying again cannot help until somebody changes something.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Workload(workload::Error::Refused(_) | workload::Error::Lost { .. }) => true,
+            Self::Workload(workload::Error::UnsupportedTarget(_) | workload::Error::BackupMissing { .. }) => {
+                true
+            }
             Self::Routing(error) => error.is_final(),
             Self::Fenced(_) | Self::Workload(_) | Self::TargetUnknown | Self::Finalizer(_) => false,
         }
@@ -57,130 +59,138 @@ impl Error {
 }
 
 /// Performs what follows from a decision.
-pub async fn act(
-    shared: &Arc<Shared>,
-    desk: &Arc<Desk>,
-    understood: &Arc<Understood>,
-    seen: &Seen,
+pub async fn perform(
+    ctx: &Arc<Context>,
+    state: &Arc<CanaryState>,
+    resolved: &Arc<ResolvedCanary>,
+    observation: &Observation,
     decision: &Decision,
 ) -> Result<(), Error> {
-    let (name, workload) = (CanaryName::of(&*understood.canary), &understood.workload);
-    let client = &shared.fence.guard(&shared.client, &name);
+    let (name, workload) = (NamespacedName::of(&*resolved.canary), &resolved.workload);
+    let client = &ctx.fence.fenced_client(&ctx.client, &name);
     // Until a watch tells of it the next decision would ask for it again.
-    let learn = |written: Option<Snapshot>| {
-        desk.knows(written.and_then(|written| shared.caches.learn_workload(workload.kind(), written)));
+    let learn = |written: Option<CachedWorkload>| {
+        state.remember_own_write(
+            written.and_then(|written| ctx.caches.apply_workload_response(workload.kind(), written)),
+        );
     };
-    let caches = &Learning { caches: &shared.caches, desk };
-    for upkeep in &seen.upkeep {
-        shared.fence.check(&name)?;
-        workload.keep_up(client, upkeep).await?;
+    let caches = &WriteThroughCache { caches: &ctx.caches, state };
+    for upkeep in &observation.companion_changes {
+        ctx.fence.check(&name)?;
+        workload.apply_companion_change(client, upkeep).await?;
     }
     for action in &decision.actions {
-        shared.fence.check(&name)?;
+        ctx.fence.check(&name)?;
         match action {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => {
                 learn(workload.scale_canary(client, *replicas).await?);
             }
-            Action::EmptyCanary { after } => learn(workload.empty_canary(client, *after).await?),
+            Action::ScaleDownCanary { after } => learn(workload.scale_down_canary(client, *after).await?),
             Action::PinPrimary => workload.pin_primary(client).await?,
             Action::UnpinPrimary => workload.unpin_primary(client).await?,
             Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
             Action::DropPrevious => workload.drop_previous(client).await?,
             Action::Promote { revision } => {
-                let known = Known { target: seen.target.as_deref(), primary: seen.primary.as_deref() };
+                let known = FromCache {
+                    target: observation.target.as_deref(),
+                    primary: observation.primary.as_deref(),
+                };
                 learn(workload.promote(client, revision, known).await?);
             }
             Action::RestorePrimary { revision } => learn(workload.restore_primary(client, revision).await?),
             Action::Route(split) => {
-                let arms = seen.arms.as_ref().ok_or(Error::TargetUnknown)?;
-                let on = Subject { canary: &understood.canary, arms, stood: Some(&desk.stood) };
-                understood.router.set(client, &on, caches, split).await?;
+                let arms = observation.selectors.as_ref().ok_or(Error::TargetUnknown)?;
+                let on = RouteContext {
+                    canary: &resolved.canary,
+                    pod_selectors: arms,
+                    services_memo: Some(&state.services),
+                };
+                resolved.router.apply_split(client, &on, caches, split).await?;
             }
             Action::RestoreRouting => {
-                understood.router.restore(client, &understood.canary, caches).await?;
+                resolved.router.restore(client, &resolved.canary, caches).await?;
             }
-            Action::Measure(look) => measure(shared, desk, understood, seen, look),
-            Action::Ask(question) => ask(shared, desk, understood, decision, question),
-            Action::RemoveFinalizer => remove_finalizer(shared, &understood.canary).await?,
+            Action::Measure(check) => start_measurement(ctx, state, resolved, observation, check),
+            Action::CallGate(question) => call_gate(ctx, state, resolved, decision, question),
+            Action::RemoveFinalizer => remove_finalizer(ctx, &resolved.canary).await?,
         }
     }
     Ok(())
 }
 
 /// The caches, for one who writes.
-struct Learning<'a> {
+struct WriteThroughCache<'a> {
     caches: &'a Caches,
-    desk: &'a Desk,
+    state: &'a CanaryState,
 }
 
-impl routing::Lookup for Learning<'_> {
+impl routing::ObjectCache for WriteThroughCache<'_> {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.caches.object(kind, namespace, name)
     }
 
-    fn learn(&self, kind: &ApiResource, written: DynamicObject) {
-        self.desk.knows(self.caches.learn_object(kind, written));
+    fn apply_write_response(&self, kind: &ApiResource, written: DynamicObject) {
+        self.state.remember_own_write(self.caches.apply_object_response(kind, written));
     }
 }
 
 /// May what took effect be followed up before it is on record? A rollback is
 /// recorded before anything else is done.
-pub fn goes_on(phase: Phase) -> bool {
+pub fn may_follow_up(phase: Phase) -> bool {
     matches!(phase, Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded)
 }
 
 /// Has something taken effect as it was written?
-pub fn took_effect(
-    shared: &Shared,
-    desk: &Desk,
-    understood: &Understood,
-    seen: &Seen,
+pub fn has_taken_effect(
+    ctx: &Context,
+    state: &CanaryState,
+    resolved: &ResolvedCanary,
+    observation: &Observation,
     decision: &Decision,
 ) -> bool {
-    let workload = &understood.workload;
+    let workload = &resolved.workload;
     decision.actions.iter().any(|action| match action {
         Action::Route(split) => {
-            let route = seen.arms.as_ref().map(|arms| see_route(shared, understood, arms, desk));
-            route.and_then(|(in_force, _)| in_force).as_ref() == Some(split)
+            let route = observation.selectors.as_ref().map(|arms| observe_route(ctx, resolved, arms, state));
+            route.and_then(|(effective_split, _)| effective_split).as_ref() == Some(split)
         }
-        Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. } => {
-            let target =
-                shared.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
-            target.is_some_and(|target| workload.is_empty(&target))
+        Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. } => {
+            let target = ctx.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
+            target.is_some_and(|target| workload.is_scaled_down(&target))
         }
         _ => false,
     })
 }
 
 /// A Canary has the finalizer exactly as long as its deletion is to revert.
-pub async fn keep_finalizer(shared: &Shared, canary: &Canary) -> Result<(), Error> {
+pub async fn sync_finalizer(ctx: &Context, canary: &Canary) -> Result<(), Error> {
     let deleting = canary.metadata.deletion_timestamp.is_some();
     let has = canary.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     match (canary.spec.revert_on_deletion, has) {
         _ if deleting => Ok(()),
         (true, false) => {
             let all = canary.finalizers().iter().cloned().chain([FINALIZER.to_owned()]).collect();
-            write_finalizers(shared, canary, all).await
+            write_finalizers(ctx, canary, all).await
         }
-        (false, true) => remove_finalizer(shared, canary).await,
+        (false, true) => remove_finalizer(ctx, canary).await,
         (true, true) | (false, false) => Ok(()),
     }
 }
 
-pub async fn remove_finalizer(shared: &Shared, canary: &Canary) -> Result<(), Error> {
+pub async fn remove_finalizer(ctx: &Context, canary: &Canary) -> Result<(), Error> {
     let others: Vec<String> =
         canary.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
     if others.len() == canary.finalizers().len() {
         return Ok(());
     }
-    write_finalizers(shared, canary, others).await
+    write_finalizers(ctx, canary, others).await
 }
 
 /// The version makes sure that nobody else's finalizer is lost.
-async fn write_finalizers(shared: &Shared, canary: &Canary, finalizers: Vec<String>) -> Result<(), Error> {
-    shared.fence.check(&CanaryName::of(canary))?;
-    let api: Api<Canary> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
+async fn write_finalizers(ctx: &Context, canary: &Canary, finalizers: Vec<String>) -> Result<(), Error> {
+    ctx.fence.check(&NamespacedName::of(canary))?;
+    let api: Api<Canary> = Api::namespaced(ctx.client.clone(), &canary.namespace().unwrap_or_default());
     let patch = json!({ "metadata": {
         "finalizers": finalizers, "resourceVersion": canary.resource_version(),
     }});

@@ -16,43 +16,43 @@ use kube::{
     core::{ApiResource, Request},
 };
 
-use super::{CanaryName, Shared, ask};
+use super::{Context, NamespacedName, gate_call};
 use crate::{
     api::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
         canary::{Alert, HookType, Severity},
     },
     engine::{Reason, Report},
-    gates::webhook::{self, Subject},
+    gates::webhook::{self, HookContext},
     notify::{self, Destination},
     workload::FIELD_MANAGER,
 };
 
 /// Tells whatever is new in a report; `status` is what it came to.
-pub fn tell(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
-    let happened = report.before.iter().chain([report]).filter(|report| report.news);
+pub fn publish(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+    let happened = report.preceding.iter().chain([report]).filter(|report| report.should_notify);
     for report in happened {
         // The Event of a promotion is the one that it is done.
         if !matches!(report.reason, Reason::Promoting { .. }) {
-            write_event(shared, canary, report);
+            write_event(ctx, canary, report);
         }
-        tell_webhooks(shared, canary, status, report);
+        call_event_hooks(ctx, canary, status, report);
     }
-    tell_chats(shared, canary, status, report);
+    send_alerts(ctx, canary, status, report);
 }
 
 /// An Event that cannot be written is lost; the status says it too.
-fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
+fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
     let (name, namespace) = (canary.name_any(), canary.namespace().unwrap_or_default());
     let severe = report.severity != Severity::Info;
     match severe {
-        true => tracing::warn!(canary = name, namespace, "{}", report.sentence),
-        false => tracing::info!(canary = name, namespace, "{}", report.sentence),
+        true => tracing::warn!(canary = name, namespace, "{}", report.message),
+        false => tracing::info!(canary = name, namespace, "{}", report.message),
     }
     // Two controllers may begin in the same microsecond; they lose an Event.
     // Events of a workload by the same name are told apart by the kind.
     static COUNT: AtomicI64 = AtomicI64::new(0);
-    let now = shared.clock.now();
+    let now = ctx.clock.now();
     let number = now.as_microsecond().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
     let event = Event {
         metadata: ObjectMeta {
@@ -70,7 +70,7 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         },
         type_: Some(if severe { "Warning" } else { "Normal" }.to_owned()),
         reason: Some(report.reason.code().to_owned()),
-        message: Some(report.sentence.clone()),
+        message: Some(report.message.clone()),
         source: Some(EventSource { component: Some(FIELD_MANAGER.to_owned()), host: None }),
         reporting_component: Some(FIELD_MANAGER.to_owned()),
         first_timestamp: Some(Time(now)),
@@ -78,10 +78,10 @@ fn write_event(shared: &Arc<Shared>, canary: &Canary, report: &Report) {
         count: Some(1),
         ..Event::default()
     };
-    let (canary, fence, client) = (CanaryName::of(canary), shared.fence.clone(), shared.client.clone());
-    let turns = Arc::clone(&shared.events);
-    shared.beside(&canary.clone()).spawn(async move {
-        let _turn = turns.acquire().await;
+    let (canary, fence, client) = (NamespacedName::of(canary), ctx.fence.clone(), ctx.client.clone());
+    let permits = Arc::clone(&ctx.event_permits);
+    ctx.tasks_of(&canary.clone()).spawn_to_completion(async move {
+        let _turn = permits.acquire().await;
         if fence.check(&canary).is_ok()
             && let Err(error) = create_event(&client, &canary.namespace, &event).await
         {
@@ -98,17 +98,17 @@ async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::
     client.request_text(request).await.map(drop)
 }
 
-fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     let hooks = canary.spec.analysis.webhooks.iter();
     for hook in hooks.filter(|hook| hook.type_ == Some(HookType::Event)).cloned() {
-        let about = Subject::of(canary, status);
-        let (message, severity, at) = (report.sentence.clone(), report.severity, shared.clock.now());
-        shared.in_background(&CanaryName::of(canary), async move |shared| {
+        let about = HookContext::from_status(canary, status);
+        let (message, severity, at) = (report.message.clone(), report.severity, ctx.clock.now());
+        ctx.in_background(&NamespacedName::of(canary), async move |ctx| {
             let event = webhook::Event { message: &message, severity, at };
-            match ask::key(&shared, &hook, &about.namespace).await {
+            match gate_call::signing_key(&ctx, &hook, &about.namespace).await {
                 Ok(key) => {
-                    let reply = shared.webhooks.tell(&hook, &about, &event, key.as_deref()).await;
-                    shared.options.vitals.gate_answered(&HookType::Event, &reply);
+                    let reply = ctx.webhooks.send_event(&hook, &about, &event, key.as_deref()).await;
+                    ctx.options.telemetry.observe_gate_call(&HookType::Event, &reply);
                 }
                 Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
             }
@@ -116,32 +116,33 @@ fn tell_webhooks(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, r
     }
 }
 
-fn tell_chats(shared: &Arc<Shared>, canary: &Canary, status: &CanaryStatus, report: &Report) {
+fn send_alerts(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     if canary.spec.analysis.alerts.is_empty() {
         return;
     }
-    let notices = notify::notices(canary, status, report, shared.clock.now());
+    let notices = notify::notifications(canary, status, report, ctx.clock.now());
     for alert in canary.spec.analysis.alerts.clone() {
-        let wanted: Vec<_> = notices.iter().filter(|notice| notice.is_wanted_by(&alert)).cloned().collect();
+        let wanted: Vec<_> =
+            notices.iter().filter(|notice| notice.meets_severity_of(&alert)).cloned().collect();
         let own = canary.namespace().unwrap_or_default();
         if wanted.is_empty() {
             continue;
         }
-        shared.in_background(&CanaryName::of(canary), async move |shared| {
-            match destination(&shared, &alert, &own).await {
-                Ok(to) => wanted.iter().for_each(|notice| shared.outbox.send(&to, notice)),
+        ctx.in_background(&NamespacedName::of(canary), async move |ctx| {
+            match resolve_destination(&ctx, &alert, &own).await {
+                Ok(to) => wanted.iter().for_each(|notice| ctx.outbox.send(&to, notice)),
                 Err(why) => tracing::warn!(alert = alert.name, why, "an alert has nowhere to go"),
             }
         });
     }
 }
 
-async fn destination(shared: &Shared, alert: &Alert, own: &str) -> Result<Arc<Destination>, String> {
+async fn resolve_destination(ctx: &Context, alert: &Alert, own: &str) -> Result<Arc<Destination>, String> {
     let reference = &alert.provider_ref;
     let namespace = reference.namespace.as_deref().unwrap_or(own);
     let kind = ApiResource::erase::<AlertProvider>(&());
-    shared.caches.need(&kind).await.map_err(|error| error.to_string())?;
-    let Some(provider) = shared.caches.object(&kind, namespace, &reference.name) else {
+    ctx.caches.ensure_synced(&kind).await.map_err(|error| error.to_string())?;
+    let Some(provider) = ctx.caches.object(&kind, namespace, &reference.name) else {
         return Err(format!("the AlertProvider {} does not exist in {namespace}", reference.name));
     };
     let spec: AlertProviderSpec =
@@ -149,7 +150,7 @@ async fn destination(shared: &Shared, alert: &Alert, own: &str) -> Result<Arc<De
     let secret = match &spec.secret_ref {
         None => None,
         Some(secret) => {
-            let secrets: Api<Secret> = Api::namespaced(shared.client.clone(), namespace);
+            let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), namespace);
             secrets.get_opt(&secret.name).await.map_err(|error| error.to_string())?
         }
     };

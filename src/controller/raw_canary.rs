@@ -10,12 +10,12 @@ use kube::{Resource, core::ObjectMeta};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::table::Held;
-use crate::{api::Canary, lean};
+use super::store::HasMeta;
+use crate::{api::Canary, stripped};
 
 #[derive(Clone, Debug, Deserialize)]
-pub struct Told {
-    #[serde(default, deserialize_with = "lean::metadata")]
+pub struct RawCanary {
+    #[serde(default, deserialize_with = "stripped::strip_metadata")]
     metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,
     status: Option<Box<RawValue>>,
@@ -23,45 +23,45 @@ pub struct Told {
 
 /// A Canary that was read, or the metadata of one that could not be.
 #[derive(Clone, Debug)]
-pub enum Row {
-    Read(Arc<Canary>),
-    Unreadable(Box<ObjectMeta>),
+pub enum CachedCanary {
+    Valid(Arc<Canary>),
+    Invalid(Box<ObjectMeta>),
 }
 
-impl Row {
+impl CachedCanary {
     pub fn canary(&self) -> Option<&Arc<Canary>> {
         match self {
-            Self::Read(canary) => Some(canary),
-            Self::Unreadable(_) => None,
+            Self::Valid(canary) => Some(canary),
+            Self::Invalid(_) => None,
         }
     }
 }
 
-impl Held for Row {
+impl HasMeta for CachedCanary {
     fn metadata(&self) -> &ObjectMeta {
         match self {
-            Self::Read(canary) => &canary.metadata,
-            Self::Unreadable(metadata) => metadata,
+            Self::Valid(canary) => &canary.metadata,
+            Self::Invalid(metadata) => metadata,
         }
     }
 }
 
-impl Told {
-    pub fn read(self) -> Row {
+impl RawCanary {
+    pub fn decode(self) -> CachedCanary {
         let Self { metadata, spec, status } = self;
-        let parts = read(spec.as_deref()).and_then(|spec| Ok((spec, read(status.as_deref())?)));
+        let parts = decode_part(spec.as_deref()).and_then(|spec| Ok((spec, decode_part(status.as_deref())?)));
         match parts {
-            Ok((spec, status)) => Row::Read(Arc::new(Canary { metadata, spec, status })),
-            Err(_) => Row::Unreadable(Box::new(metadata)),
+            Ok((spec, status)) => CachedCanary::Valid(Arc::new(Canary { metadata, spec, status })),
+            Err(_) => CachedCanary::Invalid(Box::new(metadata)),
         }
     }
 }
 
-fn read<T: DeserializeOwned>(text: Option<&RawValue>) -> serde_json::Result<T> {
+fn decode_part<T: DeserializeOwned>(text: Option<&RawValue>) -> serde_json::Result<T> {
     serde_json::from_str(text.map_or("null", RawValue::get))
 }
 
-impl Resource for Told {
+impl Resource for RawCanary {
     type DynamicType = ();
     type Scope = NamespaceResourceScope;
 

@@ -6,11 +6,11 @@ use std::collections::{BTreeSet, HashMap};
 use kube::core::ApiResource;
 use parking_lot::Mutex;
 
-use super::CanaryName;
+use super::NamespacedName;
 
 /// Objects whose changes concern a Canary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Concern {
+pub struct ObjectPattern {
     pub kind: ApiResource,
     pub namespace: String,
     /// None for all of them in the namespace.
@@ -18,50 +18,53 @@ pub struct Concern {
 }
 
 #[derive(Default)]
-pub struct Index(Mutex<Both>);
+pub struct ReferenceIndex(Mutex<Maps>);
 
 #[derive(Default)]
-struct Both {
-    by_object: HashMap<Concern, BTreeSet<CanaryName>>,
-    by_canary: HashMap<CanaryName, Vec<Concern>>,
+struct Maps {
+    by_object: HashMap<ObjectPattern, BTreeSet<NamespacedName>>,
+    by_canary: HashMap<NamespacedName, Vec<ObjectPattern>>,
 }
 
-impl Index {
+impl ReferenceIndex {
     /// From now on the Canary is concerned by these; and, if they are `all`
     /// there is, by nothing else.
-    pub fn add(&self, canary: &CanaryName, mut concerns: Vec<Concern>, all: bool) {
+    pub fn add(&self, canary: &NamespacedName, mut patterns: Vec<ObjectPattern>, all: bool) {
         let mut both = self.0.lock();
         let known = both.by_canary.get(canary).map(Vec::as_slice).unwrap_or_default();
         if !all {
-            concerns
-                .extend(known.iter().filter(|known| !concerns.contains(known)).cloned().collect::<Vec<_>>());
+            patterns
+                .extend(known.iter().filter(|known| !patterns.contains(known)).cloned().collect::<Vec<_>>());
         }
-        if known.len() == concerns.len() && known.iter().all(|known| concerns.contains(known)) {
+        if known.len() == patterns.len() && known.iter().all(|known| patterns.contains(known)) {
             return;
         }
-        both.forget(canary);
-        for concern in &concerns {
+        both.remove(canary);
+        for concern in &patterns {
             both.by_object.entry(concern.clone()).or_default().insert(canary.clone());
         }
-        both.by_canary.insert(canary.clone(), concerns);
+        both.by_canary.insert(canary.clone(), patterns);
     }
 
-    pub fn forget(&self, canary: &CanaryName) {
-        self.0.lock().forget(canary);
+    pub fn remove(&self, canary: &NamespacedName) {
+        self.0.lock().remove(canary);
     }
 
-    pub fn concerned(&self, kind: &ApiResource, namespace: &str, name: &str) -> Vec<CanaryName> {
+    pub fn referrers(&self, kind: &ApiResource, namespace: &str, name: &str) -> Vec<NamespacedName> {
         let both = self.0.lock();
-        let mut concern =
-            Concern { kind: kind.clone(), namespace: namespace.to_owned(), name: Some(name.to_owned()) };
+        let mut concern = ObjectPattern {
+            kind: kind.clone(),
+            namespace: namespace.to_owned(),
+            name: Some(name.to_owned()),
+        };
         let by_name = both.by_object.get(&concern).into_iter().flatten().cloned().collect::<Vec<_>>();
         concern.name = None;
         by_name.into_iter().chain(both.by_object.get(&concern).into_iter().flatten().cloned()).collect()
     }
 }
 
-impl Both {
-    fn forget(&mut self, canary: &CanaryName) {
+impl Maps {
+    fn remove(&mut self, canary: &NamespacedName) {
         for concern in self.by_canary.remove(canary).unwrap_or_default() {
             if let Some(concerned) = self.by_object.get_mut(&concern) {
                 concerned.remove(canary);
@@ -79,11 +82,11 @@ mod tests {
     use crate::workload::Kind;
 
     #[test]
-    fn a_change_wakes_whom_it_concerns_and_nobody_else() {
-        let index = Index::default();
+    fn a_change_triggers_only_the_canaries_that_reference_the_object() {
+        let index = ReferenceIndex::default();
         let [web, api] =
-            ["web", "api"].map(|name| CanaryName { namespace: "shop".into(), name: name.into() });
-        let concern = |kind: Kind, name: Option<&str>| Concern {
+            ["web", "api"].map(|name| NamespacedName { namespace: "shop".into(), name: name.into() });
+        let concern = |kind: Kind, name: Option<&str>| ObjectPattern {
             kind: kind.resource().clone(),
             namespace: "shop".into(),
             name: name.map(str::to_owned),
@@ -91,12 +94,12 @@ mod tests {
         index.add(&web, vec![concern(Kind::Deployment, Some("web"))], false);
         index.add(&web, vec![concern(Kind::PodDisruptionBudget, None)], false);
         index.add(&api, vec![concern(Kind::Deployment, Some("api"))], true);
-        let concerned = |kind: Kind, name| index.concerned(kind.resource(), "shop", name);
+        let concerned = |kind: Kind, name| index.referrers(kind.resource(), "shop", name);
         assert_eq!(concerned(Kind::Deployment, "web"), std::slice::from_ref(&web));
         assert_eq!(concerned(Kind::PodDisruptionBudget, "any"), std::slice::from_ref(&web));
         index.add(&web, vec![concern(Kind::DaemonSet, Some("web"))], true);
         assert!(concerned(Kind::Deployment, "web").is_empty());
-        index.forget(&api);
+        index.remove(&api);
         assert!(concerned(Kind::Deployment, "api").is_empty());
     }
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{CanaryName, wake::Waker};
+use super::{NamespacedName, trigger::RequestSender};
 use crate::{
     api::{
         canary::{CanaryStatus, Phase},
@@ -23,72 +23,72 @@ use crate::{
     engine::{Decision, Observed, Reason},
 };
 
-pub struct Turns {
+pub struct ReleaseLimiter {
     cap: Option<u32>,
-    queue: Mutex<Queue>,
-    waker: Waker,
+    state: Mutex<LimiterState>,
+    requests: RequestSender,
 }
 
 #[derive(Default)]
-struct Queue {
-    places: HashMap<CanaryName, Place>,
-    under_way: usize,
-    waiting: BTreeSet<(Timestamp, CanaryName)>,
+struct LimiterState {
+    slots: HashMap<NamespacedName, Slot>,
+    running: usize,
+    waiting: BTreeSet<(Timestamp, NamespacedName)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    UnderWay,
+enum Slot {
+    Running,
     /// For nothing but its turn, with the release that began then.
     Waiting(Timestamp),
 }
 
-impl Turns {
-    pub fn new(cap: Option<u32>, waker: Waker) -> Self {
-        Self { cap, queue: Mutex::default(), waker }
+impl ReleaseLimiter {
+    pub fn new(cap: Option<u32>, requests: RequestSender) -> Self {
+        Self { cap, state: Mutex::default(), requests }
     }
 
-    pub fn are_limited(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.cap.is_some()
     }
 
     /// A Canary is so now; none if it is gone or cannot be read.
-    pub fn see(&self, canary: &CanaryName, status: Option<&CanaryStatus>) {
+    pub fn observe(&self, canary: &NamespacedName, status: Option<&CanaryStatus>) {
         let Some(cap) = self.cap else { return };
-        let next = self.queue.lock().put(canary, status.and_then(Place::of), cap);
-        next.into_iter().for_each(|canary| self.waker.wake(canary));
+        let next = self.state.lock().update(canary, status.and_then(Slot::of), cap);
+        next.into_iter().for_each(|canary| self.requests.request(canary));
     }
 
-    /// Decides for a Canary. What follows counts from now on, unless [`see`]
+    /// Decides for a Canary. What follows counts from now on, unless [`observe`]
     /// says that it was not recorded.
     ///
-    /// [`see`]: Self::see
+    /// [`observe`]: Self::observe
     pub fn decide(
         &self,
-        canary: &CanaryName,
-        seen: &mut Observed,
+        canary: &NamespacedName,
+        observed: &mut Observed,
         decide: impl FnOnce(&Observed) -> Decision,
     ) -> Decision {
-        let Some(cap) = self.cap else { return decide(seen) };
-        let mut queue = self.queue.lock();
-        seen.release_cap = Some(cap);
-        seen.other_releases = queue.before(canary, cap);
-        let decision = decide(seen);
-        let next = queue.put(canary, Place::of(&decision.status), cap);
+        let Some(cap) = self.cap else { return decide(observed) };
+        let mut queue = self.state.lock();
+        observed.release_cap = Some(cap);
+        observed.other_releases = queue.ahead_of(canary, cap);
+        let decision = decide(observed);
+        let next = queue.update(canary, Slot::of(&decision.status), cap);
         drop(queue);
-        next.into_iter().for_each(|canary| self.waker.wake(canary));
+        next.into_iter().for_each(|canary| self.requests.request(canary));
         decision
     }
 }
 
-impl Queue {
+impl LimiterState {
     /// How many others are under way, with those whose turn comes first as far
     /// as they fill what is free.
-    fn before(&self, canary: &CanaryName, cap: u32) -> u32 {
-        let place = self.places.get(canary);
-        let under_way = self.under_way - usize::from(place == Some(&Place::UnderWay));
-        let older = |(since, other): &&(Timestamp, CanaryName)| match place {
-            Some(Place::Waiting(mine)) => (since, other) < (mine, canary),
+    fn ahead_of(&self, canary: &NamespacedName, cap: u32) -> u32 {
+        let place = self.slots.get(canary);
+        let under_way = self.running - usize::from(place == Some(&Slot::Running));
+        let older = |(since, other): &&(Timestamp, NamespacedName)| match place {
+            Some(Slot::Waiting(mine)) => (since, other) < (mine, canary),
             _ => true,
         };
         let free = (cap as usize).saturating_sub(under_way);
@@ -97,39 +97,39 @@ impl Queue {
     }
 
     /// Says whose turn has come by this.
-    fn put(&mut self, canary: &CanaryName, place: Option<Place>, cap: u32) -> Vec<CanaryName> {
-        let before = match place {
-            Some(place) => self.places.insert(canary.clone(), place),
-            None => self.places.remove(canary),
+    fn update(&mut self, canary: &NamespacedName, slot: Option<Slot>, cap: u32) -> Vec<NamespacedName> {
+        let before = match slot {
+            Some(place) => self.slots.insert(canary.clone(), place),
+            None => self.slots.remove(canary),
         };
-        if before == place {
+        if before == slot {
             return Vec::new();
         }
         match before {
-            Some(Place::UnderWay) => self.under_way -= 1,
-            Some(Place::Waiting(since)) => _ = self.waiting.remove(&(since, canary.clone())),
+            Some(Slot::Running) => self.running -= 1,
+            Some(Slot::Waiting(since)) => _ = self.waiting.remove(&(since, canary.clone())),
             None => {}
         }
-        match place {
-            Some(Place::UnderWay) => self.under_way += 1,
-            Some(Place::Waiting(since)) => _ = self.waiting.insert((since, canary.clone())),
+        match slot {
+            Some(Slot::Running) => self.running += 1,
+            Some(Slot::Waiting(since)) => _ = self.waiting.insert((since, canary.clone())),
             None => {}
         }
-        let free = (cap as usize).saturating_sub(self.under_way);
+        let free = (cap as usize).saturating_sub(self.running);
         match before {
             None => Vec::new(),
-            Some(_) if place == Some(Place::UnderWay) => Vec::new(),
+            Some(_) if slot == Some(Slot::Running) => Vec::new(),
             Some(_) => self.waiting.iter().take(free).map(|(_, canary)| canary.clone()).collect(),
         }
     }
 }
 
-impl Place {
+impl Slot {
     /// None for one that takes no place.
     fn of(status: &CanaryStatus) -> Option<Self> {
         match status.phase {
             Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising => {
-                Some(Self::UnderWay)
+                Some(Self::Running)
             }
             Phase::Waiting => {
                 let why = status.conditions.iter().find(|condition| condition.type_ == READY)?;
@@ -148,44 +148,44 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn name(name: &str) -> CanaryName {
-        CanaryName { namespace: "shop".to_owned(), name: name.to_owned() }
+    fn name(name: &str) -> NamespacedName {
+        NamespacedName { namespace: "shop".to_owned(), name: name.to_owned() }
     }
 
-    fn since(second: i64) -> Option<Place> {
-        Some(Place::Waiting(Timestamp::from_second(second).unwrap()))
+    fn since(second: i64) -> Option<Slot> {
+        Some(Slot::Waiting(Timestamp::from_second(second).unwrap()))
     }
 
     #[test]
-    fn those_that_came_first_go_first_and_nobody_else_is_woken() {
-        let mut queue = Queue::default();
-        let mut put = |canary: &str, place| queue.put(&name(canary), place, 2);
-        assert!(put("a", Some(Place::UnderWay)).is_empty() && put("b", Some(Place::UnderWay)).is_empty());
+    fn releases_start_in_order_and_no_other_canary_is_triggered() {
+        let mut queue = LimiterState::default();
+        let mut put = |canary: &str, place| queue.update(&name(canary), place, 2);
+        assert!(put("a", Some(Slot::Running)).is_empty() && put("b", Some(Slot::Running)).is_empty());
         for (canary, second) in [("z", 1), ("y", 2), ("x", 3)] {
             assert!(put(canary, since(second)).is_empty());
         }
         assert_eq!(put("a", None), [name("z")]);
-        assert_eq!(queue.before(&name("z"), 2), 1, "its turn has come");
-        assert_eq!(queue.before(&name("y"), 2), 2, "the free place is spoken for");
-        assert_eq!(queue.before(&name("new"), 2), 2, "those that wait came first");
-        assert!(queue.put(&name("z"), Some(Place::UnderWay), 2).is_empty());
-        assert_eq!(queue.put(&name("b"), None, 2), [name("y")]);
+        assert_eq!(queue.ahead_of(&name("z"), 2), 1, "its turn has come");
+        assert_eq!(queue.ahead_of(&name("y"), 2), 2, "the free place is spoken for");
+        assert_eq!(queue.ahead_of(&name("new"), 2), 2, "those that wait came first");
+        assert!(queue.update(&name("z"), Some(Slot::Running), 2).is_empty());
+        assert_eq!(queue.update(&name("b"), None, 2), [name("y")]);
     }
 
     #[test]
-    fn one_whose_turn_has_come_and_that_cannot_start_lets_the_next_one_go() {
-        let mut queue = Queue::default();
-        queue.put(&name("z"), since(1), 1);
-        queue.put(&name("y"), since(2), 1);
-        assert_eq!(queue.put(&name("z"), None, 1), [name("y")]);
-        assert_eq!(queue.before(&name("y"), 1), 0);
+    fn a_release_that_cannot_start_yields_its_slot() {
+        let mut queue = LimiterState::default();
+        queue.update(&name("z"), since(1), 1);
+        queue.update(&name("y"), since(2), 1);
+        assert_eq!(queue.update(&name("z"), None, 1), [name("y")]);
+        assert_eq!(queue.ahead_of(&name("y"), 1), 0);
     }
 
     #[test]
-    fn one_that_is_under_way_is_not_in_its_own_way() {
-        let mut queue = Queue::default();
-        queue.put(&name("a"), Some(Place::UnderWay), 1);
-        assert_eq!(queue.before(&name("a"), 1), 0);
-        assert_eq!(queue.before(&name("b"), 1), 1);
+    fn a_running_release_is_not_counted_against_itself() {
+        let mut queue = LimiterState::default();
+        queue.update(&name("a"), Some(Slot::Running), 1);
+        assert_eq!(queue.ahead_of(&name("a"), 1), 0);
+        assert_eq!(queue.ahead_of(&name("b"), 1), 1);
     }
 }

@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, sync::Arc};
 use kube::{ResourceExt as _, core::ApiResource};
 
 use super::{
-    Shared,
-    caches::{Caches, Unsynced},
-    desk::Desk,
-    index::Concern,
+    Context,
+    caches::{Caches, NotSynced},
+    references::ObjectPattern,
+    state::CanaryState,
 };
 use crate::{
     api::{
@@ -19,36 +19,36 @@ use crate::{
         reference::{TemplateKind, TemplateRef},
     },
     engine::{self, Plan, judge::Judge},
-    metrics::{self, Ask},
-    routing::{self, ObjectName, Router, Selected},
+    metrics::{self, MetricQuery},
+    routing::{self, ObjectKey, Router, SelectedRouter},
     workload::{self, Workload},
 };
 
-/// A Canary that was understood.
-pub struct Understood {
+/// A Canary that was resolved.
+pub struct ResolvedCanary {
     /// With the provider that was found for it.
     pub canary: Arc<Canary>,
     pub plan: Arc<Plan>,
     pub workload: Arc<Workload>,
     pub router: Arc<dyn Router>,
     /// Of the router; the very same while the Canary means the same.
-    pub objects: Arc<[ObjectName]>,
+    pub objects: Arc<[ObjectKey]>,
     /// How each metric is measured, by its name.
-    pub asks: Arc<BTreeMap<String, Ask>>,
+    pub queries: Arc<BTreeMap<String, MetricQuery>>,
 }
 
-/// What a Canary says, worked out; the same again while [`MeaningFrom`] is.
+/// What a Canary says, worked out; the same again while [`ResolutionInputs`] is.
 #[derive(Clone)]
-pub struct Meaning {
+pub struct Resolution {
     plan: Arc<Plan>,
     workload: Arc<Workload>,
-    objects: Arc<[ObjectName]>,
-    asks: Arc<BTreeMap<String, Ask>>,
+    objects: Arc<[ObjectKey]>,
+    queries: Arc<BTreeMap<String, MetricQuery>>,
 }
 
 /// Everything that it follows from.
 #[derive(PartialEq, Eq)]
-pub struct MeaningFrom {
+pub struct ResolutionInputs {
     generation: Option<i64>,
     deleting: bool,
     router: String,
@@ -58,143 +58,158 @@ pub struct MeaningFrom {
 
 /// Why a Canary cannot be carried out.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum InvalidCanary {
     #[error(transparent)]
-    Plan(#[from] engine::Refusal),
+    Plan(#[from] engine::PlanError),
     #[error(transparent)]
-    Workload(#[from] workload::Refusal),
+    Workload(#[from] workload::UnsupportedTarget),
     #[error(transparent)]
-    NoRouter(#[from] routing::NoRouter),
+    Router(#[from] routing::RouterSelectionError),
     #[error(transparent)]
     Unsupported(#[from] routing::Unsupported),
     #[error("spec.analysis.metrics: {0}")]
-    Metric(#[from] metrics::Refusal),
+    Metric(#[from] metrics::QueryError),
     #[error("the template {name} cannot be read: {why}; correct it")]
     Template { name: String, why: String },
 }
 
-/// Why a Canary was not understood.
+/// Why a Canary was not resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Invalid(#[from] InvalidCanary),
     #[error(transparent)]
-    Unsynced(#[from] Unsynced),
+    NotSynced(#[from] NotSynced),
 }
 
 /// A template that a metric names.
-struct Found {
+struct ResolvedTemplate {
     reference: TemplateRef,
     namespace: String,
     spec: AnalysisTemplateSpec,
 }
 
-pub async fn understand(shared: &Shared, desk: &Desk, canary: &Arc<Canary>) -> Result<Understood, Error> {
-    let Selected { provider, router } = router_for(shared, canary).await.map_err(Refused::from)?;
-    let version = |template: Concern| {
-        shared.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
+pub async fn resolve(
+    ctx: &Context,
+    state: &CanaryState,
+    canary: &Arc<Canary>,
+) -> Result<ResolvedCanary, Error> {
+    let SelectedRouter { provider, router } =
+        select_router(ctx, canary).await.map_err(InvalidCanary::from)?;
+    let version = |template: ObjectPattern| {
+        ctx.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
     };
-    let from = MeaningFrom {
+    let from = ResolutionInputs {
         generation: canary.metadata.generation,
         deleting: canary.metadata.deletion_timestamp.is_some(),
         router: router.name(),
-        versions: templates(canary).into_iter().map(version).collect(),
+        versions: template_refs(canary).into_iter().map(version).collect(),
     };
     let known =
-        desk.meaning.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
+        state.resolution.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
     let mut canary = Arc::clone(canary);
     if canary.spec.provider != Some(provider) {
         Arc::make_mut(&mut canary).spec.provider = Some(provider);
     }
-    let Meaning { plan, workload, objects, asks } = match known {
+    let Resolution { plan, workload, objects, queries: asks } = match known {
         Some(known) => known,
         None => {
-            let meaning = mean(shared, &canary, provider, &*router).await?;
-            *desk.meaning.lock() = Some((from, meaning.clone()));
+            let meaning = resolve_uncached(ctx, &canary, provider, &*router).await?;
+            *state.resolution.lock() = Some((from, meaning.clone()));
             meaning
         }
     };
-    Ok(Understood { canary, plan, workload, router, objects, asks })
+    Ok(ResolvedCanary { canary, plan, workload, router, objects, queries: asks })
 }
 
-async fn mean(
-    shared: &Shared,
+async fn resolve_uncached(
+    ctx: &Context,
     canary: &Canary,
     provider: Provider,
     router: &dyn Router,
-) -> Result<Meaning, Error> {
-    let workload = Arc::new(Workload::new(canary, &shared.workload_options).map_err(Refused::from)?);
+) -> Result<Resolution, Error> {
+    let workload = Arc::new(Workload::new(canary, &ctx.workload_options).map_err(InvalidCanary::from)?);
     let objects = router.objects(canary).into();
     if canary.metadata.deletion_timestamp.is_some() {
         let plan = Arc::new(Plan::for_deletion(&canary.spec));
-        return Ok(Meaning { plan, workload, objects, asks: Arc::default() });
+        return Ok(Resolution { plan, workload, objects, queries: Arc::default() });
     }
-    let templates = find_templates(&shared.caches, canary, &shared.options.home).await?;
+    let templates = find_templates(&ctx.caches, canary, &ctx.options.controller_namespace).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
     let plan = Plan::new(&canary.spec, |reference| template(reference).map(|found| &found.spec))
-        .map_err(Refused::from)?;
-    router.check(canary, &plan).map_err(Refused::from)?;
-    let subject =
-        metrics::Subject { canary, mesh: provider, metrics_server: shared.options.metrics_server.as_deref() };
-    let mut asks = BTreeMap::new();
+        .map_err(InvalidCanary::from)?;
+    router.check(canary, &plan).map_err(InvalidCanary::from)?;
+    let context = metrics::QueryContext {
+        canary,
+        mesh: provider,
+        metrics_server: ctx.options.metrics_server.as_deref(),
+    };
+    let mut queries = BTreeMap::new();
     for (metric, planned) in canary.spec.analysis.metrics.iter().zip(&plan.metrics) {
         let found = metric.template_ref.as_ref().and_then(template).map(|found| metrics::Template {
             name: &found.reference.name,
             namespace: &found.namespace,
             spec: &found.spec,
         });
-        let judge = match planned.terms.judge {
+        let judge = match planned.policy.judge {
             Judge::Threshold(_) => JudgeType::Threshold,
             Judge::Sequential(_) => JudgeType::Sequential,
             Judge::MannWhitney(_) => JudgeType::MannWhitney,
         };
-        let ask = Ask::new(&subject, metric, found.as_ref(), judge).map_err(Refused::from)?;
-        asks.insert(metric.name.clone(), ask);
+        let ask = MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        queries.insert(metric.name.clone(), ask);
     }
-    Ok(Meaning { plan: Arc::new(plan), workload, objects, asks: Arc::new(asks) })
+    Ok(Resolution { plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })
 }
 
 /// The templates that a Canary names, whose changes concern it.
-pub fn templates(canary: &Canary) -> Vec<Concern> {
+pub fn template_refs(canary: &Canary) -> Vec<ObjectPattern> {
     let named = canary.spec.analysis.metrics.iter().filter_map(|metric| metric.template_ref.as_ref());
     named
         .map(|reference| {
-            let (kind, namespace) = place(reference, &canary.namespace().unwrap_or_default());
-            Concern { kind, namespace, name: Some(reference.name.clone()) }
+            let (kind, namespace) = template_key(reference, &canary.namespace().unwrap_or_default());
+            ObjectPattern { kind, namespace, name: Some(reference.name.clone()) }
         })
         .collect()
 }
 
 /// A mesh that was installed since is found when it is first missed.
-pub async fn router_for(shared: &Shared, canary: &Canary) -> Result<Selected, routing::NoRouter> {
-    let (written, default) = (canary.spec.provider, shared.options.provider);
-    let app_mesh = shared.app_mesh.as_ref();
-    let selected = routing::select(written, default, &shared.served.read(), app_mesh);
-    let Err(routing::NoRouter::NotServed { .. }) = selected else { return selected };
-    match routing::Served::discover(&shared.client).await {
-        Ok(served) => *shared.served.write() = served,
+pub async fn select_router(
+    ctx: &Context,
+    canary: &Canary,
+) -> Result<SelectedRouter, routing::RouterSelectionError> {
+    let (written, default) = (canary.spec.provider, ctx.options.provider);
+    let app_mesh = ctx.app_mesh.as_ref();
+    let selected = routing::select(written, default, &ctx.served.read(), app_mesh);
+    let Err(routing::RouterSelectionError::NotServed { .. }) = selected else { return selected };
+    match routing::ServedKinds::discover(&ctx.client).await {
+        Ok(served) => *ctx.served.write() = served,
         Err(error) => tracing::warn!(%error, "cannot ask which kinds the cluster serves"),
     }
-    routing::select(written, default, &shared.served.read(), app_mesh)
+    routing::select(written, default, &ctx.served.read(), app_mesh)
 }
 
-async fn find_templates(caches: &Caches, canary: &Canary, home: &str) -> Result<Vec<Found>, Error> {
+async fn find_templates(
+    caches: &Caches,
+    canary: &Canary,
+    controller_namespace: &str,
+) -> Result<Vec<ResolvedTemplate>, Error> {
     let own = canary.namespace().unwrap_or_default();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<ResolvedTemplate> = Vec::new();
     for reference in canary.spec.analysis.metrics.iter().filter_map(|metric| metric.template_ref.as_ref()) {
-        let (kind, namespace) = place(reference, &own);
-        caches.need(&kind).await?;
+        let (kind, namespace) = template_key(reference, &own);
+        caches.ensure_synced(&kind).await?;
         let Some(object) = caches.object(&kind, &namespace, &reference.name) else { continue };
         let spec = serde_json::from_value(object.data["spec"].clone())
-            .map_err(|why| Refused::Template { name: reference.name.clone(), why: why.to_string() })?;
+            .map_err(|why| InvalidCanary::Template { name: reference.name.clone(), why: why.to_string() })?;
         // A template of the whole cluster has its Secrets beside the controller.
-        let namespace = if namespace.is_empty() { home.to_owned() } else { namespace };
-        found.push(Found { reference: reference.clone(), namespace, spec });
+        let namespace = if namespace.is_empty() { controller_namespace.to_owned() } else { namespace };
+        found.push(ResolvedTemplate { reference: reference.clone(), namespace, spec });
     }
     Ok(found)
 }
 
-fn place(reference: &TemplateRef, own: &str) -> (ApiResource, String) {
+fn template_key(reference: &TemplateRef, own: &str) -> (ApiResource, String) {
     match reference.kind.unwrap_or_default() {
         TemplateKind::AnalysisTemplate => {
             let namespace = reference.namespace.clone().unwrap_or_else(|| own.to_owned());

@@ -6,36 +6,36 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Work beside; what is begun after its end is cancelled at once.
 #[derive(Default)]
-pub struct Beside(Mutex<Term>);
+pub struct TaskGroup(Mutex<Generation>);
 
 #[derive(Clone, Default)]
-struct Term {
+struct Generation {
     tasks: TaskTracker,
-    over: CancellationToken,
+    token: CancellationToken,
 }
 
-impl Beside {
+impl TaskGroup {
     /// The shard is held again.
-    pub fn begin(&self) {
-        *self.0.lock() = Term::default();
+    pub fn restart(&self) {
+        *self.0.lock() = Generation::default();
     }
 
     /// Cancels what need not come to its end; done when the rest has.
-    pub fn end(&self) -> impl Future<Output = ()> + Send + use<> {
-        let Term { tasks, over } = self.0.lock().clone();
-        over.cancel();
+    pub fn shutdown(&self) -> impl Future<Output = ()> + Send + use<> {
+        let Generation { tasks, token } = self.0.lock().clone();
+        token.cancel();
         tasks.close();
         async move { tasks.wait().await }
     }
 
     /// Works until the end, and no longer.
-    pub fn spawn_until_end(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let Term { tasks, over } = self.0.lock().clone();
-        tasks.spawn(async move { over.run_until_cancelled(work).await });
+    pub fn spawn_cancellable(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let Generation { tasks, token } = self.0.lock().clone();
+        tasks.spawn(async move { token.run_until_cancelled(work).await });
     }
 
     /// Is waited for at the end.
-    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn_to_completion(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.lock().tasks.spawn(work);
     }
 }

@@ -8,7 +8,8 @@ use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ObjectMe
 use serde::Serialize;
 
 use super::{
-    CanaryName, Shared, Version, desk::Desk, lease::Fenced, table::Held as _, tell::tell, told::Told,
+    Context, NamespacedName, ObjectVersion, fence::Fenced, publish::publish, raw_canary::RawCanary,
+    state::CanaryState, store::HasMeta as _,
 };
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
@@ -27,33 +28,33 @@ pub enum Error {
 
 /// Records what was decided on `before`, which is what `canary` carried. Returns
 /// the status that it came to.
-pub async fn record(
-    shared: &Arc<Shared>,
-    desk: &Desk,
+pub async fn write_and_publish(
+    ctx: &Arc<Context>,
+    state: &CanaryState,
     canary: &Canary,
     before: &CanaryStatus,
     decision: Decision,
 ) -> Result<Arc<CanaryStatus>, Error> {
-    let (status, told) = (Arc::new(decision.status), canary.status.as_ref());
-    if is_worth_writing(told, before, &status) {
-        shared.fence.check(&CanaryName::of(canary))?;
-        write_status(shared, desk, canary, &status).await?;
-        shared.options.vitals.released(canary, &before.history, &status.history);
+    let (status, served) = (Arc::new(decision.status), canary.status.as_ref());
+    if needs_write(served, before, &status) {
+        ctx.fence.check(&NamespacedName::of(canary))?;
+        write_status(ctx, state, canary, &status).await?;
+        ctx.options.telemetry.observe_releases(canary, &before.history, &status.history);
     } else if *before != *status {
-        desk.wrote_status(Arc::clone(&status), told.cloned().unwrap_or_default());
+        state.confirm_status_write(Arc::clone(&status), served.cloned().unwrap_or_default());
     }
-    tell(shared, canary, &status, &decision.report);
+    publish(ctx, canary, &status, &decision.report);
     Ok(status)
 }
 
 /// People read the numbers of metrics too; they get none older than this.
-const KEPT_BACK: SignedDuration = SignedDuration::from_mins(1);
+const MAX_METRIC_STALENESS: SignedDuration = SignedDuration::from_mins(1);
 
 /// That a deadline has come, and nothing followed yet, is said together with
 /// what follows. And what a glance at the metrics adds, or how long traffic has
-/// been home, stays on the desk for a while if no verdict changes: should it get
+/// been home, stays on the state for a while if no verdict changes: should it get
 /// lost, it is measured again.
-fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
+fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
     }
@@ -67,18 +68,20 @@ fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &
     if after.next_deadline.is_none() || why(&after) == why(before) {
         after.next_deadline.clone_from(&before.next_deadline);
     }
-    after.home_since.clone_from(&before.home_since);
+    after.all_primary_since.clone_from(&before.all_primary_since);
     if let (Some(after), Some(before)) = (&mut after.step, &before.step) {
-        after.looks = before.looks;
+        after.checks = before.checks;
     }
     if let (Some(after), Some(before)) = (&mut after.release, &before.release) {
-        after.state.split.clone_from(&before.state.split);
+        after.state.sample_ratio.clone_from(&before.state.sample_ratio);
     }
     for metric in &mut after.metrics {
         let same = |held: &&MetricStatus| held.name == metric.name;
-        let told = told.and_then(|told| told.metrics.iter().find(same)).and_then(|told| told.at.as_ref());
-        let is_old =
-            told.zip(metric.at.as_ref()).is_some_and(|(told, at)| at.0.duration_since(told.0) > KEPT_BACK);
+        let served_at =
+            served.and_then(|told| told.metrics.iter().find(same)).and_then(|told| told.at.as_ref());
+        let is_old = served_at
+            .zip(metric.at.as_ref())
+            .is_some_and(|(told, at)| at.0.duration_since(told.0) > MAX_METRIC_STALENESS);
         if let Some(before) = before.metrics.iter().find(same)
             && before.verdict == metric.verdict
             && (before.failures, before.inconclusives) == (metric.failures, metric.inconclusives)
@@ -92,12 +95,12 @@ fn is_worth_writing(told: Option<&CanaryStatus>, before: &CanaryStatus, after: &
 
 /// The version makes sure that nothing was decided on what has changed since.
 async fn write_status(
-    shared: &Shared,
-    desk: &Desk,
+    ctx: &Context,
+    state: &CanaryState,
     canary: &Canary,
     status: &Arc<CanaryStatus>,
 ) -> Result<(), Error> {
-    let object = Written {
+    let object = StatusUpdate {
         api_version: Canary::api_version(&()),
         kind: Canary::kind(&()),
         metadata: ObjectMeta {
@@ -108,18 +111,19 @@ async fn write_status(
         },
         status,
     };
-    let api: Api<Told> = Api::namespaced(shared.client.clone(), &canary.namespace().unwrap_or_default());
+    let api: Api<RawCanary> = Api::namespaced(ctx.client.clone(), &canary.namespace().unwrap_or_default());
     let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    desk.writes_status(Arc::clone(status));
+    state.begin_status_write(Arc::clone(status));
     match api.replace_subresource("status", &canary.name_any(), &params, &object).await {
         Ok(written) => {
-            if let Some(known) = shared.caches.canaries.learn(written, Told::read) {
-                desk.knows(Some(Version::of(known.metadata())));
+            if let Some(known) = ctx.caches.canaries.apply_write_response(written, RawCanary::decode) {
+                state.remember_own_write(Some(ObjectVersion::of(known.metadata())));
                 if let Some(written) = known.canary() {
-                    desk.wrote_status(Arc::clone(status), written.status.clone().unwrap_or_default());
+                    state
+                        .confirm_status_write(Arc::clone(status), written.status.clone().unwrap_or_default());
                 }
             }
-            shared.caches.count_release(&CanaryName::of(canary));
+            ctx.caches.count_release(&NamespacedName::of(canary));
             Ok(())
         }
         // Gone, and its status with it.
@@ -131,7 +135,7 @@ async fn write_status(
 /// The rest of a Canary the API server leaves as it is.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Written<'a> {
+struct StatusUpdate<'a> {
     api_version: Cow<'static, str>,
     kind: Cow<'static, str>,
     metadata: ObjectMeta,

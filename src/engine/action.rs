@@ -21,7 +21,7 @@ pub enum Action {
     ScaleCanary { replicas: u32 },
     /// Take the pods of the target away, and note on it that they went after
     /// this release.
-    EmptyCanary { after: u64 },
+    ScaleDownCanary { after: u64 },
     /// Keep the primary from shrinking below its present size, so that it can
     /// take all traffic back at any moment.
     PinPrimary,
@@ -30,9 +30,9 @@ pub enum Action {
     /// Divide the traffic.
     Route(Split),
     /// Ask a gate or hook; the answer comes in a later observation.
-    Ask(Question),
+    CallGate(GateCall),
     /// Measure; the answer comes in a later observation.
-    Measure(Look),
+    Measure(Check),
     /// Start a copy of what the primary runs, at its size, to fall back on.
     KeepPrevious { revision: String },
     /// End that copy.
@@ -71,7 +71,7 @@ pub enum Stable {
 
 impl Split {
     /// All traffic to the primary.
-    pub fn home() -> Self {
+    pub fn all_primary() -> Self {
         Self::weight(Weight::ZERO)
     }
 
@@ -90,45 +90,45 @@ impl Split {
 /// question it was given to: the same gate asked in another release, or at
 /// another step, is another question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct GateCall {
     /// Which release of this Canary, counted from 1.
     pub release: u64,
     /// Name of the webhook, or of the step that asks for approval.
     pub gate: String,
     /// Kind of the webhook; none for an approval.
     pub kind: Option<HookType>,
-    pub moment: Moment,
+    pub scope: GateScope,
 }
 
 /// At which point of a release a question is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum GateScope {
     /// Once, at whatever step.
     Release,
     /// On the way into, or in, this step.
     Step(u32),
-    /// At one look of this step.
-    Look { step: u32, look: u32 },
+    /// At one check of this step.
+    Check { step: u32, check: u32 },
 }
 
-/// One look at the metrics. Results count for the very look they were asked
+/// One check at the metrics. Results count for the very check they were asked
 /// for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct Check {
     pub release: u64,
     pub step: u32,
-    /// Which look of the step, from 0.
-    pub look: u32,
+    /// Which check of the step, from 0.
+    pub index: u32,
     /// Everything the step judges, as opposed to a glance before its interval
     /// is over.
     pub full: bool,
     /// What to measure, each from its own moment until now.
-    pub metrics: Vec<Since>,
+    pub metrics: Vec<MetricWindow>,
 }
 
 /// A metric and the moment from which on it was not yet measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Since {
+pub struct MetricWindow {
     pub metric: String,
     pub since: Timestamp,
 }

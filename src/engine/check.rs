@@ -1,8 +1,8 @@
-//! One look: hooks are asked, metrics are measured, and what they say becomes
+//! One check: hooks are asked, metrics are measured, and what they say becomes
 //! one of a few words.
 //!
-//! A look begins when the step's split is in force and ends, one interval
-//! later, with everything the step judges. Judges that may look at any time do
+//! A check begins when the step's split is in force and ends, one interval
+//! later, with everything the step judges. Judges that may check at any time do
 //! so in between as well: they can end a bad release early, and on evidence a
 //! good step.
 
@@ -13,72 +13,72 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Look, Moment, Since},
-    observed::{Measured, Reply},
-    pass::{Pass, after},
+    action::{Action, Check, GateScope, MetricWindow},
+    decider::{Decider, after},
+    observed::{CheckMeasurements, GateReply},
     plan::MetricPlan,
-    report::Cause,
+    report::RollbackCause,
     steps::Step,
 };
 use crate::{
     analysis::{
-        measurement::{Arms, Counts, Histogram, Measurement, SLOW},
-        verdict::{Doubt, Outcome, Verdict},
+        measurement::{Arms, Counts, Histogram, Measurement, SLOW_QUANTILE},
+        verdict::{InconclusiveReason, JudgeOutcome, Verdict},
     },
     api::{
         canary::{
             HookType,
-            status::{MetricStatus, Verdict as Word},
+            status::{MetricStatus, Verdict as StatusVerdict},
         },
-        judge::Silence,
+        judge::OnMissing,
     },
 };
 
-/// What a look came to.
-pub(super) enum Looked {
+/// What a check came to.
+pub(super) enum CheckResult {
     /// It is not over, or not all answers are there.
-    NotYet,
+    Pending,
     Passed,
     /// The evidence is in favour; the step need not go on.
-    Certified,
+    PassedEarly,
     Failed(String),
     /// One metric alone ends the release.
-    Decided(Cause),
+    RollBack(RollbackCause),
     /// Neither good nor bad.
-    Doubt(String),
+    Inconclusive(String),
 }
 
-/// How often judges look that may look at any time: several times in a look,
+/// How often judges check that may check at any time: several times in a check,
 /// for they hardly believe a single one; but never faster or slower than this.
-const GLANCES: u32 = 4;
-const FASTEST: Duration = Duration::from_secs(1);
-const SLOWEST: Duration = Duration::from_secs(10);
+const INTERIM_CHECKS: u32 = 4;
+const MIN_INTERIM_GAP: Duration = Duration::from_secs(1);
+const MAX_INTERIM_GAP: Duration = Duration::from_secs(10);
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// The split is in force: from here on requests count.
-    pub fn begin_look(&mut self) {
+    pub fn start_check_window(&mut self) {
         let now = self.now;
         if let Some(step) = &mut self.status.step
-            && step.look_started_at.is_none()
+            && step.check_started_at.is_none()
         {
-            step.look_started_at = Some(Time(now));
+            step.check_started_at = Some(Time(now));
             self.status.metrics.iter_mut().for_each(|metric| metric.measured_until = None);
-            self.progress();
+            self.note_progress();
         }
     }
 
     /// The split is not in force any more. What is being measured is not what
     /// is meant to be.
-    pub fn stop_look(&mut self) {
+    pub fn abort_check_window(&mut self) {
         if let Some(step) = &mut self.status.step
-            && step.look_started_at.take().is_some()
+            && step.check_started_at.take().is_some()
         {
-            step.looks = step.looks.saturating_add(1);
+            step.checks = step.checks.saturating_add(1);
         }
     }
 
     /// Another step: certainty about the canary is gathered anew.
-    pub fn begin_judging(&mut self) {
+    pub fn reset_step_evidence(&mut self) {
         for metric in &mut self.status.metrics {
             metric.measured_until = None;
             metric.inconclusives = 0;
@@ -86,12 +86,12 @@ impl Pass<'_> {
     }
 
     /// Another release: nothing that was seen of a canary counts for the next.
-    /// How the primary's bad requests come is worth knowing from its first look.
-    pub fn forget_canary(&mut self) {
+    /// How the primary's bad requests come is worth knowing from its first check.
+    pub fn reset_metrics(&mut self) {
         let plan = self.plan;
         for known in std::mem::take(&mut self.status.metrics) {
             let judge = plan.metrics.iter().find(|metric| metric.name == known.name);
-            let judge = judge.map(|metric| &metric.terms.judge);
+            let judge = judge.map(|metric| &metric.policy.judge);
             let kept = judge.and_then(|judge| judge.carry_over(known.analysis_state.as_ref()));
             if kept.is_some() {
                 self.metric_status(&known.name).analysis_state = kept;
@@ -99,236 +99,250 @@ impl Pass<'_> {
         }
     }
 
-    /// Looks, if it is time.
-    pub fn look(&mut self, at: usize, step: &Step) -> Looked {
-        let Some(began) = self.look_began() else { return Looked::NotYet };
-        if step.looks == 0 && !step.split.reaches_canary() {
-            return Looked::NotYet;
+    /// Checks, if it is time.
+    pub fn check(&mut self, at: usize, step: &Step) -> CheckResult {
+        let Some(began) = self.check_started_at() else { return CheckResult::Pending };
+        if step.checks == 0 && !step.split.reaches_canary() {
+            return CheckResult::Pending;
         }
         let ends = after(began, step.interval);
         if ends <= self.now {
-            return self.full_look(at, step);
+            return self.full_check(at, step);
         }
-        self.wake_at(ends, WakeReason::Look);
-        self.glance(at, step, began)
+        self.wake_at(ends, WakeReason::CheckDue);
+        self.interim_check(at, step, began)
     }
 
-    fn look_began(&self) -> Option<Timestamp> {
-        Some(self.status.step.as_ref()?.look_started_at.as_ref()?.0)
+    fn check_started_at(&self) -> Option<Timestamp> {
+        Some(self.status.step.as_ref()?.check_started_at.as_ref()?.0)
     }
 
-    fn full_look(&mut self, at: usize, step: &Step) -> Looked {
-        let hooks = self.hooks(at);
-        let look = self.the_look(at, step, true);
-        if !look.metrics.is_empty() && self.results(&look).is_none() {
-            self.act(Action::Measure(look));
-            return Looked::NotYet;
+    fn full_check(&mut self, at: usize, step: &Step) -> CheckResult {
+        let hooks = self.call_rollout_hooks(at);
+        let check = self.check_request(at, step, true);
+        if !check.metrics.is_empty() && self.results(&check).is_none() {
+            self.request(Action::Measure(check));
+            return CheckResult::Pending;
         }
-        let Some(hooks) = hooks else { return Looked::NotYet };
-        let looked = worse(hooks, self.judge(step, &look));
+        let Some(hooks) = hooks else { return CheckResult::Pending };
+        let check_result = most_severe(hooks, self.judge(step, &check));
         if let Some(step) = &mut self.status.step {
-            step.look_started_at = Some(Time(self.now));
-            step.looks = step.looks.saturating_add(1);
+            step.check_started_at = Some(Time(self.now));
+            step.checks = step.checks.saturating_add(1);
         }
-        self.wake_at(after(self.now, step.interval), WakeReason::Look);
-        looked
+        self.wake_at(after(self.now, step.interval), WakeReason::CheckDue);
+        check_result
     }
 
-    /// Asks the hooks of a look. None while one has not answered; one that
+    /// Asks the hooks of a check. None while one has not answered; one that
     /// cannot be reached says nothing about the canary.
-    fn hooks(&mut self, at: usize) -> Option<Looked> {
+    fn call_rollout_hooks(&mut self, at: usize) -> Option<CheckResult> {
         let plan = self.plan;
-        let look = self.status.step.as_ref().map_or(0, |step| step.looks);
-        let moment = Moment::Look { step: at as u32, look };
-        let mut all = Some(Looked::Certified);
+        let check = self.status.step.as_ref().map_or(0, |step| step.checks);
+        let moment = GateScope::Check { step: at as u32, check };
+        let mut all = Some(CheckResult::PassedEarly);
         for gate in plan.gates(HookType::Rollout) {
-            let Some(answer) = self.ask(&gate.name, Some(HookType::Rollout), moment) else {
+            let Some(answer) = self.call_gate(&gate.name, Some(HookType::Rollout), moment) else {
                 all = None;
                 continue;
             };
             let said = match &answer.reply {
-                Reply::Yes { .. } => Looked::Passed,
-                Reply::No { why, .. } => Looked::Failed(format!("the hook {} said no ({why})", gate.name)),
-                Reply::Silence { why } => {
-                    Looked::Doubt(format!("the hook {} did not answer ({why})", gate.name))
+                GateReply::Yes { .. } => CheckResult::Passed,
+                GateReply::No { why, .. } => {
+                    CheckResult::Failed(format!("the hook {} said no ({why})", gate.name))
+                }
+                GateReply::Unreachable { why } => {
+                    CheckResult::Inconclusive(format!("the hook {} did not answer ({why})", gate.name))
                 }
             };
-            all = all.map(|so_far| worse(so_far, said));
+            all = all.map(|so_far| most_severe(so_far, said));
         }
         all
     }
 
-    /// Looks before the interval is over, with the judges that may.
-    fn glance(&mut self, at: usize, step: &Step, began: Timestamp) -> Looked {
+    /// Checks before the interval is over, with the judges that may.
+    fn interim_check(&mut self, at: usize, step: &Step, began: Timestamp) -> CheckResult {
         let mut quick =
-            step.metrics.iter().map(|at| &self.plan.metrics[*at]).filter(|m| m.terms.judge.may_peek());
+            step.metrics.iter().map(|at| &self.plan.metrics[*at]).filter(|m| m.policy.judge.may_peek());
         let last = |metric: &MetricPlan| {
             let known = self.status.metrics.iter().find(|known| known.name == metric.name)?;
             known.at.as_ref().map(|at| at.0)
         };
-        let Some(first) = quick.next() else { return Looked::NotYet };
+        let Some(first) = quick.next() else { return CheckResult::Pending };
         let last = quick.filter_map(last).chain(last(first)).max();
-        let pause = (step.interval / GLANCES).clamp(FASTEST, SLOWEST);
+        let pause = (step.interval / INTERIM_CHECKS).clamp(MIN_INTERIM_GAP, MAX_INTERIM_GAP);
         let due = after(last.map_or(began, |last| last.max(began)), pause);
         if due >= after(began, step.interval) {
-            return Looked::NotYet;
+            return CheckResult::Pending;
         }
         if due > self.now {
-            self.wake_at(due, WakeReason::Look);
-            return Looked::NotYet;
+            self.wake_at(due, WakeReason::CheckDue);
+            return CheckResult::Pending;
         }
-        let look = self.the_look(at, step, false);
-        if self.results(&look).is_none() {
-            self.act(Action::Measure(look));
-            return Looked::NotYet;
+        let check = self.check_request(at, step, false);
+        if self.results(&check).is_none() {
+            self.request(Action::Measure(check));
+            return CheckResult::Pending;
         }
-        let looked = self.judge(step, &look);
+        let check_result = self.judge(step, &check);
         if let Some(step) = &mut self.status.step {
-            step.looks = step.looks.saturating_add(1);
+            step.checks = step.checks.saturating_add(1);
         }
         let all =
-            look.metrics.len() == step.metrics.len() && self.plan.gates(HookType::Rollout).next().is_none();
-        match looked {
-            Looked::Decided(_) => looked,
-            Looked::Certified if all => looked,
-            _ => Looked::NotYet,
+            check.metrics.len() == step.metrics.len() && self.plan.gates(HookType::Rollout).next().is_none();
+        match check_result {
+            CheckResult::RollBack(_) => check_result,
+            CheckResult::PassedEarly if all => check_result,
+            _ => CheckResult::Pending,
         }
     }
 
-    fn the_look(&self, at: usize, step: &Step, full: bool) -> Look {
-        let began = self.look_began().unwrap_or(self.now);
+    fn check_request(&self, at: usize, step: &Step, full: bool) -> Check {
+        let began = self.check_started_at().unwrap_or(self.now);
         let since = |metric: &MetricPlan| {
             let known = self.status.metrics.iter().find(|known| known.name == metric.name);
             known.and_then(|known| known.measured_until.as_ref()).map_or(began, |until| until.0)
         };
         let metrics = step.metrics.iter().map(|at| &self.plan.metrics[*at]);
-        Look {
+        Check {
             release: self.status.releases,
             step: at as u32,
-            look: self.status.step.as_ref().map_or(0, |step| step.looks),
+            index: self.status.step.as_ref().map_or(0, |step| step.checks),
             full,
             metrics: metrics
-                .filter(|metric| full || metric.terms.judge.may_peek())
-                .map(|metric| Since { metric: metric.name.clone(), since: since(metric) })
+                .filter(|metric| full || metric.policy.judge.may_peek())
+                .map(|metric| MetricWindow { metric: metric.name.clone(), since: since(metric) })
                 .collect(),
         }
     }
 
-    /// What was measured for exactly this look.
-    fn results(&self, look: &Look) -> Option<&Measured> {
-        self.seen.measured.as_ref().filter(|measured| measured.look == *look)
+    /// What was measured for exactly this check.
+    fn results(&self, check: &Check) -> Option<&CheckMeasurements> {
+        self.observed.measurements.as_ref().filter(|measured| measured.check == *check)
     }
 
-    fn judge(&mut self, step: &Step, look: &Look) -> Looked {
+    fn judge(&mut self, step: &Step, check: &Check) -> CheckResult {
         let plan = self.plan;
-        let mut all = Looked::Certified;
+        let mut all = CheckResult::PassedEarly;
         let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
-            let Some(asked) = look.metrics.iter().find(|asked| asked.metric == metric.name) else { continue };
-            let measured = self.seen.measured.as_ref();
-            let until = measured.map_or(self.now, |measured| measured.until(&metric.name));
+            let Some(asked) = check.metrics.iter().find(|asked| asked.metric == metric.name) else {
+                continue;
+            };
+            let measured = self.observed.measurements.as_ref();
+            let until = measured.map_or(self.now, |measured| measured.measured_until(&metric.name));
             let window = (asked.since, until);
-            let looked = match measured.and_then(|measured| measured.results.get(&metric.name)) {
-                Some(result) => self.judge_one(metric, result, window, look.full),
+            let check_result = match measured.and_then(|measured| measured.results.get(&metric.name)) {
+                Some(result) => self.judge_metric(metric, result, window, check.full),
                 None => {
                     let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
-                    self.judge_one(metric, &missing, window, look.full)
+                    self.judge_metric(metric, &missing, window, check.full)
                 }
             };
-            match (&metric.terms.share, &looked) {
-                (Some(share), Looked::Passed) => scored.push((share, Outcome::Pass { certified: false })),
-                (Some(share), Looked::Failed(_)) => scored.push((share, Outcome::Fail { critical: false })),
-                _ => all = worse(all, looked),
+            match (&metric.policy.score_weight, &check_result) {
+                (Some(share), CheckResult::Passed) => {
+                    scored.push((share, JudgeOutcome::Pass { non_inferior: false }))
+                }
+                (Some(share), CheckResult::Failed(_)) => {
+                    scored.push((share, JudgeOutcome::Fail { critical: false }))
+                }
+                _ => all = most_severe(all, check_result),
             }
         }
         if let Some((share, _)) = scored.first() {
-            all = worse(
+            all = most_severe(
                 all,
-                together(share.score.of(scored.iter().map(|(share, outcome)| (*outcome, share.weight)))),
+                score_result(
+                    share.score.combine(scored.iter().map(|(share, outcome)| (*outcome, share.weight))),
+                ),
             );
         }
-        match worse(all, self.bear_out_split(step, look)) {
-            Looked::Certified if step.metrics.is_empty() => Looked::Passed,
+        match most_severe(all, self.check_sample_ratio(step, check)) {
+            CheckResult::PassedEarly if step.metrics.is_empty() => CheckResult::Passed,
             all => all,
         }
     }
 
-    /// One of the metrics counts requests, and what it took in of this look
+    /// One of the metrics counts requests, and what it took in of this check
     /// must bear the split out. After that its counts are spent, so it is the
-    /// same one at every look.
-    fn bear_out_split(&mut self, step: &Step, look: &Look) -> Looked {
+    /// same one at every check.
+    fn check_sample_ratio(&mut self, step: &Step, check: &Check) -> CheckResult {
         let plan = self.plan;
         let mut counting = step.metrics.iter().map(|at| &plan.metrics[*at]);
-        let Some(metric) = counting.find(|metric| metric.counts_requests && self.checks_split(step)) else {
-            return Looked::Certified;
+        let Some(metric) = counting.find(|metric| metric.counts_requests && self.sample_ratio_applies(step))
+        else {
+            return CheckResult::PassedEarly;
         };
-        let until = self.results(look).map(|measured| measured.until(&metric.name));
+        let until = self.results(check).map(|measured| measured.measured_until(&metric.name));
         let taken_in = self.metric_status(&metric.name).measured_until == until.map(Time);
-        let measured = self.results(look).and_then(|measured| measured.results.get(&metric.name));
-        let since = look.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
+        let measured = self.results(check).and_then(|measured| measured.results.get(&metric.name));
+        let since = check.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
         let lasted = since.zip(until).and_then(|(since, until)| until.duration_since(since).try_into().ok());
-        let requests = measured.filter(|_| taken_in).map(|measured| figures(measured).1).zip(lasted);
-        self.check_split(step, requests.unwrap_or_default(), look.full)
+        let requests = measured.filter(|_| taken_in).map(|measured| summary_values(measured).1).zip(lasted);
+        self.update_sample_ratio(step, requests.unwrap_or_default(), check.full)
     }
 
-    /// Judges what was measured from one moment until another. Only full looks
+    /// Judges what was measured from one moment until another. Only full checks
     /// are counted towards limits; a glance can decide, where one failure does.
-    fn judge_one(
+    fn judge_metric(
         &mut self,
         plan: &MetricPlan,
         measured: &Measurement,
         (since, until): (Timestamp, Timestamp),
         full: bool,
-    ) -> Looked {
-        let (began, now) = (self.look_began(), self.now);
-        let terms = &plan.terms;
+    ) -> CheckResult {
+        let (began, now) = (self.check_started_at(), self.now);
+        let terms = &plan.policy;
         let status = self.metric_status(&plan.name);
         let (verdict, evidence) =
-            terms.judge.look(&mut status.analysis_state, measured, status.measured_until.is_none());
-        let passed_before = status.verdict == Word::Pass
+            terms.judge.check(&mut status.analysis_state, measured, status.measured_until.is_none());
+        let passed_before = status.verdict == StatusVerdict::Pass
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
         let taken_in = match verdict.outcome {
-            Outcome::Pass { .. } | Outcome::Fail { .. } => true,
-            Outcome::Inconclusive { doubt } => {
-                matches!(doubt, Doubt::TooLittle | Doubt::Suspicion) && terms.judge.remembers()
+            JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => true,
+            JudgeOutcome::Inconclusive { reason } => {
+                matches!(reason, InconclusiveReason::TooFewSamples | InconclusiveReason::Suspected)
+                    && terms.judge.is_stateful()
             }
         };
         if taken_in {
             status.measured_until = Some(Time(until));
         } else if until <= since {
             // The source has not heard of anything yet. It will, and the next
-            // look must not begin after what it then tells of.
+            // check must not begin after what it then tells of.
             status.measured_until = Some(Time(since));
         }
-        let looked = match verdict.outcome {
-            // The rest of a look that has already passed may well be too short,
+        let check_result = match verdict.outcome {
+            // The rest of a check that has already passed may well be too short,
             // or shorter than a source takes to hear of it.
-            Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::NoData } if passed_before => {
+            JudgeOutcome::Inconclusive {
+                reason: InconclusiveReason::TooFewSamples | InconclusiveReason::NoData,
+            } if passed_before => {
                 status.at = Some(Time(now));
-                return Looked::Passed;
+                return CheckResult::Passed;
             }
-            outcome => meaning(plan, outcome, &verdict.sentence),
+            outcome => to_check_result(plan, outcome, &verdict.message),
         };
-        write_down(status, verdict, measured, now);
+        record_verdict(status, verdict, measured, now);
         status.evidence = evidence;
-        let (count, limit) = match &looked {
-            Looked::Failed(_) => {
+        let (count, limit) = match &check_result {
+            CheckResult::Failed(_) => {
                 status.inconclusives = 0;
                 status.failures = status.failures.saturating_add(u32::from(full));
                 (status.failures.max(1), terms.failure_limit)
             }
-            Looked::Doubt(_) => {
+            CheckResult::Inconclusive(_) => {
                 status.inconclusives = status.inconclusives.saturating_add(u32::from(full));
                 (status.inconclusives, terms.inconclusive_limit)
             }
             _ => {
                 status.inconclusives = 0;
-                return looked;
+                return check_result;
             }
         };
         match limit {
-            Some(limit) if count >= limit => decided(plan, &status.reason),
-            _ => looked,
+            Some(limit) if count >= limit => roll_back_for(plan, &status.reason),
+            _ => check_result,
         }
     }
 
@@ -337,7 +351,7 @@ impl Pass<'_> {
         let at = metrics.iter().position(|metric| metric.name == name).unwrap_or_else(|| {
             metrics.push(MetricStatus {
                 name: name.to_owned(),
-                verdict: Word::Inconclusive,
+                verdict: StatusVerdict::Inconclusive,
                 reason: "not judged yet".to_owned(),
                 at: None,
                 canary: None,
@@ -358,59 +372,66 @@ impl Pass<'_> {
 
 /// The rule by which several answers make one: all must pass for the release
 /// to advance, any failure counts, and a decision overrides everything.
-fn worse(a: Looked, b: Looked) -> Looked {
-    let rank = |looked: &Looked| match looked {
-        Looked::Certified => 0,
-        Looked::Passed => 1,
-        Looked::NotYet => 2,
-        Looked::Doubt(_) => 3,
-        Looked::Failed(_) => 4,
-        Looked::Decided(_) => 5,
+fn most_severe(a: CheckResult, b: CheckResult) -> CheckResult {
+    let rank = |check_result: &CheckResult| match check_result {
+        CheckResult::PassedEarly => 0,
+        CheckResult::Passed => 1,
+        CheckResult::Pending => 2,
+        CheckResult::Inconclusive(_) => 3,
+        CheckResult::Failed(_) => 4,
+        CheckResult::RollBack(_) => 5,
     };
     if rank(&b) > rank(&a) { b } else { a }
 }
 
 /// What one verdict means on the terms of its metric.
-fn meaning(plan: &MetricPlan, outcome: Outcome, sentence: &str) -> Looked {
+fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, sentence: &str) -> CheckResult {
     let said = || format!("{}: {sentence}", plan.name);
-    let silence = match outcome {
-        Outcome::Pass { certified } if certified && plan.terms.ends_on_evidence => return Looked::Certified,
-        Outcome::Pass { .. } => return Looked::Passed,
-        Outcome::Fail { critical: true } => return decided(plan, sentence),
-        Outcome::Fail { critical: false } => return Looked::Failed(said()),
-        Outcome::Inconclusive { doubt: Doubt::NoData } => plan.terms.on_no_data,
-        Outcome::Inconclusive { doubt: Doubt::Unavailable } => plan.terms.on_unavailable,
-        Outcome::Inconclusive { doubt: Doubt::TooLittle | Doubt::Suspicion | Doubt::Unfit } => Silence::Hold,
+    let on_missing = match outcome {
+        JudgeOutcome::Pass { non_inferior: certified } if certified && plan.policy.ends_on_evidence => {
+            return CheckResult::PassedEarly;
+        }
+        JudgeOutcome::Pass { .. } => return CheckResult::Passed,
+        JudgeOutcome::Fail { critical: true } => return roll_back_for(plan, sentence),
+        JudgeOutcome::Fail { critical: false } => return CheckResult::Failed(said()),
+        JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData } => plan.policy.on_no_data,
+        JudgeOutcome::Inconclusive { reason: InconclusiveReason::Unavailable } => plan.policy.on_unavailable,
+        JudgeOutcome::Inconclusive {
+            reason:
+                InconclusiveReason::TooFewSamples
+                | InconclusiveReason::Suspected
+                | InconclusiveReason::WrongMeasurementKind,
+        } => OnMissing::Hold,
     };
-    match silence {
-        Silence::Hold => Looked::Doubt(said()),
-        Silence::Fail => Looked::Failed(said()),
-        Silence::Ignore => Looked::Passed,
+    match on_missing {
+        OnMissing::Hold => CheckResult::Inconclusive(said()),
+        OnMissing::Fail => CheckResult::Failed(said()),
+        OnMissing::Ignore => CheckResult::Passed,
     }
 }
 
-fn decided(plan: &MetricPlan, why: &str) -> Looked {
-    Looked::Decided(Cause::Metric { metric: plan.name.clone(), why: why.to_owned() })
+fn roll_back_for(plan: &MetricPlan, why: &str) -> CheckResult {
+    CheckResult::RollBack(RollbackCause::Metric { metric: plan.name.clone(), why: why.to_owned() })
 }
 
 /// What the score of several metrics means.
-fn together(verdict: Verdict) -> Looked {
+fn score_result(verdict: Verdict) -> CheckResult {
     match verdict.outcome {
-        Outcome::Pass { .. } => Looked::Passed,
-        Outcome::Fail { .. } => Looked::Failed(verdict.sentence),
-        Outcome::Inconclusive { .. } => Looked::Doubt(verdict.sentence),
+        JudgeOutcome::Pass { .. } => CheckResult::Passed,
+        JudgeOutcome::Fail { .. } => CheckResult::Failed(verdict.message),
+        JudgeOutcome::Inconclusive { .. } => CheckResult::Inconclusive(verdict.message),
     }
 }
 
-fn write_down(status: &mut MetricStatus, verdict: Verdict, measured: &Measurement, now: Timestamp) {
+fn record_verdict(status: &mut MetricStatus, verdict: Verdict, measured: &Measurement, now: Timestamp) {
     status.verdict = match verdict.outcome {
-        Outcome::Pass { .. } => Word::Pass,
-        Outcome::Fail { .. } => Word::Fail,
-        Outcome::Inconclusive { .. } => Word::Inconclusive,
+        JudgeOutcome::Pass { .. } => StatusVerdict::Pass,
+        JudgeOutcome::Fail { .. } => StatusVerdict::Fail,
+        JudgeOutcome::Inconclusive { .. } => StatusVerdict::Inconclusive,
     };
-    status.reason = verdict.sentence;
+    status.reason = verdict.message;
     status.at = Some(Time(now));
-    let (values, counts) = figures(measured);
+    let (values, counts) = summary_values(measured);
     (status.canary, status.primary) = (values.canary, values.primary);
     let some = |count: u64| (count > 0).then_some(count as f64);
     (status.canary_count, status.primary_count) = (some(counts.canary), some(counts.primary));
@@ -418,7 +439,7 @@ fn write_down(status: &mut MetricStatus, verdict: Verdict, measured: &Measuremen
 
 /// What was measured of each arm in a number, and how many requests or points
 /// that rests on.
-fn figures(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
+fn summary_values(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
     match measured {
         Measurement::Scalar(value) => (Arms { canary: Some(*value), primary: None }, Arms::default()),
         Measurement::Counts(arms) => {
@@ -426,7 +447,7 @@ fn figures(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
             (arms.map(success), arms.map(Counts::total))
         }
         Measurement::Histogram(arms) => {
-            (arms.map(|arm| arm.quantile(SLOW).map(rounded)), arms.map(Histogram::total))
+            (arms.map(|arm| arm.quantile(SLOW_QUANTILE).map(rounded)), arms.map(Histogram::total))
         }
         Measurement::Samples(arms) => (arms.map(|arm| median(arm)), arms.map(|arm| arm.len() as u64)),
         Measurement::NoData | Measurement::Unavailable { .. } => Default::default(),

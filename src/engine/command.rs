@@ -22,7 +22,7 @@ use crate::api::canary::{
 /// A command of a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Unique: the same command is not obeyed twice.
+    /// Unique: the same command is not accepted twice.
     pub id: String,
     pub verb: Verb,
     /// The revision the person meant, if they said so.
@@ -57,7 +57,7 @@ impl Verb {
     }
 }
 
-/// Why a command is not obeyed. This list is closed.
+/// Why a command is not accepted. This list is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("this Canary is being deleted")]
@@ -87,14 +87,14 @@ pub enum Denied {
     #[error("no revision was rolled back that the target still has")]
     NothingToRetry,
     #[error("the version before is not kept warm")]
-    NothingKept,
+    PreviousNotWarm,
 }
 
 fn until(at: &Option<Timestamp>) -> String {
     at.map(|at| format!(" until {at}")).unwrap_or_default()
 }
 
-/// May this command be obeyed now?
+/// May this command be accepted now?
 pub fn admit(
     plan: &Plan,
     status: &CanaryStatus,
@@ -109,9 +109,9 @@ pub fn admit(
         return Err(Denied::Suspended);
     }
     match command.verb {
-        Verb::Abort => under_way(status, command).map(drop),
+        Verb::Abort => active_release(status, command).map(drop),
         Verb::Promote => {
-            under_way(status, command)?;
+            active_release(status, command)?;
             match status.phase {
                 Phase::Progressing | Phase::WaitingPromotion => {}
                 Phase::Promoting => return Err(Denied::Promoting),
@@ -130,29 +130,31 @@ pub fn admit(
             }
             plan.windows.check(now).map_err(|closed| Denied::WindowClosed(closed.until))
         }
-        Verb::Pause => match under_way(status, command)? {
+        Verb::Pause => match active_release(status, command)? {
             _ if status.phase == Phase::Promoting => Err(Denied::Promoting),
             release if release.paused => Err(Denied::AlreadyPaused),
             _ => Ok(()),
         },
         Verb::Resume => {
-            let release = under_way(status, command)?;
+            let release = active_release(status, command)?;
             let step = status.step.as_ref().and_then(|step| plan.steps.get(step.index as usize));
             let pausing =
                 step.is_some_and(|step: &steps::Step| step.pause.is_some()) && !release.state.resumed;
             if release.paused || pausing { Ok(()) } else { Err(Denied::NotPaused) }
         }
         Verb::Retry => {
-            at_rest(status)?;
+            require_idle(status)?;
             let rejected = revisions(status).and_then(|revisions| revisions.rejected.as_deref());
             let target = seen.target.as_ref().map(|target| target.revision.as_str());
             match (status.phase, rejected) {
-                (Phase::Failed, Some(rejected)) if target == Some(rejected) => meant(command, rejected),
+                (Phase::Failed, Some(rejected)) if target == Some(rejected) => {
+                    check_revision(command, rejected)
+                }
                 _ => Err(Denied::NothingToRetry),
             }
         }
         Verb::Rollback => {
-            at_rest(status)?;
+            require_idle(status)?;
             let kept = seen.previous.as_ref().filter(|previous| {
                 let recorded = revisions(status).and_then(|revisions| revisions.previous.as_ref());
                 recorded == Some(&previous.revision) && previous.pods.ready > 0
@@ -160,16 +162,16 @@ pub fn admit(
             match kept {
                 Some(_) if status.phase == Phase::Succeeded => {
                     let promoted = revisions(status).and_then(|revisions| revisions.primary.as_deref());
-                    meant(command, promoted.unwrap_or_default())
+                    check_revision(command, promoted.unwrap_or_default())
                 }
-                _ => Err(Denied::NothingKept),
+                _ => Err(Denied::PreviousNotWarm),
             }
         }
     }
 }
 
 /// The release that a command is about, if its outcome is still open.
-fn under_way<'a>(status: &'a CanaryStatus, command: &Command) -> Result<&'a ReleaseStatus, Denied> {
+fn active_release<'a>(status: &'a CanaryStatus, command: &Command) -> Result<&'a ReleaseStatus, Denied> {
     let release = match (status.phase, &status.release) {
         (Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting, Some(release)) => {
             release
@@ -177,10 +179,10 @@ fn under_way<'a>(status: &'a CanaryStatus, command: &Command) -> Result<&'a Rele
         (Phase::Finalising, _) => return Err(Denied::AlreadyPromoted),
         _ => return Err(Denied::NoRelease),
     };
-    meant(command, &release.revision).map(|()| release)
+    check_revision(command, &release.revision).map(|()| release)
 }
 
-fn at_rest(status: &CanaryStatus) -> Result<(), Denied> {
+fn require_idle(status: &CanaryStatus) -> Result<(), Denied> {
     match status.phase {
         Phase::Initialized | Phase::Succeeded | Phase::Failed => Ok(()),
         Phase::Initializing => Err(Denied::NoRelease),
@@ -193,7 +195,7 @@ fn at_rest(status: &CanaryStatus) -> Result<(), Denied> {
     }
 }
 
-fn meant(command: &Command, actual: &str) -> Result<(), Denied> {
+fn check_revision(command: &Command, actual: &str) -> Result<(), Denied> {
     match &command.revision {
         Some(meant) if meant != actual => {
             Err(Denied::OtherRevision { meant: meant.clone(), actual: actual.to_owned() })

@@ -6,78 +6,79 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     Decision, WakeReason,
-    pass::{Pass, SOON, after},
+    decider::{Decider, REQUEUE_DELAY, after},
     report::{Reason, Report},
 };
 use crate::api::{
-    canary::{CanaryStatus, Phase, status::Deadline},
+    canary::{CanaryStatus, Phase, status::NextDeadline},
     condition::{Condition, ConditionStatus, PROMOTED, READY, RECONCILING, STALLED},
 };
 
-impl Pass<'_> {
-    pub fn record(mut self) -> Decision {
-        let (happened, held) = (self.said.pop(), self.held.take());
+impl Decider<'_> {
+    pub fn into_decision(mut self) -> Decision {
+        let (happened, held) = (self.emitted.pop(), self.idle_reason.take());
         let said = happened.is_some();
         let waits =
-            self.status.phase == Phase::Waiting && held.as_ref().is_some_and(|held| !held.is_under_way());
+            self.status.phase == Phase::Waiting && held.as_ref().is_some_and(|held| !held.is_transient());
         if said && waits {
             // What it waits for is said next, whether or not anything else happens.
-            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
+            self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
         }
         let reason = happened.or(held).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
-        report.before = self.said.drain(..).map(Report::from).collect();
-        let expected = !said && self.is_expected(&report.reason);
+        report.preceding = self.emitted.drain(..).map(Report::from).collect();
+        let expected = !said && self.is_implied_by_status(&report.reason);
         // Judging goes on and on, and so may doubt; that it does is no news.
-        let is_news = match report.reason {
-            Reason::Judging { .. } => false,
-            Reason::Inconclusive { .. } => !report.is_said_alike_in(&self.status),
-            _ => !report.is_said_in(&self.status),
+        let is_foreign_change = match report.reason {
+            Reason::Analyzing { .. } => false,
+            Reason::Inconclusive { .. } => !report.matches_ignoring_numbers(&self.status),
+            _ => !report.matches_status(&self.status),
         };
-        report.happened = said;
-        report.news = said || (!expected && is_news);
-        let quiet = expected && self.conditions_hold();
+        report.is_transition = said;
+        report.should_notify = said || (!expected && is_foreign_change);
+        let quiet = expected && self.conditions_current();
         if self.status.release.is_some() || !self.actions.is_empty() {
             // Whatever was lost on the way, an event or an answer, is found.
-            self.wake_at(after(self.now, self.plan.interval), WakeReason::CheckAgain);
+            self.wake_at(after(self.now, self.plan.interval), WakeReason::Requeue);
         }
         let status = &mut self.status;
-        let deadline = self.wake.and_then(|(at, why)| Some((at, why.sentence()?)));
+        let deadline = self.wake.and_then(|(at, why)| Some((at, why.message()?)));
         let recorded =
             status.next_deadline.as_ref().map(|deadline| (deadline.at.0, deadline.reason.as_str()));
         if deadline != recorded {
             status.next_deadline =
-                deadline.map(|(at, reason)| Deadline { at: Time(at), reason: reason.to_owned() });
+                deadline.map(|(at, reason)| NextDeadline { at: Time(at), reason: reason.to_owned() });
         }
         if let Some(revisions) = &status.revisions {
             status.last_applied_spec.clone_from(&revisions.seen);
             status.last_promoted_spec.clone_from(&revisions.primary);
         }
         if !quiet {
-            write_conditions(status, &report, self.seen.generation, self.now);
+            write_conditions(status, &report, self.observed.generation, self.now);
         }
         Decision { status: self.status, actions: self.actions, wake: self.wake, report }
     }
 }
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// What is said already makes one expect this. Each pod that starts would
     /// cost a write otherwise; but what takes an interval is worth a word.
-    fn is_expected(&self, reason: &Reason) -> bool {
+    fn is_implied_by_status(&self, reason: &Reason) -> bool {
         let Some(ready) = self.condition(READY) else { return false };
-        if matches!(reason, Reason::Judging { passed: 0, .. }) {
+        if matches!(reason, Reason::Analyzing { passed: 0, .. }) {
             return ready.reason == "Advanced";
         }
         let said_at = ready.last_update_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
-        reason.is_under_way() && after(said_at, self.plan.interval) > self.now
+        reason.is_transient() && after(said_at, self.plan.interval) > self.now
     }
 
     /// The conditions are right but for their words.
-    fn conditions_hold(&self) -> bool {
+    fn conditions_current(&self) -> bool {
         let (Some(ready), Some(promoted)) = (self.condition(READY), self.condition(PROMOTED)) else {
             return false;
         };
-        promoted.reason == phase_name(self.status.phase) && ready.observed_generation == self.seen.generation
+        promoted.reason == phase_name(self.status.phase)
+            && ready.observed_generation == self.observed.generation
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {
@@ -93,10 +94,10 @@ pub(super) fn write_conditions(
     now: Timestamp,
 ) {
     status.observed_generation = generation.or(status.observed_generation);
-    if !report.is_said_in(status) {
-        status.message = Some(report.sentence.clone());
+    if !report.matches_status(status) {
+        status.message = Some(report.message.clone());
     }
-    let refused = matches!(report.reason, Reason::Refused { .. });
+    let refused = matches!(report.reason, Reason::InvalidSpec { .. });
     let (ready, reconciling, stalled) = match status.phase {
         _ if refused => (false, false, true),
         Phase::Initialized | Phase::Succeeded => (true, false, false),
@@ -111,21 +112,21 @@ pub(super) fn write_conditions(
     let truth = |holds: bool| if holds { ConditionStatus::True } else { ConditionStatus::False };
     let code = report.reason.code();
     let phase = phase_name(status.phase);
-    let mut writer = Writer { status, report, generation, now };
+    let mut writer = ConditionWriter { status, report, generation, now };
     writer.set(READY, truth(ready), code);
     writer.set_if(RECONCILING, reconciling, code);
     writer.set_if(STALLED, stalled, code);
     writer.set(PROMOTED, promoted, phase);
 }
 
-struct Writer<'a> {
+struct ConditionWriter<'a> {
     status: &'a mut CanaryStatus,
     report: &'a Report,
     generation: Option<i64>,
     now: Timestamp,
 }
 
-impl Writer<'_> {
+impl ConditionWriter<'_> {
     /// A condition that is only there while it holds.
     fn set_if(&mut self, type_: &str, holds: bool, reason: &str) {
         if holds {
@@ -152,7 +153,7 @@ impl Writer<'_> {
         let condition = &mut conditions[at];
         let same = condition.status == status
             && condition.reason == reason
-            && condition.message == self.report.sentence
+            && condition.message == self.report.message
             && condition.observed_generation == self.generation;
         if same {
             return;
@@ -162,7 +163,7 @@ impl Writer<'_> {
             condition.last_transition_time = Some(Time(self.now));
         }
         reason.clone_into(&mut condition.reason);
-        condition.message.clone_from(&self.report.sentence);
+        condition.message.clone_from(&self.report.message);
         condition.observed_generation = self.generation;
         condition.last_update_time = Some(Time(self.now));
     }

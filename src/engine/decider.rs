@@ -11,7 +11,7 @@ use super::{
     action::{Action, Split},
     observed::{Observed, Target},
     plan::Plan,
-    report::{Cause, Reason},
+    report::{Reason, RollbackCause},
 };
 use crate::api::{
     Weight,
@@ -21,34 +21,34 @@ use crate::api::{
     },
 };
 
-pub(super) struct Pass<'a> {
+pub(super) struct Decider<'a> {
     pub plan: &'a Plan,
-    pub seen: &'a Observed,
+    pub observed: &'a Observed,
     pub now: Timestamp,
     pub status: CanaryStatus,
     /// The phase and the release that it began with.
-    recorded: (Phase, u64),
+    persisted: (Phase, u64),
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
     /// What happened, in order.
-    pub said: Vec<Reason>,
+    pub emitted: Vec<Reason>,
     /// Nothing happened, because.
-    pub held: Option<Reason>,
+    pub idle_reason: Option<Reason>,
 }
 
 /// Whether the progress deadline runs while a release holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Clock {
+pub(super) enum ProgressDeadline {
     /// The release itself keeps everybody waiting, by this.
-    Runs(Stall),
+    Running(StallCause),
     /// The release waits for something that is not its fault.
-    Stands,
+    Paused,
 }
 
 /// What a release waits for that should have come by itself. Each has the whole
 /// deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stall {
+pub(super) enum StallCause {
     Canary,
     Primary,
     Route,
@@ -57,7 +57,7 @@ pub(super) enum Stall {
     Evidence,
 }
 
-impl Stall {
+impl StallCause {
     fn name(self) -> &'static str {
         match self {
             Self::Canary => "canary",
@@ -69,63 +69,63 @@ impl Stall {
 }
 
 /// What was decided is on record by then.
-pub(super) const SOON: Duration = Duration::from_millis(100);
+pub(super) const REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
 /// Releases that history keeps.
-const REMEMBERED: usize = 10;
+const HISTORY_LIMIT: usize = 10;
 
-impl<'a> Pass<'a> {
+impl<'a> Decider<'a> {
     pub fn new(plan: &'a Plan, status: &CanaryStatus, seen: &'a Observed, now: Timestamp) -> Self {
         Self {
             plan,
-            seen,
+            observed: seen,
             now,
             status: status.clone(),
-            recorded: (status.phase, status.releases),
+            persisted: (status.phase, status.releases),
             actions: Vec::new(),
             wake: None,
-            said: Vec::new(),
-            held: None,
+            emitted: Vec::new(),
+            idle_reason: None,
         }
     }
 
     /// Was the present phase of the present release entered by an earlier pass?
     /// If not, it is looked at again once it is on record.
-    pub fn is_on_record(&mut self) -> bool {
-        let on_record = self.recorded == (self.status.phase, self.status.releases);
+    pub fn is_persisted(&mut self) -> bool {
+        let on_record = self.persisted == (self.status.phase, self.status.releases);
         if !on_record {
-            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
+            self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
         }
         on_record
     }
 
     /// Wants something done. What is wanted twice is done once.
-    pub fn act(&mut self, action: Action) {
+    pub fn request(&mut self, action: Action) {
         if !self.actions.contains(&action) {
             self.actions.push(action);
         }
     }
 
     /// Something happened.
-    pub fn say(&mut self, reason: Reason) {
-        self.said.push(reason);
+    pub fn emit(&mut self, reason: Reason) {
+        self.emitted.push(reason);
     }
 
     /// Nothing happens, because.
-    pub fn rest(&mut self, reason: Reason) {
-        self.held = Some(reason);
+    pub fn report_idle(&mut self, reason: Reason) {
+        self.idle_reason = Some(reason);
     }
 
     /// A release holds, because; and gives up once the deadline has run out.
-    pub fn hold(&mut self, reason: Reason, clock: Clock) {
+    pub fn block(&mut self, reason: Reason, progress_deadline: ProgressDeadline) {
         let (now, deadline) = (self.now, self.plan.deadline);
         let state = &mut self.release().state;
-        let stall = match clock {
-            Clock::Runs(stall) if stall != Stall::Evidence || deadline.own => stall,
-            Clock::Runs(_) | Clock::Stands => {
+        let stall = match progress_deadline {
+            ProgressDeadline::Running(stall) if stall != StallCause::Evidence || deadline.explicit => stall,
+            ProgressDeadline::Running(_) | ProgressDeadline::Paused => {
                 state.stalled_since = None;
                 state.stalled_on.clear();
-                return self.rest(reason);
+                return self.report_idle(reason);
             }
         };
         if state.stalled_on != stall.name() {
@@ -135,10 +135,10 @@ impl<'a> Pass<'a> {
         let until = after(state.stalled_since.get_or_insert(Time(now)).0, deadline.after);
         if until <= now {
             let seconds = deadline.after.as_secs();
-            return self.fail(Cause::Deadline { seconds, what: lowercase(&reason.to_string()) });
+            return self.fail(RollbackCause::Deadline { seconds, what: lowercase(&reason.to_string()) });
         }
         self.wake_at(until, WakeReason::Deadline);
-        self.rest(reason);
+        self.report_idle(reason);
     }
 
     pub fn wake_at(&mut self, at: Timestamp, why: WakeReason) {
@@ -151,22 +151,22 @@ impl<'a> Pass<'a> {
         self.status.phase = phase;
         self.status.last_transition_time = Some(Time(self.now));
         if !matches!(phase, Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion) {
-            self.ask_no_more();
+            self.drop_waiting_gates();
         }
-        self.progress();
+        self.note_progress();
     }
 
     /// The release went on without an answer, or is over: nobody needs to give
     /// it any more.
-    fn ask_no_more(&mut self) {
+    fn drop_waiting_gates(&mut self) {
         self.status.gates.retain(|gate| {
-            let goes_on = matches!(gate.type_, Some(HookType::Rollback | HookType::PostRollout));
-            gate.state != GateState::Waiting || goes_on
+            let may_follow_up = matches!(gate.type_, Some(HookType::Rollback | HookType::PostRollout));
+            gate.state != GateState::Waiting || may_follow_up
         });
     }
 
     /// The release got further.
-    pub fn progress(&mut self) {
+    pub fn note_progress(&mut self) {
         let now = self.now;
         if let Some(release) = &mut self.status.release {
             release.last_progress_at = Time(now);
@@ -199,7 +199,7 @@ impl<'a> Pass<'a> {
 
     /// The primary carries the revision of this release: promotion has begun.
     pub fn promotion_begun(&self) -> bool {
-        let carried = self.seen.primary.as_ref().and_then(|primary| primary.revision.as_deref());
+        let carried = self.observed.primary.as_ref().and_then(|primary| primary.revision.as_deref());
         carried == Some(self.release_revision()) && carried != self.promoted_revision()
     }
 
@@ -208,7 +208,7 @@ impl<'a> Pass<'a> {
     }
 
     pub fn canary_is_ready(&self) -> bool {
-        self.seen.target.as_ref().is_some_and(|target| self.is_ready(target))
+        self.observed.target.as_ref().is_some_and(|target| self.is_ready(target))
     }
 
     pub fn is_ready(&self, target: &Target) -> bool {
@@ -218,39 +218,39 @@ impl<'a> Pass<'a> {
     /// The target was asked for no pods, and is still said to have some. Scaled
     /// up now, it would be said to be ready by the pods that end, or by one
     /// that becomes ready just before it does.
-    pub fn was_just_emptied(&self, target: &Target) -> bool {
-        self.plan.scales && target.pods.desired == 0 && target.pods.exist
+    pub fn is_scaling_down(&self, target: &Target) -> bool {
+        self.plan.scalable && target.pods.desired == 0 && target.pods.exist
     }
 
     /// The canary can answer requests, maybe not with all its pods.
     pub fn canary_serves(&self) -> bool {
-        self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0)
+        self.observed.target.as_ref().is_some_and(|target| target.pods.ready > 0)
     }
 
     pub fn primary_is_ready(&self) -> bool {
-        self.seen
+        self.observed
             .primary
             .as_ref()
             .is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent))
     }
 
     pub fn primary_not_ready(&self) -> Reason {
-        let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-        Reason::PrimaryNotReady { ready: pods.in_place(), desired: pods.desired }
+        let pods = self.observed.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
+        Reason::PrimaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired }
     }
 
     /// Is this split in force? If not, wants it.
     pub fn route(&mut self, split: Split) -> bool {
-        let in_force = self.seen.split.as_ref() == Some(&split);
-        if !in_force {
-            self.act(Action::Route(split));
+        let effective_split = self.observed.split.as_ref() == Some(&split);
+        if !effective_split {
+            self.request(Action::Route(split));
         }
-        in_force
+        effective_split
     }
 
     /// Why a split is not in force: what the router says, or else this.
-    pub fn unrouted(&self, weight: Weight, otherwise: Reason) -> Reason {
-        match &self.seen.route_pending {
+    pub fn route_blocked_reason(&self, weight: Weight, otherwise: Reason) -> Reason {
+        match &self.observed.route_pending {
             Some(why) => Reason::RoutePending { weight, why: why.clone() },
             None => otherwise,
         }
@@ -258,9 +258,9 @@ impl<'a> Pass<'a> {
 
     /// The release ends badly. What follows, follows from the phase: traffic
     /// goes home and the canary is emptied.
-    pub fn fail(&mut self, cause: Cause) {
+    pub fn fail(&mut self, cause: RollbackCause) {
         let outcome = match cause {
-            Cause::Aborted { .. } => Outcome::Aborted,
+            RollbackCause::Aborted { .. } => Outcome::Aborted,
             _ => Outcome::RolledBack,
         };
         let revision = self.release().revision.clone();
@@ -269,13 +269,13 @@ impl<'a> Pass<'a> {
         self.release().state.restoring = self.status.phase == Phase::Promoting;
         self.release().paused = false;
         self.revisions().rejected = Some(revision.clone());
-        self.end(outcome, cause.to_string());
-        self.say(Reason::RolledBack { revision, cause });
+        self.archive_release(outcome, cause.to_string());
+        self.emit(Reason::RolledBack { revision, cause });
         self.enter(Phase::Failed);
     }
 
     /// Writes the release into history.
-    pub fn end(&mut self, outcome: Outcome, reason: String) {
+    pub fn archive_release(&mut self, outcome: Outcome, reason: String) {
         let now = Time(self.now);
         let release = self.release();
         let past = PastRelease {
@@ -287,7 +287,7 @@ impl<'a> Pass<'a> {
             highest_weight: release.state.highest_weight,
         };
         self.status.history.insert(0, past);
-        self.status.history.truncate(REMEMBERED);
+        self.status.history.truncate(HISTORY_LIMIT);
         self.status.step = None;
         self.status.iterations = 0;
         self.status.previous_session_affinity_cookie = self.status.session_affinity_cookie.take();
@@ -297,10 +297,10 @@ impl<'a> Pass<'a> {
     /// The split that is wanted while the canary may have traffic: the recorded
     /// share, with the matches and the mirror of the step under way.
     pub fn step_split(&self) -> Split {
-        let withdrawn = self.status.release.as_ref().is_some_and(|release| release.state.withdrawn);
+        let withdrawn = self.status.release.as_ref().is_some_and(|release| release.state.traffic_withdrawn);
         let step = self.status.step.as_ref().and_then(|step| self.plan.steps.get(step.index as usize));
         match step {
-            _ if withdrawn => Split::home(),
+            _ if withdrawn => Split::all_primary(),
             Some(step) => Split { canary: self.status.canary_weight, ..step.split.clone() },
             None => Split::weight(self.status.canary_weight),
         }

@@ -7,37 +7,42 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Moment, Question},
-    observed::{Answer, Reply},
-    pass::{Clock, Pass, after},
-    report::{Cause, Reason},
+    action::{Action, GateCall, GateScope},
+    decider::{Decider, ProgressDeadline, after},
+    observed::{GateReply, GateResult},
+    report::{Reason, RollbackCause},
 };
 use crate::api::canary::{
     HookType,
     status::{GateState, GateStatus},
 };
 
-impl<'a> Pass<'a> {
-    /// Puts a question, or finds its latest answer. Gates are asked until they
+impl<'a> Decider<'a> {
+    /// Puts a call, or finds its latest answer. Gates are asked until they
     /// say yes, rollback gates for ever, hooks once.
-    pub fn ask(&mut self, gate: &str, kind: Option<HookType>, moment: Moment) -> Option<&'a Answer> {
-        let question = Question { release: self.status.releases, gate: gate.to_owned(), kind, moment };
+    pub fn call_gate(
+        &mut self,
+        gate: &str,
+        kind: Option<HookType>,
+        moment: GateScope,
+    ) -> Option<&'a GateResult> {
+        let call = GateCall { release: self.status.releases, gate: gate.to_owned(), kind, scope: moment };
         let latest =
-            self.seen.answers.iter().filter(|answer| answer.question == question).max_by_key(|a| a.at);
+            self.observed.gate_results.iter().filter(|answer| answer.call == call).max_by_key(|a| a.at);
         let Some(answer) = latest else {
-            self.act(Action::Ask(question));
+            self.request(Action::CallGate(call));
             return None;
         };
         let settled = match (kind, moment) {
-            (Some(HookType::PostRollout), _) | (_, Moment::Look { .. }) => true,
+            (Some(HookType::PostRollout), _) | (_, GateScope::Check { .. }) => true,
             (Some(HookType::Rollback), _) => false,
-            _ => matches!(answer.reply, Reply::Yes { .. }),
+            _ => matches!(answer.reply, GateReply::Yes { .. }),
         };
         let again = after(answer.at, self.plan.interval);
         if !settled && again <= self.now {
-            self.act(Action::Ask(question));
+            self.request(Action::CallGate(call));
         } else if !settled {
-            self.wake_at(again, WakeReason::AskAgain);
+            self.wake_at(again, WakeReason::GateRetry);
         }
         Some(answer)
     }
@@ -60,7 +65,7 @@ impl<'a> Pass<'a> {
         }
         let Some(gate) = closed else { return true };
         let why = self.gate_status(&gate.name, Some(kind), step).message.clone();
-        self.hold(Reason::GateClosed { gate: gate.name.clone(), why }, Clock::Stands);
+        self.block(Reason::GateClosed { gate: gate.name.clone(), why }, ProgressDeadline::Paused);
         false
     }
 
@@ -72,52 +77,54 @@ impl<'a> Pass<'a> {
         kind: Option<HookType>,
         expires: Option<Duration>,
         step: Option<u32>,
-    ) -> Result<(), Option<Cause>> {
+    ) -> Result<(), Option<RollbackCause>> {
         if self.gate_status(name, kind, step).state == GateState::Open {
             return Ok(());
         }
-        let answer = self.ask(name, kind, step.map_or(Moment::Release, Moment::Step));
+        let answer = self.call_gate(name, kind, step.map_or(GateScope::Release, GateScope::Step));
         let status = self.gate_status(name, kind, step);
         match answer.map(|answer| (&answer.reply, answer.at)) {
-            Some((Reply::Yes { by }, at)) => {
+            Some((GateReply::Yes { by }, at)) => {
                 status.state = GateState::Open;
                 status.since = Some(Time(at));
                 status.by.clone_from(by);
                 status.message.clear();
-                self.progress();
+                self.note_progress();
                 return Ok(());
             }
             // A person who is asked for approval and says no means it; a gate
             // that is closed may open yet.
-            Some((Reply::No { by, why }, _)) if kind.is_none() => {
+            Some((GateReply::No { by, why }, _)) if kind.is_none() => {
                 status.state = GateState::Refused;
                 status.by.clone_from(by);
-                return Err(Some(Cause::ApprovalRefused { gate: name.to_owned(), why: why.clone() }));
+                return Err(Some(RollbackCause::ApprovalRefused { gate: name.to_owned(), why: why.clone() }));
             }
-            Some((Reply::No { why, .. } | Reply::Silence { why }, _)) => status.message.clone_from(why),
+            Some((GateReply::No { why, .. } | GateReply::Unreachable { why }, _)) => {
+                status.message.clone_from(why)
+            }
             None => {}
         }
         let since = status.since.as_ref().map(|since| since.0);
         let expires = expires.zip(since).map(|(length, since)| after(since, length));
         status.expires_at = expires.map(Time);
-        Err(self.expired(expires, name, kind, step))
+        Err(self.expire_gate(expires, name, kind, step))
     }
 
     /// Marks a gate that nobody opened in time.
-    fn expired(
+    fn expire_gate(
         &mut self,
         expires: Option<Timestamp>,
         gate: &str,
         kind: Option<HookType>,
         step: Option<u32>,
-    ) -> Option<Cause> {
+    ) -> Option<RollbackCause> {
         let at = expires?;
         if at > self.now {
             self.wake_at(at, WakeReason::GateExpires);
             return None;
         }
         self.gate_status(gate, kind, step).state = GateState::Expired;
-        Some(Cause::GateExpired { gate: gate.to_owned() })
+        Some(RollbackCause::GateExpired { gate: gate.to_owned() })
     }
 
     /// What is recorded of a gate, from the moment it was first met.
@@ -142,11 +149,12 @@ impl<'a> Pass<'a> {
     }
 
     /// Does a rollback gate want the release to end?
-    pub fn rollback_gate(&mut self) -> Option<Cause> {
+    pub fn rollback_gate(&mut self) -> Option<RollbackCause> {
         let plan = self.plan;
         plan.gates(HookType::Rollback).find_map(|gate| {
-            let answer = self.ask(&gate.name, Some(HookType::Rollback), Moment::Release)?;
-            matches!(answer.reply, Reply::Yes { .. }).then(|| Cause::RollbackGate { gate: gate.name.clone() })
+            let answer = self.call_gate(&gate.name, Some(HookType::Rollback), GateScope::Release)?;
+            matches!(answer.reply, GateReply::Yes { .. })
+                .then(|| RollbackCause::RollbackGate { gate: gate.name.clone() })
         })
     }
 }

@@ -17,26 +17,26 @@ use crate::{
         AnalysisTemplateSpec, Object,
         canary::{Analysis, Metric, metric::BUILT_IN},
         judge::{
-            Direction, EffectMeasure, Judge as Written, JudgeType, NanStrategy, Outliers, PromoteOn, Silence,
-            ThresholdRange,
+            Direction, EffectMeasure, Judge as JudgeSpec, JudgeType, NanStrategy, OnMissing, Outliers,
+            PromoteOn, ThresholdRange,
         },
     },
 };
 
 /// How a metric is judged, and what follows from it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Terms {
+pub struct MetricPolicy {
     pub judge: Judge,
     /// The step may end as soon as the evidence certifies the canary.
     pub ends_on_evidence: bool,
-    /// Failed looks of this metric alone that roll back.
+    /// Failed checks of this metric alone that roll back.
     pub failure_limit: Option<u32>,
-    /// Inconclusive looks of this metric in a row that roll back.
+    /// Inconclusive checks of this metric in a row that roll back.
     pub inconclusive_limit: Option<u32>,
-    pub on_no_data: Silence,
-    pub on_unavailable: Silence,
+    pub on_no_data: OnMissing,
+    pub on_unavailable: OnMissing,
     /// Its share in a common score; none for a metric that stands by itself.
-    pub share: Option<Share>,
+    pub score_weight: Option<ScoreWeight>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -48,14 +48,14 @@ pub enum Judge {
 
 /// What a metric counts for among those that are judged together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
+pub struct ScoreWeight {
     pub weight: f64,
     pub score: Score,
 }
 
 /// Why a metric cannot be judged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum BadJudge {
+pub enum JudgeError {
     #[error("nothing says what is good; set thresholdRange, or a judge")]
     NoJudge,
     #[error("judge threshold needs thresholdRange; set min, max or both")]
@@ -70,23 +70,23 @@ pub enum BadJudge {
     Score(#[from] ScoreError),
 }
 
-impl Terms {
+impl MetricPolicy {
     /// The metric itself speaks first, then its template, then the analysis.
     pub fn new(
         metric: &Metric,
         template: Option<&AnalysisTemplateSpec>,
         analysis: &Analysis,
-    ) -> Result<Self, BadJudge> {
+    ) -> Result<Self, JudgeError> {
         let judge = judge(metric, template, analysis)?;
-        let written = written_judge(metric, template, analysis);
+        let spec = configured_judge(metric, template, analysis);
         // What the sequential judge calls a failure was never a single bad
-        // look: waiting for more of them would only serve more errors.
-        let at_once = metric.critical || matches!(judge, Judge::Sequential(_));
+        // check: waiting for more of them would only serve more errors.
+        let burst = metric.critical || matches!(judge, Judge::Sequential(_));
         let failure_limit = metric.failure_limit.or(template.and_then(|t| t.failure_limit));
         Ok(Self {
             ends_on_evidence: matches!(judge, Judge::Sequential(_))
-                && written.and_then(|judge| judge.promote_on) == Some(PromoteOn::Evidence),
-            failure_limit: if metric.critical { Some(1) } else { failure_limit.or(at_once.then_some(1)) },
+                && spec.and_then(|judge| judge.promote_on) == Some(PromoteOn::Evidence),
+            failure_limit: if metric.critical { Some(1) } else { failure_limit.or(burst.then_some(1)) },
             inconclusive_limit: metric.inconclusive_limit.or(template.and_then(|t| t.inconclusive_limit)),
             on_no_data: metric
                 .on_no_data
@@ -98,7 +98,7 @@ impl Terms {
                 .or(template.and_then(|t| t.on_unavailable))
                 .or(analysis.on_unavailable)
                 .unwrap_or_default(),
-            share: share(metric, &judge, written)?,
+            score_weight: score_weight(metric, &judge, spec)?,
             judge,
         })
     }
@@ -108,23 +108,23 @@ impl Judge {
     /// Takes in what was measured, and says what it thinks of everything since
     /// the release began; with how much evidence there is against the canary,
     /// if it weighs that. What certifies a canary is counted from the first
-    /// look of a step.
-    pub fn look(
+    /// check of a step.
+    pub fn check(
         &self,
         memory: &mut Option<Object>,
         seen: &Measurement,
         first_of_step: bool,
     ) -> (Verdict, Option<f64>) {
         match self {
-            Self::Threshold(threshold) => (threshold.look(seen), None),
-            Self::MannWhitney(ranks) => (ranks.look(seen), None),
+            Self::Threshold(threshold) => (threshold.check(seen), None),
+            Self::MannWhitney(ranks) => (ranks.check(seen), None),
             Self::Sequential(sequential) => {
-                let mut evidence: Evidence = recall(memory.as_ref());
+                let mut evidence: Evidence = decode_state(memory.as_ref());
                 if first_of_step {
                     evidence.begin_step();
                 }
-                let verdict = sequential.look(&mut evidence, seen);
-                *memory = remember(&evidence);
+                let verdict = sequential.check(&mut evidence, seen);
+                *memory = encode_state(&evidence);
                 (verdict, Some(rounded(evidence.p_value().recip())))
             }
         }
@@ -132,17 +132,17 @@ impl Judge {
 
     /// What of its memory is worth keeping for the next release.
     pub fn carry_over(&self, memory: Option<&Object>) -> Option<Object> {
-        let memory = memory.filter(|_| self.remembers())?;
-        remember(&recall::<Evidence>(Some(memory)).next_release())
+        let memory = memory.filter(|_| self.is_stateful())?;
+        encode_state(&decode_state::<Evidence>(Some(memory)).next_release())
     }
 
     /// Does it gain from looking before the interval is over?
     pub fn may_peek(&self) -> bool {
-        self.remembers()
+        self.is_stateful()
     }
 
     /// Does it keep what it was shown, also when that was too little to judge?
-    pub fn remembers(&self) -> bool {
+    pub fn is_stateful(&self) -> bool {
         matches!(self, Self::Sequential(_))
     }
 }
@@ -152,12 +152,12 @@ impl Judge {
 const EVIDENCE: &str = "evidence";
 
 /// A memory that cannot be read, such as one of another judge, is none.
-pub(super) fn recall<E: DeserializeOwned + Default>(memory: Option<&Object>) -> E {
+pub(super) fn decode_state<E: DeserializeOwned + Default>(memory: Option<&Object>) -> E {
     let text = memory.and_then(|Object(map)| map.get(EVIDENCE)).and_then(Value::as_str);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-pub(super) fn remember(evidence: &impl Serialize) -> Option<Object> {
+pub(super) fn encode_state(evidence: &impl Serialize) -> Option<Object> {
     let mut text = Vec::with_capacity(1024);
     serde_json::to_writer(&mut text, evidence).ok()?;
     let text = String::from_utf8(text).ok()?;
@@ -173,28 +173,28 @@ fn judge(
     metric: &Metric,
     template: Option<&AnalysisTemplateSpec>,
     analysis: &Analysis,
-) -> Result<Judge, BadJudge> {
+) -> Result<Judge, JudgeError> {
     let range = range(metric, template);
-    let written = written_judge(metric, template, analysis);
+    let spec = configured_judge(metric, template, analysis);
     let built_in =
         |t: &AnalysisTemplateSpec| t.cloudwatch.as_ref().is_some_and(|known| known.built_in.is_some());
     let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some() || built_in(t))
         || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
-    let type_ = match written {
+    let type_ = match spec {
         Some(judge) => judge.type_,
         None if range.is_some() => JudgeType::Threshold,
         None if counted => JudgeType::Sequential,
-        None => return Err(BadJudge::NoJudge),
+        None => return Err(JudgeError::NoJudge),
     };
     match type_ {
         JudgeType::Threshold => {
-            let ThresholdRange { min, max } = range.ok_or(BadJudge::NoRange)?;
+            let ThresholdRange { min, max } = range.ok_or(JudgeError::NoRange)?;
             Ok(Judge::Threshold(Threshold::new(min, max)?))
         }
-        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(sequential(written))?))),
+        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(sequential(spec))?))),
         JudgeType::MannWhitney => {
             let told = metric.direction.or(template.and_then(|t| t.direction));
-            let settings = mann_whitney(written, told.unwrap_or_else(|| worse_way(metric)));
+            let settings = mann_whitney(spec, told.unwrap_or_else(|| default_direction(metric)));
             Ok(Judge::MannWhitney(MannWhitney::try_from(settings)?))
         }
     }
@@ -202,11 +202,11 @@ fn judge(
 
 /// A range on the metric means the threshold judge unless the metric says
 /// otherwise, whatever its template or the analysis prefer.
-fn written_judge<'a>(
+fn configured_judge<'a>(
     metric: &'a Metric,
     template: Option<&'a AnalysisTemplateSpec>,
     analysis: &'a Analysis,
-) -> Option<&'a Written> {
+) -> Option<&'a JudgeSpec> {
     let ranged = metric.threshold_range.is_some() || metric.threshold.is_some();
     let template_ranged = template.is_some_and(|t| t.threshold_range.is_some());
     match (&metric.judge, template.and_then(|t| t.judge.as_ref())) {
@@ -226,18 +226,18 @@ fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<Thr
     metric.threshold_range.or(old).or(template.and_then(|t| t.threshold_range))
 }
 
-fn sequential(written: Option<&Written>) -> sequential::Settings {
+fn sequential(spec: Option<&JudgeSpec>) -> sequential::Settings {
     let default = sequential::Settings::default();
-    let Some(written) = written else { return default };
+    let Some(spec) = spec else { return default };
     sequential::Settings {
-        false_rollback: written.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
-        false_promotion: written.false_promotion.map_or(default.false_promotion, |p| p.fraction()),
-        margin: written.margin.unwrap_or(default.margin),
-        min_requests: written.min_requests.map_or(default.min_requests, u64::from),
+        false_rollback: spec.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
+        false_promotion: spec.false_promotion.map_or(default.false_promotion, |p| p.fraction()),
+        margin: spec.margin.unwrap_or(default.margin),
+        min_requests: spec.min_requests.map_or(default.min_requests, u64::from),
     }
 }
 
-fn mann_whitney(written: Option<&Written>, direction: Direction) -> mann_whitney::Settings {
+fn mann_whitney(spec: Option<&JudgeSpec>, direction: Direction) -> mann_whitney::Settings {
     let mut settings = mann_whitney::Settings {
         direction: match direction {
             Direction::Increase => mann_whitney::Direction::Increase,
@@ -246,19 +246,19 @@ fn mann_whitney(written: Option<&Written>, direction: Direction) -> mann_whitney
         },
         ..Default::default()
     };
-    let Some(written) = written else { return settings };
-    settings.tolerance = written.tolerance.unwrap_or(settings.tolerance);
-    settings.confidence = written.confidence.map_or(settings.confidence, |p| p.fraction());
-    settings.min_samples = written.min_samples.map_or(settings.min_samples, u64::from);
-    settings.outliers = match written.outliers.unwrap_or_default() {
+    let Some(spec) = spec else { return settings };
+    settings.tolerance = spec.tolerance.unwrap_or(settings.tolerance);
+    settings.confidence = spec.confidence.map_or(settings.confidence, |p| p.fraction());
+    settings.min_samples = spec.min_samples.map_or(settings.min_samples, u64::from);
+    settings.outliers = match spec.outliers.unwrap_or_default() {
         Outliers::Keep => mann_whitney::Outliers::Keep,
         Outliers::Remove => mann_whitney::Outliers::Remove,
     };
-    settings.nan = match written.nan_strategy.unwrap_or_default() {
+    settings.nan = match spec.nan_strategy.unwrap_or_default() {
         NanStrategy::Remove => mann_whitney::Nan::Remove,
         NanStrategy::Replace => mann_whitney::Nan::ReplaceByZero,
     };
-    if let Some(effect) = &written.effect_size {
+    if let Some(effect) = &spec.effect_size {
         settings.effect = mann_whitney::Effect {
             measure: match effect.measure {
                 EffectMeasure::MeanRatio => mann_whitney::EffectMeasure::MeanRatio,
@@ -274,14 +274,18 @@ fn mann_whitney(written: Option<&Written>, direction: Direction) -> mann_whitney
 }
 
 /// Known for what is built in; of anything else more is worse.
-fn worse_way(metric: &Metric) -> Direction {
+fn default_direction(metric: &Metric) -> Direction {
     if metric.name == "request-success-rate" { Direction::Decrease } else { Direction::Increase }
 }
 
 /// Metrics that are judged by rank are scored together, as Kayenta does.
-fn share(metric: &Metric, judge: &Judge, written: Option<&Written>) -> Result<Option<Share>, BadJudge> {
+fn score_weight(
+    metric: &Metric,
+    judge: &Judge,
+    spec: Option<&JudgeSpec>,
+) -> Result<Option<ScoreWeight>, JudgeError> {
     let Judge::MannWhitney(_) = judge else { return Ok(None) };
-    let pass = written.and_then(|judge| judge.pass_score).map_or(0.95, |score| score.fraction());
-    let marginal = written.and_then(|judge| judge.marginal_score).map_or(0.75, |score| score.fraction());
-    Ok(Some(Share { weight: metric.weight.unwrap_or(1.0), score: Score::new(pass, marginal)? }))
+    let pass = spec.and_then(|judge| judge.pass_score).map_or(0.95, |score| score.fraction());
+    let marginal = spec.and_then(|judge| judge.marginal_score).map_or(0.75, |score| score.fraction());
+    Ok(Some(ScoreWeight { weight: metric.weight.unwrap_or(1.0), score: Score::new(pass, marginal)? }))
 }

@@ -12,7 +12,7 @@
 //!   │    ▼                             │              │             │
 //!   ├─ Progressing ────────────────────┤              │             │
 //!   │    │  scale up, pre-rollout; then step by step: │             │
-//!   │    │  route ▶ in force ▶ look ▶ judge ▶ gate    │             │
+//!   │    │  route ▶ in force ▶ check ▶ judge ▶ gate   │             │
 //!   │    ▼ last step passed            │              │             │
 //!   ├─ WaitingPromotion ───────────────┘              │             │
 //!   │    │ confirm-promotion, window open             │             │
@@ -56,34 +56,34 @@
 //! - It performs actions in order and records the status last, guarded by its
 //!   resourceVersion, and never decides on a status older than it recorded. If
 //!   its actions have changed what is seen it may decide again, on the status
-//!   that it has not recorded yet, and record only that ([`Decision::follow`]).
-//!   [`Observed::recorded`] says what is on record even so.
-//! - An [`Action::Ask`] or [`Action::Measure`] already under way is not begun
+//!   that it has not recorded yet, and record only that ([`Decision::absorb_earlier`]).
+//!   [`Observed::persisted_releases`] says what is on record even so.
+//! - An [`Action::CallGate`] or [`Action::Measure`] already under way is not begun
 //!   again. Answers are handed in until they are no longer asked for; keeping
 //!   them longer, or losing them, is harmless.
 //! - [`Observed::split`] is what is in force, read back from the router, not
 //!   what was last asked for.
 //! - The target's revision is made in the form of what is recorded:
-//!   `revision(Form::of(status.revisions.primary), …)`.
-//! - Each of `report.before`, and `report` itself if it is news, is told once:
+//!   `revision(HashVersion::of(status.revisions.primary), …)`.
+//! - Each of `report.preceding`, and `report` itself if it is news, is told once:
 //!   as an event, and by its severity as a notification.
 
 pub mod action;
+mod check;
 pub mod command;
+mod conditions;
+mod decider;
 mod gate;
+mod idle;
 pub mod judge;
-mod look;
 pub mod observed;
-mod pass;
 pub mod plan;
 mod promotion;
-mod record;
 mod release;
 pub mod report;
-mod rest;
 pub mod revision;
-mod route_check;
-mod step;
+mod run_step;
+mod sample_ratio;
 pub mod steps;
 pub mod windows;
 
@@ -93,9 +93,9 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub use action::Action;
-pub use judge::BadJudge;
+pub use judge::JudgeError;
 pub use observed::Observed;
-pub use plan::{Plan, Refusal};
+pub use plan::{Plan, PlanError};
 pub use report::{Reason, Report};
 
 use crate::api::canary::{
@@ -103,10 +103,10 @@ use crate::api::canary::{
     status::{CommandStatus, ReleaseStatus, Trigger},
 };
 use command::{Command, Verb, admit};
-use pass::Pass;
-use report::Cause;
+use decider::Decider;
+use report::RollbackCause;
 
-/// What to record, what to do, when to look again, and why.
+/// What to record, what to do, when to decide again, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub status: CanaryStatus,
@@ -120,85 +120,85 @@ impl Decision {
     /// Takes the place of one that was acted on and not recorded: what that
     /// one had to say is said with this one, except that something is under way
     /// which is done by now.
-    pub fn follow(&mut self, mut earlier: Decision) {
-        let mut before = std::mem::take(&mut earlier.report.before);
-        if earlier.report.happened || !earlier.report.reason.is_under_way() {
+    pub fn absorb_earlier(&mut self, mut earlier: Decision) {
+        let mut before = std::mem::take(&mut earlier.report.preceding);
+        if earlier.report.is_transition || !earlier.report.reason.is_transient() {
             before.push(earlier.report);
         }
-        before.append(&mut self.report.before);
-        self.report.before = before;
+        before.append(&mut self.report.preceding);
+        self.report.preceding = before;
     }
 }
 
 /// Why to be called again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeReason {
-    Look,
+    CheckDue,
     Deadline,
     PauseEnds,
     GateExpires,
-    AskAgain,
+    GateRetry,
     WindowOpens,
     TrafficReturns,
     WarmEnds,
     Drained,
-    CheckAgain,
+    Requeue,
 }
 
 impl WakeReason {
     /// In words, for those that people care about.
-    fn sentence(self) -> Option<&'static str> {
+    fn message(self) -> Option<&'static str> {
         match self {
-            Self::Look => Some("the next look"),
+            Self::CheckDue => Some("the next check"),
             Self::Deadline => Some("without progress the release gives up"),
             Self::PauseEnds => Some("the pause ends"),
             Self::GateExpires => Some("unless the gate opens the release is rolled back"),
             Self::WindowOpens => Some("releases may move again"),
-            Self::TrafficReturns => Some("more traffic goes home"),
+            Self::TrafficReturns => Some("more traffic shifts back to the primary"),
             Self::WarmEnds => Some("the version before is let go"),
-            Self::Drained | Self::AskAgain | Self::CheckAgain => None,
+            Self::Drained | Self::GateRetry | Self::Requeue => None,
         }
     }
 }
 
 /// Decides what follows from what is recorded and what is seen.
 pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
-    let mut pass = Pass::new(plan, status, seen, now);
-    pass.run();
-    pass.record()
+    let mut decider = Decider::new(plan, status, seen, now);
+    decider.run();
+    decider.into_decision()
 }
 
 /// How many releases have begun, by this record. One that waits has not.
-pub fn begun(status: &CanaryStatus) -> u64 {
+pub fn started_releases(status: &CanaryStatus) -> u64 {
     status.releases.saturating_sub(u64::from(status.phase == Phase::Waiting))
 }
 
 /// What follows from a Canary that cannot be carried out: it is said, and
 /// nothing is touched.
-pub fn refuse(refusal: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
+pub fn reject(error: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
     let mut status = status.clone();
-    let mut report = Report::from(Reason::Refused { why: refusal.to_string() });
-    report.happened = false;
-    report.news = !report.is_said_in(&status);
-    record::write_conditions(&mut status, &report, seen.generation, now);
+    let mut report = Report::from(Reason::InvalidSpec { why: error.to_string() });
+    report.is_transition = false;
+    report.should_notify = !report.matches_status(&status);
+    conditions::write_conditions(&mut status, &report, seen.generation, now);
     Decision { status, actions: Vec::new(), wake: None, report }
 }
 
 /// More phases than one pass can go through.
-const PHASES: usize = 12;
+const MAX_PHASES_PER_DECISION: usize = 12;
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// Goes through as many phases as this one observation allows.
     fn run(&mut self) {
-        if self.seen.deleting {
+        if self.observed.deleting {
             return self.terminate();
         }
-        self.obey();
+        self.process_commands();
         if self.plan.suspend {
-            return self.rest(Reason::Suspended);
+            return self.report_idle(Reason::Suspended);
         }
-        self.note_home();
-        for _ in 0..PHASES {
+        self.track_all_primary();
+        for _ in 0..MAX_PHASES_PER_DECISION {
             let before = (self.status.phase, self.status.releases);
             match self.status.phase {
                 Phase::Initializing => self.initialize(),
@@ -218,33 +218,33 @@ impl Pass<'_> {
     }
 
     /// Answers the commands that were not answered yet, in their order.
-    fn obey(&mut self) {
-        let commands = &self.seen.commands;
+    fn process_commands(&mut self) {
+        let commands = &self.observed.commands;
         let answered = self.status.last_command.as_ref().map(|last| last.id.as_str());
         let fresh =
             commands.iter().position(|command| Some(command.id.as_str()) == answered).map_or(0, |at| at + 1);
         for command in &commands[fresh..] {
-            let denied = admit(self.plan, &self.status, self.seen, command, self.now).err();
+            let denied = admit(self.plan, &self.status, self.observed, command, self.now).err();
             let message = denied.as_ref().map_or("done".to_owned(), ToString::to_string);
             self.status.last_command = Some(CommandStatus {
                 id: command.id.clone(),
                 verb: command.verb.name().to_owned(),
-                obeyed: denied.is_none(),
+                accepted: denied.is_none(),
                 message: message.clone(),
                 at: Time(self.now),
             });
             match denied {
-                None => self.carry_out(command),
+                None => self.apply_command(command),
                 Some(_) => {
-                    self.say(Reason::CommandRefused { verb: command.verb.name().to_owned(), why: message })
+                    self.emit(Reason::CommandRefused { verb: command.verb.name().to_owned(), why: message })
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, command: &Command) {
+    fn apply_command(&mut self, command: &Command) {
         match command.verb {
-            Verb::Abort => self.fail(Cause::Aborted { by: command.by.clone() }),
+            Verb::Abort => self.fail(RollbackCause::Aborted { by: command.by.clone() }),
             Verb::Promote => {
                 self.release().paused = false;
                 self.enter(Phase::Promoting);
@@ -254,17 +254,17 @@ impl Pass<'_> {
                 let release = self.release();
                 release.state.resumed = !release.paused;
                 release.paused = false;
-                self.progress();
+                self.note_progress();
             }
             // What was never seen is new.
             Verb::Retry => self.revisions().seen = None,
-            Verb::Rollback => self.take_back(command.by.clone()),
+            Verb::Rollback => self.roll_back_promotion(command.by.clone()),
         }
     }
 
     /// The promoted revision is taken back: what it replaced is promoted again,
     /// and the copy kept warm serves until the primary runs it.
-    fn take_back(&mut self, by: Option<String>) {
+    fn roll_back_promotion(&mut self, by: Option<String>) {
         let now = Time(self.now);
         self.status.releases += 1;
         let revisions = self.revisions();
@@ -278,7 +278,7 @@ impl Pass<'_> {
             paused: false,
             state: Default::default(),
         });
-        self.fail(Cause::TakenBack { by });
+        self.fail(RollbackCause::PromotionRolledBack { by });
         self.release().state.restoring = true;
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::{
-    action::{Look, Question, Split},
+    action::{Check, GateCall, Split},
     command::Command,
 };
 use crate::analysis::measurement::Measurement;
@@ -32,14 +32,14 @@ pub struct Observed {
     /// Services and routes are as they were before this Canary.
     pub routing_restored: bool,
     /// Answers to questions, in any order, old ones among them.
-    pub answers: Vec<Answer>,
-    /// Results of the last look.
-    pub measured: Option<Measured>,
+    pub gate_results: Vec<GateResult>,
+    /// Results of the last check.
+    pub measurements: Option<CheckMeasurements>,
     /// Commands of people, in the order they came, answered ones among them.
     pub commands: Vec<Command>,
-    /// How many releases of this Canary have [begun](super::begun) by what is on
+    /// How many releases of this Canary have [started](super::started_releases) by what is on
     /// record: the one that is decided on may have begun since.
-    pub recorded: u64,
+    pub persisted_releases: u64,
     /// Releases of other Canaries under way.
     pub other_releases: u32,
     /// How many may be under way at a time.
@@ -55,7 +55,7 @@ pub struct Target {
     pub configs: BTreeMap<String, String>,
     pub pods: Pods,
     /// The release of this Canary after which its pods were last taken away.
-    pub emptied_after: Option<u64>,
+    pub scaled_down_after: Option<u64>,
 }
 
 /// The workload that serves.
@@ -97,7 +97,7 @@ impl Pods {
     }
 
     /// So many run the present template and are surely ready.
-    pub fn in_place(&self) -> u32 {
+    pub fn updated_and_ready(&self) -> u32 {
         self.ready.min(self.updated)
     }
 
@@ -109,14 +109,14 @@ impl Pods {
 
 /// An answer to a question.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
-    pub question: Question,
-    pub reply: Reply,
+pub struct GateResult {
+    pub call: GateCall,
+    pub reply: GateReply,
     pub at: Timestamp,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reply {
+pub enum GateReply {
     Yes {
         by: Option<String>,
     },
@@ -125,26 +125,26 @@ pub enum Reply {
         why: String,
     },
     /// Nobody answered, which is neither.
-    Silence {
+    Unreachable {
         why: String,
     },
 }
 
-/// Results of one look.
+/// Results of one check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
-    pub look: Look,
+pub struct CheckMeasurements {
+    pub check: Check,
     /// Until when requests were counted.
     pub at: Timestamp,
     /// By the metric's name, where the source knows less than until then.
-    pub known_until: BTreeMap<String, Timestamp>,
+    pub available_until: BTreeMap<String, Timestamp>,
     /// By the metric's name; one that is missing could not be measured.
     pub results: BTreeMap<String, Measurement>,
 }
 
-impl Measured {
+impl CheckMeasurements {
     /// Until when requests were counted for a metric.
-    pub fn until(&self, metric: &str) -> Timestamp {
-        self.known_until.get(metric).copied().unwrap_or(self.at)
+    pub fn measured_until(&self, metric: &str) -> Timestamp {
+        self.available_until.get(metric).copied().unwrap_or(self.at)
     }
 }

@@ -6,9 +6,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     action::Split,
-    judge::{BadJudge, Terms},
+    judge::{JudgeError, MetricPolicy},
     steps::{self, Step, Strategy},
-    windows::{BadWindow, Effect, Window, Windows},
+    windows::{Effect, Window, WindowError, Windows},
 };
 use crate::api::{
     AnalysisTemplateSpec, Canary, Weight,
@@ -23,7 +23,7 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Tells these steps from others; see [`steps::fingerprint`].
     pub fingerprint: String,
-    /// How long a look lasts and how often a closed gate is asked again.
+    /// How long a check lasts and how often a closed gate is asked again.
     pub interval: Duration,
     /// Failed checks that roll back.
     pub threshold: u32,
@@ -31,7 +31,7 @@ pub struct Plan {
     pub primary_ready_percent: u32,
     pub canary_ready_percent: u32,
     /// How much traffic goes home at a time; all of it at once by default.
-    pub return_by: Weight,
+    pub step_down_weight: Weight,
     pub gates: Vec<Gate>,
     pub metrics: Vec<MetricPlan>,
     pub windows: Windows,
@@ -41,7 +41,7 @@ pub struct Plan {
     /// Requests that were counted must bear the split out.
     pub verifies_split: bool,
     /// The target has replicas of its own.
-    pub scales: bool,
+    pub scalable: bool,
     pub skip_analysis: bool,
     pub suspend: bool,
     pub revert_on_deletion: bool,
@@ -53,7 +53,7 @@ pub struct Deadline {
     pub after: Duration,
     /// The user wrote it. Only then does it also run while nothing is known
     /// about the canary: a silent metric is no evidence.
-    pub own: bool,
+    pub explicit: bool,
 }
 
 /// A webhook, as far as the engine cares.
@@ -69,7 +69,7 @@ pub struct Gate {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricPlan {
     pub name: String,
-    pub terms: Terms,
+    pub policy: MetricPolicy,
     /// It counts every request of both arms, so the split shows in it.
     pub counts_requests: bool,
 }
@@ -86,13 +86,13 @@ pub struct Needs {
 
 /// Why a Canary cannot be carried out.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum PlanError {
     #[error(
         "spec.analysis does not say how to release; write one of iterations, stepWeight, stepWeights and steps"
     )]
     NoSteps,
     #[error("spec.analysis says in several ways how to release ({}); keep one of them", .0.join(", "))]
-    SeveralWays(Vec<&'static str>),
+    AmbiguousSteps(Vec<&'static str>),
     #[error("spec.analysis.stepWeight is 0, so the canary would never get traffic; write one such as 10")]
     StepWeightZero,
     #[error(
@@ -100,7 +100,7 @@ pub enum Refusal {
     )]
     TooManySteps { step: Weight },
     #[error("spec.analysis.{field}[{at}] does not rise; write each weight above the one before it")]
-    WeightsFall { field: &'static str, at: usize },
+    WeightsNotIncreasing { field: &'static str, at: usize },
     #[error("spec.analysis.maxWeight of {max} is below {field}; raise maxWeight or lower {field}")]
     MaxWeightTooLow { field: &'static str, max: Weight },
     #[error(
@@ -120,17 +120,17 @@ pub enum Refusal {
     #[error(
         "spec.analysis.{list} has two entries named {name:?}; rename one, since answers are told apart by name"
     )]
-    SameName { list: &'static str, name: String },
+    DuplicateName { list: &'static str, name: String },
     #[error(
         "spec.analysis.metrics[{at}] ({name}) measures nothing; set templateRef, or use a built-in name (request-success-rate, request-duration)"
     )]
-    MeasuresNothing { at: usize, name: String },
+    NoQuery { at: usize, name: String },
     #[error(
         "spec.analysis.metrics[{at}].templateRef names {template:?}, which does not exist; create it or name another"
     )]
     TemplateMissing { at: usize, template: String },
     #[error("spec.analysis.metrics[{at}] ({name}): {why}")]
-    Judge { at: usize, name: String, why: BadJudge },
+    Judge { at: usize, name: String, why: JudgeError },
     #[error(
         "spec.analysis.webhooks[{at}].expireAfter is for gates; use it with confirm-rollout, confirm-traffic-increase or confirm-promotion"
     )]
@@ -138,14 +138,14 @@ pub enum Refusal {
     #[error("spec.analysis.sessionAffinity.cookieName is empty; write the name of a cookie")]
     CookieName,
     #[error("spec.releaseWindows[{at}]: {why}")]
-    Window { at: usize, why: BadWindow },
+    Window { at: usize, why: WindowError },
 }
 
 impl TryFrom<&Canary> for Plan {
-    type Error = Refusal;
+    type Error = PlanError;
 
     /// For a Canary whose metrics need no templates.
-    fn try_from(canary: &Canary) -> Result<Self, Refusal> {
+    fn try_from(canary: &Canary) -> Result<Self, PlanError> {
         Self::new(&canary.spec, |_| None)
     }
 }
@@ -155,17 +155,18 @@ impl Plan {
     pub fn new<'t>(
         spec: &CanarySpec,
         template: impl Fn(&TemplateRef) -> Option<&'t AnalysisTemplateSpec>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, PlanError> {
         let analysis = &spec.analysis;
         let interval = analysis.interval.map_or(Duration::from_secs(60), Into::into);
         if interval < Duration::from_secs(1) {
-            return Err(Refusal::IntervalTooShort { field: "interval".to_owned() });
+            return Err(PlanError::IntervalTooShort { field: "interval".to_owned() });
         }
         let names: Vec<_> = analysis.metrics.iter().map(|metric| metric.name.as_str()).collect();
         distinct("metrics", &names, |name| *name)?;
         let (strategy, steps) = steps::steps(analysis, spec.provider, interval, &names)?;
-        if analysis.session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty()) {
-            return Err(Refusal::CookieName);
+        if analysis.smi_refuses_session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty())
+        {
+            return Err(PlanError::CookieName);
         }
         Ok(Self {
             fingerprint: steps::fingerprint(strategy, &steps),
@@ -176,14 +177,17 @@ impl Plan {
             deadline: deadline(spec),
             primary_ready_percent: percent("primaryReadyThreshold", analysis.primary_ready_threshold)?,
             canary_ready_percent: percent("canaryReadyThreshold", analysis.canary_ready_threshold)?,
-            return_by: analysis.step_weight_promotion.filter(|by| *by > Weight::ZERO).unwrap_or(Weight::FULL),
+            step_down_weight: analysis
+                .step_weight_promotion
+                .filter(|by| *by > Weight::ZERO)
+                .unwrap_or(Weight::FULL),
             gates: gates(spec)?,
             metrics: metrics(spec, template)?,
             windows: windows(spec)?,
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
-            affinity: analysis.session_affinity.is_some(),
+            affinity: analysis.smi_refuses_session_affinity.is_some(),
             verifies_split: analysis.verify_split.unwrap_or(true),
-            scales: spec.target_ref.kind != TargetKind::Service,
+            scalable: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: spec.skip_analysis,
             suspend: spec.suspend,
             revert_on_deletion: spec.revert_on_deletion,
@@ -202,14 +206,14 @@ impl Plan {
             deadline: deadline(spec),
             primary_ready_percent: 100,
             canary_ready_percent: 100,
-            return_by: Weight::FULL,
+            step_down_weight: Weight::FULL,
             gates: Vec::new(),
             metrics: Vec::new(),
             windows: Windows::default(),
             keep_warm: Duration::ZERO,
             affinity: false,
             verifies_split: false,
-            scales: spec.target_ref.kind != TargetKind::Service,
+            scalable: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: false,
             suspend: false,
             revert_on_deletion: spec.revert_on_deletion,
@@ -223,10 +227,10 @@ impl Plan {
         let fine = |weight: Weight| !weight.hundredths().is_multiple_of(100);
         Needs {
             weights: any(|split| split.canary > Weight::ZERO)
-                || fine(self.return_by)
-                || self.return_by < Weight::FULL,
+                || fine(self.step_down_weight)
+                || self.step_down_weight < Weight::FULL,
             finer_than_a_percent: self.steps.iter().any(|step| fine(step.split.canary))
-                || fine(self.return_by),
+                || fine(self.step_down_weight),
             matches: any(|split| !split.matches.is_empty()),
             mirror: any(|split| split.mirror > Weight::ZERO),
             affinity: self.affinity,
@@ -245,13 +249,13 @@ fn seconds(seconds: u32) -> Duration {
 
 fn deadline(spec: &CanarySpec) -> Deadline {
     let own = spec.progress_deadline_seconds;
-    Deadline { after: seconds(own.unwrap_or(600)), own: own.is_some() }
+    Deadline { after: seconds(own.unwrap_or(600)), explicit: own.is_some() }
 }
 
-fn percent(field: &'static str, percent: Option<u32>) -> Result<u32, Refusal> {
+fn percent(field: &'static str, percent: Option<u32>) -> Result<u32, PlanError> {
     match percent.unwrap_or(100) {
         percent @ 0..=100 => Ok(percent),
-        percent => Err(Refusal::ReadyThreshold { field, percent }),
+        percent => Err(PlanError::ReadyThreshold { field, percent }),
     }
 }
 
@@ -259,15 +263,15 @@ fn distinct<T, K: Ord + ToString>(
     list: &'static str,
     items: &[T],
     key: impl Fn(&T) -> K,
-) -> Result<(), Refusal> {
+) -> Result<(), PlanError> {
     let mut seen = BTreeSet::new();
     match items.iter().map(key).find(|name| !seen.insert(name.to_string())) {
-        Some(name) => Err(Refusal::SameName { list, name: name.to_string() }),
+        Some(name) => Err(PlanError::DuplicateName { list, name: name.to_string() }),
         None => Ok(()),
     }
 }
 
-fn gates(spec: &CanarySpec) -> Result<Vec<Gate>, Refusal> {
+fn gates(spec: &CanarySpec) -> Result<Vec<Gate>, PlanError> {
     use HookType::{ConfirmPromotion, ConfirmRollout, ConfirmTrafficIncrease};
     let hooks = &spec.analysis.webhooks;
     let kind = |at: usize| hooks[at].type_.unwrap_or_default();
@@ -275,10 +279,10 @@ fn gates(spec: &CanarySpec) -> Result<Vec<Gate>, Refusal> {
         if hook.expire_after.is_some()
             && !matches!(kind(at), ConfirmRollout | ConfirmTrafficIncrease | ConfirmPromotion)
         {
-            return Err(Refusal::ExpireAfter { at });
+            return Err(PlanError::ExpireAfter { at });
         }
         if (0..at).any(|other| kind(other) == kind(at) && hooks[other].name == hook.name) {
-            return Err(Refusal::SameName { list: "webhooks", name: hook.name.clone() });
+            return Err(PlanError::DuplicateName { list: "webhooks", name: hook.name.clone() });
         }
     }
     let gate = |(at, hook): (usize, &crate::api::canary::Webhook)| Gate {
@@ -292,33 +296,31 @@ fn gates(spec: &CanarySpec) -> Result<Vec<Gate>, Refusal> {
 fn metrics<'t>(
     spec: &CanarySpec,
     template: impl Fn(&TemplateRef) -> Option<&'t AnalysisTemplateSpec>,
-) -> Result<Vec<MetricPlan>, Refusal> {
-    let plan = |(at, metric): (usize, &Metric)| {
-        let name = metric.name.clone();
-        let template = match &metric.template_ref {
-            Some(reference) => Some(
-                template(reference)
-                    .ok_or_else(|| Refusal::TemplateMissing { at, template: reference.name.clone() })?,
-            ),
-            None if metric.query.is_some()
-                || crate::api::canary::metric::BUILT_IN.contains(&name.as_str()) =>
-            {
-                None
-            }
-            None => return Err(Refusal::MeasuresNothing { at, name }),
+) -> Result<Vec<MetricPlan>, PlanError> {
+    let plan =
+        |(at, metric): (usize, &Metric)| {
+            let name = metric.name.clone();
+            let template = match &metric.template_ref {
+                Some(reference) => Some(
+                    template(reference)
+                        .ok_or_else(|| PlanError::TemplateMissing { at, template: reference.name.clone() })?,
+                ),
+                None if metric.query.is_some()
+                    || crate::api::canary::metric::BUILT_IN.contains(&name.as_str()) =>
+                {
+                    None
+                }
+                None => return Err(PlanError::NoQuery { at, name }),
+            };
+            let terms = MetricPolicy::new(metric, template, &spec.analysis)
+                .map_err(|why| PlanError::Judge { at, name: name.clone(), why })?;
+            let counts_requests = template.is_none() && metric.query.is_none() && terms.judge.is_stateful();
+            Ok(MetricPlan { name, policy: terms, counts_requests })
         };
-        let terms = Terms::new(metric, template, &spec.analysis).map_err(|why| Refusal::Judge {
-            at,
-            name: name.clone(),
-            why,
-        })?;
-        let counts_requests = template.is_none() && metric.query.is_none() && terms.judge.remembers();
-        Ok(MetricPlan { name, terms, counts_requests })
-    };
     spec.analysis.metrics.iter().enumerate().map(plan).collect()
 }
 
-fn windows(spec: &CanarySpec) -> Result<Windows, Refusal> {
+fn windows(spec: &CanarySpec) -> Result<Windows, PlanError> {
     let window = |(at, window): (usize, &crate::api::canary::ReleaseWindow)| {
         let effect = match window.kind.unwrap_or_default() {
             WindowKind::Allow => Effect::Allow,
@@ -326,7 +328,7 @@ fn windows(spec: &CanarySpec) -> Result<Windows, Refusal> {
         };
         let zone = window.time_zone.as_deref().unwrap_or("UTC");
         Window::parse(effect, &window.cron, zone, window.duration.into())
-            .map_err(|why| Refusal::Window { at, why })
+            .map_err(|why| PlanError::Window { at, why })
     };
     Ok(Windows::new(spec.release_windows.iter().enumerate().map(window).collect::<Result<_, _>>()?))
 }

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, Split},
-    pass::{Clock, Pass, SOON, Stall, after},
+    decider::{Decider, ProgressDeadline, REQUEUE_DELAY, StallCause, after},
     report::Reason,
     steps::Strategy,
 };
@@ -15,50 +15,51 @@ use crate::api::{
     canary::{Phase, status::Outcome},
 };
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// Copies exactly the analysed revision to the primary and waits until the
     /// primary is ready with it.
     pub fn promote(&mut self) {
         if self.promotion_begun() {
             return self.wait_for_primary();
         }
-        let Some(target) = &self.seen.target else { return self.lose_target() };
+        let Some(target) = &self.observed.target else { return self.handle_missing_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
-        if self.status.releases > self.seen.recorded {
+        if self.status.releases > self.observed.persisted_releases {
             // Whoever comes after a crash must know whose revision this is, or
             // takes it for a mistake and gives the primary back what it ran.
-            self.wake_at(after(self.now, SOON), WakeReason::CheckAgain);
-            return self.hold(Reason::Promoting { revision: target.revision.clone() }, Clock::Stands);
+            self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
+            return self
+                .block(Reason::Promoting { revision: target.revision.clone() }, ProgressDeadline::Paused);
         }
         if !self.canary_is_ready() {
             let pods = target.pods;
             self.withdraw_if_down();
-            return self.hold(
-                Reason::CanaryNotReady { ready: pods.in_place(), desired: pods.desired },
-                Clock::Runs(Stall::Canary),
+            return self.block(
+                Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired },
+                ProgressDeadline::Running(StallCause::Canary),
             );
         }
-        if !self.may_move() {
+        if !self.may_advance() {
             return;
         }
         if self.plan.strategy == Strategy::BlueGreen && self.status.step.is_some() {
             // The switch: the primary is overwritten behind nobody's back.
             self.set_weight(Weight::FULL);
             if !self.route(Split::weight(Weight::FULL)) {
-                return self.hold(Reason::Switching, Clock::Runs(Stall::Route));
+                return self.block(Reason::Switching, ProgressDeadline::Running(StallCause::Route));
             }
         }
         let revision = self.release().revision.clone();
         if let Some(before) = self.promoted_revision().filter(|_| !self.plan.keep_warm.is_zero()) {
-            let kept = self.seen.previous.as_ref().is_some_and(|previous| previous.revision == before);
+            let kept = self.observed.previous.as_ref().is_some_and(|previous| previous.revision == before);
             if !kept {
-                self.act(Action::KeepPrevious { revision: before.to_owned() });
+                self.request(Action::KeepPrevious { revision: before.to_owned() });
             }
         }
-        self.act(Action::Promote { revision: revision.clone() });
-        self.hold(Reason::Promoting { revision }, Clock::Runs(Stall::Primary));
+        self.request(Action::Promote { revision: revision.clone() });
+        self.block(Reason::Promoting { revision }, ProgressDeadline::Running(StallCause::Primary));
     }
 
     /// Traffic stays where it is until the primary is ready with the promoted
@@ -66,10 +67,10 @@ impl Pass<'_> {
     fn wait_for_primary(&mut self) {
         if !self.primary_is_ready() {
             self.withdraw_if_down();
-            let pods = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-            return self.hold(
-                Reason::PrimaryRolling { ready: pods.in_place(), desired: pods.desired },
-                Clock::Runs(Stall::Primary),
+            let pods = self.observed.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
+            return self.block(
+                Reason::PrimaryRolling { ready: pods.updated_and_ready(), desired: pods.desired },
+                ProgressDeadline::Running(StallCause::Primary),
             );
         }
         let revision = self.release().revision.clone();
@@ -80,56 +81,56 @@ impl Pass<'_> {
             && self.status.revisions.as_ref().is_some_and(|r| r.previous.is_some());
         self.status.warm_until = warm.then(|| Time(after(self.now, self.plan.keep_warm)));
         self.status.step = None;
-        self.release().state.withdrawn = false;
+        self.release().state.traffic_withdrawn = false;
         self.enter(Phase::Finalising);
     }
 
     /// A canary without a ready pod gets no traffic, whatever the plan was.
     fn withdraw_if_down(&mut self) {
         let down = !self.canary_serves();
-        let primary_serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
+        let primary_serves = self.observed.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
         if down && primary_serves {
             self.withdraw();
-            self.route(Split::home());
+            self.route(Split::all_primary());
         }
     }
 
     /// Traffic comes home, at once or little by little; then all is done.
     pub fn finalise(&mut self) {
         if !self.primary_is_ready() && self.canary_serves() {
-            return self.rest(self.primary_not_ready());
+            return self.report_idle(self.primary_not_ready());
         }
         let weight = self.status.canary_weight;
         if weight > Weight::ZERO {
-            return self.bring_some_home(weight);
+            return self.step_down_weight(weight);
         }
-        if !self.route(Split::home()) {
-            return self.rest(Reason::TrafficReturning { weight });
+        if !self.route(Split::all_primary()) {
+            return self.report_idle(Reason::TrafficReturning { weight });
         }
         let revision = self.release().revision.clone();
-        self.end(Outcome::Promoted, "promoted".to_owned());
-        self.say(Reason::Promoted { revision });
+        self.archive_release(Outcome::Promoted, "promoted".to_owned());
+        self.emit(Reason::Promoted { revision });
         self.enter(Phase::Succeeded);
     }
 
-    fn bring_some_home(&mut self, weight: Weight) {
+    fn step_down_weight(&mut self, weight: Weight) {
         // Only the very pods that were analysed may go on serving.
-        let unchanged = self.seen.target.as_ref().is_some_and(|t| t.revision == self.release_revision());
-        let by = if unchanged && self.canary_serves() { self.plan.return_by } else { Weight::FULL };
+        let unchanged = self.observed.target.as_ref().is_some_and(|t| t.revision == self.release_revision());
+        let by = if unchanged && self.canary_serves() { self.plan.step_down_weight } else { Weight::FULL };
         let due = after(self.release().last_progress_at.0, self.plan.interval);
         if by < Weight::FULL && due > self.now {
             self.wake_at(due, WakeReason::TrafficReturns);
             self.route(Split::weight(weight));
-            return self.rest(Reason::TrafficReturning { weight });
+            return self.report_idle(Reason::TrafficReturning { weight });
         }
         let next =
             Weight::from_hundredths(weight.hundredths().saturating_sub(by.hundredths())).unwrap_or_default();
         self.status.canary_weight = next;
-        self.progress();
+        self.note_progress();
         match next {
             // That it is home is said once it is.
-            Weight::ZERO => self.rest(Reason::TrafficReturning { weight: next }),
-            _ => self.say(Reason::TrafficReturning { weight: next }),
+            Weight::ZERO => self.report_idle(Reason::TrafficReturning { weight: next }),
+            _ => self.emit(Reason::TrafficReturning { weight: next }),
         }
         self.route(Split::weight(next));
     }

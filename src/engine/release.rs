@@ -5,9 +5,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Moment, Split},
-    observed::{Reply, Target},
-    pass::{Clock, Pass, Stall},
+    action::{Action, GateScope, Split},
+    decider::{Decider, ProgressDeadline, StallCause},
+    observed::{GateReply, Target},
     plan::Gate,
     report::Reason,
 };
@@ -19,12 +19,12 @@ use crate::api::{
     },
 };
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// A revision waits for its turn. Nothing of it runs yet.
     pub fn wait(&mut self) {
-        let Some(target) = &self.seen.target else {
-            self.bring_home();
-            return self.hold(Reason::TargetMissing, Clock::Stands);
+        let Some(target) = &self.observed.target else {
+            self.route_all_to_primary();
+            return self.block(Reason::TargetMissing, ProgressDeadline::Paused);
         };
         if self.release().revision != target.revision {
             return self.supersede(target);
@@ -32,28 +32,28 @@ impl Pass<'_> {
         if let Some(cause) = self.rollback_gate() {
             return self.fail(cause);
         }
-        if !self.primary_is_right() || !self.bring_home() {
+        if !self.primary_at_promoted_revision() || !self.route_all_to_primary() {
             return;
         }
-        if self.release().state.clear_first {
+        if self.release().state.wait_for_termination {
             // No pod that started with the superseded template or config may
             // be measured as the new one.
-            self.empty_canary();
-            if self.plan.scales && target.pods.exist {
-                return self.hold(Reason::ClearingCanary, Clock::Stands);
+            self.scale_canary_down();
+            if self.plan.scalable && target.pods.exist {
+                return self.block(Reason::CanaryTerminating, ProgressDeadline::Paused);
             }
-            self.release().state.clear_first = false;
+            self.release().state.wait_for_termination = false;
         }
-        if self.was_just_emptied(target) {
-            return self.hold(Reason::ClearingCanary, Clock::Stands);
+        if self.is_scaling_down(target) {
+            return self.block(Reason::CanaryTerminating, ProgressDeadline::Paused);
         }
-        if !self.may_move() {
+        if !self.may_advance() {
             return;
         }
-        if let (others, Some(cap)) = (self.seen.other_releases, self.seen.release_cap)
+        if let (others, Some(cap)) = (self.observed.other_releases, self.observed.release_cap)
             && others >= cap
         {
-            return self.hold(Reason::TooManyReleases { others, cap }, Clock::Stands);
+            return self.block(Reason::TooManyReleases { others, cap }, ProgressDeadline::Paused);
         }
         if self.gates_open(HookType::ConfirmRollout, None) {
             let plan = self.plan;
@@ -66,14 +66,14 @@ impl Pass<'_> {
     pub fn supersede(&mut self, target: &Target) {
         let by = target.revision.clone();
         let waited = self.status.phase == Phase::Waiting;
-        let clear_first = !waited || self.release().state.clear_first;
+        let wait_for_termination = !waited || self.release().state.wait_for_termination;
         let paused = self.release().paused;
-        self.end(Outcome::Superseded, format!("revision {by} took its place"));
+        self.archive_release(Outcome::Superseded, format!("revision {by} took its place"));
         if self.promoted_revision() == Some(by.as_str()) {
-            self.reverted(target);
+            self.target_unchanged(target);
         } else {
-            self.say(Reason::Superseded { by });
-            self.start(target, clear_first);
+            self.emit(Reason::Superseded { by });
+            self.start(target, wait_for_termination);
             // Somebody stopped the releases of this target: a push does not
             // outvote them.
             self.release().paused = paused;
@@ -82,16 +82,19 @@ impl Pass<'_> {
 
     /// Nothing starts, advances or promotes unless the primary is ready, nobody
     /// paused, and the calendar allows it. Holds otherwise.
-    pub fn may_move(&mut self) -> bool {
+    pub fn may_advance(&mut self) -> bool {
         if self.release().paused {
-            self.hold(Reason::Paused, Clock::Stands);
+            self.block(Reason::Paused, ProgressDeadline::Paused);
         } else if !self.primary_is_ready() {
-            self.hold(self.primary_not_ready(), Clock::Stands);
+            self.block(self.primary_not_ready(), ProgressDeadline::Paused);
         } else if let Err(closed) = self.plan.windows.check(self.now) {
             if let Some(until) = closed.until {
                 self.wake_at(until, WakeReason::WindowOpens);
             }
-            self.hold(Reason::WindowClosed { frozen: closed.frozen, until: closed.until }, Clock::Stands);
+            self.block(
+                Reason::WindowClosed { frozen: closed.frozen, until: closed.until },
+                ProgressDeadline::Paused,
+            );
         } else {
             return true;
         }
@@ -104,26 +107,26 @@ impl Pass<'_> {
             // Decided, done, but not recorded before a crash.
             return self.enter(Phase::Promoting);
         }
-        let Some(target) = &self.seen.target else { return self.lose_target() };
+        let Some(target) = &self.observed.target else { return self.handle_missing_target() };
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
         if let Some(cause) = self.rollback_gate() {
             return self.fail(cause);
         }
-        if self.seen.primary.as_ref().is_some_and(|primary| !primary.pinned) {
-            self.act(Action::PinPrimary);
+        if self.observed.primary.as_ref().is_some_and(|primary| !primary.pinned) {
+            self.request(Action::PinPrimary);
         }
         let plan = self.plan;
         if self.release().state.plan != plan.fingerprint {
-            self.reposition();
+            self.resume_after_edit();
         }
-        if !self.canary_is_up(target) {
+        if !self.ensure_canary_ready(target) {
             return;
         }
         match self.status.step.as_ref().map(|step| step.index as usize) {
             _ if self.plan.skip_analysis => {
-                if self.may_move() {
+                if self.may_advance() {
                     self.enter(Phase::Promoting);
                 }
             }
@@ -133,56 +136,56 @@ impl Pass<'_> {
     }
 
     /// The target was deleted: whatever went to it goes to the primary.
-    pub fn lose_target(&mut self) {
+    pub fn handle_missing_target(&mut self) {
         self.withdraw();
-        self.route(Split::home());
-        self.hold(Reason::TargetMissing, Clock::Stands);
+        self.route(Split::all_primary());
+        self.block(Reason::TargetMissing, ProgressDeadline::Paused);
     }
 
     /// Takes the canary's traffic away until it is ready again.
     pub fn withdraw(&mut self) {
-        self.release().state.withdrawn = true;
+        self.release().state.traffic_withdrawn = true;
         self.status.canary_weight = Weight::ZERO;
-        self.stop_look();
+        self.abort_check_window();
     }
 
     /// Scales the canary as the step wants it and waits until it can serve. A
     /// canary that has traffic and no ready pod loses its traffic.
-    fn canary_is_up(&mut self, target: &Target) -> bool {
+    fn ensure_canary_ready(&mut self, target: &Target) -> bool {
         let pods = target.pods;
         let wanted = self.wanted_replicas(pods.desired);
-        if self.plan.scales && wanted != pods.desired {
-            self.act(Action::ScaleCanary { replicas: wanted });
+        if self.plan.scalable && wanted != pods.desired {
+            self.request(Action::ScaleCanary { replicas: wanted });
         }
         if pods.ready == 0 {
             if self.step_split().reaches_canary() {
                 self.withdraw();
             }
-            self.route(Split::home());
+            self.route(Split::all_primary());
         }
-        let withdrawn = self.release().state.withdrawn;
+        let withdrawn = self.release().state.traffic_withdrawn;
         let started = self.status.step.is_some() && !withdrawn;
         if self.canary_is_ready() || (started && self.canary_serves()) {
             return true;
         }
         let reason = match pods.desired {
             _ if withdrawn => {
-                self.route(Split::home());
+                self.route(Split::all_primary());
                 Reason::CanaryDown
             }
             0 => Reason::StartingCanary { replicas: wanted },
-            desired => Reason::CanaryNotReady { ready: pods.in_place(), desired },
+            desired => Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired },
         };
-        self.hold(reason, Clock::Runs(Stall::Canary));
+        self.block(reason, ProgressDeadline::Running(StallCause::Canary));
         false
     }
 
     /// What the step asks for, or the next one once the canary is scaled for
     /// it; else what there is, or as many as the primary has.
     pub fn wanted_replicas(&self, desired: u32) -> u32 {
-        let primary = self.seen.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
+        let primary = self.observed.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
         let present = self.status.step.as_ref().map_or(0, |step| step.index);
-        let next = self.status.release.as_ref().and_then(|release| release.state.scale_for);
+        let next = self.status.release.as_ref().and_then(|release| release.state.scale_for_step);
         let at = next.unwrap_or(present) as usize;
         let scaled_by_steps = self.plan.steps.iter().any(|step| step.replicas.is_some());
         match self.plan.steps.get(at).and_then(|step| step.replicas) {
@@ -195,15 +198,15 @@ impl Pass<'_> {
 
     /// The canary is ready and has no traffic yet: hooks may test it.
     fn before_first_step(&mut self) {
-        if !self.route(Split::home()) {
+        if !self.route(Split::all_primary()) {
             let weight = Weight::ZERO;
-            let why = self.unrouted(weight, Reason::RouteNotInForce { weight });
-            return self.hold(why, Clock::Runs(Stall::Route));
+            let why = self.route_blocked_reason(weight, Reason::RouteNotInForce { weight });
+            return self.block(why, ProgressDeadline::Running(StallCause::Route));
         }
         let plan = self.plan;
         let mut passed = true;
         for gate in plan.gates(HookType::PreRollout) {
-            passed &= self.pre_rollout(gate);
+            passed &= self.call_pre_rollout(gate);
             if self.status.phase == Phase::Failed {
                 return;
             }
@@ -215,30 +218,30 @@ impl Pass<'_> {
 
     /// Asks one pre-rollout hook until it says yes. Each no is a failed check,
     /// once.
-    fn pre_rollout(&mut self, gate: &Gate) -> bool {
+    fn call_pre_rollout(&mut self, gate: &Gate) -> bool {
         let kind = Some(HookType::PreRollout);
         if self.gate_status(&gate.name, kind, None).state == GateState::Open {
             return true;
         }
-        let answer = self.ask(&gate.name, kind, Moment::Release);
+        let answer = self.call_gate(&gate.name, kind, GateScope::Release);
         let status = self.gate_status(&gate.name, kind, None);
         let pending = |why: &str| Reason::HookPending { hook: gate.name.clone(), why: why.to_owned() };
         match answer.map(|answer| (&answer.reply, answer.at)) {
-            None => self.hold(pending(""), Clock::Stands),
-            Some((Reply::Silence { why }, _)) => self.hold(pending(why), Clock::Stands),
-            Some((Reply::Yes { .. }, _)) => {
+            None => self.block(pending(""), ProgressDeadline::Paused),
+            Some((GateReply::Unreachable { why }, _)) => self.block(pending(why), ProgressDeadline::Paused),
+            Some((GateReply::Yes { .. }, _)) => {
                 status.state = GateState::Open;
                 status.message.clear();
-                self.progress();
+                self.note_progress();
                 return true;
             }
-            Some((Reply::No { why, .. }, at)) => {
+            Some((GateReply::No { why, .. }, at)) => {
                 let counted = status.state == GateState::Refused && status.since == Some(Time(at));
                 status.state = GateState::Refused;
                 status.since = Some(Time(at));
                 status.message.clone_from(why);
                 if counted || !self.check_failed(format!("the hook {} said no ({why})", gate.name)) {
-                    self.hold(pending(why), Clock::Stands);
+                    self.block(pending(why), ProgressDeadline::Paused);
                 }
             }
         }

@@ -20,14 +20,14 @@ use crate::api::{
 pub struct Report {
     pub reason: Reason,
     /// The reason in words.
-    pub sentence: String,
+    pub message: String,
     pub severity: Severity,
     /// Otherwise it says why nothing did.
-    pub happened: bool,
+    pub is_transition: bool,
     /// Not said before: worth an event and, by its severity, a notification.
-    pub news: bool,
+    pub should_notify: bool,
     /// What else happened in the same decision, before; rarely anything.
-    pub before: Vec<Report>,
+    pub preceding: Vec<Report>,
 }
 
 /// Why a release moved, holds, or ended.
@@ -39,21 +39,21 @@ pub enum Reason {
     PrimaryMissing,
     CreatingPrimary,
     PrimaryStarting { ready: u32, desired: u32 },
-    EmptyingTarget,
+    ScalingDownTarget,
     Initialized,
     Suspended,
     Promoted { revision: String },
-    Reverted { revision: String },
+    NoChange { revision: String },
     RestoringPrimary { revision: String },
-    AskingAfterRelease { hook: String },
+    PostRolloutHook { hook: String },
 
     // A new revision waits.
-    NewRevision { revision: String, cause: NewBecause },
+    NewRevision { revision: String, cause: RevisionCause },
     Superseded { by: String },
     PrimaryNotReady { ready: u32, desired: u32 },
     WindowClosed { frozen: bool, until: Option<Timestamp> },
     TooManyReleases { others: u32, cap: u32 },
-    ClearingCanary,
+    CanaryTerminating,
     GateClosed { gate: String, why: String },
 
     // A release moves.
@@ -66,11 +66,11 @@ pub enum Reason {
     HookPending { hook: String, why: String },
     Advanced { step: u32, of: u32, name: String, weight: Weight, matched: bool },
     StepsChanged { step: u32, of: u32, weight: Weight },
-    Judging { step: u32, of: u32, name: String, passed: u32, needed: u32 },
+    Analyzing { step: u32, of: u32, name: String, passed: u32, needed: u32 },
     CheckFailed { failed: u32, threshold: u32, why: String },
     Inconclusive { why: String },
     Paused,
-    PauseStep { name: String, until: Option<Timestamp> },
+    StepPaused { name: String, until: Option<Timestamp> },
     AwaitingApproval { name: String, message: Option<String> },
 
     // A release ends well.
@@ -80,22 +80,22 @@ pub enum Reason {
     TrafficReturning { weight: Weight },
 
     // A release ends badly.
-    RolledBack { revision: String, cause: Cause },
+    RolledBack { revision: String, cause: RollbackCause },
     StaysRolledBack { revision: String, why: String },
-    TrafficHeld,
+    PrimaryUnavailable,
 
     // Commands.
     CommandRefused { verb: String, why: String },
 
     // The Canary itself.
-    Refused { why: String },
-    Reverting,
+    InvalidSpec { why: String },
+    RestoringOriginals,
     Terminated,
 }
 
 /// What made a revision new.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum NewBecause {
+pub enum RevisionCause {
     Template,
     Configs(Vec<String>),
     Retry,
@@ -104,7 +104,7 @@ pub enum NewBecause {
 /// What ended a release before its promotion.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all_fields = "camelCase")]
-pub enum Cause {
+pub enum RollbackCause {
     /// So many checks failed; the last one said why.
     Checks {
         failed: u32,
@@ -135,7 +135,7 @@ pub enum Cause {
         by: Option<String>,
     },
     /// The promoted version was taken back.
-    TakenBack {
+    PromotionRolledBack {
         by: Option<String>,
     },
 }
@@ -148,19 +148,19 @@ impl Reason {
             Self::PrimaryMissing => "PrimaryMissing",
             Self::CreatingPrimary => "CreatingPrimary",
             Self::PrimaryStarting { .. } => "PrimaryStarting",
-            Self::EmptyingTarget => "EmptyingTarget",
+            Self::ScalingDownTarget => "ScalingDownTarget",
             Self::Initialized => "Initialized",
             Self::Suspended => "Suspended",
             Self::Promoted { .. } => "Promoted",
-            Self::Reverted { .. } => "Reverted",
+            Self::NoChange { .. } => "NoChange",
             Self::RestoringPrimary { .. } => "RestoringPrimary",
-            Self::AskingAfterRelease { .. } => "AskingAfterRelease",
+            Self::PostRolloutHook { .. } => "PostRolloutHook",
             Self::NewRevision { .. } => "NewRevision",
             Self::Superseded { .. } => "Superseded",
             Self::PrimaryNotReady { .. } => "PrimaryNotReady",
             Self::WindowClosed { .. } => "WindowClosed",
             Self::TooManyReleases { .. } => "TooManyReleases",
-            Self::ClearingCanary => "ClearingCanary",
+            Self::CanaryTerminating => "CanaryTerminating",
             Self::GateClosed { .. } => "GateClosed",
             Self::StartingCanary { .. } => "StartingCanary",
             Self::CanaryNotReady { .. } => "CanaryNotReady",
@@ -171,33 +171,33 @@ impl Reason {
             Self::HookPending { .. } => "HookPending",
             Self::Advanced { .. } => "Advanced",
             Self::StepsChanged { .. } => "StepsChanged",
-            Self::Judging { .. } => "Judging",
+            Self::Analyzing { .. } => "Analyzing",
             Self::CheckFailed { .. } => "CheckFailed",
             Self::Inconclusive { .. } => "Inconclusive",
             Self::Paused => "Paused",
-            Self::PauseStep { .. } => "PauseStep",
+            Self::StepPaused { .. } => "StepPaused",
             Self::AwaitingApproval { .. } => "AwaitingApproval",
             Self::Switching => "Switching",
             Self::Promoting { .. } => "Promoting",
             Self::PrimaryRolling { .. } => "PrimaryRolling",
             Self::TrafficReturning { .. } => "TrafficReturning",
             Self::RolledBack { .. } | Self::StaysRolledBack { .. } => "RolledBack",
-            Self::TrafficHeld => "TrafficHeld",
+            Self::PrimaryUnavailable => "PrimaryUnavailable",
             Self::CommandRefused { .. } => "CommandRefused",
-            Self::Refused { .. } => "Refused",
-            Self::Reverting => "Reverting",
+            Self::InvalidSpec { .. } => "InvalidSpec",
+            Self::RestoringOriginals => "RestoringOriginals",
             Self::Terminated => "Terminated",
         }
     }
 
     /// It comes by itself, in a moment. Only if it takes longer is it worth a
     /// word.
-    pub fn is_under_way(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(
             self,
             Self::PrimaryStarting { .. }
-                | Self::EmptyingTarget
-                | Self::ClearingCanary
+                | Self::ScalingDownTarget
+                | Self::CanaryTerminating
                 | Self::StartingCanary { .. }
                 | Self::CanaryNotReady { .. }
                 | Self::RouteNotInForce { .. }
@@ -209,7 +209,9 @@ impl Reason {
     /// Rollbacks are errors, trouble on the way is a warning.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::RolledBack { .. } | Self::StaysRolledBack { .. } | Self::TrafficHeld => Severity::Error,
+            Self::RolledBack { .. } | Self::StaysRolledBack { .. } | Self::PrimaryUnavailable => {
+                Severity::Error
+            }
             Self::TargetMissing
             | Self::RestoringPrimary { .. }
             | Self::PrimaryMissing
@@ -218,7 +220,7 @@ impl Reason {
             | Self::Inconclusive { .. }
             | Self::RoutingUnknown
             | Self::CommandRefused { .. }
-            | Self::Refused { .. } => Severity::Warn,
+            | Self::InvalidSpec { .. } => Severity::Warn,
             _ => Severity::Info,
         }
     }
@@ -235,21 +237,21 @@ impl fmt::Display for Reason {
             Self::PrimaryStarting { ready, desired } => {
                 write!(f, "Waiting for the new primary: {ready} of {desired} pods ready.")
             }
-            Self::EmptyingTarget => f.write_str("The primary serves all traffic; scaling the target, now the canary, to zero."),
+            Self::ScalingDownTarget => f.write_str("The primary serves all traffic; scaling the target, now the canary, to zero."),
             Self::Initialized => f.write_str("The primary serves all traffic; waiting for a new revision."),
             Self::Suspended => f.write_str("Suspended: nothing moves until spec.suspend is false again."),
             Self::Promoted { revision } => write!(f, "Revision {revision} is promoted and serves all traffic."),
-            Self::Reverted { revision } => {
+            Self::NoChange { revision } => {
                 write!(f, "The target is back at revision {revision}, which the primary runs: nothing to release.")
             }
             Self::RestoringPrimary { revision } => {
-                write!(f, "Giving the primary back its revision {revision}; traffic comes home once it is ready.")
+                write!(f, "Giving the primary back its revision {revision}; traffic returns once it is ready.")
             }
-            Self::AskingAfterRelease { hook } => write!(f, "The release is over; calling the hook {hook}."),
+            Self::PostRolloutHook { hook } => write!(f, "The release is over; calling the hook {hook}."),
             Self::NewRevision { revision, cause } => match cause {
-                NewBecause::Template => write!(f, "New revision {revision}: the pod template changed."),
-                NewBecause::Configs(names) => write!(f, "New revision {revision}: {} changed.", names.join(", ")),
-                NewBecause::Retry => write!(f, "Revision {revision} gets another try."),
+                RevisionCause::Template => write!(f, "New revision {revision}: the pod template changed."),
+                RevisionCause::Configs(names) => write!(f, "New revision {revision}: {} changed.", names.join(", ")),
+                RevisionCause::Retry => write!(f, "Revision {revision} gets another try."),
             },
             Self::Superseded { by } => write!(f, "Revision {by} arrived and takes the place of this release."),
             Self::PrimaryNotReady { ready, desired } => {
@@ -269,7 +271,7 @@ impl fmt::Display for Reason {
             Self::TooManyReleases { others, cap } => {
                 write!(f, "Waiting for a turn: {others} other releases are under way, {cap} may be.")
             }
-            Self::ClearingCanary => f.write_str("Waiting for the canary's pods from before to end."),
+            Self::CanaryTerminating => f.write_str("Waiting for the canary's pods from before to end."),
             Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
             Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
             Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),
@@ -293,16 +295,16 @@ impl fmt::Display for Reason {
                 "The steps were edited: going on from step {} of {of}, {weight} % of the traffic.",
                 step + 1
             ),
-            Self::Judging { step, of, name, passed, needed } => {
-                write!(f, "Step {} of {of}, {name}: {passed} of {needed} looks passed.", step + 1)
+            Self::Analyzing { step, of, name, passed, needed } => {
+                write!(f, "Step {} of {of}, {name}: {passed} of {needed} checks passed.", step + 1)
             }
             Self::CheckFailed { failed, threshold, why } => {
                 write!(f, "Check failed, {failed} of {threshold} that roll back: {why}.")
             }
             Self::Inconclusive { why } => write!(f, "Holding, neither good nor bad: {why}."),
             Self::Paused => f.write_str("Paused by hand; judging goes on, and resume continues."),
-            Self::PauseStep { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until}."),
-            Self::PauseStep { name, until: None } => write!(f, "Step {name}: pausing until somebody resumes."),
+            Self::StepPaused { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until}."),
+            Self::StepPaused { name, until: None } => write!(f, "Step {name}: pausing until somebody resumes."),
             Self::AwaitingApproval { name, message: Some(message) } => {
                 write!(f, "Step {name}: waiting for approval: {message}")
             }
@@ -313,20 +315,20 @@ impl fmt::Display for Reason {
                 write!(f, "Waiting for the primary to run the promoted revision: {ready} of {desired} pods ready.")
             }
             Self::TrafficReturning { weight } => {
-                write!(f, "Traffic goes home to the primary: {weight} % is still at the canary.")
+                write!(f, "Shifting traffic back to the primary: {weight} % still on the canary.")
             }
             Self::RolledBack { revision, cause } => write!(f, "Revision {revision} is rolled back: {cause}."),
             Self::StaysRolledBack { revision, why } => write!(f, "Revision {revision} is rolled back: {why}."),
-            Self::TrafficHeld => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
+            Self::PrimaryUnavailable => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
             Self::CommandRefused { verb, why } => write!(f, "Refused to {verb}: {why}."),
-            Self::Refused { why } => write!(f, "The Canary cannot be carried out: {why}."),
-            Self::Reverting => f.write_str("Putting back what was there before this Canary."),
+            Self::InvalidSpec { why } => write!(f, "The Canary cannot be carried out: {why}."),
+            Self::RestoringOriginals => f.write_str("Putting back what was there before this Canary."),
             Self::Terminated => f.write_str("Everything is put back."),
         }
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for RollbackCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Checks { failed: 1, why } => write!(f, "a check failed ({why})"),
@@ -339,13 +341,13 @@ impl fmt::Display for Cause {
             }
             Self::ApprovalRefused { gate, why } => write!(f, "approval of {gate} was refused ({why})"),
             Self::RollbackGate { gate } => write!(f, "the rollback gate {gate} asked for it"),
-            Self::Aborted { by } => by_whom(f, "aborted", by),
-            Self::TakenBack { by } => by_whom(f, "taken back to the version before", by),
+            Self::Aborted { by } => write_with_actor(f, "aborted", by),
+            Self::PromotionRolledBack { by } => write_with_actor(f, "taken back to the version before", by),
         }
     }
 }
 
-fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::Result {
+fn write_with_actor(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::Result {
     match by {
         Some(by) => write!(f, "{what} by {by}"),
         None => f.write_str(what),
@@ -354,14 +356,14 @@ fn by_whom(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::
 
 impl Report {
     /// Is this what the status already says?
-    pub fn is_said_in(&self, status: &CanaryStatus) -> bool {
-        status.message.as_deref() == Some(&self.sentence)
+    pub fn matches_status(&self, status: &CanaryStatus) -> bool {
+        status.message.as_deref() == Some(&self.message)
     }
 
     /// Does the status say this already, maybe with other numbers?
-    pub fn is_said_alike_in(&self, status: &CanaryStatus) -> bool {
+    pub fn matches_ignoring_numbers(&self, status: &CanaryStatus) -> bool {
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.' || c == ',', "");
-        status.message.as_deref().map(words) == Some(words(&self.sentence))
+        status.message.as_deref().map(words) == Some(words(&self.message))
     }
 }
 
@@ -371,6 +373,13 @@ impl From<Reason> for Report {
         let mut sentence = String::with_capacity(128);
         let _ = write!(sentence, "{reason}");
         let severity = reason.severity();
-        Self { reason, sentence, severity, happened: true, news: true, before: Vec::new() }
+        Self {
+            reason,
+            message: sentence,
+            severity,
+            is_transition: true,
+            should_notify: true,
+            preceding: Vec::new(),
+        }
     }
 }

@@ -8,7 +8,7 @@
 //! The digest is taken over a canonical text, never over in-memory types, so
 //! neither a new Serin nor a new client library can change it. Its form is
 //! versioned and part of the revision (`v1-…`): when a better form comes, what
-//! was recorded in the old one is compared in the old one ([`Form::of`]), and
+//! was recorded in the old one is compared in the old one ([`HashVersion::of`]), and
 //! no release starts because Serin was upgraded. The golden files under
 //! `tests/golden/revision` hold every form still understood; they only grow.
 
@@ -19,11 +19,11 @@ use sha2::{Digest, Sha256};
 
 /// How a canonical text is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum HashVersion {
     V1,
 }
 
-impl Form {
+impl HashVersion {
     /// What new canaries are recorded in.
     pub const CURRENT: Self = Self::V1;
 
@@ -55,7 +55,7 @@ pub type Configs<'a> = BTreeMap<ConfigRef, Option<&'a Value>>;
 
 /// The revision of a pod template (`spec.template` as the API server gave it)
 /// together with its configs.
-pub fn revision(form: Form, template: &Value, configs: &Configs<'_>) -> String {
+pub fn revision(form: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
     let digest = Sha256::digest(canonical(form, template, configs));
     let mut text = format!("{}-", form.tag());
     for byte in &digest[..8] {
@@ -72,8 +72,8 @@ pub fn config_digest(config: Option<&Value>) -> String {
 }
 
 /// The text that is digested: one line for the template, one for each config.
-pub fn canonical(form: Form, template: &Value, configs: &Configs<'_>) -> String {
-    let Form::V1 = form;
+pub fn canonical(form: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
+    let HashVersion::V1 = form;
     let mut text = String::with_capacity(4096);
     text.push_str("serin revision v1\ntemplate ");
     write_template(template, &mut text);
@@ -119,7 +119,9 @@ fn write_config(config: Option<&Value>, out: &mut String) {
 
 fn write_value(parent: &str, value: &Value, out: &mut String) {
     match value {
-        Value::Object(map) if FREE.contains(&parent) => write_plain(&Value::Object(map.clone()), out),
+        Value::Object(map) if FREE_FORM_MAPS.contains(&parent) => {
+            write_plain(&Value::Object(map.clone()), out)
+        }
         Value::Object(map) if QUANTITIES.contains(&parent) => {
             write_entries(map.iter().map(|(key, value)| (key, quantity(value))), out);
         }
@@ -141,7 +143,7 @@ fn write_value(parent: &str, value: &Value, out: &mut String) {
 /// Keys in order; without nulls, empty lists and what would be defaulted.
 fn write_object(parent: &str, map: &Map<String, Value>, out: &mut String) {
     let mut entries: Vec<_> =
-        map.iter().filter(|(key, value)| !says_nothing(parent, key, value, map)).collect();
+        map.iter().filter(|(key, value)| !is_default_or_empty(parent, key, value, map)).collect();
     entries.sort_unstable_by_key(|(key, _)| *key);
     out.push('{');
     for (index, (key, value)) in entries.into_iter().enumerate() {
@@ -183,7 +185,7 @@ fn write_entries<'a>(entries: impl Iterator<Item = (&'a String, Cow<'a, Value>)>
 }
 
 /// Maps whose keys are people's own words: nothing in them is a default.
-const FREE: [&str; 4] = ["annotations", "labels", "matchLabels", "nodeSelector"];
+const FREE_FORM_MAPS: [&str; 4] = ["annotations", "labels", "matchLabels", "nodeSelector"];
 /// Maps from a resource's name to a quantity.
 const QUANTITIES: [&str; 4] = ["limits", "requests", "overhead", "capacity"];
 /// Fields that hold one quantity.
@@ -191,7 +193,7 @@ const SINGLE_QUANTITIES: [&str; 2] = ["sizeLimit", "divisor"];
 
 /// Is this entry one that the API server would have filled in by itself, or
 /// one that means the same as leaving it out?
-fn says_nothing(parent: &str, key: &str, value: &Value, siblings: &Map<String, Value>) -> bool {
+fn is_default_or_empty(parent: &str, key: &str, value: &Value, siblings: &Map<String, Value>) -> bool {
     match (parent, key) {
         _ if value.is_null() || value.as_array().is_some_and(Vec::is_empty) => true,
         // The deprecated twin, kept in step by the API server.
@@ -202,9 +204,9 @@ fn says_nothing(parent: &str, key: &str, value: &Value, siblings: &Map<String, V
             value == if pulls_always(image) { "Always" } else { "IfNotPresent" }
         }
         ("env", "value") => value == "",
-        _ => DEFAULTS
-            .iter()
-            .any(|(parents, name, default)| *name == key && parents.contains(&parent) && default.is(value)),
+        _ => DEFAULTS.iter().any(|(parents, name, default)| {
+            *name == key && parents.contains(&parent) && default.matches(value)
+        }),
     }
 }
 
@@ -214,14 +216,14 @@ fn pulls_always(image: &str) -> bool {
     !name.contains('@') && name.split_once(':').is_none_or(|(_, tag)| tag == "latest")
 }
 
-enum Default {
+enum DefaultValue {
     Text(&'static str),
     Number(i64),
     True,
 }
 
-impl Default {
-    fn is(&self, value: &Value) -> bool {
+impl DefaultValue {
+    fn matches(&self, value: &Value) -> bool {
         match self {
             Self::Text(text) => value == text,
             Self::Number(number) => value == number,
@@ -234,27 +236,27 @@ const PROBES: &[&str] = &["livenessProbe", "readinessProbe", "startupProbe"];
 const CONTAINERS: &[&str] = &["containers", "initContainers"];
 
 /// Under which parent, which field, defaults to what. Part of form v1.
-const DEFAULTS: [(&[&str], &str, Default); 20] = [
-    (&["spec"], "restartPolicy", Default::Text("Always")),
-    (&["spec"], "dnsPolicy", Default::Text("ClusterFirst")),
-    (&["spec"], "schedulerName", Default::Text("default-scheduler")),
-    (&["spec"], "terminationGracePeriodSeconds", Default::Number(30)),
-    (&["spec"], "enableServiceLinks", Default::True),
-    (CONTAINERS, "terminationMessagePath", Default::Text("/dev/termination-log")),
-    (CONTAINERS, "terminationMessagePolicy", Default::Text("File")),
-    (&["ports"], "protocol", Default::Text("TCP")),
-    (PROBES, "timeoutSeconds", Default::Number(1)),
-    (PROBES, "periodSeconds", Default::Number(10)),
-    (PROBES, "successThreshold", Default::Number(1)),
-    (PROBES, "failureThreshold", Default::Number(3)),
-    (&["httpGet"], "scheme", Default::Text("HTTP")),
-    (&["httpGet"], "path", Default::Text("/")),
-    (&["grpc"], "service", Default::Text("")),
-    (&["fieldRef"], "apiVersion", Default::Text("v1")),
-    (&["hostPath"], "type", Default::Text("")),
-    (&["secret", "configMap", "projected", "downwardAPI"], "defaultMode", Default::Number(420)),
-    (&["serviceAccountToken"], "expirationSeconds", Default::Number(3600)),
-    (&["resourceFieldRef"], "divisor", Default::Text("0")),
+const DEFAULTS: [(&[&str], &str, DefaultValue); 20] = [
+    (&["spec"], "restartPolicy", DefaultValue::Text("Always")),
+    (&["spec"], "dnsPolicy", DefaultValue::Text("ClusterFirst")),
+    (&["spec"], "schedulerName", DefaultValue::Text("default-scheduler")),
+    (&["spec"], "terminationGracePeriodSeconds", DefaultValue::Number(30)),
+    (&["spec"], "enableServiceLinks", DefaultValue::True),
+    (CONTAINERS, "terminationMessagePath", DefaultValue::Text("/dev/termination-log")),
+    (CONTAINERS, "terminationMessagePolicy", DefaultValue::Text("File")),
+    (&["ports"], "protocol", DefaultValue::Text("TCP")),
+    (PROBES, "timeoutSeconds", DefaultValue::Number(1)),
+    (PROBES, "periodSeconds", DefaultValue::Number(10)),
+    (PROBES, "successThreshold", DefaultValue::Number(1)),
+    (PROBES, "failureThreshold", DefaultValue::Number(3)),
+    (&["httpGet"], "scheme", DefaultValue::Text("HTTP")),
+    (&["httpGet"], "path", DefaultValue::Text("/")),
+    (&["grpc"], "service", DefaultValue::Text("")),
+    (&["fieldRef"], "apiVersion", DefaultValue::Text("v1")),
+    (&["hostPath"], "type", DefaultValue::Text("")),
+    (&["secret", "configMap", "projected", "downwardAPI"], "defaultMode", DefaultValue::Number(420)),
+    (&["serviceAccountToken"], "expirationSeconds", DefaultValue::Number(3600)),
+    (&["resourceFieldRef"], "divisor", DefaultValue::Text("0")),
 ];
 
 /// A quantity as one spelling of its value, in billionths; any other text as

@@ -1,4 +1,4 @@
-//! One step of a release: its split comes into force, looks are taken until
+//! One step of a release: its split comes into force, checks are taken until
 //! enough passed, a pause ends, somebody approves; then the next.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -6,54 +6,65 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::Action,
-    look::Looked,
-    pass::{Clock, Pass, Stall, after},
-    report::{Cause, Reason},
-    steps::{Asking, Pause, Step},
+    check::CheckResult,
+    decider::{Decider, ProgressDeadline, StallCause, after},
+    report::{Reason, RollbackCause},
+    steps::{ApprovalGate, Pause, Step},
 };
 use crate::api::{
     Weight,
     canary::{HookType, Phase, status::StepStatus},
 };
 
-impl Pass<'_> {
+impl Decider<'_> {
     pub fn run_step(&mut self, at: usize) {
         let plan = self.plan;
         let Some(step) = plan.steps.get(at) else { return self.advance(at) };
-        if self.release().state.withdrawn {
+        if self.release().state.traffic_withdrawn {
             // Back to what it had, on the same terms as any rise.
-            if !self.may_move() {
+            if !self.may_advance() {
                 return;
             }
-            self.release().state.withdrawn = false;
+            self.release().state.traffic_withdrawn = false;
             self.set_weight(step.split.canary);
         }
         if !self.route(self.step_split()) {
-            self.stop_look();
+            self.abort_check_window();
             let weight = self.status.canary_weight;
-            return match self.seen.split {
-                Some(_) => self.hold(Reason::RouteNotInForce { weight }, Clock::Runs(Stall::Route)),
-                None => self.hold(self.unrouted(weight, Reason::RoutingUnknown), Clock::Stands),
+            return match self.observed.split {
+                Some(_) => self
+                    .block(Reason::RouteNotInForce { weight }, ProgressDeadline::Running(StallCause::Route)),
+                None => self.block(
+                    self.route_blocked_reason(weight, Reason::RoutingUnknown),
+                    ProgressDeadline::Paused,
+                ),
             };
         }
-        self.begin_look();
+        self.start_check_window();
         let mut doubt = None;
-        match self.look(at, step) {
-            Looked::NotYet => {}
-            Looked::Passed => self.passed(self.status.iterations.saturating_add(1), step),
-            Looked::Certified => self.passed(self.status.iterations.max(step.looks), step),
-            Looked::Failed(why) => {
+        match self.check(at, step) {
+            CheckResult::Pending => {}
+            CheckResult::Passed => self.record_passed_checks(self.status.iterations.saturating_add(1), step),
+            CheckResult::PassedEarly => {
+                self.record_passed_checks(self.status.iterations.max(step.checks), step)
+            }
+            CheckResult::Failed(why) => {
                 if self.check_failed(why) {
                     return;
                 }
             }
-            Looked::Decided(cause) => return self.fail(cause),
-            Looked::Doubt(why) => doubt = Some(why),
+            CheckResult::RollBack(cause) => return self.fail(cause),
+            CheckResult::Inconclusive(why) => doubt = Some(why),
         }
-        if self.status.iterations < step.looks {
-            return match doubt.or_else(|| self.doubt(step)).or_else(|| self.route_doubt(step)) {
-                Some(why) => self.hold(Reason::Inconclusive { why }, Clock::Runs(Stall::Evidence)),
-                None => self.hold(self.judging(at, step), Clock::Stands),
+        if self.status.iterations < step.checks {
+            return match doubt
+                .or_else(|| self.inconclusive_reason(step))
+                .or_else(|| self.sample_ratio_warning(step))
+            {
+                Some(why) => {
+                    self.block(Reason::Inconclusive { why }, ProgressDeadline::Running(StallCause::Evidence))
+                }
+                None => self.block(self.analyzing_reason(at, step), ProgressDeadline::Paused),
             };
         }
         if let Some(pause) = step.pause
@@ -69,29 +80,29 @@ impl Pass<'_> {
         self.advance(at + 1);
     }
 
-    /// Looks that passed beyond what the step needs are no progress.
-    fn passed(&mut self, looks: u32, step: &Step) {
-        if self.status.iterations < step.looks {
-            self.progress();
+    /// Checks that passed beyond what the step needs are no progress.
+    fn record_passed_checks(&mut self, checks: u32, step: &Step) {
+        if self.status.iterations < step.checks {
+            self.note_progress();
         }
-        self.status.iterations = looks;
+        self.status.iterations = checks;
     }
 
-    /// What the last look could not tell.
-    fn doubt(&self, step: &Step) -> Option<String> {
+    /// What the last check could not tell.
+    fn inconclusive_reason(&self, step: &Step) -> Option<String> {
         let judged = |name: &str| step.metrics.iter().any(|at| self.plan.metrics[*at].name == name);
         let doubtful =
             self.status.metrics.iter().find(|metric| metric.inconclusives > 0 && judged(&metric.name))?;
         Some(format!("{}: {}", doubtful.name, doubtful.reason))
     }
 
-    fn judging(&self, at: usize, step: &Step) -> Reason {
-        Reason::Judging {
+    fn analyzing_reason(&self, at: usize, step: &Step) -> Reason {
+        Reason::Analyzing {
             step: at as u32,
             of: self.plan.steps.len() as u32,
             name: step.name.clone(),
             passed: self.status.iterations,
-            needed: step.looks,
+            needed: step.checks,
         }
     }
 
@@ -111,17 +122,17 @@ impl Pass<'_> {
         if let Some(until) = until {
             self.wake_at(until, WakeReason::PauseEnds);
         }
-        self.hold(Reason::PauseStep { name: step.name.clone(), until }, Clock::Stands);
+        self.block(Reason::StepPaused { name: step.name.clone(), until }, ProgressDeadline::Paused);
         false
     }
 
-    fn is_approved(&mut self, at: usize, step: &Step, approval: &Asking) -> bool {
+    fn is_approved(&mut self, at: usize, step: &Step, approval: &ApprovalGate) -> bool {
         match self.gate_open(&step.name, None, approval.expires, Some(at as u32)) {
             Ok(()) => return true,
             Err(Some(cause)) => self.fail(cause),
             Err(None) => {
                 let (name, message) = (step.name.clone(), approval.message.clone());
-                self.hold(Reason::AwaitingApproval { name, message }, Clock::Stands);
+                self.block(Reason::AwaitingApproval { name, message }, ProgressDeadline::Paused);
             }
         }
         false
@@ -130,13 +141,13 @@ impl Pass<'_> {
     /// On to the next step, or to the promotion.
     pub fn advance(&mut self, next: usize) {
         if !self.canary_is_ready() {
-            let pods = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
-            return self.hold(
-                Reason::CanaryNotReady { ready: pods.in_place(), desired: pods.desired },
-                Clock::Runs(Stall::Canary),
+            let pods = self.observed.target.as_ref().map(|target| target.pods).unwrap_or_default();
+            return self.block(
+                Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired },
+                ProgressDeadline::Running(StallCause::Canary),
             );
         }
-        if !self.may_move() {
+        if !self.may_advance() {
             return;
         }
         let plan = self.plan;
@@ -149,8 +160,8 @@ impl Pass<'_> {
             if rises && !self.gates_open(HookType::ConfirmTrafficIncrease, Some(next as u32)) {
                 return;
             }
-            self.take_step(next);
-            self.say(Reason::Advanced {
+            self.enter_step(next);
+            self.emit(Reason::Advanced {
                 step: next as u32,
                 of: plan.steps.len() as u32,
                 name: step.name.clone(),
@@ -167,18 +178,21 @@ impl Pass<'_> {
 
     /// Replicas come first: a step begins with the pods it asks for.
     fn is_scaled_for(&mut self, next: usize) -> bool {
-        self.release().state.scale_for = Some(next as u32);
-        let desired = self.seen.target.as_ref().map_or(0, |target| target.pods.desired);
+        self.release().state.scale_for_step = Some(next as u32);
+        let desired = self.observed.target.as_ref().map_or(0, |target| target.pods.desired);
         let wanted = self.wanted_replicas(desired);
-        if !self.plan.scales || wanted == desired {
+        if !self.plan.scalable || wanted == desired {
             return true;
         }
-        self.act(Action::ScaleCanary { replicas: wanted });
-        self.hold(Reason::StartingCanary { replicas: wanted }, Clock::Runs(Stall::Canary));
+        self.request(Action::ScaleCanary { replicas: wanted });
+        self.block(
+            Reason::StartingCanary { replicas: wanted },
+            ProgressDeadline::Running(StallCause::Canary),
+        );
         false
     }
 
-    fn take_step(&mut self, at: usize) {
+    fn enter_step(&mut self, at: usize) {
         let plan = self.plan;
         let (step, total) = (&plan.steps[at], plan.steps.len() as u32);
         self.set_weight(step.split.canary);
@@ -189,18 +203,18 @@ impl Pass<'_> {
             progress: format!("{}/{total}", at + 1),
             name: step.name.clone(),
             started_at: Some(Time(self.now)),
-            look_started_at: None,
-            looks: 0,
+            check_started_at: None,
+            checks: 0,
         });
         let state = &mut self.release().state;
-        (state.resumed, state.scale_for) = (false, None);
+        (state.resumed, state.scale_for_step) = (false, None);
         // Gates on the way up are behind it; a release of a hundred steps must
         // not drag them all along.
         self.status.gates.retain(|gate| {
             gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
         });
-        self.begin_judging();
-        self.progress();
+        self.reset_step_evidence();
+        self.note_progress();
     }
 
     /// One more failed check. True if it was one too many.
@@ -208,17 +222,17 @@ impl Pass<'_> {
         self.status.failed_checks += 1;
         let (failed, threshold) = (self.status.failed_checks, self.plan.threshold);
         if failed >= threshold {
-            self.fail(Cause::Checks { failed, why });
+            self.fail(RollbackCause::Checks { failed, why });
             return true;
         }
-        self.say(Reason::CheckFailed { failed, threshold, why });
+        self.emit(Reason::CheckFailed { failed, threshold, why });
         false
     }
 
     /// The steps were edited while the release was at one of them. It goes on
     /// from the first new step with the most traffic that is no more than it
     /// has, and that step is judged anew; without one it begins again.
-    pub fn reposition(&mut self) {
+    pub fn resume_after_edit(&mut self) {
         let plan = self.plan;
         self.release().state.plan.clone_from(&plan.fingerprint);
         if self.status.step.is_none() {
@@ -230,14 +244,14 @@ impl Pass<'_> {
         let first = fitting.max_by_key(|at| (weight_at(at), std::cmp::Reverse(*at)));
         match first {
             Some(at) => {
-                self.take_step(at);
+                self.enter_step(at);
                 let of = plan.steps.len() as u32;
-                self.say(Reason::StepsChanged { step: at as u32, of, weight: self.status.canary_weight });
+                self.emit(Reason::StepsChanged { step: at as u32, of, weight: self.status.canary_weight });
             }
             None => {
                 self.status.step = None;
                 self.status.canary_weight = Weight::ZERO;
-                self.progress();
+                self.note_progress();
             }
         }
         if self.status.phase == Phase::WaitingPromotion {

@@ -5,31 +5,31 @@
 use std::time::Duration;
 
 use super::{
-    judge::{recall, remember},
-    look::Looked,
-    pass::Pass,
+    check::CheckResult,
+    decider::Decider,
+    judge::{decode_state, encode_state},
     steps::Step,
 };
 use crate::{
     analysis::{
         measurement::Arms,
-        split::{Leeway, Split, SplitEvidence},
-        verdict::{Doubt, Outcome},
+        sample_ratio::{SampleRatioState, SampleRatioTest, Tolerance},
+        verdict::{InconclusiveReason, JudgeOutcome},
     },
     api::Weight,
 };
 
 /// How far apart in time the arms may be counted: as often as most servers
 /// read a pod, and most answers are not that old.
-const APART: Duration = Duration::from_secs(30);
+const SCRAPE_SKEW: Duration = Duration::from_secs(30);
 
 /// Requests a second that a pod may count although nobody routed them: three
 /// probes every ten seconds, and those who read its metrics.
-const UNROUTED: f64 = 0.5;
+const UNROUTED_RPS: f64 = 0.5;
 
-impl Pass<'_> {
+impl Decider<'_> {
     /// Is the split of this step one that can be checked?
-    pub fn checks_split(&self, step: &Step) -> bool {
+    pub fn sample_ratio_applies(&self, step: &Step) -> bool {
         let split = &step.split;
         let divides = Weight::ZERO < split.canary && split.canary < Weight::FULL;
         // Who was sent somewhere stays there, by a cookie or by a header.
@@ -37,43 +37,49 @@ impl Pass<'_> {
         self.plan.verifies_split && divides && !sticks
     }
 
-    /// Takes in the requests that a look counted, and in what time. Only a full
-    /// look holds the release; until then nothing comes of it.
-    pub fn check_split(&mut self, step: &Step, requests: (Arms<u64>, Duration), full: bool) -> Looked {
-        let leeway = self.leeway();
-        let memory = &mut self.release().state.split;
-        let mut evidence: SplitEvidence = recall(memory.as_ref());
+    /// Takes in the requests that a check counted, and in what time. Only a full
+    /// check holds the release; until then nothing comes of it.
+    pub fn update_sample_ratio(
+        &mut self,
+        step: &Step,
+        requests: (Arms<u64>, Duration),
+        full: bool,
+    ) -> CheckResult {
+        let tolerance = self.tolerance();
+        let memory = &mut self.release().state.sample_ratio;
+        let mut evidence: SampleRatioState = decode_state(memory.as_ref());
         let asked = step.split.canary.percent() / 100.0;
-        let verdict = Split::default().look(&mut evidence, asked, requests, leeway);
-        let looked = match verdict.outcome {
-            Outcome::Fail { .. } | Outcome::Inconclusive { doubt: Doubt::TooLittle } => {
-                Looked::Doubt(with_way_out(&verdict.sentence))
+        let verdict = SampleRatioTest::default().check(&mut evidence, asked, requests, tolerance);
+        let check_result = match verdict.outcome {
+            JudgeOutcome::Fail { .. }
+            | JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples } => {
+                CheckResult::Inconclusive(with_remedy(&verdict.message))
             }
-            Outcome::Pass { .. } | Outcome::Inconclusive { .. } => Looked::Certified,
+            JudgeOutcome::Pass { .. } | JudgeOutcome::Inconclusive { .. } => CheckResult::PassedEarly,
         };
-        if full && matches!(verdict.outcome, Outcome::Fail { .. }) {
-            evidence.begin_again();
+        if full && matches!(verdict.outcome, JudgeOutcome::Fail { .. }) {
+            evidence.require_clearance();
         }
-        *memory = remember(&evidence);
-        looked
+        *memory = encode_state(&evidence);
+        check_result
     }
 
     /// What the route is accused of, until it is cleared.
-    pub fn route_doubt(&self, step: &Step) -> Option<String> {
-        let memory = self.status.release.as_ref()?.state.split.as_ref();
-        let evidence: SplitEvidence = recall(memory.filter(|_| self.checks_split(step)));
-        evidence.accusation().as_deref().map(with_way_out)
+    pub fn sample_ratio_warning(&self, step: &Step) -> Option<String> {
+        let memory = self.status.release.as_ref()?.state.sample_ratio.as_ref();
+        let evidence: SampleRatioState = decode_state(memory.filter(|_| self.sample_ratio_applies(step)));
+        evidence.pending_clearance().as_deref().map(with_remedy)
     }
 
-    fn leeway(&self) -> Leeway {
+    fn tolerance(&self) -> Tolerance {
         let ready = Arms {
-            canary: self.seen.target.as_ref().map_or(0, |target| target.pods.ready),
-            primary: self.seen.primary.as_ref().map_or(0, |primary| primary.pods.ready),
+            canary: self.observed.target.as_ref().map_or(0, |target| target.pods.ready),
+            primary: self.observed.primary.as_ref().map_or(0, |primary| primary.pods.ready),
         };
-        Leeway { apart: APART, unrouted: ready.map(|pods| UNROUTED * f64::from(*pods)) }
+        Tolerance { read_skew: SCRAPE_SKEW, unrouted_rps: ready.map(|pods| UNROUTED_RPS * f64::from(*pods)) }
     }
 }
 
-fn with_way_out(accusation: &str) -> String {
+fn with_remedy(accusation: &str) -> String {
     format!("{accusation}; see which requests go around it, or set spec.analysis.verifySplit: false")
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::{action::Split, plan::Refusal};
+use super::{action::Split, plan::PlanError};
 use crate::api::{
     Weight,
     canary::{Analysis, HttpMatch, Provider, step::Approval, step::StepReplicas},
@@ -17,15 +17,15 @@ pub struct Step {
     pub split: Split,
     /// None: as the target or its autoscaler has it.
     pub replicas: Option<Replicas>,
-    /// How many looks must pass. A step that only pauses, asks or scales needs
-    /// none; a look that fails counts all the same.
-    pub looks: u32,
-    /// How long one look lasts.
+    /// How many checks must pass. A step that only pauses, asks or scales needs
+    /// none; a check that fails counts all the same.
+    pub checks: u32,
+    /// How long one check lasts.
     pub interval: Duration,
     /// Which metrics are judged, by their place in the plan.
     pub metrics: Vec<usize>,
     pub pause: Option<Pause>,
-    pub approval: Option<Asking>,
+    pub approval: Option<ApprovalGate>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +55,12 @@ pub enum Pause {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asking {
+pub struct ApprovalGate {
     pub message: Option<String>,
     pub expires: Option<Duration>,
 }
 
-impl From<&Approval> for Asking {
+impl From<&Approval> for ApprovalGate {
     fn from(approval: &Approval) -> Self {
         Self { message: approval.message.clone(), expires: approval.expire_after.map(Into::into) }
     }
@@ -77,9 +77,9 @@ pub enum Strategy {
 }
 
 /// Flagger's choice for a router that cannot divide traffic.
-const UNDIVIDED_ITERATIONS: u32 = 10;
+const SWITCH_ITERATIONS: u32 = 10;
 /// More steps than this help nobody and do not fit into anybody's patience.
-const MOST_STEPS: usize = 1000;
+const MAX_STEPS: usize = 1000;
 
 /// Brings the four ways of writing steps into one.
 pub fn steps(
@@ -87,7 +87,7 @@ pub fn steps(
     provider: Option<Provider>,
     interval: Duration,
     metrics: &[&str],
-) -> Result<(Strategy, Vec<Step>), Refusal> {
+) -> Result<(Strategy, Vec<Step>), PlanError> {
     let ways = [
         ("iterations", analysis.iterations.is_some()),
         ("stepWeight", analysis.step_weight.is_some()),
@@ -96,26 +96,26 @@ pub fn steps(
     ];
     let written: Vec<_> = ways.iter().filter(|(_, written)| *written).map(|(name, _)| *name).collect();
     let [way] = written[..] else {
-        return Err(if written.is_empty() { Refusal::NoSteps } else { Refusal::SeveralWays(written) });
+        return Err(if written.is_empty() { PlanError::NoSteps } else { PlanError::AmbiguousSteps(written) });
     };
     let builder = Builder {
         analysis,
         interval,
-        all: (0..metrics.len()).collect(),
+        all_metrics: (0..metrics.len()).collect(),
         matches: analysis.match_[..].into(),
     };
     let undivided = provider == Some(Provider::Kubernetes) && way != "steps";
     match way {
-        "steps" => Ok((Strategy::Canary, builder.spelled_out(metrics)?)),
+        "steps" => Ok((Strategy::Canary, builder.explicit_steps(metrics)?)),
         _ if undivided => {
-            let looks = analysis.iterations.unwrap_or(UNDIVIDED_ITERATIONS);
-            Ok((Strategy::BlueGreen, builder.looks_only(looks, &Arc::default())))
+            let checks = analysis.iterations.unwrap_or(SWITCH_ITERATIONS);
+            Ok((Strategy::BlueGreen, builder.fixed_split_steps(checks, &Arc::default())))
         }
         "iterations" => {
             let strategy = if analysis.match_.is_empty() { Strategy::BlueGreen } else { Strategy::AB };
-            Ok((strategy, builder.looks_only(analysis.iterations.unwrap_or(1), &builder.matches)))
+            Ok((strategy, builder.fixed_split_steps(analysis.iterations.unwrap_or(1), &builder.matches)))
         }
-        "stepWeight" => Ok((Strategy::Canary, builder.weights(builder.equal_weights()?))),
+        "stepWeight" => Ok((Strategy::Canary, builder.weights(builder.linear_weights()?))),
         _ => Ok((Strategy::Canary, builder.weights(builder.listed_weights()?))),
     }
 }
@@ -126,8 +126,8 @@ pub fn steps(
 pub fn fingerprint(strategy: Strategy, steps: &[Step]) -> String {
     let mut digest = Sha256::new();
     digest.update(format!("{strategy:?}"));
-    for Step { name: _, split, replicas, looks, interval: _, metrics: _, pause, approval } in steps {
-        digest.update(format!("{split:?} {replicas:?} {looks} {pause:?} {}", approval.is_some()));
+    for Step { name: _, split, replicas, checks, interval: _, metrics: _, pause, approval } in steps {
+        digest.update(format!("{split:?} {replicas:?} {checks} {pause:?} {}", approval.is_some()));
     }
     digest.finalize()[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -135,7 +135,7 @@ pub fn fingerprint(strategy: Strategy, steps: &[Step]) -> String {
 struct Builder<'a> {
     analysis: &'a Analysis,
     interval: Duration,
-    all: Vec<usize>,
+    all_metrics: Vec<usize>,
     matches: Arc<[HttpMatch]>,
 }
 
@@ -145,18 +145,18 @@ impl Builder<'_> {
     }
 
     /// `stepWeight`, twice it, three times it, up to the limit and never past.
-    fn equal_weights(&self) -> Result<Vec<Weight>, Refusal> {
+    fn linear_weights(&self) -> Result<Vec<Weight>, PlanError> {
         let step = self.analysis.step_weight.unwrap_or_default();
         let max = self.max_weight();
         if step == Weight::ZERO {
-            return Err(Refusal::StepWeightZero);
+            return Err(PlanError::StepWeightZero);
         }
         if step > max {
-            return Err(Refusal::MaxWeightTooLow { field: "stepWeight", max });
+            return Err(PlanError::MaxWeightTooLow { field: "stepWeight", max });
         }
         let count = usize::from(max.hundredths()).div_ceil(usize::from(step.hundredths()));
-        if count > MOST_STEPS {
-            return Err(Refusal::TooManySteps { step });
+        if count > MAX_STEPS {
+            return Err(PlanError::TooManySteps { step });
         }
         let mut weights = vec![step];
         while let Some(last) = weights.last().filter(|last| **last < max) {
@@ -165,12 +165,12 @@ impl Builder<'_> {
         Ok(weights)
     }
 
-    fn listed_weights(&self) -> Result<Vec<Weight>, Refusal> {
+    fn listed_weights(&self) -> Result<Vec<Weight>, PlanError> {
         let listed = &self.analysis.step_weights;
-        rising(listed.iter().copied().enumerate(), "stepWeights")?;
+        check_increasing(listed.iter().copied().enumerate(), "stepWeights")?;
         let max = self.max_weight();
         if listed.first().is_some_and(|first| *first > max) {
-            return Err(Refusal::MaxWeightTooLow { field: "stepWeights[0]", max });
+            return Err(PlanError::MaxWeightTooLow { field: "stepWeights[0]", max });
         }
         let mut weights: Vec<_> = listed.iter().map(|weight| (*weight).min(max)).collect();
         weights.dedup();
@@ -186,22 +186,22 @@ impl Builder<'_> {
         self.mirror().into_iter().chain(weights.into_iter().map(step)).collect()
     }
 
-    fn looks_only(&self, looks: u32, matches: &Arc<[HttpMatch]>) -> Vec<Step> {
+    fn fixed_split_steps(&self, checks: u32, matches: &Arc<[HttpMatch]>) -> Vec<Step> {
         let step = Step {
             name: if matches.is_empty() { "no live traffic" } else { "matched requests" }.to_owned(),
-            split: Split { matches: matches.clone(), ..Split::home() },
-            looks: looks.max(1),
+            split: Split { matches: matches.clone(), ..Split::all_primary() },
+            checks: checks.max(1),
             ..self.plain()
         };
         self.mirror().into_iter().chain([step]).collect()
     }
 
-    /// `mirror: true` puts one look at copied traffic before everything else.
+    /// `mirror: true` puts one check at copied traffic before everything else.
     fn mirror(&self) -> Option<Step> {
         let share = self.analysis.mirror_weight.filter(|share| *share > Weight::ZERO).unwrap_or(Weight::FULL);
         self.analysis.mirror.then(|| Step {
             name: format!("mirror {share} %"),
-            split: Split { mirror: share, ..Split::home() },
+            split: Split { mirror: share, ..Split::all_primary() },
             ..self.plain()
         })
     }
@@ -209,22 +209,25 @@ impl Builder<'_> {
     fn plain(&self) -> Step {
         Step {
             name: String::new(),
-            split: Split::home(),
+            split: Split::all_primary(),
             replicas: None,
-            looks: 1,
+            checks: 1,
             interval: self.interval,
-            metrics: self.all.clone(),
+            metrics: self.all_metrics.clone(),
             pause: None,
             approval: None,
         }
     }
 
-    fn spelled_out(&self, metrics: &[&str]) -> Result<Vec<Step>, Refusal> {
+    fn explicit_steps(&self, metrics: &[&str]) -> Result<Vec<Step>, PlanError> {
         let max = self.max_weight();
         let written = &self.analysis.steps;
-        rising(written.iter().enumerate().filter_map(|(at, step)| Some((at, step.weight?))), "steps")?;
+        check_increasing(
+            written.iter().enumerate().filter_map(|(at, step)| Some((at, step.weight?))),
+            "steps",
+        )?;
         if written.iter().find_map(|step| step.weight).is_some_and(|first| first > max) {
-            return Err(Refusal::MaxWeightTooLow { field: "the first weight in steps", max });
+            return Err(PlanError::MaxWeightTooLow { field: "the first weight in steps", max });
         }
         let (mut weight, mut matches, mut replicas) = (Weight::ZERO, self.matches.clone(), None);
         let mut steps = Vec::with_capacity(written.len() + 1);
@@ -234,7 +237,7 @@ impl Builder<'_> {
             let judges = step.analysis.is_some() || step.iterations.is_some() || step.interval.is_some();
             if !moves && !judges && step.replicas.is_none() && step.pause.is_none() && step.approval.is_none()
             {
-                return Err(Refusal::EmptyStep { at });
+                return Err(PlanError::EmptyStep { at });
             }
             weight = step.weight.map_or(weight, |weight| weight.min(max));
             if !step.match_.is_empty() {
@@ -245,62 +248,65 @@ impl Builder<'_> {
             }
             let interval = step.interval.map_or(self.interval, Into::into);
             if interval < Duration::from_secs(1) {
-                return Err(Refusal::IntervalTooShort { field: format!("steps[{at}].interval") });
+                return Err(PlanError::IntervalTooShort { field: format!("steps[{at}].interval") });
             }
             let judged = match &step.analysis {
-                None => self.all.clone(),
+                None => self.all_metrics.clone(),
                 Some(analysis) if analysis.skip => Vec::new(),
-                Some(analysis) if analysis.metrics.is_empty() => self.all.clone(),
-                Some(analysis) => places(at, &analysis.metrics, metrics)?,
+                Some(analysis) if analysis.metrics.is_empty() => self.all_metrics.clone(),
+                Some(analysis) => metric_indexes(at, &analysis.metrics, metrics)?,
             };
             let mirror = step.mirror.unwrap_or_default();
             steps.push(Step {
-                name: step.name.clone().unwrap_or_else(|| what_it_does(step, weight)),
+                name: step.name.clone().unwrap_or_else(|| default_name(step, weight)),
                 split: Split { matches: matches.clone(), mirror, ..Split::weight(weight) },
                 replicas,
-                looks: if moves || judges { step.iterations.unwrap_or(1).max(1) } else { 0 },
+                checks: if moves || judges { step.iterations.unwrap_or(1).max(1) } else { 0 },
                 interval,
                 metrics: judged,
                 pause: step
                     .pause
                     .map(|pause| pause.duration.map_or(Pause::UntilResumed, |d| Pause::For(d.into()))),
-                approval: step.approval.as_ref().map(Asking::from),
+                approval: step.approval.as_ref().map(ApprovalGate::from),
             });
         }
         Ok(steps)
     }
 }
 
-fn rising(weights: impl Iterator<Item = (usize, Weight)>, field: &'static str) -> Result<(), Refusal> {
+fn check_increasing(
+    weights: impl Iterator<Item = (usize, Weight)>,
+    field: &'static str,
+) -> Result<(), PlanError> {
     let mut last = None;
     for (at, weight) in weights {
         if last.is_some_and(|last| weight <= last) {
-            return Err(Refusal::WeightsFall { field, at });
+            return Err(PlanError::WeightsNotIncreasing { field, at });
         }
         last = Some(weight);
     }
     Ok(())
 }
 
-fn replicas_of(at: usize, asked: StepReplicas) -> Result<Replicas, Refusal> {
+fn replicas_of(at: usize, asked: StepReplicas) -> Result<Replicas, PlanError> {
     match (asked.count, asked.percent) {
         (Some(count), None) => Ok(Replicas::Count(count)),
         (None, Some(percent)) => Ok(Replicas::Percent(percent)),
-        _ => Err(Refusal::StepReplicas { at }),
+        _ => Err(PlanError::StepReplicas { at }),
     }
 }
 
-fn places(at: usize, names: &[String], metrics: &[&str]) -> Result<Vec<usize>, Refusal> {
+fn metric_indexes(at: usize, names: &[String], metrics: &[&str]) -> Result<Vec<usize>, PlanError> {
     let place = |name: &String| {
         metrics
             .iter()
             .position(|metric| metric == name)
-            .ok_or_else(|| Refusal::StepMetricUnknown { at, metric: name.clone() })
+            .ok_or_else(|| PlanError::StepMetricUnknown { at, metric: name.clone() })
     };
     names.iter().map(place).collect()
 }
 
-fn what_it_does(step: &crate::api::canary::Step, weight: Weight) -> String {
+fn default_name(step: &crate::api::canary::Step, weight: Weight) -> String {
     if step.weight.is_some() {
         format!("{weight} %")
     } else if let Some(share) = step.mirror {

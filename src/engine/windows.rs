@@ -55,7 +55,7 @@ pub struct Closed {
 
 /// Why a window cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadWindow {
+pub enum WindowError {
     #[error(
         "schedule {0:?} must have five fields (minute, hour, day of month, month, day of week), such as \"0 9 * * 1-5\""
     )]
@@ -114,16 +114,16 @@ impl Windows {
 
 impl Window {
     /// Reads a window as people write it.
-    pub fn parse(effect: Effect, schedule: &str, zone: &str, length: Duration) -> Result<Self, BadWindow> {
-        const LONGEST: Duration = Duration::from_secs(8760 * 3600);
-        if length < Duration::from_secs(60) || length > LONGEST {
-            return Err(BadWindow::Length);
+    pub fn parse(effect: Effect, schedule: &str, zone: &str, length: Duration) -> Result<Self, WindowError> {
+        const MAX_DURATION: Duration = Duration::from_secs(8760 * 3600);
+        if length < Duration::from_secs(60) || length > MAX_DURATION {
+            return Err(WindowError::Length);
         }
         Ok(Self {
             effect,
             openings: openings(schedule)?,
-            zone: Tz::from_str(zone).map_err(|_| BadWindow::Zone(zone.to_owned()))?,
-            length: TimeDelta::from_std(length).map_err(|_| BadWindow::Length)?,
+            zone: Tz::from_str(zone).map_err(|_| WindowError::Zone(zone.to_owned()))?,
+            length: TimeDelta::from_std(length).map_err(|_| WindowError::Length)?,
         })
     }
 
@@ -132,7 +132,7 @@ impl Window {
         let now = to_chrono(now)?;
         // In an hour that comes twice the wall clock has already been further
         // than it shows; yesterday's offset tells how far.
-        let shown = wall(self.zone, now);
+        let shown = local_time(self.zone, now);
         let been = now.naive_utc() + offset(self.zone, (now - TimeDelta::days(1)).naive_utc());
         let from = shown.max(been).and_utc() + TimeDelta::seconds(1);
         let opened = self
@@ -149,7 +149,7 @@ impl Window {
     /// When it opens next, strictly after now.
     fn opens(&self, now: Timestamp) -> Option<Timestamp> {
         let now = to_chrono(now)?;
-        let from = wall(self.zone, now).and_utc();
+        let from = local_time(self.zone, now).and_utc();
         self.openings
             .iter()
             .filter_map(|times| {
@@ -162,12 +162,12 @@ impl Window {
 
 /// The `cron` crate wants a seconds field, counts weekdays from Sunday = 1 and
 /// demands both day fields at once; the five-field tradition does none of that.
-fn openings(text: &str) -> Result<Vec<Schedule>, BadWindow> {
+fn openings(text: &str) -> Result<Vec<Schedule>, WindowError> {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let [minute, hour, day, month, weekday] = fields[..] else {
-        return Err(BadWindow::Fields(text.to_owned()));
+        return Err(WindowError::Fields(text.to_owned()));
     };
-    let bad = |why: String| BadWindow::Schedule { schedule: text.to_owned(), why };
+    let bad = |why: String| WindowError::Schedule { schedule: text.to_owned(), why };
     let weekdays = weekdays(weekday).map_err(bad)?;
     let times = |day: &str, weekdays: &str| {
         Schedule::from_str(&format!("0 {minute} {hour} {day} {month} {weekdays}"))
@@ -180,7 +180,7 @@ fn openings(text: &str) -> Result<Vec<Schedule>, BadWindow> {
         vec![times(day, "*")?, times("*", &weekdays)?]
     };
     if schedules.iter().all(|times| times.after(&DateTime::<Utc>::UNIX_EPOCH).next().is_none()) {
-        return Err(BadWindow::Never(text.to_owned()));
+        return Err(WindowError::Never(text.to_owned()));
     }
     Ok(schedules)
 }
@@ -222,7 +222,7 @@ fn weekday(text: &str) -> Result<u8, String> {
 }
 
 /// What the clock on the wall shows.
-fn wall(zone: Tz, at: DateTime<Utc>) -> NaiveDateTime {
+fn local_time(zone: Tz, at: DateTime<Utc>) -> NaiveDateTime {
     at.naive_utc() + offset(zone, at.naive_utc())
 }
 
@@ -230,16 +230,19 @@ fn offset(zone: Tz, utc: NaiveDateTime) -> TimeDelta {
     TimeDelta::seconds(i64::from(zone.offset_from_utc_datetime(&utc).fix().local_minus_utc()))
 }
 
-/// The moment a wall clock first shows `wall`, or jumps past it. Never
-/// decreases as `wall` grows, which the searches above rely on.
-fn instant(zone: Tz, wall: NaiveDateTime) -> DateTime<Utc> {
-    zone.from_local_datetime(&wall).earliest().map_or_else(|| gap_end(zone, wall), |at| at.to_utc())
+/// The moment a wall clock first shows `local_time`, or jumps past it. Never
+/// decreases as `local_time` grows, which the searches above rely on.
+fn instant(zone: Tz, local_time: NaiveDateTime) -> DateTime<Utc> {
+    zone.from_local_datetime(&local_time)
+        .earliest()
+        .map_or_else(|| gap_end(zone, local_time), |at| at.to_utc())
 }
 
 /// Halves the day around the gap until the jump itself is found.
-fn gap_end(zone: Tz, wall: NaiveDateTime) -> DateTime<Utc> {
-    let shows_less = |at: DateTime<Utc>| self::wall(zone, at) < wall;
-    let (mut before, mut after) = (wall.and_utc() - TimeDelta::days(2), wall.and_utc() + TimeDelta::days(2));
+fn gap_end(zone: Tz, local_time: NaiveDateTime) -> DateTime<Utc> {
+    let shows_less = |at: DateTime<Utc>| self::local_time(zone, at) < local_time;
+    let (mut before, mut after) =
+        (local_time.and_utc() - TimeDelta::days(2), local_time.and_utc() + TimeDelta::days(2));
     while after - before > TimeDelta::seconds(1) {
         let middle = before + TimeDelta::seconds((after - before).num_seconds() / 2);
         if shows_less(middle) { before = middle } else { after = middle }
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn reopening_looks_past_a_freeze_that_covers_the_next_opening() {
+    fn reopening_skips_a_freeze_that_covers_the_next_opening() {
         let windows = Windows::new(vec![
             window(Effect::Allow, "0 9 * * *", "UTC", 60),
             window(Effect::Freeze, "0 0 24 12 *", "UTC", 3 * 24 * 60),
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_write() {
+    fn a_window_error_names_the_remedy() {
         let refuse = |schedule, zone, minutes: u64| {
             Window::parse(Effect::Allow, schedule, zone, Duration::from_secs(60 * minutes))
                 .unwrap_err()
@@ -390,10 +393,10 @@ mod tests {
     /// wall clock the expression names, opened a window that still lasts.
     fn open_by_definition(hour: u32, minute: u32, zone: Tz, minutes: i64, now: DateTime<Utc>) -> bool {
         (0..=3).any(|days| {
-            let day = wall(zone, now).date() + TimeDelta::days(1 - days);
+            let day = local_time(zone, now).date() + TimeDelta::days(1 - days);
             let named = day.and_hms_opt(hour, minute, 0).unwrap();
             let mut opened = now - TimeDelta::days(4);
-            while wall(zone, opened) < named {
+            while local_time(zone, opened) < named {
                 opened += TimeDelta::minutes(1);
             }
             opened <= now && now < opened + TimeDelta::minutes(minutes)
@@ -404,7 +407,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(256))]
 
         #[test]
-        fn open_means_what_it_says_also_around_clock_changes(
+        fn a_window_is_open_as_written_around_clock_changes(
             zone in prop::sample::select(vec![chrono_tz::Europe::Berlin, chrono_tz::America::New_York, chrono_tz::Australia::Lord_Howe]),
             change in prop::sample::select(vec!["2025-03-30T01:00:00Z", "2025-10-26T01:00:00Z", "2025-03-09T07:00:00Z", "2025-11-02T06:00:00Z", "2025-04-05T15:00:00Z", "2025-10-04T15:30:00Z"]),
             hour in 0..5u32, minute in 0..60u32, length in 1..600i64, near in -300..300i64,

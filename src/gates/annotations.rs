@@ -29,9 +29,9 @@ use crate::api::{
     },
 };
 use crate::engine::{
-    action::{Moment, Question},
+    action::{GateCall, GateScope},
     command::{Command, Verb},
-    observed::{Answer, Reply},
+    observed::{GateReply, GateResult},
 };
 
 /// Answers of people to gates and approval steps.
@@ -40,25 +40,25 @@ pub const APPROVALS: &str = "serin.dev/approvals";
 pub const COMMANDS: &str = "serin.dev/commands";
 
 /// What people answered, old answers among them.
-pub fn answers(canary: &Canary) -> Vec<Answer> {
-    read::<Approval>(canary).entries.into_iter().map(Answer::from).collect()
+pub fn answers(canary: &Canary) -> Vec<GateResult> {
+    parse::<Approval>(canary).entries.into_iter().map(GateResult::from).collect()
 }
 
 /// What people commanded, in the order it came, answered commands among them.
 pub fn commands(canary: &Canary) -> Vec<Command> {
-    read::<Order>(canary).entries.into_iter().map(Command::from).collect()
+    parse::<CommandEntry>(canary).entries.into_iter().map(Command::from).collect()
 }
 
 /// What of both could not be read, to be told to people.
 pub fn malformed(canary: &Canary) -> Vec<Malformed> {
-    let mut malformed = read::<Approval>(canary).malformed;
-    malformed.extend(read::<Order>(canary).malformed);
+    let mut malformed = parse::<Approval>(canary).malformed;
+    malformed.extend(parse::<CommandEntry>(canary).malformed);
     malformed
 }
 
 /// The gates and approval steps that wait for a yes and that a person may give
 /// it to.
-pub fn waiting(canary: &Canary) -> Vec<Question> {
+pub fn pending_approvals(canary: &Canary) -> Vec<GateCall> {
     let Some(status) = &canary.status else { return Vec::new() };
     let waits = |gate: &&GateStatus| {
         let open_to_people = match gate.type_ {
@@ -76,22 +76,22 @@ pub fn waiting(canary: &Canary) -> Vec<Question> {
         };
         gate.state == GateState::Waiting && open_to_people
     };
-    let question = |gate: &GateStatus| Question {
+    let question = |gate: &GateStatus| GateCall {
         release: status.releases,
         gate: gate.name.clone(),
         kind: gate.type_,
-        moment: moment(gate.step),
+        scope: scope(gate.step),
     };
     status.gates.iter().filter(waits).map(question).collect()
 }
 
 /// An annotation, or an entry of one, that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place} of the annotation {annotation} is ignored: {why}")]
+#[error("{position} of the annotation {annotation} is ignored: {why}")]
 pub struct Malformed {
     pub annotation: &'static str,
     /// `entry 2`, or `the whole`.
-    pub place: String,
+    pub position: String,
     pub why: String,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Approval {
     pub kind: Option<HookType>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    pub answer: Said,
+    pub answer: ApprovalAnswer,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub(super) struct Approval {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Said {
+pub(super) enum ApprovalAnswer {
     Yes,
     No,
 }
@@ -125,7 +125,7 @@ pub(super) enum Said {
 /// One command of a person.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Order {
+pub(super) struct CommandEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
     pub id: String,
@@ -139,30 +139,30 @@ pub(super) struct Order {
 }
 
 /// What one of the two annotations lists.
-pub(super) trait Entry: Serialize + DeserializeOwned {
+pub(super) trait AnnotationEntry: Serialize + DeserializeOwned {
     const ANNOTATION: &'static str;
 
     /// The Canary that it was said to.
     fn uid(&self) -> Option<&str>;
 
     /// Drops what can matter no more, so that the list does not grow for ever.
-    fn tidy(entries: &mut Vec<Self>, canary: &Canary);
+    fn prune(entries: &mut Vec<Self>, canary: &Canary);
 }
 
-impl Entry for Approval {
+impl AnnotationEntry for Approval {
     const ANNOTATION: &'static str = APPROVALS;
 
     fn uid(&self) -> Option<&str> {
         self.uid.as_deref()
     }
 
-    fn tidy(entries: &mut Vec<Self>, canary: &Canary) {
+    fn prune(entries: &mut Vec<Self>, canary: &Canary) {
         let release = canary.status.as_ref().map_or(0, |status| status.releases);
         entries.retain(|entry| entry.release >= release);
     }
 }
 
-impl Entry for Order {
+impl AnnotationEntry for CommandEntry {
     const ANNOTATION: &'static str = COMMANDS;
 
     fn uid(&self) -> Option<&str> {
@@ -170,27 +170,27 @@ impl Entry for Order {
     }
 
     /// The last one answered stays: the engine finds by it which are new.
-    fn tidy(entries: &mut Vec<Self>, canary: &Canary) {
+    fn prune(entries: &mut Vec<Self>, canary: &Canary) {
         let last = canary.status.as_ref().and_then(|status| status.last_command.as_ref());
         let answered = last.and_then(|last| entries.iter().position(|entry| entry.id == last.id));
         entries.drain(..answered.unwrap_or(0));
     }
 }
 
-pub(super) struct Read<T> {
+pub(super) struct ParsedAnnotation<T> {
     pub entries: Vec<T>,
     pub malformed: Vec<Malformed>,
 }
 
-pub(super) fn read<T: Entry>(canary: &Canary) -> Read<T> {
-    let mut read = Read { entries: Vec::new(), malformed: Vec::new() };
+pub(super) fn parse<T: AnnotationEntry>(canary: &Canary) -> ParsedAnnotation<T> {
+    let mut read = ParsedAnnotation { entries: Vec::new(), malformed: Vec::new() };
     let annotation = T::ANNOTATION;
     let Some(text) = canary.annotations().get(annotation) else { return read };
     let list: Vec<Value> = match serde_json::from_str(text) {
         Ok(list) => list,
         Err(error) => {
             let why = format!("it must be a JSON list ({error})");
-            read.malformed.push(Malformed { annotation, place: "the whole".to_owned(), why });
+            read.malformed.push(Malformed { annotation, position: "the whole".to_owned(), why });
             return read;
         }
     };
@@ -200,31 +200,31 @@ pub(super) fn read<T: Entry>(canary: &Canary) -> Read<T> {
             Ok(entry) => read.entries.push(entry),
             Err(error) => {
                 let place = format!("entry {}", at + 1);
-                read.malformed.push(Malformed { annotation, place, why: error.to_string() });
+                read.malformed.push(Malformed { annotation, position: place, why: error.to_string() });
             }
         }
     }
     read
 }
 
-fn moment(step: Option<u32>) -> Moment {
-    step.map_or(Moment::Release, Moment::Step)
+fn scope(step: Option<u32>) -> GateScope {
+    step.map_or(GateScope::Release, GateScope::Step)
 }
 
-impl From<Approval> for Answer {
+impl From<Approval> for GateResult {
     fn from(approval: Approval) -> Self {
         let Approval { uid: _, release, gate, kind, step, answer, why, by, at } = approval;
         let reply = match answer {
-            Said::Yes => Reply::Yes { by },
-            Said::No => Reply::No { by, why },
+            ApprovalAnswer::Yes => GateReply::Yes { by },
+            ApprovalAnswer::No => GateReply::No { by, why },
         };
-        Answer { question: Question { release, gate, kind, moment: moment(step) }, reply, at }
+        GateResult { call: GateCall { release, gate, kind, scope: scope(step) }, reply, at }
     }
 }
 
-impl From<Order> for Command {
-    fn from(order: Order) -> Self {
-        let Order { uid: _, id, verb, revision, by, at: _ } = order;
+impl From<CommandEntry> for Command {
+    fn from(order: CommandEntry) -> Self {
+        let CommandEntry { uid: _, id, verb, revision, by, at: _ } = order;
         Command { id, verb, revision, by }
     }
 }

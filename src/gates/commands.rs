@@ -22,32 +22,32 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
-use super::annotations::{Approval, Entry, Order, Said, read, waiting};
+use super::annotations::{AnnotationEntry, Approval, ApprovalAnswer, CommandEntry, parse, pending_approvals};
 use crate::api::{self, Canary, CanaryStatus};
 use crate::engine::{
-    action::{Moment, Question},
+    action::{GateCall, GateScope},
     command::{Command, Verb},
 };
 
 /// Who speaks.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Who {
+pub enum Caller {
     /// Whoever the client's credentials name: for a command line.
-    Myself,
+    Current,
     /// Somebody whom the API server has named to the caller: for a server.
-    Person(UserInfo),
+    User(UserInfo),
 }
 
 /// The Canary that is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Name<'a> {
+pub struct CanaryRef<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
 /// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum CommandError {
     #[error("there is no Canary {name} in the namespace {namespace}")]
     NoSuchCanary { namespace: String, name: String },
     #[error(
@@ -55,17 +55,17 @@ pub enum Refused {
     )]
     NotAllowed { who: String, namespace: String, name: String, why: String },
     #[error("nothing waits for approval: {0}")]
-    NothingWaits(String),
+    NothingPending(String),
     #[error("no gate named {gate} waits for approval; these do: {waiting}")]
     NoSuchGate { gate: String, waiting: String },
     #[error("several gates wait for approval: name one of {waiting}")]
-    WhichGate { waiting: String },
+    AmbiguousGate { waiting: String },
     #[error("the gate {0} is a webhook, whose no only keeps it closed: abort ends the release")]
-    NotForPeople(String),
+    NotRejectable(String),
     #[error("{0} commands wait to be answered already: is the controller running?")]
-    TooMany(usize),
+    TooManyPending(usize),
     #[error("others kept writing to the Canary at the same moment; try again")]
-    Contended,
+    Conflict,
     #[error("cannot {doing}")]
     Api { doing: &'static str, source: Box<kube::Error> },
 }
@@ -74,22 +74,22 @@ pub enum Refused {
 /// `gate` must name one.
 pub async fn approve(
     client: &Client,
-    who: &Who,
-    canary: Name<'_>,
+    who: &Caller,
+    canary: CanaryRef<'_>,
     gate: Option<&str>,
-) -> Result<Question, Refused> {
-    answer(client, who, canary, gate, Said::Yes, "").await
+) -> Result<GateCall, CommandError> {
+    write_approval(client, who, canary, gate, ApprovalAnswer::Yes, "").await
 }
 
 /// Refuses the approval that waits, which rolls the release back.
-pub async fn deny(
+pub async fn reject(
     client: &Client,
-    who: &Who,
-    canary: Name<'_>,
+    who: &Caller,
+    canary: CanaryRef<'_>,
     gate: Option<&str>,
     why: &str,
-) -> Result<Question, Refused> {
-    answer(client, who, canary, gate, Said::No, why).await
+) -> Result<GateCall, CommandError> {
+    write_approval(client, who, canary, gate, ApprovalAnswer::No, why).await
 }
 
 /// Gives a command. Without a revision it is meant for the one that the Canary
@@ -98,21 +98,21 @@ pub async fn deny(
 /// What became of it is in `status.lastCommand`, under the id that is returned.
 pub async fn command(
     client: &Client,
-    who: &Who,
-    canary: Name<'_>,
+    who: &Caller,
+    canary: CanaryRef<'_>,
     verb: Verb,
     revision: Option<&str>,
-) -> Result<Command, Refused> {
+) -> Result<Command, CommandError> {
     let by = authorize(client, who, canary).await?;
-    let id = unique();
-    let order = write(client, canary, |found, orders: &mut Vec<Order>| {
+    let id = new_command_id();
+    let order = update_annotation(client, canary, |found, orders: &mut Vec<CommandEntry>| {
         let last = found.status.as_ref().and_then(|status| status.last_command.as_ref());
         let pending = orders.iter().filter(|order| last.is_none_or(|last| last.id != order.id)).count();
-        if pending >= MOST_PENDING {
-            return Err(Refused::TooMany(pending));
+        if pending >= MAX_PENDING_COMMANDS {
+            return Err(CommandError::TooManyPending(pending));
         }
-        let meant = revision.map(str::to_owned).or_else(|| present(found.status.as_ref()?, verb));
-        let order = Order {
+        let meant = revision.map(str::to_owned).or_else(|| current_revision(found.status.as_ref()?, verb));
+        let order = CommandEntry {
             uid: found.metadata.uid.clone(),
             id: id.clone(),
             verb,
@@ -127,29 +127,29 @@ pub async fn command(
     Ok(order.into())
 }
 
-const MOST_PENDING: usize = 16;
+const MAX_PENDING_COMMANDS: usize = 16;
 
 /// A reason is for people: longer than this it is a document.
-const LONGEST_REASON: usize = 1000;
+const MAX_REASON_CHARS: usize = 1000;
 
-async fn answer(
+async fn write_approval(
     client: &Client,
-    who: &Who,
-    canary: Name<'_>,
+    who: &Caller,
+    canary: CanaryRef<'_>,
     gate: Option<&str>,
-    said: Said,
+    said: ApprovalAnswer,
     why: &str,
-) -> Result<Question, Refused> {
+) -> Result<GateCall, CommandError> {
     let by = authorize(client, who, canary).await?;
-    let why: String = why.trim().trim_end_matches('.').chars().take(LONGEST_REASON).collect();
-    write(client, canary, |found, approvals: &mut Vec<Approval>| {
-        let question = choose(found, gate)?;
-        if said == Said::No && question.kind.is_some() {
-            return Err(Refused::NotForPeople(question.gate));
+    let why: String = why.trim().trim_end_matches('.').chars().take(MAX_REASON_CHARS).collect();
+    update_annotation(client, canary, |found, approvals: &mut Vec<Approval>| {
+        let question = select_gate(found, gate)?;
+        if said == ApprovalAnswer::No && question.kind.is_some() {
+            return Err(CommandError::NotRejectable(question.gate));
         }
-        let step = match question.moment {
-            Moment::Step(step) => Some(step),
-            Moment::Release | Moment::Look { .. } => None,
+        let step = match question.scope {
+            GateScope::Step(step) => Some(step),
+            GateScope::Release | GateScope::Check { .. } => None,
         };
         let approval = Approval {
             uid: found.metadata.uid.clone(),
@@ -174,12 +174,12 @@ async fn answer(
 }
 
 /// The question that is meant, if there is exactly one.
-fn choose(canary: &Canary, gate: Option<&str>) -> Result<Question, Refused> {
-    let mut waiting = waiting(canary);
+fn select_gate(canary: &Canary, gate: Option<&str>) -> Result<GateCall, CommandError> {
+    let mut waiting = pending_approvals(canary);
     if waiting.is_empty() {
         let message = canary.status.as_ref().and_then(|status| status.message.as_deref());
         let message = message.unwrap_or("the controller has not seen this Canary yet");
-        return Err(Refused::NothingWaits(message.to_owned()));
+        return Err(CommandError::NothingPending(message.to_owned()));
     }
     let names = waiting.iter().map(|question| question.gate.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(gate) = gate {
@@ -187,13 +187,13 @@ fn choose(canary: &Canary, gate: Option<&str>) -> Result<Question, Refused> {
     }
     match (waiting.pop(), gate) {
         (Some(question), _) if waiting.is_empty() => Ok(question),
-        (None, Some(gate)) => Err(Refused::NoSuchGate { gate: gate.to_owned(), waiting: names }),
-        _ => Err(Refused::WhichGate { waiting: names }),
+        (None, Some(gate)) => Err(CommandError::NoSuchGate { gate: gate.to_owned(), waiting: names }),
+        _ => Err(CommandError::AmbiguousGate { waiting: names }),
     }
 }
 
 /// The revision that a command is about as things stand.
-fn present(status: &CanaryStatus, verb: Verb) -> Option<String> {
+fn current_revision(status: &CanaryStatus, verb: Verb) -> Option<String> {
     match verb {
         Verb::Abort | Verb::Promote | Verb::Pause | Verb::Resume => {
             status.release.as_ref().map(|release| release.revision.clone())
@@ -205,21 +205,21 @@ fn present(status: &CanaryStatus, verb: Verb) -> Option<String> {
 
 /// Changes one annotation, from what is there at that very moment: the API
 /// server refuses the patch if somebody wrote since, and it is done again.
-async fn write<T: Entry, R>(
+async fn update_annotation<T: AnnotationEntry, R>(
     client: &Client,
-    canary: Name<'_>,
-    change: impl Fn(&Canary, &mut Vec<T>) -> Result<R, Refused>,
-) -> Result<R, Refused> {
-    const TRIES: u32 = 20;
+    canary: CanaryRef<'_>,
+    change: impl Fn(&Canary, &mut Vec<T>) -> Result<R, CommandError>,
+) -> Result<R, CommandError> {
+    const MAX_ATTEMPTS: u32 = 20;
     let canaries = Api::<Canary>::namespaced(client.clone(), canary.namespace);
-    for attempt in 0..TRIES {
-        let found = canaries.get_opt(canary.name).await.map_err(failed("read the Canary"))?;
-        let found = found.ok_or_else(|| Refused::NoSuchCanary {
+    for attempt in 0..MAX_ATTEMPTS {
+        let found = canaries.get_opt(canary.name).await.map_err(api_error("read the Canary"))?;
+        let found = found.ok_or_else(|| CommandError::NoSuchCanary {
             namespace: canary.namespace.to_owned(),
             name: canary.name.to_owned(),
         })?;
-        let mut entries = read::<T>(&found).entries;
-        T::tidy(&mut entries, &found);
+        let mut entries = parse::<T>(&found).entries;
+        T::prune(&mut entries, &found);
         let result = change(&found, &mut entries)?;
         let annotations = BTreeMap::from([(T::ANNOTATION, json!(entries).to_string())]);
         let patch = json!({"metadata": {
@@ -233,14 +233,18 @@ async fn write<T: Entry, R>(
                 let pause = 5 + RandomState::new().hash_one(attempt) % (20 * (u64::from(attempt) + 1));
                 tokio::time::sleep(Duration::from_millis(pause)).await;
             }
-            Err(error) => return Err(failed("write to the Canary")(error)),
+            Err(error) => return Err(api_error("write to the Canary")(error)),
         }
     }
-    Err(Refused::Contended)
+    Err(CommandError::Conflict)
 }
 
 /// May they? Returns their name, as far as the API server tells it.
-async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Option<String>, Refused> {
+async fn authorize(
+    client: &Client,
+    who: &Caller,
+    canary: CanaryRef<'_>,
+) -> Result<Option<String>, CommandError> {
     let attributes = ResourceAttributes {
         group: Some(api::GROUP.to_owned()),
         resource: Some("canaries".to_owned()),
@@ -252,14 +256,14 @@ async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Optio
     };
     let doing = "ask whether that is allowed";
     let (name, status) = match who {
-        Who::Myself => {
+        Caller::Current => {
             let spec =
                 SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
             let review = SelfSubjectAccessReview { spec, ..Default::default() };
             let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
-            (own_name(client).await?, reviewed.map_err(failed(doing))?.status)
+            (current_username(client).await?, reviewed.map_err(api_error(doing))?.status)
         }
-        Who::Person(UserInfo { username, uid, groups, extra }) => {
+        Caller::User(UserInfo { username, uid, groups, extra }) => {
             let spec = SubjectAccessReviewSpec {
                 user: username.clone(),
                 uid: uid.clone(),
@@ -270,12 +274,12 @@ async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Optio
             };
             let review = SubjectAccessReview { spec, ..Default::default() };
             let reviewed = Api::all(client.clone()).create(&PostParams::default(), &review).await;
-            (username.clone(), reviewed.map_err(failed(doing))?.status)
+            (username.clone(), reviewed.map_err(api_error(doing))?.status)
         }
     };
     match status {
         Some(status) if status.allowed && status.denied != Some(true) => Ok(name),
-        status => Err(Refused::NotAllowed {
+        status => Err(CommandError::NotAllowed {
             who: name.unwrap_or_else(|| "you".to_owned()),
             namespace: canary.namespace.to_owned(),
             name: canary.name.to_owned(),
@@ -289,21 +293,21 @@ async fn authorize(client: &Client, who: &Who, canary: Name<'_>) -> Result<Optio
 }
 
 /// What the API server calls us; servers before 1.28 do not say.
-async fn own_name(client: &Client) -> Result<Option<String>, Refused> {
+async fn current_username(client: &Client) -> Result<Option<String>, CommandError> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     match reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await {
         Ok(review) => Ok(review.status.and_then(|status| status.user_info).and_then(|user| user.username)),
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 403 => Ok(None),
-        Err(error) => Err(failed("ask who we are")(error)),
+        Err(error) => Err(api_error("ask who we are")(error)),
     }
 }
 
-fn failed(doing: &'static str) -> impl Fn(kube::Error) -> Refused {
-    move |error| Refused::Api { doing, source: Box::new(error) }
+fn api_error(doing: &'static str) -> impl Fn(kube::Error) -> CommandError {
+    move |error| CommandError::Api { doing, source: Box::new(error) }
 }
 
 /// Sorts by time for people who look at it; 64 random bits keep it unique.
-fn unique() -> String {
+fn new_command_id() -> String {
     let now = Timestamp::now();
     format!("{}-{:016x}", now.as_millisecond(), RandomState::new().hash_one(now.as_nanosecond()))
 }

@@ -2,9 +2,9 @@
 //!
 //! | file            | what it does                                              |
 //! |-----------------|-----------------------------------------------------------|
-//! | [`webhook`]     | asks a program over HTTP and makes its answer a `Reply`    |
+//! | [`webhook`]     | asks a program over HTTP and makes its answer a `GateReply` |
 //! | [`annotations`] | reads what people said; pure, for the observation         |
-//! | [`people`]      | writes what people say, after checking that they may      |
+//! | [`commands`]      | writes what people say, after checking that they may      |
 //!
 //! What people say is kept on the Canary itself, so it outlives controllers,
 //! is seen by whoever watches the Canary, and is part of every backup. An
@@ -12,5 +12,5 @@
 //! other.
 
 pub mod annotations;
-pub mod people;
+pub mod commands;
 pub mod webhook;

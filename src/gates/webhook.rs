@@ -27,21 +27,21 @@ use crate::api::{
     Canary, CanaryStatus,
     canary::{Phase, Severity, Webhook},
 };
-use crate::engine::observed::Reply;
+use crate::engine::observed::GateReply;
 
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
-pub const SIGNATURE: &str = "X-Serin-Signature";
+pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
 
-const TIMEOUT: Duration = Duration::from_secs(10);
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// A no needs one line, and nobody may fill our memory with more.
-const MOST_READ: usize = 4096;
-const LONGEST_LINE: usize = 200;
+const MAX_RESPONSE_BYTES: usize = 4096;
+const MAX_REASON_CHARS: usize = 200;
 
 /// Which release a webhook is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
+pub struct HookContext {
     pub name: String,
     pub namespace: String,
     pub phase: Phase,
@@ -49,9 +49,9 @@ pub struct Subject {
     pub checksum: String,
 }
 
-impl Subject {
+impl HookContext {
     /// The release that a status speaks of.
-    pub fn of(canary: &Canary, status: &CanaryStatus) -> Self {
+    pub fn from_status(canary: &Canary, status: &CanaryStatus) -> Self {
         let release = status.release.as_ref().map(|release| &release.revision);
         Self {
             name: canary.metadata.name.clone().unwrap_or_default(),
@@ -72,10 +72,10 @@ pub struct Event<'a> {
 
 /// One try of one question.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct HookRequest {
     pub url: String,
     /// For webhooks with `disableTLS`.
-    pub trusting: bool,
+    pub skip_tls_verify: bool,
     pub signature: Option<String>,
     pub body: Vec<u8>,
     pub timeout: Duration,
@@ -83,29 +83,29 @@ pub struct Question {
 
 /// What came back: the status, and the beginning of the text unless it is a yes.
 #[derive(Clone, Debug)]
-pub struct Said {
+pub struct HookResponse {
     pub status: http::StatusCode,
     pub text: Vec<u8>,
 }
 
 /// Why nothing came back.
 #[derive(Clone, Debug)]
-pub enum NoAnswer {
+pub enum HookError {
     /// What cannot be sent will not be answered, however often.
-    Unsendable(String),
+    InvalidRequest(String),
     TimedOut,
-    Broken(String),
+    Connection(String),
 }
 
 /// Carries questions: over the network, or to receivers that have no sockets.
 #[async_trait]
-pub trait Post: Send + Sync {
-    async fn post(&self, question: &Question) -> Result<Said, NoAnswer>;
+pub trait HookTransport: Send + Sync {
+    async fn send(&self, question: &HookRequest) -> Result<HookResponse, HookError>;
 }
 
 /// Asks webhooks. One is enough: clones share its connections.
 #[derive(Clone)]
-pub struct Webhooks(Arc<dyn Post>);
+pub struct Webhooks(Arc<dyn HookTransport>);
 
 impl std::fmt::Debug for Webhooks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -114,48 +114,48 @@ impl std::fmt::Debug for Webhooks {
 }
 
 /// Over the network.
-struct HttpPost {
-    verifying: reqwest::Client,
-    trusting: reqwest::Client,
+struct HttpHookTransport {
+    verifying_client: reqwest::Client,
+    insecure_client: reqwest::Client,
 }
 
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the HTTP client for webhooks")]
-pub struct SetupError(#[from] reqwest::Error);
+pub struct WebhookSetupError(#[from] reqwest::Error);
 
 impl Webhooks {
-    pub fn new() -> Result<Self, SetupError> {
-        crate::tls::choose_cryptography();
+    pub fn new() -> Result<Self, WebhookSetupError> {
+        crate::tls::install_crypto_provider();
         let builder = || {
             reqwest::Client::builder()
                 .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
                 .redirect(reqwest::redirect::Policy::none())
                 .pool_idle_timeout(Duration::from_secs(30))
         };
-        Ok(Self::through(Arc::new(HttpPost {
-            verifying: builder().build()?,
-            trusting: builder().tls_danger_accept_invalid_certs(true).build()?,
+        Ok(Self::with_transport(Arc::new(HttpHookTransport {
+            verifying_client: builder().build()?,
+            insecure_client: builder().tls_danger_accept_invalid_certs(true).build()?,
         })))
     }
 
-    pub fn through(post: Arc<dyn Post>) -> Self {
+    pub fn with_transport(post: Arc<dyn HookTransport>) -> Self {
         Self(post)
     }
 
     /// Asks, and waits for the answer; `key` signs the question.
-    pub async fn ask(&self, hook: &Webhook, about: &Subject, key: Option<&[u8]>) -> Reply {
-        self.post(hook, body(about, &hook.metadata), key).await
+    pub async fn call_gate(&self, hook: &Webhook, about: &HookContext, key: Option<&[u8]>) -> GateReply {
+        self.call(hook, body(about, &hook.metadata), key).await
     }
 
     /// Tells of an event. The answer is for the log only.
-    pub async fn tell(
+    pub async fn send_event(
         &self,
         hook: &Webhook,
-        about: &Subject,
+        about: &HookContext,
         event: &Event<'_>,
         key: Option<&[u8]>,
-    ) -> Reply {
+    ) -> GateReply {
         let mut metadata = hook.metadata.clone();
         let kind = if event.severity == Severity::Info { "Normal" } else { "Warning" };
         metadata.extend([
@@ -163,65 +163,70 @@ impl Webhooks {
             ("eventType".to_owned(), kind.to_owned()),
             ("timestamp".to_owned(), event.at.as_millisecond().to_string()),
         ]);
-        self.post(hook, body(about, &metadata), key).await
+        self.call(hook, body(about, &metadata), key).await
     }
 
-    async fn post(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> Reply {
-        let timeout = hook.timeout.map_or(TIMEOUT, |timeout| timeout.get());
+    async fn call(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> GateReply {
+        let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get());
         let signature = key.map(|key| signature(key, &body));
-        let question =
-            Question { url: hook.url.clone(), trusting: hook.disable_tls, signature, body, timeout };
-        let mut pause = FIRST_PAUSE;
+        let question = HookRequest {
+            url: hook.url.clone(),
+            skip_tls_verify: hook.disable_tls,
+            signature,
+            body,
+            timeout,
+        };
+        let mut pause = INITIAL_BACKOFF;
         let mut left = hook.retries.unwrap_or(0);
         loop {
-            let why = match self.0.post(&question).await {
-                Ok(said) => return reply(&said),
-                Err(NoAnswer::Unsendable(why)) => {
-                    return Reply::Silence { why: format!("cannot ask: {why}") };
+            let why = match self.0.send(&question).await {
+                Ok(said) => return to_gate_reply(&said),
+                Err(HookError::InvalidRequest(why)) => {
+                    return GateReply::Unreachable { why: format!("cannot ask: {why}") };
                 }
-                Err(NoAnswer::TimedOut) => format!("no answer within {timeout:?}"),
-                Err(NoAnswer::Broken(why)) => format!("no answer: {why}"),
+                Err(HookError::TimedOut) => format!("no answer within {timeout:?}"),
+                Err(HookError::Connection(why)) => format!("no answer: {why}"),
             };
             if left == 0 {
-                return Reply::Silence { why };
+                return GateReply::Unreachable { why };
             }
             left -= 1;
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_BACKOFF);
         }
     }
 }
 
 #[async_trait]
-impl Post for HttpPost {
-    async fn post(&self, question: &Question) -> Result<Said, NoAnswer> {
-        let client = if question.trusting { &self.trusting } else { &self.verifying };
+impl HookTransport for HttpHookTransport {
+    async fn send(&self, question: &HookRequest) -> Result<HookResponse, HookError> {
+        let client = if question.skip_tls_verify { &self.insecure_client } else { &self.verifying_client };
         let mut request = client
             .post(&question.url)
             .header(reqwest::header::CONTENT_TYPE, "application/json")
             .timeout(question.timeout);
         if let Some(signature) = &question.signature {
-            request = request.header(SIGNATURE, signature);
+            request = request.header(SIGNATURE_HEADER, signature);
         }
         let request = request.body(question.body.clone()).build();
-        let request = request.map_err(|error| NoAnswer::Unsendable(plainly(error)))?;
+        let request = request.map_err(|error| HookError::InvalidRequest(error_chain(error)))?;
         match client.execute(request).await {
-            Ok(response) => Ok(read(response).await),
-            Err(error) if error.is_timeout() => Err(NoAnswer::TimedOut),
-            Err(error) => Err(NoAnswer::Broken(plainly(error))),
+            Ok(response) => Ok(read_response(response).await),
+            Err(error) if error.is_timeout() => Err(HookError::TimedOut),
+            Err(error) => Err(HookError::Connection(error_chain(error))),
         }
     }
 }
 
 /// A no is a no, also when the rest of it got lost.
-async fn read(mut response: reqwest::Response) -> Said {
+async fn read_response(mut response: reqwest::Response) -> HookResponse {
     let (status, mut text) = (response.status(), Vec::new());
-    while !is_yes(status) && text.len() < MOST_READ {
+    while !is_success(status) && text.len() < MAX_RESPONSE_BYTES {
         let Ok(Some(chunk)) = response.chunk().await else { break };
-        let room = MOST_READ - text.len();
+        let room = MAX_RESPONSE_BYTES - text.len();
         text.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
-    Said { status, text }
+    HookResponse { status, text }
 }
 
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
@@ -235,7 +240,7 @@ pub fn signature(key: &[u8], body: &[u8]) -> String {
     text
 }
 
-fn body(about: &Subject, metadata: &BTreeMap<String, String>) -> Vec<u8> {
+fn body(about: &HookContext, metadata: &BTreeMap<String, String>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Payload<'a> {
         name: &'a str,
@@ -245,29 +250,29 @@ fn body(about: &Subject, metadata: &BTreeMap<String, String>) -> Vec<u8> {
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         metadata: &'a BTreeMap<String, String>,
     }
-    let Subject { name, namespace, phase, checksum } = about;
+    let HookContext { name, namespace, phase, checksum } = about;
     // Texts and a map of texts: there is nothing that JSON could not say.
     serde_json::to_vec(&Payload { name, namespace, phase: *phase, checksum, metadata }).unwrap_or_default()
 }
 
-fn is_yes(status: http::StatusCode) -> bool {
+fn is_success(status: http::StatusCode) -> bool {
     status.as_u16() <= 202
 }
 
-fn reply(Said { status, text }: &Said) -> Reply {
-    if is_yes(*status) {
-        return Reply::Yes { by: None };
+fn to_gate_reply(HookResponse { status, text }: &HookResponse) -> GateReply {
+    if is_success(*status) {
+        return GateReply::Yes { by: None };
     }
     let text = String::from_utf8_lossy(text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let line: String = line.chars().filter(|c| !c.is_control()).take(LONGEST_LINE).collect();
+    let line: String = line.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
     let line = line.trim_end_matches('.');
     let why = if line.is_empty() { status.to_string() } else { format!("{status}: {line}") };
-    Reply::No { by: None, why }
+    GateReply::No { by: None, why }
 }
 
 /// The error and its causes, without the URL.
-fn plainly(error: reqwest::Error) -> String {
+fn error_chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);

@@ -8,11 +8,11 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::kinds::Resource;
-use super::refusal::Refusal;
 use super::request::Verb;
 use super::schema::FieldError;
+use super::status_error::StatusError;
 
-pub const MASTERS: &str = "system:masters";
+pub const SYSTEM_MASTERS: &str = "system:masters";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -22,7 +22,10 @@ pub struct Identity {
 
 impl Identity {
     pub fn admin() -> Identity {
-        Identity { user: "serin-admin".into(), groups: vec![MASTERS.into(), "system:authenticated".into()] }
+        Identity {
+            user: "serin-admin".into(),
+            groups: vec![SYSTEM_MASTERS.into(), "system:authenticated".into()],
+        }
     }
 }
 
@@ -30,7 +33,7 @@ impl Identity {
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// A user's or a group's name.
-    pub to: String,
+    pub subject: String,
     pub verb: String,
     pub group: String,
     /// With its subresource where there is one: `canaries/approve`.
@@ -39,7 +42,7 @@ pub struct Grant {
 }
 
 /// What somebody wants to do, as a SubjectAccessReview states it.
-pub struct Wish<'a> {
+pub struct RequestAttributes<'a> {
     pub verb: &'a str,
     pub group: &'a str,
     pub resource: String,
@@ -55,27 +58,27 @@ pub struct Access {
 }
 
 impl Access {
-    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, Refusal> {
+    pub fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, StatusError> {
         let token = headers
             .get(header::AUTHORIZATION)
             .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "))
-            .ok_or_else(Refusal::unauthorized)?;
-        self.identify(token).cloned().ok_or_else(Refusal::unauthorized)
+            .ok_or_else(StatusError::unauthorized)?;
+        self.identify(token).cloned().ok_or_else(StatusError::unauthorized)
     }
 
     fn identify(&self, token: &str) -> Option<&Identity> {
         self.users.iter().find(|(held, _)| held == token).map(|(_, identity)| identity)
     }
 
-    pub fn allows(&self, who: &Identity, wish: &Wish<'_>) -> bool {
+    pub fn allows(&self, who: &Identity, requested: &RequestAttributes<'_>) -> bool {
         let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
-        who.groups.iter().any(|group| group == MASTERS)
+        who.groups.iter().any(|group| group == SYSTEM_MASTERS)
             || self.grants.iter().any(|grant| {
-                (grant.to == who.user || who.groups.contains(&grant.to))
-                    && fits(&grant.verb, wish.verb)
-                    && fits(&grant.group, wish.group)
-                    && fits(&grant.resource, &wish.resource)
-                    && fits(&grant.namespace, wish.namespace)
+                (grant.subject == who.user || who.groups.contains(&grant.subject))
+                    && fits(&grant.verb, requested.verb)
+                    && fits(&grant.group, requested.group)
+                    && fits(&grant.resource, &requested.resource)
+                    && fits(&grant.namespace, requested.namespace)
             })
     }
 
@@ -88,10 +91,16 @@ impl Access {
         subresource: Option<&str>,
         namespace: &str,
         name: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), StatusError> {
         let plural = subresource.map_or(resource.plural.clone(), |sub| format!("{}/{sub}", resource.plural));
-        let wish = Wish { verb: verb.as_str(), group: &resource.group, resource: plural, namespace, name };
-        if self.allows(who, &wish) {
+        let requested = RequestAttributes {
+            verb: verb.as_str(),
+            group: &resource.group,
+            resource: plural,
+            namespace,
+            name,
+        };
+        if self.allows(who, &requested) {
             return Ok(());
         }
         let scope = if namespace.is_empty() {
@@ -101,19 +110,24 @@ impl Access {
         };
         let why = format!(
             "User {:?} cannot {} resource {:?} in API group {:?} {scope}",
-            who.user, wish.verb, wish.resource, wish.group
+            who.user, requested.verb, requested.resource, requested.group
         );
-        Err(Refusal::forbidden(resource, wish.name, &why))
+        Err(StatusError::forbidden(resource, requested.name, &why))
     }
 
     /// Answers a TokenReview, SubjectAccessReview or SelfSubjectAccessReview.
-    pub fn review(&self, resource: &Resource, mut review: Value, who: &Identity) -> Result<Value, Refusal> {
+    pub fn review(
+        &self,
+        resource: &Resource,
+        mut review: Value,
+        who: &Identity,
+    ) -> Result<Value, StatusError> {
         let kind = resource.kind.as_str();
         let spec = &review["spec"];
         let is_empty = |field: &str| spec[field].as_str().unwrap_or_default().is_empty();
-        let invalid = |error| Err(Refusal::invalid(resource, "", &[error]));
+        let invalid = |error| Err(StatusError::invalid(resource, "", &[error]));
         if kind == "TokenReview" && is_empty("token") {
-            return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+            return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
         }
         if kind != "TokenReview"
             && !spec["resourceAttributes"].is_object()
@@ -151,14 +165,14 @@ impl Access {
                 "" => text("resource").to_owned(),
                 subresource => format!("{}/{subresource}", text("resource")),
             };
-            let wish = Wish {
+            let requested = RequestAttributes {
                 verb: text("verb"),
                 group: text("group"),
                 resource,
                 namespace: text("namespace"),
                 name: text("name"),
             };
-            json!({ "allowed": self.allows(subject, &wish) })
+            json!({ "allowed": self.allows(subject, &requested) })
         };
         review["status"] = status;
         Ok(review)

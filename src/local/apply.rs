@@ -3,15 +3,15 @@
 //! An applier states the fields it wants. What it stated before and no longer
 //! does disappears, unless somebody else owns it; what another manager owns
 //! and it wants different is a conflict, or taken over by force. Every other
-//! write makes its author the owner of what it changed.
+//! write makes its writer the owner of what it changed.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, Step, children, item_step};
+use super::field_set::{FieldSet, PathElement, children, item_path_element};
 use super::kinds::Resource;
-use super::refusal::Refusal;
 use super::schema::{ListKind, Schema};
+use super::status_error::StatusError;
 use crate::clock;
 
 /// Who writes, and how.
@@ -37,14 +37,14 @@ pub fn apply(
     manager: &Manager,
     force: bool,
     now: Timestamp,
-) -> Result<Value, Refusal> {
+) -> Result<Value, StatusError> {
     let schema = Some(&*resource.schema);
     if let Some(metadata) = config["metadata"].as_object_mut() {
         metadata.remove("managedFields");
     }
     check_config(resource, &config)?;
-    let mut managed = Managed::of(live);
-    let wanted = writable(Fields::of(&config, schema), resource, manager);
+    let mut managed = ManagedFieldsList::of(live);
+    let wanted = writable_fields(FieldSet::of(&config, schema), resource, manager);
     let before = managed.take(manager).map(|entry| entry.fields).unwrap_or_default();
 
     let mut merged = merge(live, &config, schema);
@@ -54,7 +54,7 @@ pub fn apply(
     }
     before.remove_from(&mut merged, &kept, schema);
 
-    let changed = writable(Fields::changed(live, &merged, schema), resource, manager);
+    let changed = writable_fields(FieldSet::changed(live, &merged, schema), resource, manager);
     let mut conflicts = Vec::new();
     for entry in &mut managed.0 {
         let contested = entry.fields.intersect(&changed);
@@ -66,25 +66,25 @@ pub fn apply(
     if !force && !conflicts.is_empty() {
         return Err(conflict(conflicts));
     }
-    managed.0.push(Entry {
+    managed.0.push(ManagedFieldsEntry {
         manager: manager.clone(),
         api_version: resource.api_version(),
         time: Some(clock::seconds(now)),
         fields: wanted,
     });
-    managed.settle(&mut merged, live, schema);
+    managed.write_to(&mut merged, live, schema);
     Ok(merged)
 }
 
-/// Makes the author of an ordinary write the owner of what it changed.
+/// Makes the writer of an ordinary write the owner of what it changed.
 pub fn record_update(resource: &Resource, live: &Value, new: &mut Value, manager: &Manager, now: Timestamp) {
     let schema = Some(&*resource.schema);
-    let mut managed = match Managed::stated(new) {
-        Stated::Nothing => Managed::of(live),
-        Stated::Reset => Managed(Vec::new()),
-        Stated::Entries(managed) => managed,
+    let mut managed = match ManagedFieldsList::requested(new) {
+        RequestedManagedFields::Absent => ManagedFieldsList::of(live),
+        RequestedManagedFields::Reset => ManagedFieldsList(Vec::new()),
+        RequestedManagedFields::Entries(managed) => managed,
     };
-    let changed = writable(Fields::changed(live, new, schema), resource, manager);
+    let changed = writable_fields(FieldSet::changed(live, new, schema), resource, manager);
     if !changed.is_empty() {
         for entry in &mut managed.0 {
             if entry.manager != *manager {
@@ -92,22 +92,22 @@ pub fn record_update(resource: &Resource, live: &Value, new: &mut Value, manager
             }
         }
         let api_version = resource.api_version();
-        let mut mine = managed.take(manager).unwrap_or_else(|| Entry {
+        let mut mine = managed.take(manager).unwrap_or_else(|| ManagedFieldsEntry {
             manager: manager.clone(),
             api_version,
             time: None,
-            fields: Fields::default(),
+            fields: FieldSet::default(),
         });
         mine.fields.add(&changed);
         mine.time = Some(clock::seconds(now));
         managed.0.push(mine);
     }
-    managed.settle(new, live, schema);
+    managed.write_to(new, live, schema);
 }
 
 /// Whether two states differ in anything but the times of their managers.
-pub fn differ(old: &Value, new: &Value) -> bool {
-    fn timeless(value: &Value) -> Value {
+pub fn differs_ignoring_times(old: &Value, new: &Value) -> bool {
+    fn without_times(value: &Value) -> Value {
         let mut value = value.clone();
         if let Some(entries) = value["metadata"]["managedFields"].as_array_mut() {
             for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
@@ -116,67 +116,71 @@ pub fn differ(old: &Value, new: &Value) -> bool {
         }
         value
     }
-    old != new && timeless(old) != timeless(new)
+    old != new && without_times(old) != without_times(new)
 }
 
 /// `managedFields`, read.
-struct Managed(Vec<Entry>);
+struct ManagedFieldsList(Vec<ManagedFieldsEntry>);
 
-struct Entry {
+struct ManagedFieldsEntry {
     manager: Manager,
     api_version: String,
     time: Option<String>,
-    fields: Fields,
+    fields: FieldSet,
 }
 
 /// What a written object says about its own managed fields.
-enum Stated {
-    Nothing,
+enum RequestedManagedFields {
+    Absent,
     /// A list holding one empty entry: the documented way to forget them.
     Reset,
-    Entries(Managed),
+    Entries(ManagedFieldsList),
 }
 
-impl Managed {
-    fn of(object: &Value) -> Managed {
-        match Managed::stated(object) {
-            Stated::Entries(managed) => managed,
-            Stated::Nothing | Stated::Reset => Managed(Vec::new()),
+impl ManagedFieldsList {
+    fn of(object: &Value) -> ManagedFieldsList {
+        match ManagedFieldsList::requested(object) {
+            RequestedManagedFields::Entries(managed) => managed,
+            RequestedManagedFields::Absent | RequestedManagedFields::Reset => ManagedFieldsList(Vec::new()),
         }
     }
 
-    fn stated(object: &Value) -> Stated {
-        let Some(entries) = object["metadata"]["managedFields"].as_array() else { return Stated::Nothing };
+    fn requested(object: &Value) -> RequestedManagedFields {
+        let Some(entries) = object["metadata"]["managedFields"].as_array() else {
+            return RequestedManagedFields::Absent;
+        };
         match entries.as_slice() {
-            [] => Stated::Nothing,
-            [one] if one.as_object().is_some_and(Map::is_empty) => Stated::Reset,
+            [] => RequestedManagedFields::Absent,
+            [one] if one.as_object().is_some_and(Map::is_empty) => RequestedManagedFields::Reset,
             all => all
                 .iter()
-                .map(Entry::read)
+                .map(ManagedFieldsEntry::parse)
                 .collect::<Option<_>>()
-                .map_or(Stated::Nothing, |e| Stated::Entries(Managed(e))),
+                .map_or(RequestedManagedFields::Absent, |e| {
+                    RequestedManagedFields::Entries(ManagedFieldsList(e))
+                }),
         }
     }
 
-    fn take(&mut self, manager: &Manager) -> Option<Entry> {
+    fn take(&mut self, manager: &Manager) -> Option<ManagedFieldsEntry> {
         let at = self.0.iter().position(|entry| entry.manager == *manager)?;
         Some(self.0.remove(at))
     }
 
     /// Drops what no longer exists and writes the rest into `object`.
-    fn settle(mut self, object: &mut Value, live: &Value, schema: Option<&Schema>) {
+    fn write_to(mut self, object: &mut Value, live: &Value, schema: Option<&Schema>) {
         for entry in &mut self.0 {
             entry.fields.keep_existing(object, schema);
         }
         self.0.retain(|entry| !entry.fields.is_empty());
         // Appliers first, then by age and name: a stable order for people.
         self.0.sort_by(|a, b| {
-            let rank = |e: &Entry| {
+            let rank = |e: &ManagedFieldsEntry| {
                 (e.manager.operation == Operation::Update, e.time.clone(), e.manager.name.clone())
             };
             rank(a).cmp(&rank(b))
         });
-        let entries: Vec<Value> = self.0.iter().map(|entry| entry.write(live)).collect();
+        let entries: Vec<Value> = self.0.iter().map(|entry| entry.to_json(live)).collect();
         let Some(metadata) = object["metadata"].as_object_mut() else { return };
         if entries.is_empty() {
             metadata.remove("managedFields");
@@ -186,9 +190,9 @@ impl Managed {
     }
 }
 
-impl Entry {
-    fn read(value: &Value) -> Option<Entry> {
-        Some(Entry {
+impl ManagedFieldsEntry {
+    fn parse(value: &Value) -> Option<ManagedFieldsEntry> {
+        Some(ManagedFieldsEntry {
             manager: Manager {
                 name: value["manager"].as_str().unwrap_or_default().to_owned(),
                 operation: match value["operation"].as_str()? {
@@ -199,12 +203,12 @@ impl Entry {
             },
             api_version: value["apiVersion"].as_str()?.to_owned(),
             time: value["time"].as_str().map(str::to_owned),
-            fields: Fields::from_v1(&value["fieldsV1"]),
+            fields: FieldSet::from_v1(&value["fieldsV1"]),
         })
     }
 
     /// Its JSON; the time moves only if the fields did.
-    fn write(&self, live: &Value) -> Value {
+    fn to_json(&self, live: &Value) -> Value {
         let fields = self.fields.to_v1();
         let mut entry = json!({
             "manager": self.manager.name,
@@ -242,7 +246,7 @@ impl Entry {
 
 /// Without what the server owns, and without the half of the object that this
 /// endpoint does not write.
-fn writable(mut fields: Fields, resource: &Resource, manager: &Manager) -> Fields {
+fn writable_fields(mut fields: FieldSet, resource: &Resource, manager: &Manager) -> FieldSet {
     if manager.subresource.as_deref() == Some("status") {
         fields.keep_only_child("status");
         return fields;
@@ -258,18 +262,18 @@ fn writable(mut fields: Fields, resource: &Resource, manager: &Manager) -> Field
             "f:deletionGracePeriodSeconds": {},
         },
     });
-    fields.subtract(&Fields::from_v1(&server_owned));
+    fields.subtract(&FieldSet::from_v1(&server_owned));
     // Managed fields are one value however deep they go.
     if let Some(metadata) = fields.child_mut("metadata") {
         metadata.remove_child("managedFields");
     }
-    fields.tidy();
+    fields.remove_empty();
     fields
 }
 
 /// An applied object must fit its schema exactly, or its fields cannot be
 /// owned: nothing unknown, no item twice.
-fn check_config(resource: &Resource, config: &Value) -> Result<(), Refusal> {
+fn check_config(resource: &Resource, config: &Value) -> Result<(), StatusError> {
     let wrong = match resource.schema.prune(&mut config.clone()).first() {
         Some(unknown) => Some(format!(".{unknown}: field not declared in schema")),
         None => duplicate(config, Some(&resource.schema), ""),
@@ -277,7 +281,7 @@ fn check_config(resource: &Resource, config: &Value) -> Result<(), Refusal> {
     let Some(wrong) = wrong else { return Ok(()) };
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let metadata = &config["metadata"];
-    Err(Refusal::failed(format!(
+    Err(StatusError::server_failure(format!(
         "failed to create typed patch object ({}/{}; {}, Kind={}): {wrong}",
         text(&metadata["namespace"]),
         text(&metadata["name"]),
@@ -287,7 +291,7 @@ fn check_config(resource: &Resource, config: &Value) -> Result<(), Refusal> {
 }
 
 fn duplicate(value: &Value, schema: Option<&Schema>, path: &str) -> Option<String> {
-    let mut seen: Vec<Step> = Vec::new();
+    let mut seen: Vec<PathElement> = Vec::new();
     for (step, child, below) in children(value, schema)? {
         let here = format!("{path}{step}");
         if seen.contains(&step) {
@@ -322,8 +326,8 @@ fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
                 return config.clone();
             }
             let below = schema.and_then(Schema::items);
-            let addressed = |items: &'_ [Value]| -> Vec<Option<Step>> {
-                items.iter().map(|item| item_step(item, &kind, schema)).collect()
+            let addressed = |items: &'_ [Value]| -> Vec<Option<PathElement>> {
+                items.iter().map(|item| item_path_element(item, &kind, schema)).collect()
             };
             let (held, wanted) = (addressed(old), addressed(new));
             let lay = |index: usize| match held.iter().position(|step| *step == wanted[index]) {
@@ -348,7 +352,7 @@ fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
     }
 }
 
-fn conflict(conflicts: Vec<(String, String)>) -> Refusal {
+fn conflict(conflicts: Vec<(String, String)>) -> StatusError {
     let causes: Vec<(String, String)> =
         conflicts.iter().map(|(who, path)| (path.clone(), format!("conflict with {who}"))).collect();
     let message = match conflicts.as_slice() {
@@ -366,5 +370,5 @@ fn conflict(conflicts: Vec<(String, String)>) -> Refusal {
             format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
         }
     };
-    Refusal::apply_conflict(message, &causes)
+    StatusError::apply_conflict(message, &causes)
 }

@@ -13,46 +13,46 @@ use super::delete::{self, DeleteOptions};
 use super::kinds::{Cell, Column, Kinds, Origin, Resource, ScalePaths};
 use super::schema::Schema;
 use super::server::Server;
-use super::store::{Expect, Key, Object};
+use super::store::{Key, Object, Precondition};
 
 const COLLECTION: &str = "customresourcedefinitions.apiextensions.k8s.io";
-const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Serves the built-in kinds; custom ones follow as they are defined.
-pub fn serve_definitions(server: &Server) {
+pub fn serve_builtin_kinds(server: &Server) {
     server.change_kinds(|_| Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
 }
 
 /// What a write to this resource means for the kinds that are served.
-pub fn after_write(server: &Server, resource: &Resource, stored: &Arc<Object>) {
+pub fn update_served_kinds(server: &Server, resource: &Resource, stored: &Arc<Object>) {
     if resource.collection() == COLLECTION {
         match server.store.get(COLLECTION, &stored.key) {
-            None => withdraw(server, &stored.value),
+            None => stop_serving(server, &stored.value),
             Some(current) if current.value["metadata"]["deletionTimestamp"].is_string() => {
-                clean_up(server, &current)
+                finalize_definition(server, &current)
             }
-            Some(current) => accept(server, &current),
+            Some(current) => establish(server, &current),
         }
     } else if resource.origin == Origin::Custom
-        && let Some(definition) = server.store.get(COLLECTION, &Key::new("", &resource.qualified()))
+        && let Some(definition) = server.store.get(COLLECTION, &Key::new("", &resource.qualified_name()))
         && definition.value["metadata"]["deletionTimestamp"].is_string()
     {
-        clean_up(server, &definition);
+        finalize_definition(server, &definition);
     }
 }
 
 /// Keeps a deleted definition until its objects are gone.
-pub fn hold_for_cleanup(definition: &mut Value) {
+pub fn add_cleanup_finalizer(definition: &mut Value) {
     if let Some(metadata) = definition["metadata"].as_object_mut()
         && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
-        && !finalizers.iter().any(|held| held == CLEANUP)
+        && !finalizers.iter().any(|held| held == CLEANUP_FINALIZER)
     {
-        finalizers.push(json!(CLEANUP));
+        finalizers.push(json!(CLEANUP_FINALIZER));
     }
 }
 
 /// Serves the definition's kinds and says so in its status.
-fn accept(server: &Server, definition: &Arc<Object>) {
+fn establish(server: &Server, definition: &Arc<Object>) {
     let already_served =
         definition.value["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
     let generation = &definition.value["metadata"]["generation"];
@@ -61,7 +61,7 @@ fn accept(server: &Server, definition: &Arc<Object>) {
     }
     let mut value = definition.value.clone();
     let spec = value["spec"].clone();
-    let now = server.clock.stamp();
+    let now = server.clock.now_rfc3339();
     let condition = |kind: &str, reason: &str, message: &str| {
         json!({
             "type": kind, "status": "True", "reason": reason, "message": message,
@@ -80,14 +80,14 @@ fn accept(server: &Server, definition: &Arc<Object>) {
         "storedVersions": storage.map(|version| vec![version["name"].clone()]).unwrap_or_default(),
     });
     let served = resources(&value).into_iter().map(Arc::new);
-    server.change_kinds(|kinds| Kinds::new(without(kinds, &value).chain(served).collect()));
+    server.change_kinds(|kinds| Kinds::new(kinds_except(kinds, &value).chain(served).collect()));
     // Somebody may have written again already; their write comes here too.
-    let _ = server.store.put(COLLECTION, &definition.key, Expect::Version(definition.version), value);
+    let _ = server.store.put(COLLECTION, &definition.key, Precondition::Version(definition.version), value);
 }
 
 /// Deletes the objects of a definition that is being deleted, and lets it go
 /// when none is left.
-fn clean_up(server: &Server, definition: &Arc<Object>) {
+fn finalize_definition(server: &Server, definition: &Arc<Object>) {
     let spec = &definition.value["spec"];
     let kinds = server.kinds();
     let served = kinds.all().iter().find(|r| r.group == spec["group"] && r.plural == spec["names"]["plural"]);
@@ -106,24 +106,24 @@ fn clean_up(server: &Server, definition: &Arc<Object>) {
     let Some(current) = server.store.get(COLLECTION, &definition.key) else { return };
     let mut value = current.value.clone();
     if let Some(finalizers) = value["metadata"]["finalizers"].as_array_mut() {
-        finalizers.retain(|finalizer| finalizer != CLEANUP);
+        finalizers.retain(|finalizer| finalizer != CLEANUP_FINALIZER);
         if finalizers.is_empty()
             && server.store.remove(COLLECTION, &current.key, current.version, value.clone()).is_ok()
         {
-            withdraw(server, &value);
+            stop_serving(server, &value);
         }
     }
 }
 
-fn withdraw(server: &Server, definition: &Value) {
-    server.change_kinds(|kinds| Kinds::new(without(kinds, definition).collect()));
+fn stop_serving(server: &Server, definition: &Value) {
+    server.change_kinds(|kinds| Kinds::new(kinds_except(kinds, definition).collect()));
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let spec = &definition["spec"];
     server.store.close(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
 }
 
 /// All that is served besides this definition's kinds.
-fn without(kinds: &Kinds, definition: &Value) -> impl Iterator<Item = Arc<Resource>> {
+fn kinds_except(kinds: &Kinds, definition: &Value) -> impl Iterator<Item = Arc<Resource>> {
     let spec = &definition["spec"];
     let is_of_it = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
     kinds.all().iter().filter(move |r| !is_of_it(r)).cloned()

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::kinds::Resource;
-use super::refusal::Refusal;
 use super::request::Params;
 use super::selector::Selector;
 use super::server::{Call, Server, success};
-use super::store::{Expect, Key, Object};
-use super::write::{TRIES, is_finished};
+use super::status_error::StatusError;
+use super::store::{Key, Object, Precondition};
+use super::write::{MAX_CONFLICT_RETRIES, can_be_removed};
 use super::{crd, read};
 use crate::clock;
 
@@ -34,7 +34,7 @@ pub enum Propagation {
 
 impl DeleteOptions {
     /// From the query and from what the body says.
-    pub fn of(call: &Call, body: &Value) -> Result<DeleteOptions, Refusal> {
+    pub fn of(call: &Call, body: &Value) -> Result<DeleteOptions, StatusError> {
         let params = &call.params;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let policy = match params.propagation_policy.as_str() {
@@ -47,7 +47,7 @@ impl DeleteOptions {
             "Foreground" => Propagation::Foreground,
             "Orphan" => Propagation::Orphan,
             other => {
-                return Err(Refusal::delete_options(&format!(
+                return Err(StatusError::invalid_delete_options(&format!(
                     "propagationPolicy: Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
                 )));
             }
@@ -70,15 +70,15 @@ pub fn delete(
     resource: &Resource,
     key: &Key,
     options: &DeleteOptions,
-) -> Result<Value, Refusal> {
+) -> Result<Value, StatusError> {
     let collection = resource.collection();
-    for _ in 0..TRIES {
+    for _ in 0..MAX_CONFLICT_RETRIES {
         let live =
-            server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+            server.store.get(&collection, key).ok_or_else(|| StatusError::not_found(resource, &key.name))?;
         check_preconditions(resource, &live, options)?;
         let mut object = live.value.clone();
         mark_deleted(server, resource, &mut object, options);
-        let finished = is_finished(resource, &object);
+        let finished = can_be_removed(resource, &object);
         if options.dry_run {
             return Ok(if finished { success(resource, &object) } else { object });
         }
@@ -88,10 +88,10 @@ pub fn delete(
         let committed = if finished {
             server.store.remove(&collection, key, live.version, object)
         } else {
-            server.store.put(&collection, key, Expect::Version(live.version), object)
+            server.store.put(&collection, key, Precondition::Version(live.version), object)
         };
         if let Ok(stored) = committed {
-            crd::after_write(server, resource, &stored);
+            crd::update_served_kinds(server, resource, &stored);
             let answers_with_object = !finished || resource.kind == "Pod" || resource.kind == "Namespace";
             return Ok(if answers_with_object {
                 stored.value.clone()
@@ -100,7 +100,7 @@ pub fn delete(
             });
         }
     }
-    Err(Refusal::modified(resource, &key.name))
+    Err(StatusError::modified(resource, &key.name))
 }
 
 pub fn delete_collection(
@@ -109,7 +109,7 @@ pub fn delete_collection(
     namespace: Option<&str>,
     params: &Params,
     options: &DeleteOptions,
-) -> Result<Value, Refusal> {
+) -> Result<Value, StatusError> {
     let selector = Selector::parse(&params.label_selector, &params.field_selector, resource)?;
     let snapshot = server.store.list(&resource.collection(), namespace);
     let chosen: Vec<Arc<Object>> =
@@ -173,14 +173,18 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
         finalizers.push(json!(finalizer));
     }
     if resource.kind == "CustomResourceDefinition" && !is_marked {
-        crd::hold_for_cleanup(object);
+        crd::add_cleanup_finalizer(object);
     }
     if has_status_phase {
         object["status"]["phase"] = json!("Terminating");
     }
 }
 
-fn check_preconditions(resource: &Resource, live: &Object, options: &DeleteOptions) -> Result<(), Refusal> {
+fn check_preconditions(
+    resource: &Resource,
+    live: &Object,
+    options: &DeleteOptions,
+) -> Result<(), StatusError> {
     let checks = [
         (
             &options.uid,
@@ -197,7 +201,7 @@ fn check_preconditions(resource: &Resource, live: &Object, options: &DeleteOptio
             let why = format!(
                 "the {what} in the precondition ({stated}) does not match the {what} in record ({held}). The object might have been {how}"
             );
-            return Err(Refusal::conflict_on_kind(resource, &live.key.name, &why));
+            return Err(StatusError::conflict_on_kind(resource, &live.key.name, &why));
         }
     }
     Ok(())

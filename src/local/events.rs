@@ -17,20 +17,20 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 /// Whether a resource shows stored objects in another shape than they have.
-pub fn reshapes(resource: &Resource) -> bool {
+pub fn has_new_event_shape(resource: &Resource) -> bool {
     resource.group == "events.k8s.io"
 }
 
 /// A stored event as this resource shows it.
-pub fn shown(resource: &Resource, object: &mut Value) {
-    if reshapes(resource) {
+pub fn to_served(resource: &Resource, object: &mut Value) {
+    if has_new_event_shape(resource) {
         rename(object, RENAMED.iter().map(|(newer, older)| (*older, *newer)));
     }
 }
 
 /// An event written through this resource, as it is stored.
-pub fn stored(resource: &Resource, object: &mut Value) {
-    if reshapes(resource) {
+pub fn to_stored(resource: &Resource, object: &mut Value) {
+    if has_new_event_shape(resource) {
         rename(object, RENAMED.iter().copied());
         object["apiVersion"] = "v1".into();
     }

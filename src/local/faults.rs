@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use super::chance::Chance;
 use super::request::Verb;
+use super::seeded_rng::SeededRng;
 
 /// How often each fault happens, as a probability from 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,17 +24,17 @@ pub struct FaultPlan {
     /// 5xx although the write was done.
     pub error_after: f64,
     /// A request comes late, by up to `latency`.
-    pub slow: f64,
+    pub slow_request: f64,
     /// An answer comes late, by up to `latency`: watches tell of the write
     /// first.
-    pub answer_late: f64,
+    pub slow_response: f64,
     pub latency: Duration,
     /// A watch ends without a word.
     pub watch_dropped: f64,
     /// A watch tells of a change late, by up to `latency`: its cache is stale.
-    pub watch_late: f64,
+    pub watch_delayed: f64,
     /// A watch is told 410 and must list again.
-    pub watch_forgotten: f64,
+    pub watch_expired: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,37 +48,37 @@ pub enum RequestFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFault {
     Dropped,
-    Late(Duration),
-    Forgotten,
+    Delayed(Duration),
+    Expired,
 }
 
-pub struct Faults {
+pub struct FaultInjector {
     plan: RwLock<FaultPlan>,
-    chance: Chance,
-    struck: Mutex<BTreeMap<&'static str, u64>>,
+    rng: SeededRng,
+    injected: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Faults {
-    pub fn none() -> Faults {
-        Faults::seeded(0, FaultPlan::default())
+impl FaultInjector {
+    pub fn none() -> FaultInjector {
+        FaultInjector::seeded(0, FaultPlan::default())
     }
 
-    pub fn seeded(seed: u64, plan: FaultPlan) -> Faults {
-        Faults { plan: RwLock::new(plan), chance: Chance::seeded(seed), struck: Mutex::default() }
+    pub fn seeded(seed: u64, plan: FaultPlan) -> FaultInjector {
+        FaultInjector { plan: RwLock::new(plan), rng: SeededRng::seeded(seed), injected: Mutex::default() }
     }
 
     /// Replaces the plan; streams under way follow it from their next event.
-    pub fn change(&self, plan: FaultPlan) {
+    pub fn set_plan(&self, plan: FaultPlan) {
         *self.plan.write() = plan;
     }
 
     /// How often each fault has struck.
-    pub fn struck(&self) -> BTreeMap<&'static str, u64> {
-        self.struck.lock().clone()
+    pub fn injected(&self) -> BTreeMap<&'static str, u64> {
+        self.injected.lock().clone()
     }
 
     fn count(&self, fault: &'static str) {
-        *self.struck.lock().entry(fault).or_default() += 1;
+        *self.injected.lock().entry(fault).or_default() += 1;
     }
 
     /// What goes wrong with this request, if anything.
@@ -92,7 +92,7 @@ impl Faults {
             (plan.error_after, RequestFault::ErrorAfter, verb.writes(), "5xx after the work"),
         ]
         .into_iter()
-        .find(|(p, _, applies, _)| *applies && self.chance.happens(*p))
+        .find(|(p, _, applies, _)| *applies && self.rng.random_bool(*p))
         .map(|(_, fault, _, name)| {
             self.count(name);
             fault
@@ -100,31 +100,31 @@ impl Faults {
     }
 
     /// How long the request is held back.
-    pub fn delay(&self) -> Option<Duration> {
-        self.hold_back("slow request", |plan| plan.slow)
+    pub fn request_delay(&self) -> Option<Duration> {
+        self.draw_delay("slow request", |plan| plan.slow_request)
     }
 
     /// How long the answer is.
-    pub fn answer_delay(&self) -> Option<Duration> {
-        self.hold_back("late answer", |plan| plan.answer_late)
+    pub fn response_delay(&self) -> Option<Duration> {
+        self.draw_delay("late answer", |plan| plan.slow_response)
     }
 
-    fn hold_back(&self, name: &'static str, how_often: fn(&FaultPlan) -> f64) -> Option<Duration> {
+    fn draw_delay(&self, name: &'static str, how_often: fn(&FaultPlan) -> f64) -> Option<Duration> {
         let plan = self.plan.read();
-        self.chance.happens(how_often(&plan)).then(|| {
+        self.rng.random_bool(how_often(&plan)).then(|| {
             self.count(name);
-            self.up_to(plan.latency)
+            self.random_up_to(plan.latency)
         })
     }
 
     pub fn on_watch(&self) -> Option<WatchFault> {
         let plan = self.plan.read();
-        let (name, fault) = if self.chance.happens(plan.watch_dropped) {
+        let (name, fault) = if self.rng.random_bool(plan.watch_dropped) {
             ("watch dropped", WatchFault::Dropped)
-        } else if self.chance.happens(plan.watch_forgotten) {
-            ("watch forgotten", WatchFault::Forgotten)
-        } else if self.chance.happens(plan.watch_late) {
-            ("watch late", WatchFault::Late(self.up_to(plan.latency)))
+        } else if self.rng.random_bool(plan.watch_expired) {
+            ("watch forgotten", WatchFault::Expired)
+        } else if self.rng.random_bool(plan.watch_delayed) {
+            ("watch late", WatchFault::Delayed(self.random_up_to(plan.latency)))
         } else {
             return None;
         };
@@ -132,9 +132,9 @@ impl Faults {
         Some(fault)
     }
 
-    fn up_to(&self, most: Duration) -> Duration {
+    fn random_up_to(&self, most: Duration) -> Duration {
         let most = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
-        Duration::from_millis(self.chance.next() % most + 1)
+        Duration::from_millis(self.rng.next_u64() % most + 1)
     }
 }
 
@@ -143,10 +143,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_brings_the_same_trouble() {
+    fn the_same_seed_injects_the_same_faults() {
         let plan = FaultPlan { conflict: 0.3, error_after: 0.2, watch_dropped: 0.1, ..FaultPlan::default() };
         let draw = |seed| {
-            let faults = Faults::seeded(seed, plan.clone());
+            let faults = FaultInjector::seeded(seed, plan.clone());
             (0..200).map(|_| (faults.on_request(Verb::Update), faults.on_watch())).collect::<Vec<_>>()
         };
         assert_eq!(draw(3), draw(3));
@@ -154,8 +154,8 @@ mod tests {
     }
 
     #[test]
-    fn reads_meet_no_write_faults() {
+    fn reads_get_no_write_faults() {
         let plan = FaultPlan { conflict: 1.0, error_after: 1.0, ..FaultPlan::default() };
-        assert_eq!(Faults::seeded(1, plan).on_request(Verb::List), None);
+        assert_eq!(FaultInjector::seeded(1, plan).on_request(Verb::List), None);
     }
 }

@@ -13,15 +13,15 @@ use serde_json::{Map, Value};
 use super::schema::{ListKind, Schema};
 
 #[derive(Clone, Default, PartialEq, Debug)]
-pub struct Fields {
+pub struct FieldSet {
     /// The path itself is in the set.
-    own: bool,
-    children: BTreeMap<Step, Fields>,
+    is_member: bool,
+    children: BTreeMap<PathElement, FieldSet>,
 }
 
 /// One step of a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Step {
+pub enum PathElement {
     Field(String),
     /// An item of a list map, as the JSON of its keys.
     Key(String),
@@ -30,59 +30,59 @@ pub enum Step {
     Index(usize),
 }
 
-impl Fields {
+impl FieldSet {
     /// Every field of `value`, as deep as ownership goes.
-    pub fn of(value: &Value, schema: Option<&Schema>) -> Fields {
+    pub fn of(value: &Value, schema: Option<&Schema>) -> FieldSet {
         match children(value, schema) {
             Some(children) if !children.is_empty() => {
                 let is_list = value.is_array();
-                let mut fields = Fields::default();
+                let mut fields = FieldSet::default();
                 for (step, child, schema) in children {
-                    let mut below = Fields::of(child, schema);
-                    below.own |= is_list;
+                    let mut below = FieldSet::of(child, schema);
+                    below.is_member |= is_list;
                     fields.children.insert(step, below);
                 }
                 fields
             }
-            _ => Fields { own: true, children: BTreeMap::new() },
+            _ => FieldSet { is_member: true, children: BTreeMap::new() },
         }
     }
 
     /// The fields of a value that was not there before: also the free maps
     /// themselves, such as `labels`, which came with their first entry.
-    fn added(value: &Value, schema: Option<&Schema>) -> Fields {
-        let Some(children) = children(value, schema) else { return Fields::of(value, schema) };
+    fn added(value: &Value, schema: Option<&Schema>) -> FieldSet {
+        let Some(children) = children(value, schema) else { return FieldSet::of(value, schema) };
         let is_list = value.is_array();
-        let mut fields = Fields {
-            own: children.is_empty() || schema.is_some_and(Schema::is_free_map),
+        let mut fields = FieldSet {
+            is_member: children.is_empty() || schema.is_some_and(Schema::is_free_map),
             children: BTreeMap::new(),
         };
         for (step, child, schema) in children {
-            let mut below = Fields::added(child, schema);
-            below.own |= is_list;
+            let mut below = FieldSet::added(child, schema);
+            below.is_member |= is_list;
             fields.children.insert(step, below);
         }
         fields
     }
 
     /// The fields of `new` that are not in `old`, or differ there.
-    pub fn changed(old: &Value, new: &Value, schema: Option<&Schema>) -> Fields {
+    pub fn changed(old: &Value, new: &Value, schema: Option<&Schema>) -> FieldSet {
         if old == new {
-            return Fields::default();
+            return FieldSet::default();
         }
         let (Some(before), Some(after)) = (children(old, schema), children(new, schema)) else {
-            return Fields::of(new, schema);
+            return FieldSet::of(new, schema);
         };
         let is_list = new.is_array();
-        let before: BTreeMap<Step, &Value> =
+        let before: BTreeMap<PathElement, &Value> =
             before.into_iter().map(|(step, value, _)| (step, value)).collect();
-        let mut fields = Fields::default();
+        let mut fields = FieldSet::default();
         for (step, child, schema) in after {
             let below = match before.get(&step) {
-                Some(old) => Fields::changed(old, child, schema),
+                Some(old) => FieldSet::changed(old, child, schema),
                 None => {
-                    let mut added = Fields::added(child, schema);
-                    added.own |= is_list;
+                    let mut added = FieldSet::added(child, schema);
+                    added.is_member |= is_list;
                     added
                 }
             };
@@ -94,19 +94,19 @@ impl Fields {
     }
 
     pub fn is_empty(&self) -> bool {
-        !self.own && self.children.is_empty()
+        !self.is_member && self.children.is_empty()
     }
 
-    pub fn add(&mut self, other: &Fields) {
-        self.own |= other.own;
+    pub fn add(&mut self, other: &FieldSet) {
+        self.is_member |= other.is_member;
         for (step, below) in &other.children {
             self.children.entry(step.clone()).or_default().add(below);
         }
     }
 
     /// Takes out the paths that are in `other`, each path for itself.
-    pub fn subtract(&mut self, other: &Fields) {
-        self.own &= !other.own;
+    pub fn subtract(&mut self, other: &FieldSet) {
+        self.is_member &= !other.is_member;
         for (step, below) in &other.children {
             if let Some(mine) = self.children.get_mut(step) {
                 mine.subtract(below);
@@ -117,8 +117,8 @@ impl Fields {
         }
     }
 
-    pub fn intersect(&self, other: &Fields) -> Fields {
-        let mut both = Fields { own: self.own && other.own, children: BTreeMap::new() };
+    pub fn intersect(&self, other: &FieldSet) -> FieldSet {
+        let mut both = FieldSet { is_member: self.is_member && other.is_member, children: BTreeMap::new() };
         for (step, below) in &self.children {
             if let Some(theirs) = other.children.get(step) {
                 let shared = below.intersect(theirs);
@@ -132,7 +132,7 @@ impl Fields {
 
     /// Forgets the paths that `value` does not have.
     pub fn keep_existing(&mut self, value: &Value, schema: Option<&Schema>) {
-        let present: BTreeMap<Step, (&Value, Option<&Schema>)> = children(value, schema)
+        let present: BTreeMap<PathElement, (&Value, Option<&Schema>)> = children(value, schema)
             .unwrap_or_default()
             .into_iter()
             .map(|(step, child, schema)| (step, (child, schema)))
@@ -146,43 +146,43 @@ impl Fields {
         });
     }
 
-    pub fn child(&self, step: &Step) -> Option<&Fields> {
+    pub fn child(&self, step: &PathElement) -> Option<&FieldSet> {
         self.children.get(step)
     }
 
-    pub fn child_mut(&mut self, name: &str) -> Option<&mut Fields> {
-        self.children.get_mut(&Step::Field(name.to_owned()))
+    pub fn child_mut(&mut self, name: &str) -> Option<&mut FieldSet> {
+        self.children.get_mut(&PathElement::Field(name.to_owned()))
     }
 
     /// Drops branches that hold no path.
-    pub fn tidy(&mut self) {
+    pub fn remove_empty(&mut self) {
         self.children.retain(|_, below| {
-            below.tidy();
+            below.remove_empty();
             !below.is_empty()
         });
     }
 
     pub fn remove_child(&mut self, name: &str) {
-        self.children.remove(&Step::Field(name.to_owned()));
+        self.children.remove(&PathElement::Field(name.to_owned()));
     }
 
     /// Keeps only what lies below the named field.
     pub fn keep_only_child(&mut self, name: &str) {
-        self.own = false;
-        self.children.retain(|step, _| matches!(step, Step::Field(field) if field == name));
+        self.is_member = false;
+        self.children.retain(|step, _| matches!(step, PathElement::Field(field) if field == name));
     }
 
     /// Removes from `value` what this set owns and `kept` does not need: an
     /// item goes as a whole, with whatever nobody owns inside it.
-    pub fn remove_from(&self, value: &mut Value, kept: &Fields, schema: Option<&Schema>) {
+    pub fn remove_from(&self, value: &mut Value, kept: &FieldSet, schema: Option<&Schema>) {
         let mut gone = Vec::new();
         for (step, below) in &self.children {
             let still = kept.child(step);
-            if below.own && still.is_none() {
+            if below.is_member && still.is_none() {
                 gone.push(step);
             } else if let Some((child, schema)) = child_mut(value, step, schema) {
                 let was_empty = is_empty(child);
-                below.remove_from(child, still.unwrap_or(&Fields::default()), schema);
+                below.remove_from(child, still.unwrap_or(&FieldSet::default()), schema);
                 if is_empty(child) && !was_empty && still.is_none() {
                     gone.push(step);
                 }
@@ -190,11 +190,13 @@ impl Fields {
         }
         match value {
             Value::Object(map) => {
-                map.retain(|name, _| !gone.iter().any(|s| matches!(s, Step::Field(f) if f == name)))
+                map.retain(|name, _| !gone.iter().any(|s| matches!(s, PathElement::Field(f) if f == name)))
             }
             Value::Array(items) => {
                 let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
-                items.retain(|item| item_step(item, &kind, schema).is_none_or(|step| !gone.contains(&&step)));
+                items.retain(|item| {
+                    item_path_element(item, &kind, schema).is_none_or(|step| !gone.contains(&&step))
+                });
             }
             _ => {}
         }
@@ -208,7 +210,7 @@ impl Fields {
     }
 
     fn collect_paths(&self, prefix: &str, paths: &mut Vec<String>) {
-        if self.own {
+        if self.is_member {
             paths.push(prefix.to_owned());
         }
         for (step, below) in &self.children {
@@ -218,7 +220,7 @@ impl Fields {
 
     pub fn to_v1(&self) -> Value {
         let mut map = Map::new();
-        if self.own && !self.children.is_empty() {
+        if self.is_member && !self.children.is_empty() {
             map.insert(".".to_owned(), Value::Object(Map::new()));
         }
         for (step, below) in &self.children {
@@ -227,63 +229,63 @@ impl Fields {
         Value::Object(map)
     }
 
-    pub fn from_v1(value: &Value) -> Fields {
-        let mut fields = Fields::root_from_v1(value);
+    pub fn from_v1(value: &Value) -> FieldSet {
+        let mut fields = FieldSet::root_from_v1(value);
         // `{}` at the top is the empty set, below it is a leaf.
         if fields.children.is_empty() {
-            fields.own = false;
+            fields.is_member = false;
         }
         fields
     }
 
-    fn root_from_v1(value: &Value) -> Fields {
-        let Some(map) = value.as_object() else { return Fields::default() };
-        let mut fields = Fields { own: map.is_empty(), children: BTreeMap::new() };
+    fn root_from_v1(value: &Value) -> FieldSet {
+        let Some(map) = value.as_object() else { return FieldSet::default() };
+        let mut fields = FieldSet { is_member: map.is_empty(), children: BTreeMap::new() };
         for (name, below) in map {
             if name == "." {
-                fields.own = true;
-            } else if let Some(step) = Step::from_v1(name) {
-                fields.children.insert(step, Fields::root_from_v1(below));
+                fields.is_member = true;
+            } else if let Some(step) = PathElement::from_v1(name) {
+                fields.children.insert(step, FieldSet::root_from_v1(below));
             }
         }
         fields
     }
 }
 
-impl Step {
+impl PathElement {
     fn to_v1(&self) -> String {
         match self {
-            Step::Field(name) => format!("f:{name}"),
-            Step::Key(keys) => format!("k:{keys}"),
-            Step::Item(item) => format!("v:{item}"),
-            Step::Index(index) => format!("i:{index}"),
+            PathElement::Field(name) => format!("f:{name}"),
+            PathElement::Key(keys) => format!("k:{keys}"),
+            PathElement::Item(item) => format!("v:{item}"),
+            PathElement::Index(index) => format!("i:{index}"),
         }
     }
 
-    fn from_v1(text: &str) -> Option<Step> {
+    fn from_v1(text: &str) -> Option<PathElement> {
         let (kind, rest) = text.split_once(':')?;
         let canonical = |json: &str| serde_json::from_str::<Value>(json).ok().map(|value| sorted(&value));
         match kind {
-            "f" => Some(Step::Field(rest.to_owned())),
-            "k" => Some(Step::Key(canonical(rest)?)),
-            "v" => Some(Step::Item(canonical(rest)?)),
-            "i" => Some(Step::Index(rest.parse().ok()?)),
+            "f" => Some(PathElement::Field(rest.to_owned())),
+            "k" => Some(PathElement::Key(canonical(rest)?)),
+            "v" => Some(PathElement::Item(canonical(rest)?)),
+            "i" => Some(PathElement::Index(rest.parse().ok()?)),
             _ => None,
         }
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Step::Field(name) => write!(f, ".{name}"),
-            Step::Key(keys) => {
+            PathElement::Field(name) => write!(f, ".{name}"),
+            PathElement::Key(keys) => {
                 let keys: BTreeMap<String, Value> = serde_json::from_str(keys).unwrap_or_default();
                 let pairs: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 write!(f, "[{}]", pairs.join(","))
             }
-            Step::Item(item) => write!(f, "[={item}]"),
-            Step::Index(index) => write!(f, "[{index}]"),
+            PathElement::Item(item) => write!(f, "[={item}]"),
+            PathElement::Index(index) => write!(f, "[{index}]"),
         }
     }
 }
@@ -293,18 +295,22 @@ impl fmt::Display for Step {
 pub fn children<'v, 's>(
     value: &'v Value,
     schema: Option<&'s Schema>,
-) -> Option<Vec<(Step, &'v Value, Option<&'s Schema>)>> {
+) -> Option<Vec<(PathElement, &'v Value, Option<&'s Schema>)>> {
     match value {
         Value::Object(map) if !schema.is_some_and(Schema::is_atomic_map) => Some(
             map.iter()
-                .map(|(name, child)| (Step::Field(name.clone()), child, schema.and_then(|s| s.field(name))))
+                .map(|(name, child)| {
+                    (PathElement::Field(name.clone()), child, schema.and_then(|s| s.field(name)))
+                })
                 .collect(),
         ),
         Value::Array(items) => {
             let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
             items
                 .iter()
-                .map(|item| Some((item_step(item, &kind, schema)?, item, schema.and_then(Schema::items))))
+                .map(|item| {
+                    Some((item_path_element(item, &kind, schema)?, item, schema.and_then(Schema::items)))
+                })
                 .collect()
         }
         _ => None,
@@ -312,10 +318,10 @@ pub fn children<'v, 's>(
 }
 
 /// How an item of a list is addressed; `None` in a list that is one value.
-pub fn item_step(item: &Value, kind: &ListKind<'_>, schema: Option<&Schema>) -> Option<Step> {
+pub fn item_path_element(item: &Value, kind: &ListKind<'_>, schema: Option<&Schema>) -> Option<PathElement> {
     match kind {
         ListKind::Atomic => None,
-        ListKind::Set => Some(Step::Item(sorted(item))),
+        ListKind::Set => Some(PathElement::Item(sorted(item))),
         ListKind::Map(keys) => {
             let mut found = BTreeMap::new();
             for key in *keys {
@@ -324,23 +330,25 @@ pub fn item_step(item: &Value, kind: &ListKind<'_>, schema: Option<&Schema>) -> 
                     found.insert(key.as_str(), value);
                 }
             }
-            Some(Step::Key(serde_json::to_string(&found).unwrap_or_default()))
+            Some(PathElement::Key(serde_json::to_string(&found).unwrap_or_default()))
         }
     }
 }
 
 fn child_mut<'v, 's>(
     value: &'v mut Value,
-    step: &Step,
+    step: &PathElement,
     schema: Option<&'s Schema>,
 ) -> Option<(&'v mut Value, Option<&'s Schema>)> {
     match (value, step) {
-        (Value::Object(map), Step::Field(name)) => {
+        (Value::Object(map), PathElement::Field(name)) => {
             Some((map.get_mut(name)?, schema.and_then(|s| s.field(name))))
         }
         (Value::Array(items), _) => {
             let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
-            let item = items.iter_mut().find(|item| item_step(item, &kind, schema).as_ref() == Some(step))?;
+            let item = items
+                .iter_mut()
+                .find(|item| item_path_element(item, &kind, schema).as_ref() == Some(step))?;
             Some((item, schema.and_then(Schema::items)))
         }
         _ => None,

@@ -69,7 +69,7 @@ pub enum Cell {
     /// A JSON path as in a CRD's `additionalPrinterColumns`.
     Path(String),
     /// Built-in columns that are more than one field, such as a pod's READY.
-    Of(fn(&Value, Timestamp) -> Value),
+    Function(fn(&Value, Timestamp) -> Value),
 }
 
 /// All that is served now; replaced as a whole when a definition changes.
@@ -107,7 +107,7 @@ impl Resource {
     }
 
     /// Whether `metadata.generation` counts its changes.
-    pub fn counts_generations(&self) -> bool {
+    pub fn has_generation(&self) -> bool {
         match self.origin {
             Origin::Custom => true,
             Origin::Builtin => matches!(
@@ -127,11 +127,11 @@ impl Resource {
 
     /// Where its objects are stored: all versions of a kind share one place.
     pub fn collection(&self) -> String {
-        if events::reshapes(self) { "events".to_owned() } else { self.qualified() }
+        if events::has_new_event_shape(self) { "events".to_owned() } else { self.qualified_name() }
     }
 
     /// `deployments.apps`: what error messages and field selectors call it.
-    pub fn qualified(&self) -> String {
+    pub fn qualified_name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }
 }

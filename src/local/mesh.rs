@@ -23,105 +23,105 @@ use parking_lot::RwLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::chance::Chance;
-use super::controllers::work::watch;
-use super::node::{Node, Refused};
+use super::controllers::runtime::watch;
+use super::node::{ConnectionRefused, Node};
+use super::seeded_rng::SeededRng;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// Why a request reached nobody.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreachable {
+pub enum SendError {
     #[error("no pod of the Service {0} is ready")]
     NoEndpoints(String),
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] ConnectionRefused),
 }
 
 /// An answer, and the Service whose pod gave it.
-pub struct Answer {
+pub struct MeshResponse {
     pub backend: String,
     pub response: Response<Body>,
 }
 
 /// Clones are the same mesh.
 #[derive(Clone)]
-pub struct Mesh(Arc<Shared>);
+pub struct Mesh(Arc<MeshInner>);
 
-struct Shared {
+struct MeshInner {
     client: Client,
     splits: ApiResource,
     groups: Option<ApiResource>,
     node: Node,
-    chance: Chance,
-    table: RwLock<Table>,
+    rng: SeededRng,
+    routing_table: RwLock<RoutingTable>,
 }
 
 /// What the watches told.
 #[derive(Default)]
-struct Table {
+struct RoutingTable {
     /// By namespace and name.
-    splits: HashMap<Name, Split>,
+    splits: HashMap<QualifiedName, MeshSplit>,
     /// By namespace and name: any of the conditions is enough.
-    groups: HashMap<Name, Vec<Condition>>,
+    groups: HashMap<QualifiedName, Vec<MatchCondition>>,
     /// By namespace and Service, by slice.
-    endpoints: HashMap<Name, BTreeMap<String, Vec<Endpoint>>>,
+    endpoints: HashMap<QualifiedName, BTreeMap<String, Vec<MeshEndpoint>>>,
 }
 
-type Name = (String, String);
+type QualifiedName = (String, String);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Endpoint {
+struct MeshEndpoint {
     address: SocketAddr,
     ready: bool,
 }
 
 #[derive(Debug, Default)]
-struct Split {
+struct MeshSplit {
     service: String,
-    backends: Vec<Backend>,
+    backends: Vec<WeightedBackend>,
     /// The HTTPRouteGroups that say which requests are split; all, if none.
     groups: Vec<String>,
 }
 
 /// What a request must have, all of it.
 #[derive(Debug, Default)]
-struct Condition {
-    path: Option<Pattern>,
+struct MatchCondition {
+    path: Option<AnchoredRegex>,
     methods: Vec<String>,
-    headers: Vec<(String, Pattern)>,
+    headers: Vec<(String, AnchoredRegex)>,
 }
 
 /// Describes a text as a whole, as in Envoy; one that cannot be read describes
 /// nothing.
 #[derive(Debug)]
-struct Pattern(Option<Regex>);
+struct AnchoredRegex(Option<Regex>);
 
-impl Pattern {
-    fn read(expression: &str) -> Pattern {
-        Pattern(Regex::new(&format!("^(?:{expression})$")).ok())
+impl AnchoredRegex {
+    fn parse(expression: &str) -> AnchoredRegex {
+        AnchoredRegex(Regex::new(&format!("^(?:{expression})$")).ok())
     }
 
-    fn describes(&self, text: &str) -> bool {
+    fn is_match(&self, text: &str) -> bool {
         self.0.as_ref().is_some_and(|expression| expression.is_match(text))
     }
 }
 
-impl Condition {
-    fn holds(&self, request: &Request<Body>) -> bool {
-        let header = |(name, pattern): &(String, Pattern)| {
+impl MatchCondition {
+    fn matches(&self, request: &Request<Body>) -> bool {
+        let header = |(name, pattern): &(String, AnchoredRegex)| {
             let values = request.headers().get_all(name).iter();
-            values.filter_map(|value| value.to_str().ok()).any(|value| pattern.describes(value))
+            values.filter_map(|value| value.to_str().ok()).any(|value| pattern.is_match(value))
         };
         let method = |method: &String| method == "*" || request.method() == method.as_str();
-        self.path.as_ref().is_none_or(|path| path.describes(request.uri().path()))
+        self.path.as_ref().is_none_or(|path| path.is_match(request.uri().path()))
             && (self.methods.is_empty() || self.methods.iter().any(method))
             && self.headers.iter().all(header)
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Backend {
+struct WeightedBackend {
     service: String,
     weight: u64,
 }
@@ -136,19 +136,19 @@ impl Mesh {
         node: Node,
         seed: u64,
     ) -> Mesh {
-        Mesh(Arc::new(Shared {
+        Mesh(Arc::new(MeshInner {
             client,
             splits,
             groups,
             node,
-            chance: Chance::seeded(seed),
-            table: RwLock::default(),
+            rng: SeededRng::seeded(seed),
+            routing_table: RwLock::default(),
         }))
     }
 
     /// Follows splits, groups and endpoints until dropped.
     pub async fn run(&self) {
-        futures::join!(self.follow_splits(), self.follow_groups(), self.follow_endpoints());
+        futures::join!(self.watch_splits(), self.watch_groups(), self.watch_endpoints());
     }
 
     /// Sends a request to a Service, as its clients in the mesh would.
@@ -157,27 +157,27 @@ impl Mesh {
         namespace: &str,
         service: &str,
         request: Request<Body>,
-    ) -> Result<Answer, Unreachable> {
-        let (backend, address) = self.choose(namespace, service, &request)?;
+    ) -> Result<MeshResponse, SendError> {
+        let (backend, address) = self.pick_endpoint(namespace, service, &request)?;
         let response = self.0.node.call(address, request).await?;
-        Ok(Answer { backend, response })
+        Ok(MeshResponse { backend, response })
     }
 
-    fn choose(
+    fn pick_endpoint(
         &self,
         namespace: &str,
         service: &str,
         request: &Request<Body>,
-    ) -> Result<(String, SocketAddr), Unreachable> {
-        let table = self.0.table.read();
+    ) -> Result<(String, SocketAddr), SendError> {
+        let table = self.0.routing_table.read();
         let split = table
             .splits
             .iter()
             .find(|((held, _), split)| held == namespace && split.service == service)
             .map(|(_, split)| split)
-            .filter(|split| table.is_split(namespace, split, request));
+            .filter(|split| table.split_applies(namespace, split, request));
         let backend = split
-            .and_then(|split| draw(&split.backends, self.0.chance.next()))
+            .and_then(|split| pick_weighted(&split.backends, self.0.rng.next_u64()))
             .map_or(service, |backend| &backend.service);
         let all = || {
             let slices = table.endpoints.get(&(namespace.to_owned(), backend.to_owned()));
@@ -187,21 +187,21 @@ impl Mesh {
         let able: Vec<SocketAddr> =
             all().filter(|endpoint| endpoint.ready == any_ready).map(|endpoint| endpoint.address).collect();
         if able.is_empty() {
-            return Err(Unreachable::NoEndpoints(backend.to_owned()));
+            return Err(SendError::NoEndpoints(backend.to_owned()));
         }
-        let at = self.0.chance.next() as usize % able.len();
+        let at = self.0.rng.next_u64() as usize % able.len();
         Ok((backend.to_owned(), able[at]))
     }
 
-    async fn follow_splits(&self) {
+    async fn watch_splits(&self) {
         let api = Api::<DynamicObject>::all_with(self.0.client.clone(), &self.0.splits);
         let mut changes = std::pin::pin!(watch(api));
         while let Some(event) = changes.next().await {
-            let splits = &mut self.0.table.write().splits;
+            let splits = &mut self.0.routing_table.write().splits;
             match event {
                 Event::Init => splits.clear(),
                 Event::InitApply(split) | Event::Apply(split) => {
-                    splits.insert(name_of(&split), read_split(&split.data));
+                    splits.insert(name_of(&split), parse_split(&split.data));
                 }
                 Event::Delete(split) => _ = splits.remove(&name_of(&split)),
                 Event::InitDone => {}
@@ -209,16 +209,16 @@ impl Mesh {
         }
     }
 
-    async fn follow_groups(&self) {
+    async fn watch_groups(&self) {
         let Some(groups) = &self.0.groups else { return };
         let api = Api::<DynamicObject>::all_with(self.0.client.clone(), groups);
         let mut changes = std::pin::pin!(watch(api));
         while let Some(event) = changes.next().await {
-            let groups = &mut self.0.table.write().groups;
+            let groups = &mut self.0.routing_table.write().groups;
             match event {
                 Event::Init => groups.clear(),
                 Event::InitApply(group) | Event::Apply(group) => {
-                    groups.insert(name_of(&group), read_group(&group.data));
+                    groups.insert(name_of(&group), parse_group(&group.data));
                 }
                 Event::Delete(group) => _ = groups.remove(&name_of(&group)),
                 Event::InitDone => {}
@@ -226,17 +226,20 @@ impl Mesh {
         }
     }
 
-    async fn follow_endpoints(&self) {
+    async fn watch_endpoints(&self) {
         let mut changes = std::pin::pin!(watch(Api::<EndpointSlice>::all(self.0.client.clone())));
         while let Some(event) = changes.next().await {
-            let endpoints = &mut self.0.table.write().endpoints;
+            let endpoints = &mut self.0.routing_table.write().endpoints;
             let service_of =
                 |slice: &EndpointSlice| Some((slice.namespace()?, slice.labels().get(SERVICE_NAME)?.clone()));
             match event {
                 Event::Init => endpoints.clear(),
                 Event::InitApply(slice) | Event::Apply(slice) => {
                     if let Some(service) = service_of(&slice) {
-                        endpoints.entry(service).or_default().insert(slice.name_any(), serving(&slice));
+                        endpoints
+                            .entry(service)
+                            .or_default()
+                            .insert(slice.name_any(), serving_endpoints(&slice));
                     }
                 }
                 Event::Delete(slice) => {
@@ -250,16 +253,16 @@ impl Mesh {
     }
 }
 
-fn name_of(object: &DynamicObject) -> Name {
+fn name_of(object: &DynamicObject) -> QualifiedName {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-impl Table {
+impl RoutingTable {
     /// A split that names groups is for the requests that one of them matches.
-    fn is_split(&self, namespace: &str, split: &Split, request: &Request<Body>) -> bool {
+    fn split_applies(&self, namespace: &str, split: &MeshSplit, request: &Request<Body>) -> bool {
         let group = |name: &String| self.groups.get(&(namespace.to_owned(), name.clone()));
         let mut conditions = split.groups.iter().filter_map(group).flatten();
-        split.groups.is_empty() || conditions.any(|condition| condition.holds(request))
+        split.groups.is_empty() || conditions.any(|condition| condition.matches(request))
     }
 }
 
@@ -271,33 +274,35 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn read_split(split: &Value) -> Split {
+fn parse_split(split: &Value) -> MeshSplit {
     let spec = &split["spec"];
-    let backend = |backend: &Value| Backend {
+    let backend = |backend: &Value| WeightedBackend {
         service: text(&backend["service"]),
         weight: backend["weight"].as_u64().unwrap_or_default(),
     };
-    Split {
+    MeshSplit {
         service: text(&spec["service"]),
         backends: list(&spec["backends"]).map(backend).collect(),
         groups: list(&spec["matches"]).map(|group| text(&group["name"])).collect(),
     }
 }
 
-fn read_group(group: &Value) -> Vec<Condition> {
+fn parse_group(group: &Value) -> Vec<MatchCondition> {
     let condition = |written: &Value| {
         let headers = list(&written["headers"]).flat_map(|header| header.as_object().into_iter().flatten());
-        Condition {
-            path: written["pathRegex"].as_str().map(Pattern::read),
+        MatchCondition {
+            path: written["pathRegex"].as_str().map(AnchoredRegex::parse),
             methods: list(&written["methods"]).map(text).collect(),
-            headers: headers.map(|(name, value)| (name.clone(), Pattern::read(&text(value)))).collect(),
+            headers: headers
+                .map(|(name, value)| (name.clone(), AnchoredRegex::parse(&text(value))))
+                .collect(),
         }
     };
     list(&group["spec"]["matches"]).map(condition).collect()
 }
 
 /// The backend that `number`, drawn evenly, falls to; none if all weigh nothing.
-fn draw(backends: &[Backend], number: u64) -> Option<&Backend> {
+fn pick_weighted(backends: &[WeightedBackend], number: u64) -> Option<&WeightedBackend> {
     let total: u64 = backends.iter().map(|backend| backend.weight).sum();
     let mut left = number.checked_rem(total)?;
     backends.iter().find(|backend| {
@@ -308,7 +313,7 @@ fn draw(backends: &[Backend], number: u64) -> Option<&Backend> {
 }
 
 /// The endpoints of a slice that serve, on its first port.
-fn serving(slice: &EndpointSlice) -> Vec<Endpoint> {
+fn serving_endpoints(slice: &EndpointSlice) -> Vec<MeshEndpoint> {
     let port = slice.ports.iter().flatten().find_map(|port| u16::try_from(port.port?).ok());
     let Some(port) = port else { return Vec::new() };
     let mut endpoints = Vec::new();
@@ -318,7 +323,7 @@ fn serving(slice: &EndpointSlice) -> Vec<Endpoint> {
         let ready = said.ready.unwrap_or(true);
         if ready || said.serving.unwrap_or(false) {
             let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok());
-            endpoints.extend(addresses.map(|ip| Endpoint { address: SocketAddr::new(ip, port), ready }));
+            endpoints.extend(addresses.map(|ip| MeshEndpoint { address: SocketAddr::new(ip, port), ready }));
         }
     }
     endpoints
@@ -330,37 +335,40 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requests_fall_to_backends_by_weight() {
+    fn requests_are_divided_among_backends_by_weight() {
         let split = json!({"spec": {"service": "web", "backends": [
             {"service": "web-primary", "weight": 90}, {"service": "web-canary", "weight": 10},
         ]}});
-        let Split { service, backends, .. } = read_split(&split);
+        let MeshSplit { service, backends, .. } = parse_split(&split);
         assert_eq!(service, "web");
-        let chance = Chance::seeded(1);
+        let chance = SeededRng::seeded(1);
         let canary = (0..10_000)
-            .filter(|_| draw(&backends, chance.next()).is_some_and(|backend| backend.service == "web-canary"))
+            .filter(|_| {
+                pick_weighted(&backends, chance.next_u64())
+                    .is_some_and(|backend| backend.service == "web-canary")
+            })
             .count();
         assert!((900..1_100).contains(&canary), "{canary}");
     }
 
     #[test]
     fn a_split_with_groups_is_for_the_requests_they_match() {
-        let split = read_split(&json!({"spec": {"service": "web", "matches": [{"name": "insiders"}]}}));
+        let split = parse_split(&json!({"spec": {"service": "web", "matches": [{"name": "insiders"}]}}));
         let group = json!({"spec": {"matches": [
             {"name": "team", "headers": [{"x-team": "ours|theirs"}], "methods": ["GET"]},
             {"name": "cookie", "headers": [{"cookie": "^(.*?;)?(canary=always)(;.*)?$"}]},
             {"name": "path", "pathRegex": "/beta/.*"},
             {"name": "unreadable", "pathRegex": "("},
         ]}});
-        let table = Table {
-            groups: HashMap::from([(("shop".to_owned(), "insiders".to_owned()), read_group(&group))]),
-            ..Table::default()
+        let table = RoutingTable {
+            groups: HashMap::from([(("shop".to_owned(), "insiders".to_owned()), parse_group(&group))]),
+            ..RoutingTable::default()
         };
         let matches = |method: &str, path: &str, headers: &[(&str, &str)]| {
             let request = Request::builder().method(method).uri(path);
             let request =
                 headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-            table.is_split("shop", &split, &request.body(Body::empty()).unwrap())
+            table.split_applies("shop", &split, &request.body(Body::empty()).unwrap())
         };
         assert!(matches("GET", "/", &[("x-team", "ours")]));
         assert!(!matches("GET", "/", &[("x-team", "yours")]) && !matches("POST", "/", &[("x-team", "ours")]));
@@ -370,10 +378,13 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_of_no_weight_gets_nothing() {
-        let backend = |service: &str, weight| Backend { service: service.into(), weight };
+    fn a_backend_without_weight_gets_no_requests() {
+        let backend = |service: &str, weight| WeightedBackend { service: service.into(), weight };
         let backends = [backend("a", 0), backend("b", 7), backend("c", 0)];
-        assert!((0..100).all(|number| draw(&backends, number).is_some_and(|chosen| chosen.service == "b")));
-        assert_eq!(draw(&[backend("a", 0)], 3), None);
+        assert!(
+            (0..100)
+                .all(|number| pick_weighted(&backends, number).is_some_and(|chosen| chosen.service == "b"))
+        );
+        assert_eq!(pick_weighted(&[backend("a", 0)], 3), None);
     }
 }

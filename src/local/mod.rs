@@ -15,28 +15,28 @@
 
 pub mod access;
 mod apply;
-mod bell;
 pub mod builtin;
-pub mod chance;
 pub mod controllers;
 mod crd;
 mod delete;
-mod describe;
 mod events;
 pub mod faults;
-mod fields;
+mod field_set;
 pub mod kinds;
+mod kubectl;
 pub mod mesh;
 pub mod node;
+mod ordered_notify;
 mod patch;
 mod protobuf;
 mod read;
-mod refusal;
 mod request;
 pub mod schema;
+pub mod seeded_rng;
 mod selector;
 pub mod serve;
 mod server;
+mod status_error;
 mod store;
 mod subresource;
 mod watch;
@@ -52,11 +52,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use access::{Access, Grant, Identity};
-use faults::{FaultPlan, Faults};
+use faults::{FaultInjector, FaultPlan};
 use node::{Node, NodeOptions};
-use serve::{ServeError, Serving};
-use server::{InProcess, Server, Steady};
-pub use store::{Onlooker, Write};
+use serve::{ApiServerHandle, ServeError};
+use server::{FaultExempt, InProcess, Server};
+pub use store::{Write, WriteHook};
 
 /// How to set up a server; the default is an empty cluster on the wall clock.
 #[derive(Default)]
@@ -72,7 +72,7 @@ pub struct Options {
 
 /// A running API; clones share it.
 #[derive(Clone)]
-pub struct Local {
+pub struct ApiServer {
     server: Arc<Server>,
     seed: u64,
     admin_token: String,
@@ -85,16 +85,16 @@ pub struct Cluster {
     _controllers: AbortOnDropHandle<()>,
 }
 
-impl Local {
-    pub fn new(options: Options) -> Local {
+impl ApiServer {
+    pub fn new(options: Options) -> ApiServer {
         let clock = options.clock.unwrap_or_else(Clock::system);
-        let admin_token = unguessable();
+        let admin_token = random_token();
         let mut users = options.users;
         users.push((admin_token.clone(), Identity::admin()));
-        let faults = Faults::seeded(options.seed, options.faults);
+        let faults = FaultInjector::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
         let server = Arc::new(Server::new(clock, options.seed, faults, access));
-        let local = Local { server, seed: options.seed, admin_token };
+        let local = ApiServer { server, seed: options.seed, admin_token };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.create_namespace(namespace);
         }
@@ -103,13 +103,13 @@ impl Local {
 
     /// A client in this process; the plan of faults applies to it.
     pub fn client(&self) -> kube::Client {
-        self.client_marked(false)
+        self.in_process_client(false)
     }
 
     /// A client that faults spare: for the cluster's own controllers, and for
     /// tests that look on.
-    pub fn steady_client(&self) -> kube::Client {
-        self.client_marked(true)
+    pub fn fault_exempt_client(&self) -> kube::Client {
+        self.in_process_client(true)
     }
 
     pub fn clock(&self) -> Clock {
@@ -118,17 +118,17 @@ impl Local {
 
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, plan: FaultPlan) {
-        self.server.faults.change(plan);
+        self.server.faults.set_plan(plan);
     }
 
     /// How often each fault has struck so far.
-    pub fn faults_struck(&self) -> std::collections::BTreeMap<&'static str, u64> {
-        self.server.faults.struck()
+    pub fn injected_faults(&self) -> std::collections::BTreeMap<&'static str, u64> {
+        self.server.faults.injected()
     }
 
-    /// From now on `onlooker` is told of every write, in order.
-    pub fn tell_of_writes(&self, onlooker: Onlooker) {
-        self.server.store.set_onlooker(onlooker);
+    /// From now on `hook` is told of every write, in order.
+    pub fn on_write(&self, hook: WriteHook) {
+        self.server.store.set_write_hook(hook);
     }
 
     /// Forgets all history: older watches and lists get 410.
@@ -137,21 +137,21 @@ impl Local {
     }
 
     /// Listens on `address` (port 0 for any) until the result is dropped.
-    pub async fn serve(&self, address: SocketAddr) -> Result<Serving, ServeError> {
+    pub async fn serve(&self, address: SocketAddr) -> Result<ApiServerHandle, ServeError> {
         serve::serve(self.server.clone(), address, self.admin_token.clone()).await
     }
 
     /// Runs the controllers of a cluster until the result is dropped.
     pub fn start_controllers(&self) -> AbortOnDropHandle<()> {
         let options = controllers::Options { clock: self.clock(), nodes: vec![node::NAME.to_owned()] };
-        AbortOnDropHandle::new(tokio::spawn(controllers::run(self.steady_client(), options)))
+        AbortOnDropHandle::new(tokio::spawn(controllers::run(self.fault_exempt_client(), options)))
     }
 
     /// Runs the controllers and a node; with `listen`, its pods have sockets.
     pub fn start_cluster(&self, listen: bool) -> Cluster {
         let options =
             NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(node::NAME) };
-        let node = Node::new(self.steady_client(), options);
+        let node = Node::new(self.fault_exempt_client(), options);
         let running = AbortOnDropHandle::new(tokio::spawn({
             let node = node.clone();
             async move { node.run().await }
@@ -159,15 +159,15 @@ impl Local {
         Cluster { node, _node: running, _controllers: self.start_controllers() }
     }
 
-    fn client_marked(&self, steady: bool) -> kube::Client {
+    fn in_process_client(&self, fault_exempt: bool) -> kube::Client {
         let server = self.server.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let server = server.clone();
             async move {
                 let mut request = request.map(Body::new);
                 request.extensions_mut().insert(InProcess);
-                if steady {
-                    request.extensions_mut().insert(Steady);
+                if fault_exempt {
+                    request.extensions_mut().insert(FaultExempt);
                 }
                 Ok::<_, std::convert::Infallible>(server.handle(request).await)
             }
@@ -176,18 +176,18 @@ impl Local {
     }
 
     fn create_namespace(&self, name: &str) {
-        let author = write::Author {
+        let writer = write::Writer {
             name: "serin-local".into(),
             subresource: None,
             dry_run: false,
-            checking: write::Checking::Strict,
-            patches: false,
+            field_validation: write::FieldValidation::Strict,
+            is_patch: false,
         };
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
         let object = json!({ "metadata": { "name": name } });
         if let Err(refusal) =
-            write::create(&self.server, namespaces, None, object, &author, apply::Operation::Update)
+            write::create(&self.server, namespaces, None, object, &writer, apply::Operation::Update)
         {
             tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
         }
@@ -196,7 +196,7 @@ impl Local {
 
 /// The administrator's token: 128 bits from the standard library's hash keys,
 /// which the operating system seeds.
-fn unguessable() -> String {
+fn random_token() -> String {
     use std::hash::{BuildHasher, RandomState};
     let keys = RandomState::new();
     format!("{:016x}{:016x}", keys.hash_one(0), keys.hash_one(1))

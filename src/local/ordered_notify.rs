@@ -9,53 +9,53 @@ use tokio::sync::Notify;
 
 /// Rings until it is dropped.
 #[derive(Default)]
-pub struct Bell(Arc<Tower>);
+pub struct OrderedNotify(Arc<Inner>);
 
-pub struct Listener {
-    tower: Arc<Tower>,
-    heard: u64,
+pub struct Subscription {
+    inner: Arc<Inner>,
+    seen: u64,
 }
 
 #[derive(Default)]
-struct Tower {
-    rung: AtomicU64,
-    gone: AtomicBool,
-    waiting: Notify,
+struct Inner {
+    generation: AtomicU64,
+    closed: AtomicBool,
+    notify: Notify,
 }
 
-impl Bell {
-    pub fn ring(&self) {
-        self.0.rung.fetch_add(1, Ordering::Release);
-        self.0.waiting.notify_waiters();
+impl OrderedNotify {
+    pub fn notify(&self) {
+        self.0.generation.fetch_add(1, Ordering::Release);
+        self.0.notify.notify_waiters();
     }
 
     /// From now on; what rang before is not heard.
-    pub fn listen(&self) -> Listener {
+    pub fn subscribe(&self) -> Subscription {
         let tower = Arc::clone(&self.0);
-        Listener { heard: tower.rung.load(Ordering::Acquire), tower }
+        Subscription { seen: tower.generation.load(Ordering::Acquire), inner: tower }
     }
 }
 
-impl Drop for Bell {
+impl Drop for OrderedNotify {
     fn drop(&mut self) {
-        self.0.gone.store(true, Ordering::Release);
-        self.0.waiting.notify_waiters();
+        self.0.closed.store(true, Ordering::Release);
+        self.0.notify.notify_waiters();
     }
 }
 
-impl Listener {
+impl Subscription {
     /// Until it rings, or has rung since it was last heard; false once it is
     /// gone.
-    pub async fn rings(&mut self) -> bool {
+    pub async fn notified(&mut self) -> bool {
         loop {
-            let mut waiting = pin!(self.tower.waiting.notified());
+            let mut waiting = pin!(self.inner.notify.notified());
             waiting.as_mut().enable();
-            let rung = self.tower.rung.load(Ordering::Acquire);
-            if rung != self.heard {
-                self.heard = rung;
+            let rung = self.inner.generation.load(Ordering::Acquire);
+            if rung != self.seen {
+                self.seen = rung;
                 return true;
             }
-            if self.tower.gone.load(Ordering::Acquire) {
+            if self.inner.closed.load(Ordering::Acquire) {
                 return false;
             }
             waiting.await;
@@ -63,8 +63,8 @@ impl Listener {
     }
 
     /// What rang so far is heard.
-    pub fn hear(&mut self) {
-        self.heard = self.tower.rung.load(Ordering::Acquire);
+    pub fn mark_seen(&mut self) {
+        self.seen = self.inner.generation.load(Ordering::Acquire);
     }
 }
 
@@ -73,17 +73,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_that_rang_is_missed_and_nothing_is_heard_twice() {
-        let bell = Bell::default();
-        let mut listener = bell.listen();
-        bell.ring();
-        bell.ring();
-        assert!(listener.rings().await);
-        bell.ring();
-        listener.hear();
-        let later = tokio::spawn(async move { (listener.rings().await, listener.rings().await) });
+    async fn every_notification_is_seen_exactly_once() {
+        let bell = OrderedNotify::default();
+        let mut listener = bell.subscribe();
+        bell.notify();
+        bell.notify();
+        assert!(listener.notified().await);
+        bell.notify();
+        listener.mark_seen();
+        let later = tokio::spawn(async move { (listener.notified().await, listener.notified().await) });
         tokio::task::yield_now().await;
-        bell.ring();
+        bell.notify();
         tokio::task::yield_now().await;
         drop(bell);
         assert_eq!(later.await.unwrap(), (true, false));

@@ -4,13 +4,13 @@ use http::header;
 use serde_json::{Map, Value, json};
 
 use super::apply::{self, Operation};
-use super::fields::item_step;
+use super::field_set::item_path_element;
 use super::kinds::{Origin, Resource};
-use super::refusal::Refusal;
 use super::schema::{ListKind, Schema};
 use super::server::{Call, Server};
+use super::status_error::StatusError;
 use super::store::Key;
-use super::write::{self, Author, Written, parse_json};
+use super::write::{self, WriteResult, Writer, parse_json};
 
 pub enum Patch {
     Json(json_patch::Patch),
@@ -24,37 +24,39 @@ pub enum Patch {
 }
 
 impl Patch {
-    pub fn parse(call: &Call, body: &[u8]) -> Result<Patch, Refusal> {
+    pub fn parse(call: &Call, body: &[u8]) -> Result<Patch, StatusError> {
         let media =
             call.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let media = media.split(';').next().unwrap_or_default().trim();
         let is_apply = media == "application/apply-patch+yaml";
         if call.params.force && !is_apply {
-            return Err(Refusal::patch_options("force: Forbidden: may not be specified for non-apply patch"));
+            return Err(StatusError::invalid_patch_options(
+                "force: Forbidden: may not be specified for non-apply patch",
+            ));
         }
         match (media, call.resource.origin) {
             ("application/json-patch+json", _) => serde_json::from_slice(body)
                 .map(Patch::Json)
-                .map_err(|error| Refusal::bad_request(format!("error decoding patch: {error}"))),
+                .map_err(|error| StatusError::bad_request(format!("error decoding patch: {error}"))),
             ("application/merge-patch+json", _) => merge_body(body).map(Patch::Merge),
             ("application/strategic-merge-patch+json", Origin::Builtin) => {
                 merge_body(body).map(Patch::Strategic)
             }
             ("application/apply-patch+yaml", _) => {
                 if call.params.field_manager.is_empty() {
-                    return Err(Refusal::patch_options(
+                    return Err(StatusError::invalid_patch_options(
                         "fieldManager: Required value: is required for apply patch",
                     ));
                 }
                 Ok(Patch::Apply { config: parse_json(body)?, force: call.params.force })
             }
-            (_, Origin::Builtin) => Err(Refusal::unsupported_media_type(&[
+            (_, Origin::Builtin) => Err(StatusError::unsupported_media_type(&[
                 "application/json-patch+json",
                 "application/merge-patch+json",
                 "application/strategic-merge-patch+json",
                 "application/apply-patch+yaml",
             ])),
-            (_, Origin::Custom) => Err(Refusal::unsupported_media_type(&[
+            (_, Origin::Custom) => Err(StatusError::unsupported_media_type(&[
                 "application/json-patch+json",
                 "application/merge-patch+json",
                 "application/apply-patch+yaml",
@@ -64,31 +66,31 @@ impl Patch {
 }
 
 /// Patches an object; an apply creates it if it is not there.
-pub fn perform(
+pub fn apply_patch(
     server: &Server,
     resource: &Resource,
     key: &Key,
     patch: Patch,
-    author: &Author,
-) -> Result<Written, Refusal> {
+    writer: &Writer,
+) -> Result<WriteResult, StatusError> {
     let Patch::Apply { config, force } = patch else {
-        return write::modify(server, resource, key, author, Operation::Update, |live| {
+        return write::modify(server, resource, key, writer, Operation::Update, |live| {
             patched(resource, live, &patch)
         });
     };
     check_config(resource, key, &config)?;
-    let manager = author.manager(Operation::Apply);
+    let manager = writer.manager(Operation::Apply);
     let apply_to =
         |live: &Value| apply::apply(resource, live, config.clone(), &manager, force, server.clock.now());
     let exists = server.store.get(&resource.collection(), key).is_some();
-    if exists || author.subresource.is_some() {
-        return write::modify(server, resource, key, author, Operation::Apply, apply_to);
+    if exists || writer.subresource.is_some() {
+        return write::modify(server, resource, key, writer, Operation::Apply, apply_to);
     }
     if let Some(uid) = config["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty()) {
         let why = format!(
             "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
         );
-        return Err(Refusal::conflict(resource, &key.name, &why));
+        return Err(StatusError::conflict(resource, &key.name, &why));
     }
     let mut blank = json!({
         "apiVersion": resource.api_version(), "kind": resource.kind, "metadata": { "name": *key.name },
@@ -97,27 +99,27 @@ pub fn perform(
         blank["metadata"]["namespace"] = json!(*key.namespace);
     }
     let namespace = resource.namespaced.then_some(&*key.namespace);
-    match write::create(server, resource, namespace, apply_to(&blank)?, author, Operation::Apply) {
+    match write::create(server, resource, namespace, apply_to(&blank)?, writer, Operation::Apply) {
         // Somebody else created it meanwhile: apply to what they made.
         Err(refusal) if refusal.code == http::StatusCode::CONFLICT => {
-            write::modify(server, resource, key, author, Operation::Apply, apply_to)
+            write::modify(server, resource, key, writer, Operation::Apply, apply_to)
         }
         written => written,
     }
 }
 
 /// `live` with a json, merge or strategic patch done to it.
-pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value, Refusal> {
+pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value, StatusError> {
     let mut object = live.clone();
     match patch {
         Patch::Json(operations) => json_patch::patch(&mut object, operations)
-            .map_err(|error| Refusal::unprocessable(&error.to_string()))?,
+            .map_err(|error| StatusError::unprocessable(&error.to_string()))?,
         Patch::Merge(patch) => json_patch::merge(&mut object, patch),
         Patch::Strategic(patch) => strategic_merge(&mut object, patch, Some(&resource.schema))?,
-        Patch::Apply { .. } => return Err(Refusal::internal("an apply is not a plain patch")),
+        Patch::Apply { .. } => return Err(StatusError::internal("an apply is not a plain patch")),
     }
     if !object.is_object() {
-        return Err(Refusal::unprocessable("the patch leaves no object"));
+        return Err(StatusError::unprocessable("the patch leaves no object"));
     }
     // A version that the patch did not state is no precondition.
     let states_version = match patch {
@@ -133,19 +135,19 @@ pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value
     Ok(object)
 }
 
-fn merge_body(body: &[u8]) -> Result<Value, Refusal> {
+fn merge_body(body: &[u8]) -> Result<Value, StatusError> {
     let patch = parse_json(body)?;
     if patch.is_object() {
         Ok(patch)
     } else {
-        Err(Refusal::bad_request("error decoding patch: it is not an object"))
+        Err(StatusError::bad_request("error decoding patch: it is not an object"))
     }
 }
 
-fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), Refusal> {
+fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), StatusError> {
     let stated = |field: &str| config[field].as_str().unwrap_or_default();
     if stated("kind") != resource.kind || stated("apiVersion") != resource.api_version() {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the applied object must state apiVersion {:?} and kind {:?}, not {:?} and {:?}",
             resource.api_version(),
             resource.kind,
@@ -154,10 +156,10 @@ fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), Re
         )));
     }
     if !config["metadata"]["managedFields"].is_null() {
-        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        return Err(StatusError::bad_request("metadata.managedFields must be nil"));
     }
     match config["metadata"]["name"].as_str() {
-        Some(name) if name != &*key.name => Err(Refusal::bad_request(format!(
+        Some(name) if name != &*key.name => Err(StatusError::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             key.name
         ))),
@@ -167,7 +169,7 @@ fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), Re
 
 /// Merges `patch` into `value`: lists that are maps by key, sets by value,
 /// other lists as a whole, with the directives that kubectl writes.
-fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) -> Result<(), Refusal> {
+fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) -> Result<(), StatusError> {
     let Value::Object(patch) = patch else {
         *value = patch.clone();
         return Ok(());
@@ -219,7 +221,7 @@ fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) ->
     Ok(())
 }
 
-fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Result<(), Refusal> {
+fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Result<(), StatusError> {
     let kind = schema.map_or(ListKind::Atomic, Schema::list_kind);
     let replaces = patch.iter().any(|item| item["$patch"] == "replace");
     let wanted = patch.iter().filter(|item| item["$patch"] != "replace");
@@ -230,13 +232,13 @@ fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Res
     let key = schema.and_then(Schema::merge_key);
     let same = |a: &Value, b: &Value| match key {
         Some(key) => a.get(key) == b.get(key),
-        None => item_step(a, &kind, schema) == item_step(b, &kind, schema),
+        None => item_path_element(a, &kind, schema) == item_path_element(b, &kind, schema),
     };
     for item in wanted {
         if let Some(key) = key
             && item.get(key).is_none()
         {
-            return Err(Refusal::unprocessable(&format!(
+            return Err(StatusError::unprocessable(&format!(
                 "map: {item} does not contain declared merge key: {key}"
             )));
         }

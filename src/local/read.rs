@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::describe::table;
 use super::events;
 use super::kinds::Resource;
-use super::refusal::Refusal;
+use super::kubectl::table;
 use super::request::{Params, View};
 use super::selector::Selector;
 use super::server::Server;
+use super::status_error::StatusError;
 use super::store::{Key, Object, Snapshot};
 
 pub fn get(
@@ -24,22 +24,22 @@ pub fn get(
     key: &Key,
     params: &Params,
     view: View,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, StatusError> {
     let object = server
         .store
         .get(&resource.collection(), key)
-        .ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        .ok_or_else(|| StatusError::not_found(resource, &key.name))?;
     if let Some(wanted) = version(&params.resource_version)? {
         let current = server.store.version();
         if wanted > current {
-            return Err(Refusal::from_the_future(wanted, current));
+            return Err(StatusError::version_too_large(wanted, current));
         }
     }
-    Ok(one(server, resource, &object.value, params, view))
+    Ok(object_response(server, resource, &object.value, params, view))
 }
 
 /// One object as a response, in the form that was asked for.
-pub fn one(
+pub fn object_response(
     server: &Server,
     resource: &Resource,
     object: &Value,
@@ -63,7 +63,7 @@ pub fn list(
     namespace: Option<&str>,
     params: &Params,
     view: View,
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, StatusError> {
     let selector = Selector::parse(&params.label_selector, &params.field_selector, resource)?;
     let (snapshot, after) = snapshot(server, resource, namespace, params)?;
     let limit = params.limit.filter(|limit| *limit > 0).map_or(usize::MAX, |limit| limit as usize);
@@ -73,7 +73,8 @@ pub fn list(
     let page: Vec<&Arc<Object>> = matching.by_ref().take(limit).collect();
     let mut meta = json!({ "resourceVersion": snapshot.version.to_string() });
     if let (Some(last), remaining @ 1..) = (page.last(), matching.count()) {
-        meta["continue"] = json!(Resume { version: snapshot.version, after: last.key.clone() }.encode());
+        meta["continue"] =
+            json!(ContinueToken { version: snapshot.version, after: last.key.clone() }.encode());
         if selector.is_empty() {
             meta["remainingItemCount"] = json!(remaining);
         }
@@ -104,27 +105,27 @@ fn snapshot(
     resource: &Resource,
     namespace: Option<&str>,
     params: &Params,
-) -> Result<(Snapshot, Option<Key>), Refusal> {
+) -> Result<(Snapshot, Option<Key>), StatusError> {
     let collection = resource.collection();
     if params.send_initial_events {
-        return Err(Refusal::list_options(
+        return Err(StatusError::invalid_list_options(
             "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
         ));
     }
     if !params.resource_version_match.is_empty() && params.resource_version.is_empty() {
-        return Err(Refusal::list_options(
+        return Err(StatusError::invalid_list_options(
             "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided",
         ));
     }
-    if !params.resume.is_empty() {
+    if !params.continue_token.is_empty() {
         if version(&params.resource_version)?.is_some() {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let resume = Resume::decode(&params.resume)?;
+        let resume = ContinueToken::decode(&params.continue_token)?;
         let snapshot = server.store.list_at(&collection, namespace, resume.version).map_err(|_| {
-            Refusal::expired(
+            StatusError::expired(
                 "The provided continue parameter is too old to display a consistent list result.",
             )
         })?;
@@ -132,16 +133,16 @@ fn snapshot(
     }
     let current = server.store.version();
     match (version(&params.resource_version)?, params.resource_version_match.as_str()) {
-        (Some(wanted), _) if wanted > current => Err(Refusal::from_the_future(wanted, current)),
+        (Some(wanted), _) if wanted > current => Err(StatusError::version_too_large(wanted, current)),
         (Some(wanted), "Exact") => {
             let snapshot = server.store.list_at(&collection, namespace, wanted);
-            Ok((snapshot.map_err(|compacted| Refusal::expired(compacted.to_string()))?, None))
+            Ok((snapshot.map_err(|compacted| StatusError::expired(compacted.to_string()))?, None))
         }
         (_, "" | "NotOlderThan") => Ok((server.store.list(&collection, namespace), None)),
-        (None, "Exact") => Err(Refusal::list_options(
+        (None, "Exact") => Err(StatusError::invalid_list_options(
             "resourceVersionMatch: Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
         )),
-        (_, other) => Err(Refusal::bad_request(format!(
+        (_, other) => Err(StatusError::bad_request(format!(
             "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
         ))),
     }
@@ -178,7 +179,7 @@ pub fn json_in_version(object: &Object, resource: &Resource) -> Bytes {
 /// but for events.
 pub fn in_version(object: &Value, resource: &Resource) -> Value {
     let mut object = object.clone();
-    events::shown(resource, &mut object);
+    events::to_served(resource, &mut object);
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind);
     object
@@ -189,11 +190,11 @@ pub fn metadata_only(object: &Value, kind: &str) -> Value {
 }
 
 /// A resource version from a query; `None` for none and for `0`, any version.
-pub fn version(text: &str) -> Result<Option<u64>, Refusal> {
+pub fn version(text: &str) -> Result<Option<u64>, StatusError> {
     match text {
         "" | "0" => Ok(None),
         text => text.parse().map(Some).map_err(|_| {
-            Refusal::bad_request(format!(
+            StatusError::bad_request(format!(
                 "invalid resource version: resourceVersion: Invalid value: {text:?}: it is not a number"
             ))
         }),
@@ -208,25 +209,25 @@ pub fn json_response(code: StatusCode, body: impl Into<Body>) -> Response<Body> 
 }
 
 /// Where a paged list goes on: a `continue` token.
-struct Resume {
+struct ContinueToken {
     version: u64,
     after: Key,
 }
 
-impl Resume {
+impl ContinueToken {
     fn encode(&self) -> String {
         let token = json!({"v": "meta.k8s.io/v1", "rv": self.version, "ns": *self.after.namespace, "name": *self.after.name});
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn decode(token: &str) -> Result<Resume, Refusal> {
+    fn decode(token: &str) -> Result<ContinueToken, StatusError> {
         let read = || {
             let token: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
             let after = Key::new(token["ns"].as_str()?, token["name"].as_str()?);
-            Some(Resume { version: token["rv"].as_u64()?, after })
+            Some(ContinueToken { version: token["rv"].as_u64()?, after })
         };
         read().ok_or_else(|| {
-            Refusal::bad_request(
+            StatusError::bad_request(
                 "invalid continue token: continue key is not valid: it was not made by this server",
             )
         })

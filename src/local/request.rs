@@ -3,7 +3,7 @@
 use http::{Method, Uri};
 use serde::{Deserialize, Deserializer};
 
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
 /// A path of the Kubernetes API.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    pub fn of(method: &Method, named: bool, params: &Params) -> Result<Verb, Refusal> {
+    pub fn of(method: &Method, named: bool, params: &Params) -> Result<Verb, StatusError> {
         Ok(match (method, named) {
             (&Method::GET | &Method::HEAD, _) if params.watch => Verb::Watch,
             (&Method::GET | &Method::HEAD, true) => Verb::Get,
@@ -76,7 +76,7 @@ impl Verb {
             (&Method::PATCH, true) => Verb::Patch,
             (&Method::DELETE, true) => Verb::Delete,
             (&Method::DELETE, false) => Verb::DeleteCollection,
-            _ => return Err(Refusal::method_not_allowed()),
+            _ => return Err(StatusError::method_not_allowed()),
         })
     }
 
@@ -123,7 +123,7 @@ pub struct Params {
     #[serde(deserialize_with = "number")]
     pub limit: Option<u64>,
     #[serde(rename = "continue")]
-    pub resume: String,
+    pub continue_token: String,
     #[serde(deserialize_with = "number")]
     pub timeout_seconds: Option<u64>,
     #[serde(deserialize_with = "flag")]
@@ -142,19 +142,19 @@ pub struct Params {
 }
 
 impl Params {
-    pub fn of(uri: &Uri) -> Result<Params, Refusal> {
+    pub fn of(uri: &Uri) -> Result<Params, StatusError> {
         axum::extract::Query::<Params>::try_from_uri(uri)
             .map(|query| query.0)
-            .map_err(|error| Refusal::bad_request(error.body_text()))
+            .map_err(|error| StatusError::bad_request(error.body_text()))
     }
 
-    pub fn is_dry_run(&self, verb: Verb) -> Result<bool, Refusal> {
+    pub fn is_dry_run(&self, verb: Verb) -> Result<bool, StatusError> {
         match self.dry_run.as_str() {
             "" => Ok(false),
             "All" => Ok(true),
             other => {
                 let why = format!("dryRun: Unsupported value: [{other:?}]: supported values: \"All\"");
-                Err(Refusal::options(verb.options(), &why))
+                Err(StatusError::invalid_options(verb.options(), &why))
             }
         }
     }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_path_is_told_apart() {
+    fn every_shape_of_path_is_parsed() {
         assert_eq!(Path::parse("/api/v1/pods"), resource("", None, "pods", None, None));
         assert_eq!(
             Path::parse("/api/v1/namespaces/a/pods/b"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_acceptable_form_wins() {
+    fn the_first_acceptable_view_wins() {
         assert_eq!(
             View::accepted("application/json;as=Table;v=v1;g=meta.k8s.io,application/json"),
             Some(View::Table)

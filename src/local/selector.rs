@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::kinds::{Origin, Resource};
-use super::refusal::Refusal;
+use super::status_error::StatusError;
 
 /// What a list or watch is narrowed to; empty matches all.
 #[derive(Default, Debug)]
@@ -15,17 +15,17 @@ pub struct Selector {
 #[derive(Debug, PartialEq)]
 struct Requirement {
     key: String,
-    test: Test,
+    operator: LabelOperator,
 }
 
 #[derive(Debug, PartialEq)]
-enum Test {
+enum LabelOperator {
     In(Vec<String>),
     NotIn(Vec<String>),
     Exists,
-    Absent,
-    Above(i64),
-    Below(i64),
+    DoesNotExist,
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
 #[derive(Debug)]
@@ -36,10 +36,10 @@ struct FieldRequirement {
 }
 
 impl Selector {
-    pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Selector, Refusal> {
+    pub fn parse(labels: &str, fields: &str, resource: &Resource) -> Result<Selector, StatusError> {
         Ok(Selector {
             labels: parse_labels(labels)
-                .map_err(|why| Refusal::bad_request(format!("unable to parse requirement: {why}")))?,
+                .map_err(|why| StatusError::bad_request(format!("unable to parse requirement: {why}")))?,
             fields: parse_fields(fields, resource)?,
         })
     }
@@ -51,27 +51,29 @@ impl Selector {
     pub fn matches(&self, object: &Value) -> bool {
         let label =
             |key: &str| object.pointer("/metadata/labels").and_then(|labels| labels.get(key)?.as_str());
-        self.labels.iter().all(|requirement| requirement.holds(label(&requirement.key)))
-            && self.fields.iter().all(|requirement| requirement.holds(object))
+        self.labels.iter().all(|requirement| requirement.matches(label(&requirement.key)))
+            && self.fields.iter().all(|requirement| requirement.matches(object))
     }
 }
 
 impl Requirement {
-    fn holds(&self, label: Option<&str>) -> bool {
+    fn matches(&self, label: Option<&str>) -> bool {
         let number = || label.and_then(|value| value.parse::<i64>().ok());
-        match &self.test {
-            Test::In(values) => label.is_some_and(|label| values.iter().any(|value| value == label)),
-            Test::NotIn(values) => label.is_none_or(|label| values.iter().all(|value| value != label)),
-            Test::Exists => label.is_some(),
-            Test::Absent => label.is_none(),
-            Test::Above(bound) => number().is_some_and(|value| value > *bound),
-            Test::Below(bound) => number().is_some_and(|value| value < *bound),
+        match &self.operator {
+            LabelOperator::In(values) => label.is_some_and(|label| values.iter().any(|value| value == label)),
+            LabelOperator::NotIn(values) => {
+                label.is_none_or(|label| values.iter().all(|value| value != label))
+            }
+            LabelOperator::Exists => label.is_some(),
+            LabelOperator::DoesNotExist => label.is_none(),
+            LabelOperator::GreaterThan(bound) => number().is_some_and(|value| value > *bound),
+            LabelOperator::LessThan(bound) => number().is_some_and(|value| value < *bound),
         }
     }
 }
 
 impl FieldRequirement {
-    fn holds(&self, object: &Value) -> bool {
+    fn matches(&self, object: &Value) -> bool {
         let mut at = object;
         for name in self.path.split('.') {
             at = &at[name];
@@ -110,14 +112,14 @@ fn split_outside_parentheses(text: &str) -> Vec<&str> {
 }
 
 fn parse_requirement(text: &str) -> Result<Requirement, String> {
-    let requirement = |key: &str, test: Test| {
+    let requirement = |key: &str, test: LabelOperator| {
         let key = key.trim();
         let well_formed = !key.is_empty()
             && key
                 .chars()
                 .all(|letter| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | '/'));
         if well_formed {
-            Ok(Requirement { key: key.to_owned(), test })
+            Ok(Requirement { key: key.to_owned(), operator: test })
         } else {
             Err(format!("found '{text}', expected: identifier"))
         }
@@ -133,7 +135,7 @@ fn parse_requirement(text: &str) -> Result<Requirement, String> {
             .map_err(|_| format!("{rest:?}: for 'Gt', 'Lt' operators, the value must be an integer"))
     };
     if let Some(key) = text.strip_prefix('!') {
-        return requirement(key, Test::Absent);
+        return requirement(key, LabelOperator::DoesNotExist);
     }
     for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
         if let Some((key, value)) = text.split_once(operator) {
@@ -142,25 +144,28 @@ fn parse_requirement(text: &str) -> Result<Requirement, String> {
                 return Err(format!("found '{symbol}', expected: identifier"));
             }
             let values = vec![value.to_owned()];
-            return requirement(key, if equal { Test::In(values) } else { Test::NotIn(values) });
+            return requirement(
+                key,
+                if equal { LabelOperator::In(values) } else { LabelOperator::NotIn(values) },
+            );
         }
     }
     if let Some((key, bound)) = text.split_once('>') {
-        return requirement(key, Test::Above(number(bound)?));
+        return requirement(key, LabelOperator::GreaterThan(number(bound)?));
     }
     if let Some((key, bound)) = text.split_once('<') {
-        return requirement(key, Test::Below(number(bound)?));
+        return requirement(key, LabelOperator::LessThan(number(bound)?));
     }
     if let Some((key, rest)) = text.split_once(" notin ") {
-        return requirement(key, Test::NotIn(set(rest)?));
+        return requirement(key, LabelOperator::NotIn(set(rest)?));
     }
     if let Some((key, rest)) = text.split_once(" in ") {
-        return requirement(key, Test::In(set(rest)?));
+        return requirement(key, LabelOperator::In(set(rest)?));
     }
-    requirement(text, Test::Exists)
+    requirement(text, LabelOperator::Exists)
 }
 
-fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>, Refusal> {
+fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>, StatusError> {
     let mut requirements = Vec::new();
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
         let (path, equal, value) = if let Some((path, value)) = part.split_once("!=") {
@@ -168,12 +173,12 @@ fn parse_fields(text: &str, resource: &Resource) -> Result<Vec<FieldRequirement>
         } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
             (path, true, value)
         } else {
-            return Err(Refusal::bad_request(format!(
+            return Err(StatusError::bad_request(format!(
                 "invalid selector: '{text}'; can't understand '{part}'"
             )));
         };
         if !selectable(resource, path) {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 if extra_fields(resource).is_empty() && resource.origin == Origin::Builtin {
                     format!(
                         "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
@@ -239,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn label_selectors_mean_what_kubectl_users_expect() {
+    fn label_selectors_select_as_kubectl_does() {
         check("", json!({}), true);
         check("app=a", json!({"app": "a"}), true);
         check("app==a,tier!=db", json!({"app": "a"}), true);
@@ -252,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_selectors_are_refused() {
         for text in ["app in a", "a b", "=x", "n>many"] {
             assert!(parse_labels(text).is_err(), "{text}");
         }

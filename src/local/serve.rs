@@ -35,10 +35,10 @@ pub enum ServeError {
 }
 
 /// Requests on one connection, as a real API server allows.
-const AT_A_TIME: u32 = 100;
+const MAX_CONCURRENT_STREAMS: u32 = 100;
 
 /// A server that is listening; it stops when this is dropped.
-pub struct Serving {
+pub struct ApiServerHandle {
     pub address: SocketAddr,
     /// The CA that signed the server's certificate, PEM.
     pub ca: String,
@@ -46,7 +46,7 @@ pub struct Serving {
     _accepting: AbortOnDropHandle<()>,
 }
 
-impl Serving {
+impl ApiServerHandle {
     pub fn url(&self) -> String {
         format!("https://{}", self.address)
     }
@@ -79,7 +79,11 @@ impl Serving {
     }
 }
 
-pub async fn serve(server: Arc<Server>, address: SocketAddr, token: String) -> Result<Serving, ServeError> {
+pub async fn serve(
+    server: Arc<Server>,
+    address: SocketAddr,
+    token: String,
+) -> Result<ApiServerHandle, ServeError> {
     let listener =
         TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { address, source })?;
@@ -88,7 +92,9 @@ pub async fn serve(server: Arc<Server>, address: SocketAddr, token: String) -> R
     let accepting = tokio::spawn(async move {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => _ = tokio::spawn(converse(server.clone(), acceptor.clone(), stream)),
+                Ok((stream, _)) => {
+                    _ = tokio::spawn(serve_connection(server.clone(), acceptor.clone(), stream))
+                }
                 // Out of file handles, most likely: give others time to close.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -97,10 +103,10 @@ pub async fn serve(server: Arc<Server>, address: SocketAddr, token: String) -> R
             }
         }
     });
-    Ok(Serving { address, ca, token, _accepting: AbortOnDropHandle::new(accepting) })
+    Ok(ApiServerHandle { address, ca, token, _accepting: AbortOnDropHandle::new(accepting) })
 }
 
-async fn converse(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream) {
+async fn serve_connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let stream = match acceptor.accept(stream).await {
         Ok(stream) => stream,
@@ -111,7 +117,7 @@ async fn converse(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream)
         async move { Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::new)).await) }
     });
     let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http2().max_concurrent_streams(AT_A_TIME);
+    http.http2().max_concurrent_streams(MAX_CONCURRENT_STREAMS);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended early");
     }

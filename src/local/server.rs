@@ -9,14 +9,14 @@ use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
 use super::access::{Access, Identity};
-use super::chance::Chance;
-use super::describe;
-use super::faults::{Faults, RequestFault};
+use super::faults::{FaultInjector, RequestFault};
 use super::kinds::{Kinds, Origin, Resource};
-use super::refusal::Refusal;
+use super::kubectl;
 use super::request::{Params, Path, Verb, View};
+use super::seeded_rng::SeededRng;
+use super::status_error::StatusError;
 use super::store::{Key, Store};
-use super::write::{Author, Checking, Written};
+use super::write::{FieldValidation, WriteResult, Writer};
 use super::{apply, crd, delete, patch, protobuf, read, subresource, watch, write};
 use crate::clock::Clock;
 
@@ -28,8 +28,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub struct Server {
     pub store: Store,
     pub clock: Clock,
-    pub chance: Chance,
-    pub faults: Faults,
+    pub rng: SeededRng,
+    pub faults: FaultInjector,
     pub access: Access,
     kinds: RwLock<Arc<Kinds>>,
     next_address: AtomicU32,
@@ -41,7 +41,7 @@ pub struct InProcess;
 
 /// Put on requests that faults spare.
 #[derive(Clone, Copy)]
-pub struct Steady;
+pub struct FaultExempt;
 
 /// A request, with what the path said resolved.
 pub struct Call {
@@ -53,23 +53,23 @@ pub struct Call {
     pub params: Params,
     pub view: View,
     pub headers: HeaderMap,
-    pub who: Identity,
+    pub identity: Identity,
     /// Faults spare it.
-    pub steady: bool,
+    pub fault_exempt: bool,
 }
 
 impl Server {
-    pub fn new(clock: Clock, seed: u64, faults: Faults, access: Access) -> Server {
+    pub fn new(clock: Clock, seed: u64, faults: FaultInjector, access: Access) -> Server {
         let server = Server {
             store: Store::new(),
             clock,
-            chance: Chance::seeded(seed),
+            rng: SeededRng::seeded(seed),
             faults,
             access,
             kinds: RwLock::default(),
             next_address: AtomicU32::new(1),
         };
-        crd::serve_definitions(&server);
+        crd::serve_builtin_kinds(&server);
         server
     }
 
@@ -94,7 +94,7 @@ impl Server {
     }
 
     pub async fn handle(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
-        let steady = request.extensions().get::<Steady>().is_some();
+        let fault_exempt = request.extensions().get::<FaultExempt>().is_some();
         let (head, body) = request.into_parts();
         let params = match Params::of(&head.uri) {
             Ok(params) => params,
@@ -102,8 +102,8 @@ impl Server {
         };
         let is_named = matches!(Path::parse(head.uri.path()), Path::Resource { name: Some(_), .. });
         let fault = match Verb::of(&head.method, is_named, &params) {
-            Ok(verb) if !steady => {
-                if let Some(delay) = self.faults.delay() {
+            Ok(verb) if !fault_exempt => {
+                if let Some(delay) = self.faults.request_delay() {
                     tokio::time::sleep(delay).await;
                 }
                 self.faults.on_request(verb)
@@ -111,29 +111,29 @@ impl Server {
             _ => None,
         };
         match fault {
-            Some(RequestFault::TooManyRequests) => return Refusal::too_many_requests(1).into_response(),
+            Some(RequestFault::TooManyRequests) => return StatusError::too_many_requests(1).into_response(),
             Some(RequestFault::ErrorBefore) => {
-                return Refusal::unavailable("injected before the work").into_response();
+                return StatusError::unavailable("injected before the work").into_response();
             }
-            Some(RequestFault::Conflict) => return Refusal::injected_conflict().into_response(),
+            Some(RequestFault::Conflict) => return StatusError::injected_conflict().into_response(),
             Some(RequestFault::ErrorAfter) | None => {}
         }
-        let answer = self.answer(head, body, params).await.unwrap_or_else(Refusal::into_response);
-        if !steady && let Some(delay) = self.faults.answer_delay() {
+        let answer = self.respond(head, body, params).await.unwrap_or_else(StatusError::into_response);
+        if !fault_exempt && let Some(delay) = self.faults.response_delay() {
             tokio::time::sleep(delay).await;
         }
         if fault == Some(RequestFault::ErrorAfter) && answer.status().is_success() {
-            return Refusal::internal("injected after the work").into_response();
+            return StatusError::internal("injected after the work").into_response();
         }
         answer
     }
 
-    async fn answer(
+    async fn respond(
         self: &Arc<Self>,
         head: http::request::Parts,
         body: Body,
         params: Params,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, StatusError> {
         let path = Path::parse(head.uri.path());
         let probe = matches!(&path, Path::Meta(segments) if matches!(segments.first(), Some(&("healthz" | "livez" | "readyz"))));
         let who = if head.extensions.get::<InProcess>().is_some() || probe {
@@ -145,7 +145,8 @@ impl Server {
             head.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (group, version, plural, namespace, name, subresource) = match path {
             Path::Meta(segments) => {
-                return describe::answer(&self.kinds(), &segments, accept).ok_or_else(Refusal::no_such_page);
+                return kubectl::respond_to_meta_path(&self.kinds(), &segments, accept)
+                    .ok_or_else(StatusError::path_not_found);
             }
             Path::Resource { group, version, namespace, plural, name, subresource } => {
                 (group, version, plural, namespace, name, subresource)
@@ -154,14 +155,18 @@ impl Server {
         let kinds = self.kinds();
         let Some(resource) = kinds.find(group, version, plural).cloned() else {
             let is_group_served = kinds.all().iter().any(|r| r.group == group && r.version == version);
-            return Err(if is_group_served { Refusal::no_such_resource() } else { Refusal::no_such_page() });
+            return Err(if is_group_served {
+                StatusError::resource_not_found()
+            } else {
+                StatusError::path_not_found()
+            });
         };
         let verb = Verb::of(&head.method, name.is_some(), &params)?;
         let needs_namespace = resource.namespaced && (name.is_some() || verb == Verb::Create);
         if needs_namespace && namespace.is_none() || !resource.namespaced && namespace.is_some() {
-            return Err(Refusal::no_such_resource());
+            return Err(StatusError::resource_not_found());
         }
-        let view = View::accepted(accept).ok_or_else(Refusal::not_acceptable)?;
+        let view = View::accepted(accept).ok_or_else(StatusError::not_acceptable)?;
         let name_text = name.unwrap_or_default();
         self.access.check(&who, verb, &resource, subresource, namespace.unwrap_or_default(), name_text)?;
         let call = Call {
@@ -172,29 +177,29 @@ impl Server {
             subresource: subresource.map(str::to_owned),
             resource,
             params,
-            steady: head.extensions.get::<Steady>().is_some(),
+            fault_exempt: head.extensions.get::<FaultExempt>().is_some(),
             headers: head.headers,
-            who,
+            identity: who,
         };
-        let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| Refusal::too_large())?;
-        self.perform(call, &body)
+        let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| StatusError::too_large())?;
+        self.dispatch(call, &body)
     }
 
-    fn perform(self: &Arc<Self>, mut call: Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
+    fn dispatch(self: &Arc<Self>, mut call: Call, body: &[u8]) -> Result<Response<Body>, StatusError> {
         if call.subresource.is_some() {
-            return subresource::perform(self, &call, body);
+            return subresource::handle_subresource(self, &call, body);
         }
         let resource = call.resource.clone();
         let namespace = call.namespace.as_deref();
         match (call.verb, call.name.as_deref()) {
             (Verb::Create, _) if resource.is_review() => {
-                let answered = self.access.review(&resource, call.body(body)?, &call.who)?;
+                let answered = self.access.review(&resource, call.body(body)?, &call.identity)?;
                 Ok(read::json_response(
                     StatusCode::CREATED,
                     read::in_version(&answered, &resource).to_string(),
                 ))
             }
-            (_, _) if resource.is_review() => Err(Refusal::method_not_allowed()),
+            (_, _) if resource.is_review() => Err(StatusError::method_not_allowed()),
             (Verb::Get, Some(_)) => read::get(self, &resource, &call.key(), &call.params, call.view),
             (Verb::List, _) => read::list(self, &resource, namespace, &call.params, call.view),
             (Verb::Watch, name) => {
@@ -204,20 +209,20 @@ impl Server {
                 watch::watch(self, &call)
             }
             (Verb::Create, None) => {
-                let (object, author) = (call.object(body)?, call.author()?);
+                let (object, writer) = (call.object(body)?, call.writer()?);
                 let written =
-                    write::create(self, &resource, namespace, object, &author, apply::Operation::Update)?;
-                Ok(self.written(&call, written))
+                    write::create(self, &resource, namespace, object, &writer, apply::Operation::Update)?;
+                Ok(self.write_response(&call, written))
             }
             (Verb::Update, Some(_)) => {
                 let written =
-                    write::update(self, &resource, &call.key(), call.object(body)?, &call.author()?)?;
-                Ok(self.written(&call, written))
+                    write::update(self, &resource, &call.key(), call.object(body)?, &call.writer()?)?;
+                Ok(self.write_response(&call, written))
             }
             (Verb::Patch, Some(_)) => {
                 let patch = patch::Patch::parse(&call, body)?;
-                let written = patch::perform(self, &resource, &call.key(), patch, &call.author()?)?;
-                Ok(self.written(&call, written))
+                let written = patch::apply_patch(self, &resource, &call.key(), patch, &call.writer()?)?;
+                Ok(self.write_response(&call, written))
             }
             (Verb::Delete, Some(_)) => {
                 let options = delete::DeleteOptions::of(&call, &call.body(body)?)?;
@@ -229,13 +234,14 @@ impl Server {
                 let gone = delete::delete_collection(self, &resource, namespace, &call.params, &options)?;
                 Ok(read::json_response(StatusCode::OK, gone.to_string()))
             }
-            _ => Err(Refusal::method_not_allowed()),
+            _ => Err(StatusError::method_not_allowed()),
         }
     }
 
     /// The answer to a write: the object, and what was odd about the request.
-    pub fn written(&self, call: &Call, written: Written) -> Response<Body> {
-        let mut response = read::one(self, &call.resource, &written.object, &call.params, call.view);
+    pub fn write_response(&self, call: &Call, written: WriteResult) -> Response<Body> {
+        let mut response =
+            read::object_response(self, &call.resource, &written.object, &call.params, call.view);
         if written.created {
             *response.status_mut() = StatusCode::CREATED;
         }
@@ -255,16 +261,16 @@ impl Call {
     }
 
     /// The object to be written; a custom one must say its kind.
-    pub fn object(&self, body: &[u8]) -> Result<Value, Refusal> {
+    pub fn object(&self, body: &[u8]) -> Result<Value, StatusError> {
         let object = self.body(body)?;
         if self.resource.origin == Origin::Custom && !object["kind"].is_string() {
-            return Err(self.unrecognized(&format!("Object 'Kind' is missing in '{object}'")));
+            return Err(self.unrecognized_object(&format!("Object 'Kind' is missing in '{object}'")));
         }
         Ok(object)
     }
 
     /// What the body says, as JSON, YAML or protobuf; an empty one says nothing.
-    pub fn body(&self, body: &[u8]) -> Result<Value, Refusal> {
+    pub fn body(&self, body: &[u8]) -> Result<Value, StatusError> {
         if body.is_empty() {
             return Ok(Value::Object(Map::new()));
         }
@@ -272,34 +278,38 @@ impl Call {
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match media.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" | "application/yaml" => {
-                write::parse_json(body).map_err(|refusal| self.unrecognized(&refusal.message))
+                write::parse_json(body).map_err(|refusal| self.unrecognized_object(&refusal.message))
             }
-            PROTOBUF => protobuf::decode(body).map_err(|malformed| self.unrecognized(&malformed.to_string())),
+            PROTOBUF => {
+                protobuf::decode(body).map_err(|malformed| self.unrecognized_object(&malformed.to_string()))
+            }
             _ => {
                 let accepted = ["application/json", "application/yaml", PROTOBUF];
-                Err(Refusal::unsupported_media_type(&accepted))
+                Err(StatusError::unsupported_media_type(&accepted))
             }
         }
     }
 
-    fn unrecognized(&self, why: &str) -> Refusal {
+    fn unrecognized_object(&self, why: &str) -> StatusError {
         let kind = &self.resource.kind;
-        Refusal::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why}"))
+        StatusError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): {why}"
+        ))
     }
     /// Who writes, as ownership and validation see it.
-    pub fn author(&self) -> Result<Author, Refusal> {
+    pub fn writer(&self) -> Result<Writer, StatusError> {
         let agent =
             self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
         let name = match self.params.field_manager.as_str() {
             "" => agent.split('/').next().unwrap_or_default().to_owned(),
             stated => stated.to_owned(),
         };
-        Ok(Author {
+        Ok(Writer {
             name,
             subresource: self.subresource.clone(),
             dry_run: self.params.is_dry_run(self.verb)?,
-            checking: Checking::parse(&self.params.field_validation, self.verb)?,
-            patches: self.verb == Verb::Patch,
+            field_validation: FieldValidation::parse(&self.params.field_validation, self.verb)?,
+            is_patch: self.verb == Verb::Patch,
         })
     }
 }

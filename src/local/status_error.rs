@@ -10,7 +10,7 @@ use super::schema::FieldError;
 
 /// A request's failure; becomes a `v1.Status` body.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct StatusError {
     pub code: StatusCode,
     reason: &'static str,
     pub message: String,
@@ -18,12 +18,12 @@ pub struct Refusal {
     retry_after: Option<u64>,
 }
 
-impl Refusal {
-    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, reason, message: message.into(), details: None, retry_after: None }
+impl StatusError {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> StatusError {
+        StatusError { code, reason, message: message.into(), details: None, retry_after: None }
     }
 
-    fn about(mut self, resource: &Resource, name: &str) -> Refusal {
+    fn with_details(mut self, resource: &Resource, name: &str) -> StatusError {
         let mut details = json!({ "name": name, "kind": resource.plural });
         if !resource.group.is_empty() {
             details["group"] = json!(resource.group);
@@ -32,63 +32,64 @@ impl Refusal {
         self
     }
 
-    pub fn not_found(resource: &Resource, name: &str) -> Refusal {
-        let message = format!("{} {name:?} not found", resource.qualified());
-        Refusal::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+    pub fn not_found(resource: &Resource, name: &str) -> StatusError {
+        let message = format!("{} {name:?} not found", resource.qualified_name());
+        StatusError::new(StatusCode::NOT_FOUND, "NotFound", message).with_details(resource, name)
     }
 
-    pub fn already_exists(resource: &Resource, name: &str) -> Refusal {
-        Refusal::exists(resource, name, "")
+    pub fn already_exists(resource: &Resource, name: &str) -> StatusError {
+        StatusError::exists_error(resource, name, "")
     }
 
-    pub fn exists_but_is_being_deleted(resource: &Resource, name: &str) -> Refusal {
-        Refusal::exists(resource, name, "object is being deleted: ")
+    pub fn exists_but_is_being_deleted(resource: &Resource, name: &str) -> StatusError {
+        StatusError::exists_error(resource, name, "object is being deleted: ")
     }
 
-    fn exists(resource: &Resource, name: &str, how: &str) -> Refusal {
-        let message = format!("{how}{} {name:?} already exists", resource.qualified());
-        Refusal::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+    fn exists_error(resource: &Resource, name: &str, how: &str) -> StatusError {
+        let message = format!("{how}{} {name:?} already exists", resource.qualified_name());
+        StatusError::new(StatusCode::CONFLICT, "AlreadyExists", message).with_details(resource, name)
     }
 
-    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Refusal {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
-        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> StatusError {
+        let message =
+            format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified_name());
+        StatusError::new(StatusCode::CONFLICT, "Conflict", message).with_details(resource, name)
     }
 
     /// As `conflict`, named after the kind: what a failed precondition says.
-    pub fn conflict_on_kind(resource: &Resource, name: &str, why: &str) -> Refusal {
+    pub fn conflict_on_kind(resource: &Resource, name: &str, why: &str) -> StatusError {
         let group = if resource.group.is_empty() { String::new() } else { format!(".{}", resource.group) };
         let message = format!("Operation cannot be fulfilled on {}{group} {name:?}: {why}", resource.kind);
-        Refusal::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+        StatusError::new(StatusCode::CONFLICT, "Conflict", message).with_details(resource, name)
     }
 
-    pub fn injected_conflict() -> Refusal {
-        Refusal::new(StatusCode::CONFLICT, "Conflict", "Operation cannot be fulfilled: injected conflict")
+    pub fn injected_conflict() -> StatusError {
+        StatusError::new(StatusCode::CONFLICT, "Conflict", "Operation cannot be fulfilled: injected conflict")
     }
 
-    pub fn modified(resource: &Resource, name: &str) -> Refusal {
+    pub fn modified(resource: &Resource, name: &str) -> StatusError {
         let why =
             "the object has been modified; please apply your changes to the latest version and try again";
-        Refusal::conflict(resource, name, why)
+        StatusError::conflict(resource, name, why)
     }
 
     /// Other managers own what an apply wants: `(field path, "conflict with …")`.
-    pub fn apply_conflict(message: String, causes: &[(String, String)]) -> Refusal {
+    pub fn apply_conflict(message: String, causes: &[(String, String)]) -> StatusError {
         let causes: Vec<Value> = causes
             .iter()
             .map(|(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}))
             .collect();
-        let mut refusal = Refusal::new(StatusCode::CONFLICT, "Conflict", message);
+        let mut refusal = StatusError::new(StatusCode::CONFLICT, "Conflict", message);
         refusal.details = Some(json!({ "causes": causes }));
         refusal
     }
 
-    pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> Refusal {
-        Refusal::invalid_kind(&resource.kind, &resource.group, name, errors)
+    pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> StatusError {
+        StatusError::invalid_kind(&resource.kind, &resource.group, name, errors)
     }
 
     /// The same about something that is not served as a resource of its own.
-    pub fn invalid_kind(kind_name: &str, group: &str, name: &str, errors: &[FieldError]) -> Refusal {
+    pub fn invalid_kind(kind_name: &str, group: &str, name: &str, errors: &[FieldError]) -> StatusError {
         let kind = if group.is_empty() { kind_name.to_owned() } else { format!("{kind_name}.{group}") };
         let mut lines: Vec<String> = Vec::new();
         for error in errors {
@@ -102,7 +103,7 @@ impl Refusal {
             .iter()
             .map(|e| json!({"reason": e.reason.code(), "message": e.message, "field": e.field}))
             .collect();
-        let mut refusal = Refusal::new(
+        let mut refusal = StatusError::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
             format!("{kind} {name:?} is invalid: {all}"),
@@ -115,17 +116,17 @@ impl Refusal {
         refusal
     }
 
-    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Refusal {
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> StatusError {
         let what = if name.is_empty() { String::new() } else { format!(" {name:?}") };
-        let message = format!("{}{what} is forbidden: {why}", resource.qualified());
-        Refusal::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+        let message = format!("{}{what} is forbidden: {why}", resource.qualified_name());
+        StatusError::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(resource, name)
     }
 
     /// A namespace that is going takes nothing new.
-    pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> Refusal {
+    pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> StatusError {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let mut refusal = Refusal::forbidden(resource, name, &why);
+        let mut refusal = StatusError::forbidden(resource, name, &why);
         if let Some(details) = &mut refusal.details {
             let message = format!("namespace {namespace} is being terminated");
             details["causes"] = json!([{ "reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace" }]);
@@ -133,78 +134,78 @@ impl Refusal {
         refusal
     }
 
-    pub fn bad_request(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    pub fn bad_request(message: impl Into<String>) -> StatusError {
+        StatusError::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
     /// Options of a list or watch that do not go together.
-    pub fn list_options(why: &str) -> Refusal {
-        Refusal::options("ListOptions", why)
+    pub fn invalid_list_options(why: &str) -> StatusError {
+        StatusError::invalid_options("ListOptions", why)
     }
 
-    pub fn patch_options(why: &str) -> Refusal {
-        Refusal::options("PatchOptions", why)
+    pub fn invalid_patch_options(why: &str) -> StatusError {
+        StatusError::invalid_options("PatchOptions", why)
     }
 
-    pub fn delete_options(why: &str) -> Refusal {
-        Refusal::options("DeleteOptions", why)
+    pub fn invalid_delete_options(why: &str) -> StatusError {
+        StatusError::invalid_options("DeleteOptions", why)
     }
 
     /// Query parameters that are wrong or do not go together.
-    pub fn options(kind: &str, why: &str) -> Refusal {
+    pub fn invalid_options(kind: &str, why: &str) -> StatusError {
         let message = format!("{kind}.meta.k8s.io \"\" is invalid: {why}");
-        let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        let mut refusal = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         refusal.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
         refusal
     }
 
     /// A patch that does not fit its object.
-    pub fn unprocessable(why: &str) -> Refusal {
+    pub fn unprocessable(why: &str) -> StatusError {
         let message = "the server rejected our request due to an error in our request";
-        let mut refusal = Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        let mut refusal = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         refusal.details = Some(json!({ "causes": [{ "message": why }] }));
         refusal
     }
 
     /// A path of no API at all is answered in plain text.
-    pub fn no_such_page() -> Refusal {
-        Refusal::new(StatusCode::NOT_FOUND, "", "404 page not found")
+    pub fn path_not_found() -> StatusError {
+        StatusError::new(StatusCode::NOT_FOUND, "", "404 page not found")
     }
 
-    pub fn no_such_resource() -> Refusal {
+    pub fn resource_not_found() -> StatusError {
         let message = "the server could not find the requested resource";
-        let mut refusal = Refusal::new(StatusCode::NOT_FOUND, "NotFound", message);
+        let mut refusal = StatusError::new(StatusCode::NOT_FOUND, "NotFound", message);
         refusal.details = Some(json!({}));
         refusal
     }
 
-    pub fn not_acceptable() -> Refusal {
+    pub fn not_acceptable() -> StatusError {
         let message = "only the following media types are accepted: application/json";
-        Refusal::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+        StatusError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
     }
 
-    pub fn unauthorized() -> Refusal {
-        Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    pub fn unauthorized() -> StatusError {
+        StatusError::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
 
-    pub fn method_not_allowed() -> Refusal {
-        Refusal::new(
+    pub fn method_not_allowed() -> StatusError {
+        StatusError::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "MethodNotAllowed",
             "the server does not allow this method on the requested resource",
         )
     }
 
-    pub fn unsupported_media_type(accepted: &[&str]) -> Refusal {
+    pub fn unsupported_media_type(accepted: &[&str]) -> StatusError {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
             accepted.join(", ")
         );
-        Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+        StatusError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
-    pub fn too_large() -> Refusal {
-        Refusal::new(
+    pub fn too_large() -> StatusError {
+        StatusError::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "RequestEntityTooLarge",
             "Request entity too large: limit is 3145728",
@@ -212,14 +213,14 @@ impl Refusal {
     }
 
     /// The history does not reach back that far.
-    pub fn expired(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::GONE, "Expired", message)
+    pub fn expired(message: impl Into<String>) -> StatusError {
+        StatusError::new(StatusCode::GONE, "Expired", message)
     }
 
     /// A version the server has not come to yet.
-    pub fn from_the_future(asked: u64, current: u64) -> Refusal {
+    pub fn version_too_large(asked: u64, current: u64) -> StatusError {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
-        let mut refusal = Refusal::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        let mut refusal = StatusError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
         refusal.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
             "retryAfterSeconds": 1
@@ -228,16 +229,16 @@ impl Refusal {
         refusal
     }
 
-    pub fn too_many_requests(retry_after: u64) -> Refusal {
+    pub fn too_many_requests(retry_after: u64) -> StatusError {
         let message = "the server has received too many requests and has asked us to try again later";
-        let mut refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        let mut refusal = StatusError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
         refusal.details = Some(json!({ "retryAfterSeconds": retry_after }));
         refusal.retry_after = Some(retry_after);
         refusal
     }
 
-    pub fn internal(why: impl std::fmt::Display) -> Refusal {
-        let mut refusal = Refusal::new(
+    pub fn internal(why: impl std::fmt::Display) -> StatusError {
+        let mut refusal = StatusError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "InternalError",
             format!("Internal error occurred: {why}"),
@@ -247,12 +248,12 @@ impl Refusal {
     }
 
     /// What the API server itself reports as a failure of its own.
-    pub fn failed(message: impl Into<String>) -> Refusal {
-        Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
+    pub fn server_failure(message: impl Into<String>) -> StatusError {
+        StatusError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }
 
-    pub fn unavailable(why: &str) -> Refusal {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why)
+    pub fn unavailable(why: &str) -> StatusError {
+        StatusError::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", why)
     }
 
     /// The `v1.Status` object, also sent inside a watch's ERROR event.

@@ -14,10 +14,10 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use super::bell::{Bell, Listener};
+use super::ordered_notify::{OrderedNotify, Subscription};
 
 /// How many events of a collection a watch can look back on.
-const HISTORY: usize = 20_000;
+const MAX_EVENTS: usize = 20_000;
 
 /// Versions begin here, so that a small one is always too old to watch from.
 const FIRST_VERSION: u64 = 100;
@@ -96,7 +96,7 @@ pub fn frame(change: Change, object: &[u8]) -> Bytes {
 
 /// What a write expects to find.
 #[derive(Clone, Copy, Debug)]
-pub enum Expect {
+pub enum Precondition {
     Absent,
     Version(u64),
 }
@@ -104,13 +104,13 @@ pub enum Expect {
 /// Somebody else wrote first; `None` if the object is gone.
 #[derive(Debug, thiserror::Error)]
 #[error("the object is not at the expected version")]
-pub struct Stale;
+pub struct VersionConflict;
 
 /// The history no longer reaches back to the asked version.
 #[derive(Debug, thiserror::Error)]
-#[error("too old resource version: {asked} ({oldest})")]
+#[error("too old resource version: {requested} ({oldest})")]
 pub struct Compacted {
-    pub asked: u64,
+    pub requested: u64,
     pub oldest: u64,
 }
 
@@ -126,15 +126,15 @@ pub struct Write<'a> {
 
 /// Is told of every write, in the order of versions, before anybody else
 /// learns of it. It must not call the server.
-pub type Onlooker = Box<dyn Fn(&Write<'_>) + Send + Sync>;
+pub type WriteHook = Box<dyn Fn(&Write<'_>) + Send + Sync>;
 
 #[derive(Default)]
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     events: VecDeque<Arc<Event>>,
     /// The newest version of which the event is gone.
-    forgotten: u64,
-    bell: Bell,
+    compacted_version: u64,
+    notify: OrderedNotify,
 }
 
 pub struct Store(RwLock<Inner>);
@@ -144,7 +144,7 @@ struct Inner {
     collections: HashMap<String, Collection>,
     /// What watches of a closed collection have yet to tell.
     closed: HashMap<String, VecDeque<Arc<Event>>>,
-    onlooker: Option<Onlooker>,
+    write_hook: Option<WriteHook>,
 }
 
 /// Objects as of one version.
@@ -159,12 +159,12 @@ impl Store {
             version: FIRST_VERSION,
             collections: HashMap::new(),
             closed: HashMap::new(),
-            onlooker: None,
+            write_hook: None,
         }))
     }
 
-    pub fn set_onlooker(&self, onlooker: Onlooker) {
-        self.0.write().onlooker = Some(onlooker);
+    pub fn set_write_hook(&self, hook: WriteHook) {
+        self.0.write().write_hook = Some(hook);
     }
 
     pub fn version(&self) -> u64 {
@@ -179,7 +179,7 @@ impl Store {
         inner
             .collections
             .entry(collection.to_owned())
-            .or_insert_with(|| Collection { forgotten, ..Collection::default() });
+            .or_insert_with(|| Collection { compacted_version: forgotten, ..Collection::default() });
     }
 
     pub fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
@@ -191,18 +191,18 @@ impl Store {
         &self,
         collection: &str,
         key: &Key,
-        expect: Expect,
+        expect: Precondition,
         value: Value,
-    ) -> Result<Arc<Object>, Stale> {
+    ) -> Result<Arc<Object>, VersionConflict> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
-        let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
-        let previous = held.expected(key, expect)?;
+        let Some(held) = inner.collections.get_mut(collection) else { return Err(VersionConflict) };
+        let previous = held.check_precondition(key, expect)?;
         let change = if previous.is_some() { Change::Modified } else { Change::Added };
         let object = Arc::new(Object::new(key.clone(), version, value));
         held.objects.insert(key.clone(), object.clone());
         let event = held.record(change, object.clone(), previous);
-        inner.written(collection, version, &event);
+        inner.call_write_hook(collection, version, &event);
         Ok(object)
     }
 
@@ -213,15 +213,15 @@ impl Store {
         key: &Key,
         expect: u64,
         value: Value,
-    ) -> Result<Arc<Object>, Stale> {
+    ) -> Result<Arc<Object>, VersionConflict> {
         let mut inner = self.0.write();
         let version = inner.version + 1;
-        let Some(held) = inner.collections.get_mut(collection) else { return Err(Stale) };
-        let previous = held.expected(key, Expect::Version(expect))?;
+        let Some(held) = inner.collections.get_mut(collection) else { return Err(VersionConflict) };
+        let previous = held.check_precondition(key, Precondition::Version(expect))?;
         held.objects.remove(key);
         let object = Arc::new(Object::new(key.clone(), version, value));
         let event = held.record(Change::Deleted, object.clone(), previous);
-        inner.written(collection, version, &event);
+        inner.call_write_hook(collection, version, &event);
         Ok(object)
     }
 
@@ -246,7 +246,7 @@ impl Store {
         let Some(held) = inner.collections.get(collection) else {
             return Ok(Snapshot { version, objects: Vec::new() });
         };
-        held.remembers(version)?;
+        held.check_not_compacted(version)?;
         let mut objects: BTreeMap<&Key, &Arc<Object>> = held.in_namespace(namespace).collect();
         for event in held.events.iter().rev().take_while(|event| event.object.version > version) {
             if namespace.is_some_and(|wanted| *event.object.key.namespace != *wanted) {
@@ -272,14 +272,14 @@ impl Store {
             let last = inner.closed.get(collection).into_iter().flatten();
             return Ok(last.filter(|event| event.object.version > version).cloned().collect());
         };
-        held.remembers(version)?;
+        held.check_not_compacted(version)?;
         let from = held.events.partition_point(|event| event.object.version <= version);
         Ok(held.events.range(from..).cloned().collect())
     }
 
     /// The newest version up to which a reader at `position` has seen all of
     /// the collection's events.
-    pub fn version_seen_by(&self, collection: &str, position: u64) -> u64 {
+    pub fn bookmark_version(&self, collection: &str, position: u64) -> u64 {
         let inner = self.0.read();
         let newest = inner.collections.get(collection).and_then(|held| held.events.back());
         match newest {
@@ -289,8 +289,8 @@ impl Store {
     }
 
     /// Wakes its reader after every write to the collection.
-    pub fn subscribe(&self, collection: &str) -> Option<Listener> {
-        Some(self.0.read().collections.get(collection)?.bell.listen())
+    pub fn subscribe(&self, collection: &str) -> Option<Subscription> {
+        Some(self.0.read().collections.get(collection)?.notify.subscribe())
     }
 
     /// Forgets all history, as etcd's compaction does: watches and lists from
@@ -300,7 +300,7 @@ impl Store {
         let version = inner.version;
         for held in inner.collections.values_mut() {
             held.events.clear();
-            held.forgotten = version;
+            held.compacted_version = version;
         }
     }
 
@@ -314,40 +314,46 @@ impl Store {
 }
 
 impl Inner {
-    fn written(&mut self, collection: &str, version: u64, event: &Event) {
+    fn call_write_hook(&mut self, collection: &str, version: u64, event: &Event) {
         self.version = version;
-        if let Some(onlooker) = &self.onlooker {
+        if let Some(hook) = &self.write_hook {
             let after = (event.change != Change::Deleted).then_some(&event.object.value);
             let before = event.previous.as_ref().map(|previous| &previous.value);
-            onlooker(&Write { collection, version, before, after });
+            hook(&Write { collection, version, before, after });
         }
     }
 }
 
 impl Collection {
-    fn expected(&self, key: &Key, expect: Expect) -> Result<Option<Arc<Object>>, Stale> {
+    fn check_precondition(
+        &self,
+        key: &Key,
+        expect: Precondition,
+    ) -> Result<Option<Arc<Object>>, VersionConflict> {
         match (self.objects.get(key), expect) {
-            (None, Expect::Absent) => Ok(None),
-            (Some(object), Expect::Version(version)) if object.version == version => Ok(Some(object.clone())),
-            _ => Err(Stale),
+            (None, Precondition::Absent) => Ok(None),
+            (Some(object), Precondition::Version(version)) if object.version == version => {
+                Ok(Some(object.clone()))
+            }
+            _ => Err(VersionConflict),
         }
     }
 
     fn record(&mut self, change: Change, object: Arc<Object>, previous: Option<Arc<Object>>) -> Arc<Event> {
-        if self.events.len() == HISTORY
+        if self.events.len() == MAX_EVENTS
             && let Some(oldest) = self.events.pop_front()
         {
-            self.forgotten = oldest.object.version;
+            self.compacted_version = oldest.object.version;
         }
         let event = Arc::new(Event { change, object, previous, frame: OnceLock::new() });
         self.events.push_back(event.clone());
-        self.bell.ring();
+        self.notify.notify();
         event
     }
 
-    fn remembers(&self, version: u64) -> Result<(), Compacted> {
-        if version < self.forgotten {
-            return Err(Compacted { asked: version, oldest: self.forgotten });
+    fn check_not_compacted(&self, version: u64) -> Result<(), Compacted> {
+        if version < self.compacted_version {
+            return Err(Compacted { requested: version, oldest: self.compacted_version });
         }
         Ok(())
     }
@@ -370,15 +376,16 @@ mod tests {
     }
 
     #[test]
-    fn a_list_at_an_old_version_shows_what_was_then() {
+    fn a_list_at_an_old_version_shows_the_objects_of_that_version() {
         let store = Store::new();
         store.open("c");
         let (a, b) = (Key::new("n", "a"), Key::new("n", "b"));
-        let first = store.put("c", &a, Expect::Absent, json!({"metadata": {}, "x": 1})).unwrap();
+        let first = store.put("c", &a, Precondition::Absent, json!({"metadata": {}, "x": 1})).unwrap();
         let then = store.version();
-        store.put("c", &b, Expect::Absent, json!({"metadata": {}})).unwrap();
-        let second =
-            store.put("c", &a, Expect::Version(first.version), json!({"metadata": {}, "x": 2})).unwrap();
+        store.put("c", &b, Precondition::Absent, json!({"metadata": {}})).unwrap();
+        let second = store
+            .put("c", &a, Precondition::Version(first.version), json!({"metadata": {}, "x": 2}))
+            .unwrap();
         store.remove("c", &a, second.version, second.value.clone()).unwrap();
 
         assert_eq!(names(&store.list("c", Some("n"))), ["b"]);
@@ -391,18 +398,20 @@ mod tests {
         let store = Store::new();
         store.open("c");
         let key = Key::new("", "a");
-        let object = store.put("c", &key, Expect::Absent, json!({"metadata": {}})).unwrap();
-        assert!(store.put("c", &key, Expect::Absent, json!({"metadata": {}})).is_err());
-        assert!(store.put("c", &key, Expect::Version(object.version - 1), json!({"metadata": {}})).is_err());
+        let object = store.put("c", &key, Precondition::Absent, json!({"metadata": {}})).unwrap();
+        assert!(store.put("c", &key, Precondition::Absent, json!({"metadata": {}})).is_err());
+        assert!(
+            store.put("c", &key, Precondition::Version(object.version - 1), json!({"metadata": {}})).is_err()
+        );
         assert_eq!(store.version(), object.version);
     }
 
     #[test]
-    fn compacted_history_is_refused_not_guessed() {
+    fn reads_from_compacted_history_are_refused() {
         let store = Store::new();
         store.open("c");
         let before = store.version();
-        store.put("c", &Key::new("", "a"), Expect::Absent, json!({"metadata": {}})).unwrap();
+        store.put("c", &Key::new("", "a"), Precondition::Absent, json!({"metadata": {}})).unwrap();
         assert_eq!(store.events_since("c", before).unwrap().len(), 1);
         store.compact();
         assert!(store.events_since("c", before).is_err());

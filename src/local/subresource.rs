@@ -10,29 +10,29 @@ use super::delete::{self, DeleteOptions};
 use super::kinds::{Resource, ScalePaths};
 use super::patch::{self, Patch};
 use super::read;
-use super::refusal::Refusal;
 use super::request::Verb;
 use super::schema::FieldError;
 use super::server::{Call, Server, success};
+use super::status_error::StatusError;
 use super::write;
 
-pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, Refusal> {
+pub fn handle_subresource(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Body>, StatusError> {
     let resource = &call.resource;
     match (call.subresource.as_deref().unwrap_or_default(), call.verb) {
-        ("status", _) if !resource.has_status => Err(Refusal::no_such_resource()),
+        ("status", _) if !resource.has_status => Err(StatusError::resource_not_found()),
         ("status", Verb::Get) => read::get(server, resource, &call.key(), &call.params, call.view),
         ("status", Verb::Update) => {
-            let written = write::update(server, resource, &call.key(), call.object(body)?, &call.author()?)?;
-            Ok(server.written(call, written))
+            let written = write::update(server, resource, &call.key(), call.object(body)?, &call.writer()?)?;
+            Ok(server.write_response(call, written))
         }
         ("status", Verb::Patch) => {
             let patch = Patch::parse(call, body)?;
-            let written = patch::perform(server, resource, &call.key(), patch, &call.author()?)?;
-            Ok(server.written(call, written))
+            let written = patch::apply_patch(server, resource, &call.key(), patch, &call.writer()?)?;
+            Ok(server.write_response(call, written))
         }
         ("scale", verb) => match &resource.scale {
             Some(paths) => scale(server, call, paths, verb, body),
-            None => Err(Refusal::no_such_resource()),
+            None => Err(StatusError::resource_not_found()),
         },
         ("binding", Verb::Create) if resource.kind == "Pod" => bind(server, call, &call.body(body)?),
         ("eviction", Verb::Create) if resource.kind == "Pod" => {
@@ -44,8 +44,8 @@ pub fn perform(server: &Server, call: &Call, body: &[u8]) -> Result<Response<Bod
         ("finalize", Verb::Update) if resource.kind == "Namespace" => {
             finalize(server, call, &call.body(body)?)
         }
-        ("status" | "binding" | "eviction" | "finalize", _) => Err(Refusal::method_not_allowed()),
-        _ => Err(Refusal::no_such_resource()),
+        ("status" | "binding" | "eviction" | "finalize", _) => Err(StatusError::method_not_allowed()),
+        _ => Err(StatusError::resource_not_found()),
     }
 }
 
@@ -56,13 +56,13 @@ fn scale(
     paths: &ScalePaths,
     verb: Verb,
     body: &[u8],
-) -> Result<Response<Body>, Refusal> {
+) -> Result<Response<Body>, StatusError> {
     let resource = &call.resource;
     let key = call.key();
     let live = server
         .store
         .get(&resource.collection(), &key)
-        .ok_or_else(|| Refusal::not_found(resource, &key.name))?;
+        .ok_or_else(|| StatusError::not_found(resource, &key.name))?;
     let shown = |object: &Value| scale_of(resource, object, paths);
     let asked = match verb {
         Verb::Get => return Ok(read::json_response(StatusCode::OK, shown(&live.value).to_string())),
@@ -74,16 +74,16 @@ fn scale(
             }
             patch @ Patch::Json(_) => patch::patched(resource, &shown(&live.value), &patch)?,
         },
-        _ => return Err(Refusal::method_not_allowed()),
+        _ => return Err(StatusError::method_not_allowed()),
     };
     let replicas = asked["spec"]["replicas"].as_i64().unwrap_or_default();
     if replicas < 0 {
         let error =
             FieldError::invalid("spec.replicas", &json!(replicas), "must be greater than or equal to 0");
-        return Err(Refusal::invalid_kind("Scale", "autoscaling", &key.name, &[error]));
+        return Err(StatusError::invalid_kind("Scale", "autoscaling", &key.name, &[error]));
     }
     let stated = asked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
-    let written = write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {
+    let written = write::modify(server, resource, &key, &call.writer()?, Operation::Update, |live| {
         let mut object = live.clone();
         let conditional = verb == Verb::Update && !stated.is_empty();
         object["metadata"]["resourceVersion"] = if conditional { json!(stated) } else { Value::Null };
@@ -138,13 +138,13 @@ fn selector_text(selector: &Value) -> String {
     parts.join(",")
 }
 
-fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>, Refusal> {
+fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>, StatusError> {
     let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
     let (resource, key) = (&call.resource, call.key());
-    write::modify(server, resource, &key, &call.author()?, Operation::Update, |live| {
+    write::modify(server, resource, &key, &call.writer()?, Operation::Update, |live| {
         if let Some(held) = live["spec"]["nodeName"].as_str().filter(|held| !held.is_empty()) {
             let why = format!("pod {} is already assigned to node {held:?}", key.name);
-            return Err(Refusal::conflict(resource, &key.name, &why));
+            return Err(StatusError::conflict(resource, &key.name, &why));
         }
         let mut pod = live.clone();
         pod["spec"]["nodeName"] = json!(node);
@@ -155,15 +155,15 @@ fn bind(server: &Server, call: &Call, binding: &Value) -> Result<Response<Body>,
     Ok(read::json_response(StatusCode::CREATED, status.to_string()))
 }
 
-fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<Body>, Refusal> {
+fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<Body>, StatusError> {
     let kept = namespace["spec"]["finalizers"].clone();
     let written =
-        write::modify(server, &call.resource, &call.key(), &call.author()?, Operation::Update, |live| {
+        write::modify(server, &call.resource, &call.key(), &call.writer()?, Operation::Update, |live| {
             let mut object = live.clone();
             object["spec"]["finalizers"] = kept.clone();
             Ok(object)
         })?;
-    Ok(server.written(call, written))
+    Ok(server.write_response(call, written))
 }
 
 /// `.spec.replicas`, as a CRD writes it.

@@ -17,36 +17,36 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::bell::Listener;
-use super::describe::table;
 use super::faults::WatchFault;
 use super::kinds::Resource;
+use super::kubectl::table;
+use super::ordered_notify::Subscription;
 use super::read;
-use super::refusal::Refusal;
 use super::request::View;
 use super::selector::Selector;
 use super::server::{Call, Server};
+use super::status_error::StatusError;
 use super::store::{Change, Event, Object, frame};
 
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// A closing watch says how far it got, a little before it closes.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 
-pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Refusal> {
+pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, StatusError> {
     let (resource, params) = (&call.resource, &call.params);
     if params.send_initial_events && params.resource_version_match != "NotOlderThan" {
-        return Err(Refusal::list_options(
+        return Err(StatusError::invalid_list_options(
             "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
         ));
     }
     if !params.resource_version_match.is_empty() && !params.send_initial_events {
-        return Err(Refusal::list_options(
+        return Err(StatusError::invalid_list_options(
             "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
         ));
     }
     let collection = resource.collection();
-    let woken = server.store.subscribe(&collection).ok_or_else(|| Refusal::not_found(resource, ""))?;
+    let woken = server.store.subscribe(&collection).ok_or_else(|| StatusError::not_found(resource, ""))?;
     let now = Instant::now();
     let deadline = now + params.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let mut watcher = Watcher {
@@ -56,15 +56,15 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Refusa
         namespace: call.namespace.clone(),
         selector: Selector::parse(&params.label_selector, &params.field_selector, resource)?,
         view: call.view,
-        steady: call.steady,
+        fault_exempt: call.fault_exempt,
         include_object: params.include_object.clone(),
         position: 0,
         ready: VecDeque::new(),
-        woken,
+        subscription: woken,
         deadline,
         bookmark: params.allow_watch_bookmarks.then(|| next_bookmark(now, deadline)),
         ended: false,
-        told_columns: false,
+        columns_sent: false,
     };
     let asked = read::version(&params.resource_version)?;
     match asked {
@@ -73,7 +73,7 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Refusa
             // A version that is gone already is said at once, in the stream.
             watcher.advance();
         }
-        _ => watcher.show_present(params.send_initial_events && params.allow_watch_bookmarks),
+        _ => watcher.send_initial_events(params.send_initial_events && params.allow_watch_bookmarks),
     }
     let frames = stream::unfold(watcher, |mut watcher| async move {
         let frame = watcher.next().await?;
@@ -85,7 +85,7 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Refusa
 /// In a while, or shortly before the end, or never again.
 fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
     match deadline.checked_sub(LAST_BOOKMARK_BEFORE_END) {
-        Some(last) if now < last => last.min(now + BOOKMARK_EVERY),
+        Some(last) if now < last => last.min(now + BOOKMARK_INTERVAL),
         _ => deadline,
     }
 }
@@ -98,18 +98,18 @@ struct Watcher {
     selector: Selector,
     view: View,
     /// Faults spare it.
-    steady: bool,
+    fault_exempt: bool,
     include_object: String,
     /// Events up to this version have been looked at.
     position: u64,
     ready: VecDeque<Bytes>,
-    woken: Listener,
+    subscription: Subscription,
     deadline: Instant,
     /// When the next bookmark is due; `None` if the client wants none.
     bookmark: Option<Instant>,
     ended: bool,
     /// A table's columns are told once.
-    told_columns: bool,
+    columns_sent: bool,
 }
 
 impl Watcher {
@@ -124,8 +124,8 @@ impl Watcher {
             let next_bookmark = self.bookmark.unwrap_or(self.deadline);
             tokio::select! {
                 biased;
-                rings = self.woken.rings() => match rings {
-                    true => self.wake().await,
+                rings = self.subscription.notified() => match rings {
+                    true => self.handle_notification().await,
                     // The collection is gone with its definition.
                     false => {
                         self.ended = true;
@@ -138,16 +138,16 @@ impl Watcher {
         }
     }
 
-    async fn wake(&mut self) {
-        let fault = if self.steady { None } else { self.server.faults.on_watch() };
+    async fn handle_notification(&mut self) {
+        let fault = if self.fault_exempt { None } else { self.server.faults.on_watch() };
         match fault {
             None => {}
             Some(WatchFault::Dropped) => {
                 self.ended = true;
                 return;
             }
-            Some(WatchFault::Late(delay)) => tokio::time::sleep(delay).await,
-            Some(WatchFault::Forgotten) => {
+            Some(WatchFault::Delayed(delay)) => tokio::time::sleep(delay).await,
+            Some(WatchFault::Expired) => {
                 self.expire("too old resource version: injected");
                 return;
             }
@@ -157,13 +157,13 @@ impl Watcher {
 
     /// Takes what happened since, as far as this watch may see it.
     fn advance(&mut self) {
-        self.woken.hear();
+        self.subscription.mark_seen();
         match self.server.store.events_since(&self.collection, self.position) {
             Err(compacted) => self.expire(&compacted.to_string()),
             Ok(events) => {
                 for event in events {
                     self.position = event.object.version;
-                    if let Some(frame) = self.seen(&event) {
+                    if let Some(frame) = self.filter_event(&event) {
                         self.ready.push_back(frame);
                     }
                 }
@@ -173,7 +173,7 @@ impl Watcher {
 
     /// The event as this watch sees it: an object that leaves the selection is
     /// deleted from it, one that enters is added.
-    fn seen(&mut self, event: &Event) -> Option<Bytes> {
+    fn filter_event(&mut self, event: &Event) -> Option<Bytes> {
         if self.namespace.as_deref().is_some_and(|wanted| *event.object.key.namespace != *wanted) {
             return None;
         }
@@ -198,12 +198,12 @@ impl Watcher {
     }
 
     /// Begins with the present state, each object as if just added.
-    fn show_present(&mut self, announce_end: bool) {
+    fn send_initial_events(&mut self, announce_end: bool) {
         let snapshot = self.server.store.list(&self.collection, self.namespace.as_deref());
         self.position = snapshot.version;
         for object in &snapshot.objects {
             if self.selector.matches(&object.value) {
-                let frame = self.present(object);
+                let frame = self.added_frame(object);
                 self.ready.push_back(frame);
             }
         }
@@ -213,7 +213,7 @@ impl Watcher {
         }
     }
 
-    fn present(&mut self, object: &Object) -> Bytes {
+    fn added_frame(&mut self, object: &Object) -> Bytes {
         match self.view {
             View::Plain => frame(Change::Added, &read::json_in_version(object, &self.resource)),
             View::Table | View::Metadata => self.frame(Change::Added, &object.value),
@@ -228,7 +228,7 @@ impl Watcher {
                 let meta = json!({ "resourceVersion": object["metadata"]["resourceVersion"] });
                 let now = self.server.clock.now();
                 let mut table = table::table(&self.resource, &[object], meta, &self.include_object, now);
-                if std::mem::replace(&mut self.told_columns, true) {
+                if std::mem::replace(&mut self.columns_sent, true) {
                     table["columnDefinitions"] = Value::Null;
                 }
                 table
@@ -240,7 +240,8 @@ impl Watcher {
     fn send_bookmark(&mut self) {
         let now = Instant::now();
         // Events of other collections moved the version on without waking us.
-        self.position = self.position.max(self.server.store.version_seen_by(&self.collection, self.position));
+        self.position =
+            self.position.max(self.server.store.bookmark_version(&self.collection, self.position));
         let frame = self.bookmark_frame(Value::Null);
         self.ready.push_back(frame);
         self.bookmark = Some(next_bookmark(now, self.deadline));
@@ -259,7 +260,7 @@ impl Watcher {
     }
 
     fn expire(&mut self, why: &str) {
-        let status = Refusal::expired(why).status();
+        let status = StatusError::expired(why).status();
         self.ready.push_back(Bytes::from(format!("{{\"type\":\"ERROR\",\"object\":{status}}}\n")));
         self.ended = true;
     }

@@ -12,26 +12,26 @@ use serde_json::{Map, Value, json};
 
 use super::apply::{self, Manager, Operation};
 use super::kinds::{Origin, Resource};
-use super::refusal::Refusal;
 use super::request::Verb;
 use super::schema::FieldError;
 use super::server::Server;
-use super::store::{Expect, Key};
+use super::status_error::StatusError;
+use super::store::{Key, Precondition};
 use super::{builtin, crd, events, read};
 
 /// How often a write that set no condition is tried against others' writes.
-pub const TRIES: usize = 50;
+pub const MAX_CONFLICT_RETRIES: usize = 50;
 
 /// Who writes, and how carefully.
-pub struct Author {
+pub struct Writer {
     pub name: String,
     pub subresource: Option<String>,
     pub dry_run: bool,
-    pub checking: Checking,
-    pub patches: bool,
+    pub field_validation: FieldValidation,
+    pub is_patch: bool,
 }
 
-impl Author {
+impl Writer {
     pub fn manager(&self, operation: Operation) -> Manager {
         Manager { name: self.name.clone(), operation, subresource: self.subresource.clone() }
     }
@@ -39,29 +39,29 @@ impl Author {
 
 /// What to do about fields that the schema does not know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Checking {
+pub enum FieldValidation {
     Ignore,
     Warn,
     Strict,
 }
 
-impl Checking {
-    pub fn parse(text: &str, verb: Verb) -> Result<Checking, Refusal> {
+impl FieldValidation {
+    pub fn parse(text: &str, verb: Verb) -> Result<FieldValidation, StatusError> {
         match text {
-            "Ignore" => Ok(Checking::Ignore),
-            "" | "Warn" => Ok(Checking::Warn),
-            "Strict" => Ok(Checking::Strict),
+            "Ignore" => Ok(FieldValidation::Ignore),
+            "" | "Warn" => Ok(FieldValidation::Warn),
+            "Strict" => Ok(FieldValidation::Strict),
             other => {
                 let why = format!(
                     "fieldValidation: Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
                 );
-                Err(Refusal::options(verb.options(), &why))
+                Err(StatusError::invalid_options(verb.options(), &why))
             }
         }
     }
 }
 
-pub struct Written {
+pub struct WriteResult {
     pub object: Value,
     pub created: bool,
     pub warnings: Vec<String>,
@@ -72,31 +72,34 @@ pub fn create(
     resource: &Resource,
     namespace: Option<&str>,
     mut object: Value,
-    author: &Author,
+    writer: &Writer,
     operation: Operation,
-) -> Result<Written, Refusal> {
+) -> Result<WriteResult, StatusError> {
     check_type(resource, &mut object)?;
-    let key = settle_name(server, resource, namespace, &mut object)?;
+    let key = assign_name(server, resource, namespace, &mut object)?;
     let metadata = metadata_mut(&mut object)?;
     if metadata
         .remove("resourceVersion")
         .is_some_and(|version| !version.as_str().unwrap_or_default().is_empty())
     {
-        return Err(Refusal::failed("resourceVersion should not be set on objects to be created"));
+        return Err(StatusError::server_failure(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     check_namespace(server, resource, &key)?;
     if let Some(held) = server.store.get(&resource.collection(), &key) {
         let is_going = held.value["metadata"]["deletionTimestamp"].is_string();
-        let refuse = if is_going { Refusal::exists_but_is_being_deleted } else { Refusal::already_exists };
+        let refuse =
+            if is_going { StatusError::exists_but_is_being_deleted } else { StatusError::already_exists };
         return Err(refuse(resource, &key.name));
     }
     let managed = metadata.remove("managedFields");
     for server_owned in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
         metadata.remove(server_owned);
     }
-    metadata.insert("uid".into(), json!(server.chance.uid()));
-    metadata.insert("creationTimestamp".into(), json!(server.clock.stamp()));
-    if resource.counts_generations() {
+    metadata.insert("uid".into(), json!(server.rng.uid()));
+    metadata.insert("creationTimestamp".into(), json!(server.clock.now_rfc3339()));
+    if resource.has_generation() {
         metadata.insert("generation".into(), json!(1));
     }
     if resource.has_status
@@ -104,25 +107,25 @@ pub fn create(
     {
         map.remove("status");
     }
-    let warnings = admit(server, resource, &mut object, None, author)?;
+    let warnings = admit(server, resource, &mut object, None, writer)?;
     match (operation, managed) {
         // The first apply of an object arrives with its ownership worked out.
         (Operation::Apply, Some(managed)) => object["metadata"]["managedFields"] = managed,
         _ => {
-            let manager = author.manager(Operation::Update);
+            let manager = writer.manager(Operation::Update);
             apply::record_update(resource, &json!({}), &mut object, &manager, server.clock.now());
         }
     }
-    if author.dry_run {
-        return Ok(Written { object, created: true, warnings });
+    if writer.dry_run {
+        return Ok(WriteResult { object, created: true, warnings });
     }
-    events::stored(resource, &mut object);
+    events::to_stored(resource, &mut object);
     let stored = server
         .store
-        .put(&resource.collection(), &key, Expect::Absent, object)
-        .map_err(|_| Refusal::already_exists(resource, &key.name))?;
-    crd::after_write(server, resource, &stored);
-    Ok(Written { object: stored.value.clone(), created: true, warnings })
+        .put(&resource.collection(), &key, Precondition::Absent, object)
+        .map_err(|_| StatusError::already_exists(resource, &key.name))?;
+    crd::update_served_kinds(server, resource, &stored);
+    Ok(WriteResult { object: stored.value.clone(), created: true, warnings })
 }
 
 pub fn update(
@@ -130,16 +133,16 @@ pub fn update(
     resource: &Resource,
     key: &Key,
     mut object: Value,
-    author: &Author,
-) -> Result<Written, Refusal> {
+    writer: &Writer,
+) -> Result<WriteResult, StatusError> {
     check_type(resource, &mut object)?;
     metadata_mut(&mut object)?;
-    if resource.origin == Origin::Custom && stated_version(&object).is_none() {
+    if resource.origin == Origin::Custom && requested_version(&object).is_none() {
         let error =
             FieldError::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-        return Err(Refusal::invalid_kind(&resource.plural, &resource.group, &key.name, &[error]));
+        return Err(StatusError::invalid_kind(&resource.plural, &resource.group, &key.name, &[error]));
     }
-    modify(server, resource, key, author, Operation::Update, |_| Ok(object.clone()))
+    modify(server, resource, key, writer, Operation::Update, |_| Ok(object.clone()))
 }
 
 /// Reads an object, computes its successor with `change`, and commits it;
@@ -148,58 +151,58 @@ pub fn modify(
     server: &Server,
     resource: &Resource,
     key: &Key,
-    author: &Author,
+    writer: &Writer,
     operation: Operation,
-    change: impl Fn(&Value) -> Result<Value, Refusal>,
-) -> Result<Written, Refusal> {
-    for _ in 0..TRIES {
+    change: impl Fn(&Value) -> Result<Value, StatusError>,
+) -> Result<WriteResult, StatusError> {
+    for _ in 0..MAX_CONFLICT_RETRIES {
         let collection = resource.collection();
         let live =
-            server.store.get(&collection, key).ok_or_else(|| Refusal::not_found(resource, &key.name))?;
-        let old = if events::reshapes(resource) {
+            server.store.get(&collection, key).ok_or_else(|| StatusError::not_found(resource, &key.name))?;
+        let old = if events::has_new_event_shape(resource) {
             Cow::Owned(read::in_version(&live.value, resource))
         } else {
             Cow::Borrowed(&live.value)
         };
         let mut object = change(&old)?;
-        if let Some(version) = stated_version(&object)
+        if let Some(version) = requested_version(&object)
             && version != live.version.to_string()
         {
-            return Err(Refusal::modified(resource, &key.name));
+            return Err(StatusError::modified(resource, &key.name));
         }
-        let warnings = settle_update(server, resource, key, &old, &mut object, author, operation)?;
-        if author.dry_run || !apply::differ(&old, &object) {
-            let object = if author.dry_run { object } else { live.value.clone() };
-            return Ok(Written { object, created: false, warnings });
+        let warnings = prepare_update(server, resource, key, &old, &mut object, writer, operation)?;
+        if writer.dry_run || !apply::differs_ignoring_times(&old, &object) {
+            let object = if writer.dry_run { object } else { live.value.clone() };
+            return Ok(WriteResult { object, created: false, warnings });
         }
-        events::stored(resource, &mut object);
-        let committed = if is_finished(resource, &object) {
+        events::to_stored(resource, &mut object);
+        let committed = if can_be_removed(resource, &object) {
             server.store.remove(&collection, key, live.version, object)
         } else {
-            server.store.put(&collection, key, Expect::Version(live.version), object)
+            server.store.put(&collection, key, Precondition::Version(live.version), object)
         };
         if let Ok(stored) = committed {
-            crd::after_write(server, resource, &stored);
-            return Ok(Written { object: stored.value.clone(), created: false, warnings });
+            crd::update_served_kinds(server, resource, &stored);
+            return Ok(WriteResult { object: stored.value.clone(), created: false, warnings });
         }
     }
-    Err(Refusal::modified(resource, &key.name))
+    Err(StatusError::modified(resource, &key.name))
 }
 
 /// Puts right what an update may not touch, and checks the rest.
-fn settle_update(
+fn prepare_update(
     server: &Server,
     resource: &Resource,
     key: &Key,
     old: &Value,
     object: &mut Value,
-    author: &Author,
+    writer: &Writer,
     operation: Operation,
-) -> Result<Vec<String>, Refusal> {
-    check_stated_namespace(object, &key.namespace)?;
+) -> Result<Vec<String>, StatusError> {
+    check_body_namespace(object, &key.namespace)?;
     let metadata = metadata_mut(object)?;
     if let Some(stated) = metadata.get("name").and_then(Value::as_str).filter(|name| **name != *key.name) {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the name of the object ({stated}) does not match the name on the URL ({})",
             key.name
         )));
@@ -209,7 +212,7 @@ fn settle_update(
     {
         let held = old["metadata"]["uid"].as_str().unwrap_or_default();
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {held}");
-        return Err(Refusal::conflict(resource, &key.name, &why));
+        return Err(StatusError::conflict(resource, &key.name, &why));
     }
     for server_owned in [
         "name",
@@ -229,7 +232,7 @@ fn settle_update(
         }
     }
     refuse_new_finalizers(resource, old, object)?;
-    match author.subresource.as_deref() {
+    match writer.subresource.as_deref() {
         Some("status") => {
             let written = std::mem::replace(object, old.clone());
             set_or_remove(object, "status", written.get("status").cloned());
@@ -245,16 +248,16 @@ fn settle_update(
         _ if resource.has_status => set_or_remove(object, "status", old.get("status").cloned()),
         _ => {}
     }
-    let warnings = admit(server, resource, object, Some(old), author)?;
-    if resource.counts_generations()
-        && author.subresource.as_deref() != Some("status")
+    let warnings = admit(server, resource, object, Some(old), writer)?;
+    if resource.has_generation()
+        && writer.subresource.as_deref() != Some("status")
         && spec_changed(resource, old, object)
     {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or_default();
         object["metadata"]["generation"] = json!(generation + 1);
     }
     if operation == Operation::Update {
-        let manager = author.manager(Operation::Update);
+        let manager = writer.manager(Operation::Update);
         apply::record_update(resource, old, object, &manager, server.clock.now());
     }
     Ok(warnings)
@@ -266,8 +269,8 @@ fn admit(
     resource: &Resource,
     object: &mut Value,
     old: Option<&Value>,
-    author: &Author,
-) -> Result<Vec<String>, Refusal> {
+    writer: &Writer,
+) -> Result<Vec<String>, StatusError> {
     if resource.origin == Origin::Builtin {
         drop_nulls(object);
     }
@@ -284,16 +287,16 @@ fn admit(
     let mut warnings = Vec::new();
     if !unknown.is_empty() {
         let fields: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
-        match author.checking {
-            Checking::Ignore => {}
-            Checking::Warn => warnings = fields,
-            Checking::Strict => {
+        match writer.field_validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => warnings = fields,
+            FieldValidation::Strict => {
                 let wrong = format!("strict decoding error: {}", fields.join(", "));
-                if author.patches {
-                    let error = FieldError::invalid_whole("patch", &wrong);
-                    return Err(Refusal::invalid_kind("", "", "", &[error]));
+                if writer.is_patch {
+                    let error = FieldError::invalid_without_value("patch", &wrong);
+                    return Err(StatusError::invalid_kind("", "", "", &[error]));
                 }
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "{kind} in version {version:?} cannot be handled as a {kind}: {wrong}",
                     kind = resource.kind,
                     version = resource.version
@@ -310,8 +313,8 @@ fn admit(
             errors
         }
         Origin::Builtin => {
-            if let Some(mismatch) = builtin::undecodable(resource, object) {
-                return Err(Refusal::bad_request(format!(
+            if let Some(mismatch) = builtin::decode_error(resource, object) {
+                return Err(StatusError::bad_request(format!(
                     "{kind} in version {version:?} cannot be handled as a {kind}: {mismatch}",
                     kind = resource.kind,
                     version = resource.version
@@ -319,16 +322,16 @@ fn admit(
             }
             builtin::default(resource, object);
             if resource.kind == "Service" {
-                give_address(server, object, old);
+                assign_cluster_ip(server, object, old);
             }
             builtin::validate(resource, object, old)
         }
     };
-    if errors.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, &name, &errors)) }
+    if errors.is_empty() { Ok(warnings) } else { Err(StatusError::invalid(resource, &name, &errors)) }
 }
 
 /// Marked for deletion with nothing left to wait for.
-pub fn is_finished(resource: &Resource, object: &Value) -> bool {
+pub fn can_be_removed(resource: &Resource, object: &Value) -> bool {
     let metadata = &object["metadata"];
     let none_left = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
     metadata["deletionTimestamp"].is_string()
@@ -338,9 +341,9 @@ pub fn is_finished(resource: &Resource, object: &Value) -> bool {
 }
 
 /// An object must say what it is, or nothing at all.
-fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
+fn check_type(resource: &Resource, object: &mut Value) -> Result<(), StatusError> {
     let Some(map) = object.as_object_mut() else {
-        return Err(Refusal::bad_request("the body of the request is not an object"));
+        return Err(StatusError::bad_request("the body of the request is not an object"));
     };
     let stated = |map: &Map<String, Value>, field: &str| {
         map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -349,13 +352,13 @@ fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
     let is_other_version = !version.is_empty() && version != resource.api_version();
     let is_other_kind = !kind.is_empty() && kind != resource.kind;
     if is_other_version && resource.origin == Origin::Custom {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "the API version in the data ({version}) does not match the expected API version ({})",
             resource.api_version()
         )));
     }
     if is_other_kind || is_other_version {
-        return Err(Refusal::bad_request(format!(
+        return Err(StatusError::bad_request(format!(
             "{kind} in version {:?} cannot be handled as a {}: this path takes {} of {}",
             version.rsplit('/').next().unwrap_or_default(),
             resource.kind,
@@ -370,14 +373,14 @@ fn check_type(resource: &Resource, object: &mut Value) -> Result<(), Refusal> {
 
 /// The key of a new object: its namespace from the path, its name stated or
 /// generated.
-fn settle_name(
+fn assign_name(
     server: &Server,
     resource: &Resource,
     namespace: Option<&str>,
     object: &mut Value,
-) -> Result<Key, Refusal> {
+) -> Result<Key, StatusError> {
     let namespace = namespace.unwrap_or_default();
-    check_stated_namespace(object, namespace)?;
+    check_body_namespace(object, namespace)?;
     let metadata = metadata_mut(object)?;
     if resource.namespaced {
         metadata.insert("namespace".into(), json!(namespace));
@@ -388,25 +391,25 @@ fn settle_name(
     let name = match (text("name"), text("generateName")) {
         ("", "") => {
             let error = FieldError::required("metadata.name", "name or generateName is required");
-            return Err(Refusal::invalid(resource, "", &[error]));
+            return Err(StatusError::invalid(resource, "", &[error]));
         }
-        ("", prefix) => format!("{prefix}{}", server.chance.suffix()),
+        ("", prefix) => format!("{prefix}{}", server.rng.suffix()),
         (name, _) => name.to_owned(),
     };
     metadata.insert("name".into(), json!(name));
     Ok(Key::new(namespace, &name))
 }
 
-fn check_stated_namespace(object: &Value, namespace: &str) -> Result<(), Refusal> {
+fn check_body_namespace(object: &Value, namespace: &str) -> Result<(), StatusError> {
     match object["metadata"]["namespace"].as_str() {
-        Some(stated) if !stated.is_empty() && stated != namespace => Err(Refusal::bad_request(
+        Some(stated) if !stated.is_empty() && stated != namespace => Err(StatusError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         )),
         _ => Ok(()),
     }
 }
 
-fn check_namespace(server: &Server, resource: &Resource, key: &Key) -> Result<(), Refusal> {
+fn check_namespace(server: &Server, resource: &Resource, key: &Key) -> Result<(), StatusError> {
     if !resource.namespaced {
         return Ok(());
     }
@@ -415,14 +418,14 @@ fn check_namespace(server: &Server, resource: &Resource, key: &Key) -> Result<()
     let namespace = server
         .store
         .get(&namespaces.collection(), &Key::new("", &key.namespace))
-        .ok_or_else(|| Refusal::not_found(namespaces, &key.namespace))?;
+        .ok_or_else(|| StatusError::not_found(namespaces, &key.namespace))?;
     if namespace.value["metadata"]["deletionTimestamp"].is_string() {
-        return Err(Refusal::namespace_terminating(resource, &key.name, &key.namespace));
+        return Err(StatusError::namespace_terminating(resource, &key.name, &key.namespace));
     }
     Ok(())
 }
 
-fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Result<(), Refusal> {
+fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Result<(), StatusError> {
     if !old["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
     }
@@ -438,7 +441,7 @@ fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Re
         added.join(", ")
     );
     let error = FieldError::forbidden("metadata.finalizers", &detail);
-    Err(Refusal::invalid(resource, object["metadata"]["name"].as_str().unwrap_or_default(), &[error]))
+    Err(StatusError::invalid(resource, object["metadata"]["name"].as_str().unwrap_or_default(), &[error]))
 }
 
 /// Whether anything changed that makes a new generation.
@@ -471,7 +474,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-fn give_address(server: &Server, service: &mut Value, old: Option<&Value>) {
+fn assign_cluster_ip(server: &Server, service: &mut Value, old: Option<&Value>) {
     let spec = &mut service["spec"];
     if spec["type"] == "ExternalName" || spec["clusterIP"].as_str().is_some_and(|address| !address.is_empty())
     {
@@ -485,7 +488,7 @@ fn give_address(server: &Server, service: &mut Value, old: Option<&Value>) {
     spec["clusterIPs"] = json!([address]);
 }
 
-fn stated_version(object: &Value) -> Option<&str> {
+fn requested_version(object: &Value) -> Option<&str> {
     object["metadata"]["resourceVersion"].as_str().filter(|version| !version.is_empty())
 }
 
@@ -497,23 +500,24 @@ fn set_or_remove(object: &mut Value, field: &str, value: Option<Value>) {
     }
 }
 
-fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, Refusal> {
+fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, StatusError> {
     let map = object
         .as_object_mut()
-        .ok_or_else(|| Refusal::bad_request("the body of the request is not an object"))?;
+        .ok_or_else(|| StatusError::bad_request("the body of the request is not an object"))?;
     map.entry("metadata")
         .or_insert_with(|| json!({}))
         .as_object_mut()
-        .ok_or_else(|| Refusal::bad_request("metadata is not an object"))
+        .ok_or_else(|| StatusError::bad_request("metadata is not an object"))
 }
 
 /// JSON, or the YAML that people send by hand.
-pub fn parse_json(body: &[u8]) -> Result<Value, Refusal> {
+pub fn parse_json(body: &[u8]) -> Result<Value, StatusError> {
     serde_json::from_slice(body).or_else(|error| {
-        let text = std::str::from_utf8(body).map_err(|_| Refusal::bad_request("the body is not UTF-8"))?;
+        let text =
+            std::str::from_utf8(body).map_err(|_| StatusError::bad_request("the body is not UTF-8"))?;
         match serde_saphyr::from_str::<Value>(text) {
             Ok(value) if value.is_object() => Ok(value),
-            _ => Err(Refusal::bad_request(format!("the object provided is unrecognized: {error}"))),
+            _ => Err(StatusError::bad_request(format!("the object provided is unrecognized: {error}"))),
         }
     })
 }

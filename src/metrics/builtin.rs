@@ -5,13 +5,13 @@
 //! to them, use.
 
 use crate::{
-    analysis::measurement::{Arms, SLOW},
+    analysis::measurement::{Arms, SLOW_QUANTILE},
     api::canary::{Provider, TargetKind},
 };
 
 use super::{
-    CountQueries, Part, Query, Unit,
-    template::{Arm, Words},
+    CountQueries, CountedPart, Query, Unit,
+    template::{Arm, TemplateVars},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum BuiltIn {
 
 /// The series of one mesh, for one Canary.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct BuiltinQueries {
     series: Series,
     /// What selects each arm.
     labels: Arms<String>,
@@ -41,13 +41,13 @@ struct Series {
     durations: &'static str,
     unit: Unit,
     /// Selects, of the histogram, what counts as duration.
-    timed: &'static str,
+    duration_filter: &'static str,
     /// What stands for a long duration where that is one number.
-    slow: Slow,
+    latency_summary: LatencySummary,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Slow {
+enum LatencySummary {
     Quantile,
     /// The mean, which is what Flagger takes here.
     Mean,
@@ -58,8 +58,8 @@ const ISTIO: Series = Series {
     good: r#"response_code!~"5.*""#,
     durations: "istio_request_duration_milliseconds",
     unit: Unit::Milliseconds,
-    timed: "",
-    slow: Slow::Quantile,
+    duration_filter: "",
+    latency_summary: LatencySummary::Quantile,
 };
 const LINKERD: Series = Series {
     requests: "response_total",
@@ -79,7 +79,7 @@ const NGINX: Series = Series {
     good: r#"status!~"5.*""#,
     durations: "nginx_ingress_controller_response_duration_seconds",
     unit: Unit::Seconds,
-    slow: Slow::Mean,
+    latency_summary: LatencySummary::Mean,
     ..ISTIO
 };
 /// What the application itself tells.
@@ -102,26 +102,26 @@ const SKIPPER: Series = Series {
     good: r#"code!~"5..""#,
     durations: "skipper_serve_route_duration_seconds",
     unit: Unit::Seconds,
-    slow: Slow::Mean,
+    latency_summary: LatencySummary::Mean,
     ..ISTIO
 };
 const APISIX: Series = Series {
     requests: "apisix_http_status",
     good: r#"code!~"5..""#,
     durations: "apisix_http_latency",
-    timed: r#"type="request""#,
+    duration_filter: r#"type="request""#,
     ..ISTIO
 };
 
-impl Table {
+impl BuiltinQueries {
     /// None for a mesh that says nothing of its own.
-    pub fn of(mesh: Provider, words: &Words) -> Option<Self> {
-        let Words { namespace, target, service, ingress, route, interval, .. } = words;
-        let workload = Arm::both().map(|arm| words.workload(*arm));
-        let (target, route) = (pattern(target), pattern(route));
+    pub fn of(mesh: Provider, vars: &TemplateVars) -> Option<Self> {
+        let TemplateVars { namespace, target, service, ingress, route, interval, .. } = vars;
+        let workload = Arm::both().map(|arm| vars.workload(*arm));
+        let (target, route) = (escape_regex(target), escape_regex(route));
         let named = |labels: &dyn Fn(&str) -> String| Arm::both().map(|arm| labels(arm.name()));
-        let pods = || workload.map(|workload| pods(namespace, workload, words.kind));
-        let (kind, label) = match words.kind {
+        let pods = || workload.map(|workload| pod_matchers(namespace, workload, vars.kind));
+        let (kind, label) = match vars.kind {
             TargetKind::DaemonSet => ("DaemonSet", "daemonset"),
             TargetKind::Deployment | TargetKind::Service => ("Deployment", "deployment"),
         };
@@ -147,7 +147,7 @@ impl Table {
             }
             // Each Envoy counts what its own application asks of others as well.
             Provider::AppMesh | Provider::AppMeshV1Beta2 | Provider::AppMeshAws => {
-                (ENVOY, pods().map(|pods| join(pods, r#"envoy_cluster_name=~"cds_ingress_.+""#)))
+                (ENVOY, pods().map(|pods| join_matchers(pods, r#"envoy_cluster_name=~"cds_ingress_.+""#)))
             }
             Provider::Kubernetes
             | Provider::SmiV1Alpha1
@@ -163,7 +163,7 @@ impl Table {
                 (NGINX, Arms { canary: labels("!="), primary: labels("=") })
             }
             Provider::Contour => {
-                let service = pattern(service);
+                let service = escape_regex(service);
                 (
                     ENVOY,
                     named(&|arm| {
@@ -190,7 +190,7 @@ impl Table {
                 (APISIX, named(&|arm| format!(r#"route=~"{namespace}_{route}-{target}-{arm}_.+""#)))
             }
             Provider::Skipper => {
-                let [namespace, ingress, service] = [namespace, ingress, service].map(|name| word(name));
+                let [namespace, ingress, service] = [namespace, ingress, service].map(|name| sanitize(name));
                 let labels = |ingress: &str, arm| {
                     format!(r#"route=~"kube(ew)?_{namespace}__{ingress}__.*__{service}_{arm}(_[0-9]+)?""#)
                 };
@@ -206,7 +206,8 @@ impl Table {
     /// One number about one arm.
     pub fn scalar(&self, of: BuiltIn, arm: Arm) -> String {
         let Self { series, interval, .. } = self;
-        let Series { requests, good, durations, timed, slow, unit } = series;
+        let Series { requests, good, durations, duration_filter: timed, latency_summary: slow, unit } =
+            series;
         let labels = match arm {
             Arm::Canary => &self.labels.canary,
             Arm::Primary => &self.labels.primary,
@@ -218,15 +219,15 @@ impl Table {
         };
         match (of, slow) {
             (BuiltIn::SuccessRate, _) => {
-                let (good, all) = (rate(requests, &join(labels, good)), rate(requests, labels));
+                let (good, all) = (rate(requests, &join_matchers(labels, good)), rate(requests, labels));
                 // Where every request fails there is no series of good ones.
                 format!("({good} or 0 * {all}) / {all} * 100")
             }
-            (BuiltIn::Duration, Slow::Quantile) => format!(
-                "histogram_quantile({SLOW}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",
-                join(labels, timed)
+            (BuiltIn::Duration, LatencySummary::Quantile) => format!(
+                "histogram_quantile({SLOW_QUANTILE}, sum by (le) (rate({durations}_bucket{{{}}}[{interval}]))){milliseconds}",
+                join_matchers(labels, timed)
             ),
-            (BuiltIn::Duration, Slow::Mean) => {
+            (BuiltIn::Duration, LatencySummary::Mean) => {
                 let [sum, count] = ["sum", "count"].map(|part| rate(&format!("{durations}_{part}"), labels));
                 format!("{sum} / {count}{milliseconds}")
             }
@@ -237,15 +238,17 @@ impl Table {
     pub fn requests(&self) -> Query {
         let Series { requests, good, .. } = self.series;
         Query::Counts(self.labels.map(|labels| CountQueries {
-            part: Part::Good(format!("{requests}{{{}}}", join(labels, good))),
+            part: CountedPart::Good(format!("{requests}{{{}}}", join_matchers(labels, good))),
             total: format!("{requests}{{{labels}}}"),
         }))
     }
 
     /// Durations of both arms, as counters.
     pub fn durations(&self) -> Query {
-        let Series { durations, timed, .. } = self.series;
-        Query::Histogram(self.labels.map(|labels| format!("{durations}_bucket{{{}}}", join(labels, timed))))
+        let Series { durations, duration_filter: timed, .. } = self.series;
+        Query::Histogram(
+            self.labels.map(|labels| format!("{durations}_bucket{{{}}}", join_matchers(labels, timed))),
+        )
     }
 }
 
@@ -261,11 +264,11 @@ pub fn scraped_requests() -> Query {
     ];
     let any = |good: bool| {
         let selectors = known.map(|(name, labels, filter)| {
-            format!("{name}{{{}}}", join(labels, if good { filter } else { "" }))
+            format!("{name}{{{}}}", join_matchers(labels, if good { filter } else { "" }))
         });
         selectors.join(" or ")
     };
-    let queries = CountQueries { part: Part::Good(any(true)), total: any(false) };
+    let queries = CountQueries { part: CountedPart::Good(any(true)), total: any(false) };
     Query::Counts(Arms { canary: queries.clone(), primary: queries })
 }
 
@@ -282,8 +285,8 @@ pub fn scraped_durations() -> Query {
 }
 
 /// The pods of a workload, by how Kubernetes names them.
-fn pods(namespace: &str, workload: &str, kind: TargetKind) -> String {
-    let workload = pattern(workload);
+fn pod_matchers(namespace: &str, workload: &str, kind: TargetKind) -> String {
+    let workload = escape_regex(workload);
     let suffix = match kind {
         TargetKind::DaemonSet => "[0-9a-zA-Z]+",
         TargetKind::Deployment | TargetKind::Service => "[0-9a-zA-Z]+-[0-9a-zA-Z]+",
@@ -292,15 +295,15 @@ fn pods(namespace: &str, workload: &str, kind: TargetKind) -> String {
 }
 
 /// The dot is all that a name can hold and a pattern would take for more.
-fn pattern(name: &str) -> String {
+fn escape_regex(name: &str) -> String {
     name.replace('.', "[.]")
 }
 
 /// As Skipper writes names.
-fn word(name: &str) -> String {
+fn sanitize(name: &str) -> String {
     name.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_")
 }
 
-fn join(labels: &str, more: &str) -> String {
+fn join_matchers(labels: &str, more: &str) -> String {
     [labels, more].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",")
 }

@@ -11,54 +11,54 @@ use super::Credentials;
 use crate::api::analysis_template::MetricProvider;
 
 /// One try.
-pub const TRY: Duration = Duration::from_secs(5);
+pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// All tries together, and the pauses between them.
-const PATIENCE: Duration = Duration::from_secs(12);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Pauses between tries; one more try than pauses.
-const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
+const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
 /// An answer larger than this is not read.
-const LARGEST: usize = 8 << 20;
+const MAX_BODY: usize = 8 << 20;
 
 /// Why a server gave no answer that could be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unanswered {
+pub enum HttpError {
     #[error("cannot be reached: {0}")]
     Unreachable(String),
     #[error("did not answer within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     #[error("answered {status}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Status { status: u16, why: Option<String> },
-    #[error("answered more than {} MiB", LARGEST >> 20)]
+    #[error("answered more than {} MiB", MAX_BODY >> 20)]
     TooLarge,
 }
 
-impl Unanswered {
+impl HttpError {
     pub fn status(status: StatusCode, why: Option<String>) -> Self {
         Self::Status { status: status.as_u16(), why }
     }
 
     /// Is it worth another try?
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Late(_) => true,
+            Self::Unreachable(_) | Self::Timeout(_) => true,
             Self::Status { status, .. } => *status >= 500 || *status == 429,
             Self::TooLarge => false,
         }
     }
 }
 
-impl From<&Error> for Unanswered {
+impl From<&Error> for HttpError {
     fn from(error: &Error) -> Self {
-        if error.is_timeout() { Self::Late(TRY) } else { Self::Unreachable(cause(error)) }
+        if error.is_timeout() { Self::Timeout(ATTEMPT_TIMEOUT) } else { Self::Unreachable(cause(error)) }
     }
 }
 
 /// Why a server cannot be asked at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadServer {
+pub enum ClientConfigError {
     #[error("reading provider.address: {0}")]
     Address(String),
     #[error("reading provider.headers: {0:?} is no header, or its value is none")]
@@ -71,38 +71,41 @@ pub enum BadServer {
 
 /// Follows nobody elsewhere: credentials are meant for one server.
 pub fn client() -> ClientBuilder {
-    crate::tls::choose_cryptography();
+    crate::tls::install_crypto_provider();
     ClientBuilder::new().redirect(Policy::none())
 }
 
 /// A client for the server that a provider names. The credentials may hold
 /// `token`, or `username` and `password`, and `ca.crt`.
-pub fn client_of(provider: &MetricProvider, credentials: &Credentials) -> Result<reqwest::Client, BadServer> {
+pub fn client_of(
+    provider: &MetricProvider,
+    credentials: &Credentials,
+) -> Result<reqwest::Client, ClientConfigError> {
     // Without TLS there is nothing to verify, and an image without
     // certificates must not fail for want of them.
     let plain = address_of(provider)?.scheme() == "http";
     let mut builder = client()
-        .timeout(TRY)
+        .timeout(ATTEMPT_TIMEOUT)
         .default_headers(headers(provider, credentials)?)
         .tls_danger_accept_invalid_certs(provider.insecure_skip_verify || plain);
     if let Some(authority) = credentials.bytes("ca.crt").or_else(|| credentials.bytes("caFile")) {
-        let bad = BadServer::Credentials("a ca.crt that is no certificate");
+        let bad = ClientConfigError::Credentials("a ca.crt that is no certificate");
         let certificates = Certificate::from_pem_bundle(authority).map_err(|_| bad.clone())?;
         if certificates.is_empty() {
             return Err(bad);
         }
         builder = builder.tls_certs_only(certificates);
     }
-    builder.build().map_err(|error| BadServer::Client(cause(&error)))
+    builder.build().map_err(|error| ClientConfigError::Client(cause(&error)))
 }
 
-fn address_of(provider: &MetricProvider) -> Result<Url, BadServer> {
+fn address_of(provider: &MetricProvider) -> Result<Url, ClientConfigError> {
     let address = provider.address.as_deref().unwrap_or_default();
-    Url::parse(address).map_err(|error| BadServer::Address(error.to_string()))
+    Url::parse(address).map_err(|error| ClientConfigError::Address(error.to_string()))
 }
 
 /// The server's address as it may be shown: without user and password.
-pub fn shown(provider: &MetricProvider) -> Result<String, BadServer> {
+pub fn redacted_url(provider: &MetricProvider) -> Result<String, ClientConfigError> {
     let mut url = address_of(provider)?;
     // Both fail only for addresses that can have neither.
     let _ = url.set_username("");
@@ -110,10 +113,10 @@ pub fn shown(provider: &MetricProvider) -> Result<String, BadServer> {
     Ok(url.to_string())
 }
 
-fn headers(provider: &MetricProvider, credentials: &Credentials) -> Result<HeaderMap, BadServer> {
+fn headers(provider: &MetricProvider, credentials: &Credentials) -> Result<HeaderMap, ClientConfigError> {
     let mut headers = HeaderMap::new();
     for (name, values) in &provider.headers {
-        let bad = || BadServer::Header(name.clone());
+        let bad = || ClientConfigError::Header(name.clone());
         let header: HeaderName = name.parse().map_err(|_| bad())?;
         for value in values {
             headers.append(&header, sensitive(value).ok_or_else(bad)?);
@@ -126,7 +129,7 @@ fn headers(provider: &MetricProvider, credentials: &Credentials) -> Result<Heade
 }
 
 /// A token wins over a user, as in Flagger.
-fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, BadServer> {
+fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, ClientConfigError> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let user = (credentials.text("username"), credentials.text("password"));
     let value = match (credentials.text("token"), user) {
@@ -135,10 +138,10 @@ fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, BadSe
             format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
         }
         (None, (None, None)) => return Ok(None),
-        (None, (Some(_), None)) => return Err(BadServer::Credentials("a username and no password")),
-        (None, (None, Some(_))) => return Err(BadServer::Credentials("a password and no username")),
+        (None, (Some(_), None)) => return Err(ClientConfigError::Credentials("a username and no password")),
+        (None, (None, Some(_))) => return Err(ClientConfigError::Credentials("a password and no username")),
     };
-    let bad = BadServer::Credentials("a token with characters that a header cannot have");
+    let bad = ClientConfigError::Credentials("a token with characters that a header cannot have");
     sensitive(&value).map(Some).ok_or(bad)
 }
 
@@ -150,43 +153,45 @@ fn sensitive(value: &str) -> Option<HeaderValue> {
 }
 
 /// Tries again what may pass, a few times.
-pub async fn patiently<T, E: From<Unanswered>, A: Future<Output = Result<T, E>>>(
+pub async fn with_retries<T, E: From<HttpError>, A: Future<Output = Result<T, E>>>(
     attempt: impl Fn() -> A,
-    may_pass: impl Fn(&E) -> bool,
+    is_transient: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
     let tries = async {
-        let mut pauses = PAUSES.into_iter();
+        let mut pauses = RETRY_DELAYS.into_iter();
         loop {
             let answer = attempt().await;
             match (&answer, pauses.next()) {
-                (Err(failure), Some(pause)) if may_pass(failure) => tokio::time::sleep(pause).await,
+                (Err(failure), Some(pause)) if is_transient(failure) => tokio::time::sleep(pause).await,
                 _ => return answer,
             }
         }
     };
-    tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| Err(Unanswered::Late(PATIENCE).into()))
+    tokio::time::timeout(TOTAL_TIMEOUT, tries)
+        .await
+        .unwrap_or_else(|_| Err(HttpError::Timeout(TOTAL_TIMEOUT).into()))
 }
 
 /// The body, unless it is longer than answers are.
-pub async fn whole(response: Response) -> Result<Vec<u8>, Unanswered> {
-    body(response, LARGEST).await.map_err(|unread| match unread {
-        Unread::TooLong => Unanswered::TooLarge,
-        Unread::Broken(error) => Unanswered::from(&error),
+pub async fn read_all(response: Response) -> Result<Vec<u8>, HttpError> {
+    body(response, MAX_BODY).await.map_err(|unread| match unread {
+        BodyError::TooLarge => HttpError::TooLarge,
+        BodyError::Connection(error) => HttpError::from(&error),
     })
 }
 
 /// Why a body was not read.
-pub enum Unread {
-    TooLong,
-    Broken(Error),
+pub enum BodyError {
+    TooLarge,
+    Connection(Error),
 }
 
 /// The body, unless it is longer than `limit`.
-pub async fn body(mut response: Response, limit: usize) -> Result<Vec<u8>, Unread> {
+pub async fn body(mut response: Response, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(Unread::Broken)? {
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Connection)? {
         if body.len() + chunk.len() > limit {
-            return Err(Unread::TooLong);
+            return Err(BodyError::TooLarge);
         }
         body.extend_from_slice(&chunk);
     }

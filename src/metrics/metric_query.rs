@@ -2,30 +2,30 @@
 //! to be wrong without asking is refused here, with what to write instead.
 
 use crate::{
-    analysis::measurement::{Arms, SLOW},
+    analysis::measurement::{Arms, SLOW_QUANTILE},
     api::{
         AnalysisTemplateSpec, Canary,
-        analysis_template::{Counts, MetricProvider, MetricProviderType},
+        analysis_template::{CountsSpec, MetricProvider, MetricProviderType},
         canary::{Metric, Provider, metric::BUILT_IN},
         judge::JudgeType,
     },
 };
 
 use super::{
-    Abilities, CountQueries, Form, Part, Query, Window,
+    CountQueries, CountedPart, MeasurementKind, Query, SupportedForms, Window,
     builtin::{self, BuiltIn},
-    cloudwatch::{self, Periods, Written, query::BadQueries},
+    cloudwatch::{self, Periods, TemplateCompiler, query::QuerySetError},
     prometheus, scrape,
-    selector::{BadSelector, Selection},
-    template::{Arm, TemplateError, Words},
+    selector::{SelectorAlternatives, SelectorError},
+    template::{Arm, TemplateError, TemplateVars},
     web,
 };
 
 /// One question, and whom to ask.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct MetricQuery {
     /// Whose metric it is. What a source remembers, it remembers by this.
-    pub of: MetricOf,
+    pub key: MetricKey,
     pub provider: MetricProvider,
     /// The Secret that the provider needs.
     pub secret: Option<SecretName>,
@@ -37,7 +37,7 @@ pub struct Ask {
 
 /// A metric of a Canary.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MetricOf {
+pub struct MetricKey {
     pub namespace: String,
     pub canary: String,
     pub metric: String,
@@ -60,7 +60,7 @@ pub enum Reduce {
 
 /// What a metric is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct QueryContext<'a> {
     pub canary: &'a Canary,
     /// Who carries the weights: `spec.provider`, or what stands in for it.
     pub mesh: Provider,
@@ -81,7 +81,7 @@ pub struct Template<'a> {
 
 /// Why a metric cannot be measured.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Refusal {
+pub enum QueryError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(
@@ -97,7 +97,7 @@ pub enum Refusal {
     )]
     WithoutAws { template: String },
     #[error("{template}: {field} {why}")]
-    CloudWatch { template: String, field: &'static str, why: BadQueries },
+    CloudWatch { template: String, field: &'static str, why: QuerySetError },
     #[error(
         "{template}: the metric {metric} has no namespace; set it in spec.cloudwatch, such as AWS/ApplicationELB"
     )]
@@ -118,40 +118,40 @@ pub enum Refusal {
     )]
     Address { address: String },
     #[error("judge {judge} needs {needs}, which {what} does not give; {instead}")]
-    Form { judge: &'static str, needs: &'static str, what: String, instead: &'static str },
+    UnsupportedForm { judge: &'static str, needs: &'static str, what: String, instead: &'static str },
     #[error("{metric} is not built in for provider {mesh:?}; measure it with a template")]
     BuiltIn { metric: String, mesh: Provider },
     #[error("{metric} measures nothing; set templateRef, or use a built-in name")]
-    Nothing { metric: String },
+    NoQuery { metric: String },
     #[error(
         "{template}: {field} is a rate, and rates cannot be counted; write the counter itself, such as http_requests_total"
     )]
     Rate { template: String, field: &'static str },
     #[error("{template}: {field}: {why}")]
-    Selector { template: String, field: &'static str, why: BadSelector },
+    Selector { template: String, field: &'static str, why: SelectorError },
 }
 
-impl Ask {
+impl MetricQuery {
     /// How a metric of a Canary is measured for its judge.
     pub fn new(
-        subject: &Subject<'_>,
+        context: &QueryContext<'_>,
         metric: &Metric,
         template: Option<&Template<'_>>,
         judge: JudgeType,
-    ) -> Result<Self, Refusal> {
-        let writer = Writer { subject, metric };
-        match (template, BuiltIn::named(&metric.name), &metric.query) {
-            (Some(template), _, _) => writer.templated(template, judge),
-            (None, Some(built_in), _) => writer.built_in(built_in, judge),
-            (None, None, Some(query)) => writer.inline(query, judge),
-            (None, None, None) => Err(Refusal::Nothing { metric: metric.name.clone() }),
+    ) -> Result<Self, QueryError> {
+        let builder = QueryBuilder { context, metric };
+        match (template, BuiltIn::from_name(&metric.name), &metric.query) {
+            (Some(template), _, _) => builder.templated(template, judge),
+            (None, Some(built_in), _) => builder.built_in(built_in, judge),
+            (None, None, Some(query)) => builder.inline(query, judge),
+            (None, None, None) => Err(QueryError::NoQuery { metric: metric.name.clone() }),
         }
     }
 
     /// The part of a window that the source can speak of already; empty, and
     /// where the window begins, if there is none. What is left belongs to the
     /// next window.
-    pub fn known(&self, window: Window) -> Window {
+    pub fn available_window(&self, window: Window) -> Window {
         self.periods.map_or(window, |periods| periods.complete(window))
     }
 
@@ -162,125 +162,131 @@ impl Ask {
 }
 
 /// What a kind of source can give; nothing for one that cannot be asked.
-pub fn abilities(provider: MetricProviderType) -> Option<Abilities> {
+pub fn supported_forms(provider: MetricProviderType) -> Option<SupportedForms> {
     match provider {
-        MetricProviderType::Prometheus => Some(prometheus::ABILITIES),
-        MetricProviderType::Scrape => Some(scrape::ABILITIES),
-        MetricProviderType::Web => Some(web::ABILITIES),
-        MetricProviderType::Cloudwatch => cfg!(feature = "aws").then_some(cloudwatch::ABILITIES),
+        MetricProviderType::Prometheus => Some(prometheus::SUPPORTED_FORMS),
+        MetricProviderType::Scrape => Some(scrape::SUPPORTED_FORMS),
+        MetricProviderType::Web => Some(web::SUPPORTED_FORMS),
+        MetricProviderType::Cloudwatch => cfg!(feature = "aws").then_some(cloudwatch::SUPPORTED_FORMS),
         _ => None,
     }
 }
 
-struct Writer<'a> {
-    subject: &'a Subject<'a>,
+struct QueryBuilder<'a> {
+    context: &'a QueryContext<'a>,
     metric: &'a Metric,
 }
 
-impl Writer<'_> {
-    fn built_in(&self, built_in: BuiltIn, judge: JudgeType) -> Result<Ask, Refusal> {
-        let Subject { canary, mesh, .. } = self.subject;
+impl QueryBuilder<'_> {
+    fn built_in(&self, built_in: BuiltIn, judge: JudgeType) -> Result<MetricQuery, QueryError> {
+        let QueryContext { canary, mesh, .. } = self.context;
         let Some(server) = self.server() else {
             let (query, reduce) = match (built_in, judge) {
                 (_, JudgeType::MannWhitney) => {
-                    return Err(self.lacks(
+                    return Err(self.unsupported_form(
                         judge,
                         "the scrape source",
-                        Form::Samples,
+                        MeasurementKind::Samples,
                         "use judge sequential",
                     ));
                 }
                 (BuiltIn::SuccessRate, _) => (builtin::scraped_requests(), None),
                 (BuiltIn::Duration, JudgeType::Sequential) => (builtin::scraped_durations(), None),
                 (BuiltIn::Duration, JudgeType::Threshold) => {
-                    (builtin::scraped_durations(), Some(Reduce::Quantile(SLOW)))
+                    (builtin::scraped_durations(), Some(Reduce::Quantile(SLOW_QUANTILE)))
                 }
             };
-            return Ok(self.ask(provider(MetricProviderType::Scrape, None), None, query, reduce));
+            return Ok(self.build(provider(MetricProviderType::Scrape, None), None, query, reduce));
         };
-        let words = Words::of(canary, self.metric, &Default::default());
-        let table = builtin::Table::of(*mesh, &words)
-            .ok_or_else(|| Refusal::BuiltIn { metric: self.metric.name.clone(), mesh: *mesh })?;
+        let vars = TemplateVars::of(canary, self.metric, &Default::default());
+        let builtin_queries = builtin::BuiltinQueries::of(*mesh, &vars)
+            .ok_or_else(|| QueryError::BuiltIn { metric: self.metric.name.clone(), mesh: *mesh })?;
         let query = match (built_in, judge) {
-            (_, JudgeType::Threshold) => Query::Scalar(table.scalar(built_in, Arm::Canary)),
+            (_, JudgeType::Threshold) => Query::Scalar(builtin_queries.scalar(built_in, Arm::Canary)),
             (_, JudgeType::MannWhitney) => {
-                Query::Samples(Arm::both().map(|arm| table.scalar(built_in, *arm)))
+                Query::Samples(Arm::both().map(|arm| builtin_queries.scalar(built_in, *arm)))
             }
-            (BuiltIn::SuccessRate, JudgeType::Sequential) => table.requests(),
-            (BuiltIn::Duration, JudgeType::Sequential) => table.durations(),
+            (BuiltIn::SuccessRate, JudgeType::Sequential) => builtin_queries.requests(),
+            (BuiltIn::Duration, JudgeType::Sequential) => builtin_queries.durations(),
         };
-        Ok(self.ask(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
+        Ok(self.build(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
     }
 
-    fn inline(&self, query: &str, judge: JudgeType) -> Result<Ask, Refusal> {
+    fn inline(&self, query: &str, judge: JudgeType) -> Result<MetricQuery, QueryError> {
         let what = format!("query of metric {}", self.metric.name);
-        let server = self.server().ok_or_else(|| Refusal::NoPrometheus { what: what.clone() })?;
-        let words = Words::of(self.subject.canary, self.metric, &Default::default());
+        let server = self.server().ok_or_else(|| QueryError::NoPrometheus { what: what.clone() })?;
+        let vars = TemplateVars::of(self.context.canary, self.metric, &Default::default());
         let query = match judge {
-            JudgeType::Threshold => Query::Scalar(words.fill(&what, "query", query, Arm::Canary)?),
+            JudgeType::Threshold => Query::Scalar(vars.render(&what, "query", query, Arm::Canary)?),
             JudgeType::MannWhitney => {
-                let fill = Fill { template: &what, words: &words, written: None, apart: true };
-                Query::Samples(fill.both("query", query)?)
+                let filler =
+                    TemplateFiller { template: &what, vars: &vars, compiler: None, arms_must_differ: true };
+                Query::Samples(filler.render_both("query", query)?)
             }
             JudgeType::Sequential => {
-                return Err(self.lacks(
+                return Err(self.unsupported_form(
                     judge,
                     &what,
-                    Form::Counts,
+                    MeasurementKind::Counts,
                     "move it to an AnalysisTemplate with counts or histogram, or set thresholdRange",
                 ));
             }
         };
-        Ok(self.ask(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
+        Ok(self.build(provider(MetricProviderType::Prometheus, Some(address(server)?)), None, query, None))
     }
 
-    fn templated(&self, template: &Template<'_>, judge: JudgeType) -> Result<Ask, Refusal> {
+    fn templated(&self, template: &Template<'_>, judge: JudgeType) -> Result<MetricQuery, QueryError> {
         let spec = template.spec;
         let name = format!("template {}", template.name);
         let type_ = spec.provider.type_;
-        let Some(abilities) = abilities(type_) else {
+        let Some(supported_forms) = supported_forms(type_) else {
             if type_ == MetricProviderType::Cloudwatch {
-                return Err(Refusal::WithoutAws { template: name });
+                return Err(QueryError::WithoutAws { template: name });
             }
             let provider = format!("{:?}", spec.provider.type_).to_lowercase();
-            return Err(Refusal::Provider { template: name, provider });
+            return Err(QueryError::Provider { template: name, provider });
         };
-        let words = Words::of(self.subject.canary, self.metric, &spec.variables);
+        let vars = TemplateVars::of(self.context.canary, self.metric, &spec.variables);
         let watched = type_ == MetricProviderType::Cloudwatch;
         if spec.cloudwatch.is_some() && !watched {
-            return Err(Refusal::NotCloudWatch { template: name });
+            return Err(QueryError::NotCloudWatch { template: name });
         }
-        let written = Written { template: &name, spec: spec.cloudwatch.as_ref(), words: &words };
-        let fill = Fill {
+        let written = TemplateCompiler { template: &name, spec: spec.cloudwatch.as_ref(), vars: &vars };
+        let filler = TemplateFiller {
             template: &name,
-            words: &words,
-            written: watched.then_some(&written),
-            apart: type_ != MetricProviderType::Scrape,
+            vars: &vars,
+            compiler: watched.then_some(&written),
+            arms_must_differ: type_ != MetricProviderType::Scrape,
         };
         let built_in = match (&spec.query, &spec.counts, &spec.histogram) {
-            (None, None, None) if watched => written.built_in(&self.metric.name, judge)?,
+            (None, None, None) if watched => written.compile_built_in(&self.metric.name, judge)?,
             _ => None,
         };
         let (query, reduce) = match built_in {
             Some(query) => (query, None),
-            None => self.wanted(spec, &fill, judge)?,
+            None => self.query_for_judge(spec, &filler, judge)?,
         };
-        if !abilities.include(query.form()) {
+        if !supported_forms.include(query.form()) {
             let source = format!("provider {:?}", spec.provider.type_).to_lowercase();
-            return Err(self.lacks(judge, &source, query.form(), "use another provider, or another judge"));
+            return Err(self.unsupported_form(
+                judge,
+                &source,
+                query.form(),
+                "use another provider, or another judge",
+            ));
         }
         if type_ == MetricProviderType::Scrape {
             check_selectors(&name, &query)?;
         }
         let mut periods = None;
         if watched {
-            let refused = |(field, why)| Refusal::CloudWatch { template: name.clone(), field, why };
+            let refused = |(field, why)| QueryError::CloudWatch { template: name.clone(), field, why };
             periods = Some(cloudwatch::periods(&query, spec.cloudwatch.as_ref()).map_err(refused)?);
         }
         let mut asked = spec.provider.clone();
         if asked.type_ == MetricProviderType::Prometheus {
             let server = asked.address.as_deref().or_else(|| self.server());
-            asked.address = Some(address(server.ok_or(Refusal::NoPrometheus { what: name })?)?);
+            asked.address = Some(address(server.ok_or(QueryError::NoPrometheus { what: name })?)?);
         }
         if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(written)) =
             (asked.type_, &asked.address)
@@ -292,83 +298,92 @@ impl Writer<'_> {
             .secret_ref
             .as_ref()
             .map(|secret| SecretName { namespace: template.namespace.to_owned(), name: secret.name.clone() });
-        Ok(Ask { periods, ..self.ask(asked, secret, query, reduce) })
+        Ok(MetricQuery { periods, ..self.build(asked, secret, query, reduce) })
     }
 
     /// What a template is asked for its judge.
-    fn wanted(
+    fn query_for_judge(
         &self,
         spec: &AnalysisTemplateSpec,
-        fill: &Fill<'_>,
+        filler: &TemplateFiller<'_>,
         judge: JudgeType,
-    ) -> Result<(Query, Option<Reduce>), Refusal> {
-        let name = fill.template;
-        let counts = |counts: &Counts| count_queries(fill, counts);
-        let histogram = |query: &String| -> Result<Query, Refusal> {
-            counter(name, "histogram", query)?;
-            Ok(Query::Histogram(fill.both("histogram", query)?))
+    ) -> Result<(Query, Option<Reduce>), QueryError> {
+        let name = filler.template;
+        let counts = |counts: &CountsSpec| count_queries(filler, counts);
+        let histogram = |query: &String| -> Result<Query, QueryError> {
+            check_is_counter(name, "histogram", query)?;
+            Ok(Query::Histogram(filler.render_both("histogram", query)?))
         };
         Ok(match (judge, &spec.query, &spec.counts, &spec.histogram) {
             (JudgeType::Threshold, Some(query), _, _) => {
-                (Query::Scalar(fill.one("query", query, Arm::Canary)?), None)
+                (Query::Scalar(filler.render("query", query, Arm::Canary)?), None)
             }
             (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
             (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
             (JudgeType::Threshold, None, None, Some(query)) => {
-                (histogram(query)?, Some(Reduce::Quantile(SLOW)))
+                (histogram(query)?, Some(Reduce::Quantile(SLOW_QUANTILE)))
             }
-            (JudgeType::MannWhitney, Some(query), _, _) => (Query::Samples(fill.both("query", query)?), None),
+            (JudgeType::MannWhitney, Some(query), _, _) => {
+                (Query::Samples(filler.render_both("query", query)?), None)
+            }
             (JudgeType::Sequential, _, None, None) => {
-                let instead = match abilities(spec.provider.type_).is_some_and(|it| it.include(Form::Counts))
+                let instead = match supported_forms(spec.provider.type_)
+                    .is_some_and(|it| it.include(MeasurementKind::Counts))
                 {
                     true => "add counts or histogram to the template, or set thresholdRange",
                     false => "set thresholdRange, or use a provider that counts, such as prometheus",
                 };
-                return Err(self.lacks(judge, name, Form::Counts, instead));
+                return Err(self.unsupported_form(judge, name, MeasurementKind::Counts, instead));
             }
             (JudgeType::MannWhitney, None, _, _) => {
-                return Err(self.lacks(
+                return Err(self.unsupported_form(
                     judge,
                     name,
-                    Form::Samples,
+                    MeasurementKind::Samples,
                     "add query to the template, or use judge sequential",
                 ));
             }
             (JudgeType::Threshold, None, None, None) => {
-                return Err(Refusal::Nothing { metric: self.metric.name.clone() });
+                return Err(QueryError::NoQuery { metric: self.metric.name.clone() });
             }
         })
     }
 
     /// The Prometheus for what names none of its own.
     fn server(&self) -> Option<&str> {
-        let own = self.subject.canary.spec.metrics_server.as_deref();
-        own.or(self.subject.metrics_server).filter(|server| !server.is_empty())
+        let own = self.context.canary.spec.metrics_server.as_deref();
+        own.or(self.context.metrics_server).filter(|server| !server.is_empty())
     }
 
-    fn ask(
+    fn build(
         &self,
         provider: MetricProvider,
         secret: Option<SecretName>,
         query: Query,
         reduce: Option<Reduce>,
-    ) -> Ask {
-        let metadata = &self.subject.canary.metadata;
-        let of = MetricOf {
+    ) -> MetricQuery {
+        let metadata = &self.context.canary.metadata;
+        let of = MetricKey {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             canary: metadata.name.clone().unwrap_or_default(),
             metric: self.metric.name.clone(),
         };
-        Ask { of, provider, secret, query, reduce, periods: None }
+        MetricQuery { key: of, provider, secret, query, reduce, periods: None }
     }
 
-    fn lacks(&self, judge: JudgeType, what: &str, form: Form, instead: &'static str) -> Refusal {
+    fn unsupported_form(
+        &self,
+        judge: JudgeType,
+        what: &str,
+        form: MeasurementKind,
+        instead: &'static str,
+    ) -> QueryError {
         let (judge, needs) = match (judge, form) {
             (JudgeType::Threshold, _) => ("threshold", "a single value"),
             (JudgeType::Sequential, _) => ("sequential", "counts or a histogram of canary and primary"),
             (JudgeType::MannWhitney, _) => ("mannWhitney", "points over time of canary and primary"),
         };
-        Refusal::Form { judge, needs, what: what.to_owned(), instead }
+        QueryError::UnsupportedForm { judge, needs, what: what.to_owned(), instead }
     }
 }
 
@@ -386,8 +401,8 @@ fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvide
     }
 }
 
-fn address(text: &str) -> Result<String, Refusal> {
-    let refused = || Refusal::Address { address: text.to_owned() };
+fn address(text: &str) -> Result<String, QueryError> {
+    let refused = || QueryError::Address { address: text.to_owned() };
     let url = reqwest::Url::parse(text).map_err(|_| refused())?;
     if ["http", "https"].contains(&url.scheme()) && url.has_host() {
         Ok(text.to_owned())
@@ -397,52 +412,52 @@ fn address(text: &str) -> Result<String, Refusal> {
 }
 
 /// Makes queries of what a template says.
-struct Fill<'a> {
+struct TemplateFiller<'a> {
     template: &'a str,
-    words: &'a Words,
-    /// For queries that are more than text with words in it.
-    written: Option<&'a Written<'a>>,
+    vars: &'a TemplateVars,
+    /// For queries that are more than text with vars in it.
+    compiler: Option<&'a TemplateCompiler<'a>>,
     /// Must the arms be told apart, since the source itself does not?
-    apart: bool,
+    arms_must_differ: bool,
 }
 
-impl Fill<'_> {
-    fn one(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, Refusal> {
-        match self.written {
-            Some(written) => written.fill(field, text, arm),
-            None => Ok(self.words.fill(self.template, field, text, arm)?),
+impl TemplateFiller<'_> {
+    fn render(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, QueryError> {
+        match self.compiler {
+            Some(written) => written.compile(field, text, arm),
+            None => Ok(self.vars.render(self.template, field, text, arm)?),
         }
     }
 
-    fn both(&self, field: &'static str, text: &str) -> Result<Arms<String>, Refusal> {
+    fn render_both(&self, field: &'static str, text: &str) -> Result<Arms<String>, QueryError> {
         let arms = Arms {
-            canary: self.one(field, text, Arm::Canary)?,
-            primary: self.one(field, text, Arm::Primary)?,
+            canary: self.render(field, text, Arm::Canary)?,
+            primary: self.render(field, text, Arm::Primary)?,
         };
-        if self.apart && arms.canary == arms.primary {
-            return Err(Refusal::SameForBothArms { template: self.template.to_owned(), field });
+        if self.arms_must_differ && arms.canary == arms.primary {
+            return Err(QueryError::SameForBothArms { template: self.template.to_owned(), field });
         }
         Ok(arms)
     }
 }
 
-fn count_queries(fill: &Fill<'_>, counts: &Counts) -> Result<Query, Refusal> {
-    let template = fill.template;
+fn count_queries(filler: &TemplateFiller<'_>, counts: &CountsSpec) -> Result<Query, QueryError> {
+    let template = filler.template;
     for (field, query) in [
         ("counts.total", Some(&counts.total)),
         ("counts.good", counts.good.as_ref()),
         ("counts.bad", counts.bad.as_ref()),
     ] {
-        query.map_or(Ok(()), |query| counter(template, field, query))?;
+        query.map_or(Ok(()), |query| check_is_counter(template, field, query))?;
     }
-    let total = fill.both("counts.total", &counts.total)?;
+    let total = filler.render_both("counts.total", &counts.total)?;
     let (part, good) = match (&counts.good, &counts.bad) {
-        (Some(good), _) => (fill.both("counts.good", good)?, true),
-        (None, Some(bad)) => (fill.both("counts.bad", bad)?, false),
-        (None, None) => return Err(Refusal::Nothing { metric: template.to_owned() }),
+        (Some(good), _) => (filler.render_both("counts.good", good)?, true),
+        (None, Some(bad)) => (filler.render_both("counts.bad", bad)?, false),
+        (None, None) => return Err(QueryError::NoQuery { metric: template.to_owned() }),
     };
     let arm = |part: String, total: String| CountQueries {
-        part: if good { Part::Good(part) } else { Part::Bad(part) },
+        part: if good { CountedPart::Good(part) } else { CountedPart::Bad(part) },
         total,
     };
     Ok(Query::Counts(Arms {
@@ -453,16 +468,16 @@ fn count_queries(fill: &Fill<'_>, counts: &Counts) -> Result<Query, Refusal> {
 
 /// What is counted must be counters: of rates nobody can tell how many requests
 /// there were.
-fn counter(template: &str, field: &'static str, query: &str) -> Result<(), Refusal> {
+fn check_is_counter(template: &str, field: &'static str, query: &str) -> Result<(), QueryError> {
     let rate = ["rate(", "increase(", "delta("].iter().any(|function| query.contains(function));
-    if rate { Err(Refusal::Rate { template: template.to_owned(), field }) } else { Ok(()) }
+    if rate { Err(QueryError::Rate { template: template.to_owned(), field }) } else { Ok(()) }
 }
 
 /// What is scraped is asked for by selectors.
-fn check_selectors(template: &str, query: &Query) -> Result<(), Refusal> {
-    let check = |field, text: &str| match Selection::parse(text) {
+fn check_selectors(template: &str, query: &Query) -> Result<(), QueryError> {
+    let check = |field, text: &str| match SelectorAlternatives::parse(text) {
         Ok(_) => Ok(()),
-        Err(why) => Err(Refusal::Selector { template: template.to_owned(), field, why }),
+        Err(why) => Err(QueryError::Selector { template: template.to_owned(), field, why }),
     };
     match query {
         Query::Scalar(text) => check("query", text),
@@ -475,7 +490,7 @@ fn check_selectors(template: &str, query: &Query) -> Result<(), Refusal> {
 }
 
 impl BuiltIn {
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let [success_rate, duration] = BUILT_IN;
         match name {
             _ if name == success_rate => Some(Self::SuccessRate),

@@ -1,13 +1,13 @@
 //! Where measurements come from.
 //!
-//! A metric of a Canary becomes an [`Ask`]: who is asked, and a [`Query`] in
-//! that source's own language, rendered and complete. [`Ask::new`] is pure, and
+//! A metric of a Canary becomes an [`MetricQuery`]: who is asked, and a [`Query`] in
+//! that source's own language, rendered and complete. [`MetricQuery::new`] is pure, and
 //! refuses what could never be answered before anything is touched. At a look
 //! [`Sources::measure`] puts the ask to its [`MetricSource`]:
 //!
 //! ```text
 //! Canary metric ─┐
-//! template ──────┼─ Ask::new ─ Ask ─┐
+//! template ──────┼─ MetricQuery::new ─ MetricQuery ─┐
 //! judge ─────────┘                  ├─ Sources::measure ─ Measurement ─ judge
 //!            window, pods, Secret ──┘
 //! ```
@@ -26,23 +26,23 @@
 //!
 //! # What a caller owes
 //!
-//! - [`Sources::begin`] when a window opens. Prometheus remembers what was; a
+//! - [`Sources::open_window`] when a window opens. Prometheus remembers what was; a
 //!   source that reads the pods itself does not, and takes note then. Without
 //!   it the first window of a release has no data.
-//! - To begin the next window where [`Ask::known`] ended this one. A source that
+//! - To begin the next window where [`MetricQuery::available_window`] ended this one. A source that
 //!   hears of requests late speaks of a part of it only.
 //! - The pods of both arms at each call, for sources that read them
-//!   ([`Ask::reads_pods`]).
+//!   ([`MetricQuery::reads_pods`]).
 
-mod ask;
 mod builtin;
 pub mod cloudwatch;
 mod credentials;
 mod http;
-mod in_flight;
+mod metric_query;
 pub mod prometheus;
 pub mod scrape;
 mod selector;
+mod single_flight;
 mod sources;
 mod template;
 pub mod web;
@@ -52,8 +52,8 @@ use jiff::Timestamp;
 
 use crate::analysis::measurement::{Arms, Measurement};
 
-pub use ask::{Ask, MetricOf, Reduce, Refusal, SecretName, Subject, Template};
 pub use credentials::Credentials;
+pub use metric_query::{MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, Template};
 pub use sources::Sources;
 pub use template::TemplateError;
 
@@ -61,19 +61,19 @@ pub use template::TemplateError;
 #[async_trait]
 pub trait MetricSource: Send + Sync {
     /// The forms of measurement it can give.
-    fn abilities(&self) -> Abilities;
+    fn supported_forms(&self) -> SupportedForms;
 
     /// What the query says about the window.
-    async fn measure(&self, ask: &Ask, view: &View<'_>) -> Measurement;
+    async fn measure(&self, ask: &MetricQuery, context: &MeasureContext<'_>) -> Measurement;
 
-    /// A window opens at `view.window.until`. For sources with a memory of
+    /// A window opens at `context.window.until`. For sources with a memory of
     /// their own there is nothing to do.
-    async fn begin(&self, _ask: &Ask, _view: &View<'_>) {}
+    async fn open_window(&self, _ask: &MetricQuery, _view: &MeasureContext<'_>) {}
 }
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
+pub struct MeasureContext<'a> {
     pub window: Window,
     pub pods: &'a Arms<Vec<Endpoint>>,
 }
@@ -96,7 +96,7 @@ pub struct Endpoint {
 
 /// A form of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum MeasurementKind {
     /// One number about the canary.
     Scalar,
     /// Bad requests of all, of both arms.
@@ -109,14 +109,14 @@ pub enum Form {
 
 /// The forms a source can give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Abilities(&'static [Form]);
+pub struct SupportedForms(&'static [MeasurementKind]);
 
-impl Abilities {
-    pub const fn of(forms: &'static [Form]) -> Self {
+impl SupportedForms {
+    pub const fn of(forms: &'static [MeasurementKind]) -> Self {
         Self(forms)
     }
 
-    pub fn include(self, form: Form) -> bool {
+    pub fn include(self, form: MeasurementKind) -> bool {
         self.0.contains(&form)
     }
 }
@@ -135,12 +135,12 @@ pub enum Query {
 }
 
 impl Query {
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> MeasurementKind {
         match self {
-            Self::Scalar(_) => Form::Scalar,
-            Self::Counts(_) => Form::Counts,
-            Self::Histogram(_) => Form::Histogram,
-            Self::Samples(_) => Form::Samples,
+            Self::Scalar(_) => MeasurementKind::Scalar,
+            Self::Counts(_) => MeasurementKind::Counts,
+            Self::Histogram(_) => MeasurementKind::Histogram,
+            Self::Samples(_) => MeasurementKind::Samples,
         }
     }
 }
@@ -148,18 +148,18 @@ impl Query {
 /// How requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountQueries {
-    pub part: Part,
+    pub part: CountedPart,
     pub total: String,
 }
 
 /// Which part of all requests a query counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum CountedPart {
     Good(String),
     Bad(String),
 }
 
-impl Part {
+impl CountedPart {
     pub fn query(&self) -> &str {
         match self {
             Self::Good(query) | Self::Bad(query) => query,
@@ -191,7 +191,7 @@ impl Unit {
     }
 }
 
-impl std::fmt::Display for Form {
+impl std::fmt::Display for MeasurementKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Scalar => "a single value",

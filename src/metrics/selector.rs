@@ -6,31 +6,31 @@ use regex::Regex;
 #[derive(Clone, Debug)]
 pub struct Selector {
     name: Option<String>,
-    matchers: Vec<Matcher>,
+    matchers: Vec<LabelMatcher>,
 }
 
 /// One selector, or several joined by `or`: the first whose name is there at
 /// all is meant.
 #[derive(Clone, Debug)]
-pub struct Selection(Vec<Selector>);
+pub struct SelectorAlternatives(Vec<Selector>);
 
 #[derive(Clone, Debug)]
-struct Matcher {
+struct LabelMatcher {
     label: String,
-    test: Test,
+    op: MatchOp,
 }
 
 #[derive(Clone, Debug)]
-enum Test {
-    Is(String),
-    IsNot(String),
-    Like(Regex),
-    Unlike(Regex),
+enum MatchOp {
+    Equal(String),
+    NotEqual(String),
+    Regex(Regex),
+    NotRegex(Regex),
 }
 
 /// Why a text selects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadSelector {
+pub enum SelectorError {
     #[error(
         "{text:?} is no selector of series, such as http_requests_total{{status=~\"5..\"}}: {expected} is missing at {at:?}"
     )]
@@ -41,89 +41,89 @@ pub enum BadSelector {
 
 impl Selector {
     /// The selector that the whole text is.
-    pub fn parse(text: &str) -> Result<Self, BadSelector> {
-        let mut reader = Reader { text, at: 0 };
-        let selector = reader.selector()?;
-        reader.end()?;
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = SelectorParser { text, at: 0 };
+        let selector = parser.selector()?;
+        parser.end()?;
         Ok(selector)
     }
 
     /// Can series of this name be meant?
-    pub fn names(&self, name: &str) -> bool {
+    pub fn matches_name(&self, name: &str) -> bool {
         self.name.as_deref().is_none_or(|own| own == name)
     }
 
     /// Is the series meant? A label that it has not is empty.
     pub fn matches<'s>(&self, name: &'s str, label: impl Fn(&str) -> &'s str) -> bool {
-        self.names(name)
+        self.matches_name(name)
             && self.matchers.iter().all(|matcher| {
                 let value = if matcher.label == "__name__" { name } else { label(&matcher.label) };
-                match &matcher.test {
-                    Test::Is(text) => value == text,
-                    Test::IsNot(text) => value != text,
-                    Test::Like(pattern) => pattern.is_match(value),
-                    Test::Unlike(pattern) => !pattern.is_match(value),
+                match &matcher.op {
+                    MatchOp::Equal(text) => value == text,
+                    MatchOp::NotEqual(text) => value != text,
+                    MatchOp::Regex(pattern) => pattern.is_match(value),
+                    MatchOp::NotRegex(pattern) => !pattern.is_match(value),
                 }
             })
     }
 }
 
-impl Selection {
-    pub fn parse(text: &str) -> Result<Self, BadSelector> {
-        let mut reader = Reader { text, at: 0 };
-        let mut selectors = vec![reader.selector()?];
-        while reader.word("or") {
-            selectors.push(reader.selector()?);
+impl SelectorAlternatives {
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = SelectorParser { text, at: 0 };
+        let mut selectors = vec![parser.selector()?];
+        while parser.keyword("or") {
+            selectors.push(parser.selector()?);
         }
-        reader.end()?;
+        parser.end()?;
         Ok(Self(selectors))
     }
 
     /// The one that is meant among series of these names.
-    pub fn among(&self, there: impl Fn(&Selector) -> bool) -> Option<&Selector> {
+    pub fn first_present(&self, there: impl Fn(&Selector) -> bool) -> Option<&Selector> {
         self.0.iter().find(|selector| there(selector))
     }
 }
 
 /// The selector that an expression is, or is the sum over.
-pub fn summed(expression: &str) -> Option<&str> {
+pub fn inner_of_sum(expression: &str) -> Option<&str> {
     if Selector::parse(expression).is_ok() {
         return Some(expression.trim());
     }
-    let mut reader = Reader { text: expression, at: 0 };
-    let opens = reader.take("sum") && reader.grouping() && reader.take("(");
-    reader.space();
-    let from = reader.at;
-    let selector = if opens { reader.selector().ok() } else { None };
+    let mut parser = SelectorParser { text: expression, at: 0 };
+    let opens = parser.take("sum") && parser.grouping() && parser.take("(");
+    parser.skip_space();
+    let from = parser.at;
+    let selector = if opens { parser.selector().ok() } else { None };
     selector?;
-    let to = reader.at;
-    let closes = reader.take(")") && reader.grouping() && reader.end().is_ok();
+    let to = parser.at;
+    let closes = parser.take(")") && parser.grouping() && parser.end().is_ok();
     closes.then(|| expression[from..to].trim())
 }
 
-struct Reader<'t> {
+struct SelectorParser<'t> {
     text: &'t str,
     at: usize,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> SelectorParser<'t> {
     fn rest(&self) -> &'t str {
         &self.text[self.at..]
     }
 
-    fn space(&mut self) {
+    fn skip_space(&mut self) {
         self.at += self.rest().len() - self.rest().trim_start().len();
     }
 
     fn take(&mut self, token: &str) -> bool {
-        self.space();
+        self.skip_space();
         let found = self.rest().starts_with(token);
         self.at += if found { token.len() } else { 0 };
         found
     }
 
-    fn word(&mut self, word: &str) -> bool {
-        self.space();
+    fn keyword(&mut self, word: &str) -> bool {
+        self.skip_space();
         let rest = self.rest();
         let found = rest.strip_prefix(word).is_some_and(|after| after.starts_with(char::is_whitespace));
         self.at += if found { word.len() } else { 0 };
@@ -140,18 +140,18 @@ impl<'t> Reader<'t> {
         opens && self.take(")")
     }
 
-    fn expected<T>(&self, expected: &'static str) -> Result<T, BadSelector> {
+    fn expected<T>(&self, expected: &'static str) -> Result<T, SelectorError> {
         let at = self.rest().chars().take(20).collect();
-        Err(BadSelector::Expected { text: self.text.trim().to_owned(), expected, at })
+        Err(SelectorError::Expected { text: self.text.trim().to_owned(), expected, at })
     }
 
-    fn end(&mut self) -> Result<(), BadSelector> {
-        self.space();
+    fn end(&mut self) -> Result<(), SelectorError> {
+        self.skip_space();
         if self.rest().is_empty() { Ok(()) } else { self.expected("the end") }
     }
 
     fn name(&mut self, colons: bool) -> Option<String> {
-        self.space();
+        self.skip_space();
         let rest = self.rest();
         let inside = |c: char| c.is_ascii_alphanumeric() || c == '_' || (colons && c == ':');
         let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
@@ -162,7 +162,7 @@ impl<'t> Reader<'t> {
         Some(rest[..end].to_owned())
     }
 
-    fn selector(&mut self) -> Result<Selector, BadSelector> {
+    fn selector(&mut self) -> Result<Selector, SelectorError> {
         let name = self.name(true);
         let mut matchers = Vec::new();
         if self.take("{") {
@@ -183,26 +183,26 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn matcher(&mut self) -> Result<Matcher, BadSelector> {
+    fn matcher(&mut self) -> Result<LabelMatcher, SelectorError> {
         let Some(label) = self.name(false) else { return self.expected("a label") };
         let operator = ["=~", "!~", "!=", "="].into_iter().find(|operator| self.take(operator));
         let Some(operator) = operator else { return self.expected("one of =, !=, =~ and !~") };
         let value = self.quoted()?;
         let pattern = |value: String| {
             Regex::new(&format!("^(?s:{value})$"))
-                .map_err(|why| BadSelector::Pattern { pattern: value, why: why.to_string() })
+                .map_err(|why| SelectorError::Pattern { pattern: value, why: why.to_string() })
         };
         let test = match operator {
-            "=" => Test::Is(value),
-            "!=" => Test::IsNot(value),
-            "=~" => Test::Like(pattern(value)?),
-            _ => Test::Unlike(pattern(value)?),
+            "=" => MatchOp::Equal(value),
+            "!=" => MatchOp::NotEqual(value),
+            "=~" => MatchOp::Regex(pattern(value)?),
+            _ => MatchOp::NotRegex(pattern(value)?),
         };
-        Ok(Matcher { label, test })
+        Ok(LabelMatcher { label, op: test })
     }
 
-    fn quoted(&mut self) -> Result<String, BadSelector> {
-        self.space();
+    fn quoted(&mut self) -> Result<String, SelectorError> {
+        self.skip_space();
         let mut chars = self.rest().char_indices();
         let Some((_, quote @ ('"' | '\'' | '`'))) = chars.next() else {
             return self.expected("a value in quotes");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_with_an_example() {
+    fn an_invalid_selector_is_refused_with_an_example() {
         for text in
             ["", "{}", "rate(a[1m])", "a{b}", "a{b=c}", "a{b=\"c\"", "a{b=\"c", "a b", "9a", "a{b=~\"(\"}"]
         {
@@ -273,15 +273,15 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_first_whose_name_is_there_is_meant() {
-        let selection = Selection::parse(r#"a{x="1"} or b or c{y="2"}"#).unwrap();
-        let meant = selection.among(|selector| selector.names("c")).unwrap();
+    fn the_first_alternative_whose_name_exists_is_used() {
+        let alternatives = SelectorAlternatives::parse(r#"a{x="1"} or b or c{y="2"}"#).unwrap();
+        let meant = alternatives.first_present(|selector| selector.matches_name("c")).unwrap();
         assert_eq!(meant.name.as_deref(), Some("c"));
-        assert!(selection.among(|_| false).is_none());
+        assert!(alternatives.first_present(|_| false).is_none());
     }
 
     #[test]
-    fn a_sum_over_a_selector_is_taken_apart() {
+    fn a_sum_over_a_selector_is_unwrapped() {
         let inner = r#"a_bucket{x="1) by (",y=~"b|c"}"#;
         for expression in [
             inner.to_owned(),
@@ -292,12 +292,12 @@ mod tests {
             format!("sum({inner}) by (le)"),
             format!("sum({inner})by(le)"),
         ] {
-            assert_eq!(summed(&expression), Some(inner), "{expression}");
+            assert_eq!(inner_of_sum(&expression), Some(inner), "{expression}");
         }
     }
 
     #[test]
-    fn anything_else_is_not() {
+    fn other_expressions_are_not_sums_over_a_selector() {
         for expression in [
             "sum(a) + sum(b)",
             "sum(rate(a[1m]))",
@@ -308,8 +308,8 @@ mod tests {
             "(a)",
             "sum(a) / sum(b)",
         ] {
-            assert_eq!(summed(expression), None, "{expression}");
+            assert_eq!(inner_of_sum(expression), None, "{expression}");
         }
-        assert_eq!(summed("summary_total"), Some("summary_total"));
+        assert_eq!(inner_of_sum("summary_total"), Some("summary_total"));
     }
 }

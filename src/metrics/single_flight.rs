@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 
 /// Questions under way. Whoever asks one that is under way already shares its
 /// answer. A question nobody waits for any more is dropped.
-pub struct InFlight<K, T: Clone> {
+pub struct SingleFlight<K, T: Clone> {
     running: Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>,
 }
 
-impl<K, T: Clone> Default for InFlight<K, T> {
+impl<K, T: Clone> Default for SingleFlight<K, T> {
     fn default() -> Self {
         Self { running: Mutex::default() }
     }
 }
 
-impl<K: Eq + Hash, T: Clone + Send + Sync + 'static> InFlight<K, T> {
-    pub async fn ask(&self, question: K, answer: impl Future<Output = T> + Send + 'static) -> T {
-        self.join(question, answer).await
+impl<K: Eq + Hash, T: Clone + Send + Sync + 'static> SingleFlight<K, T> {
+    pub async fn run(&self, question: K, answer: impl Future<Output = T> + Send + 'static) -> T {
+        self.share(question, answer).await
     }
 
-    fn join(
+    fn share(
         &self,
         question: K,
         answer: impl Future<Output = T> + Send + 'static,
@@ -53,9 +53,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_question_under_way_is_not_asked_again_and_a_later_one_is() {
+    async fn a_running_query_is_shared_and_a_later_one_runs_again() {
         let asked = Arc::new(AtomicU32::new(0));
-        let in_flight = InFlight::<&str, u32>::default();
+        let single_flight = SingleFlight::<&str, u32>::default();
         let answer = || {
             let asked = asked.clone();
             async move {
@@ -64,24 +64,24 @@ mod tests {
                 nth
             }
         };
-        let both = futures::join!(in_flight.ask("a", answer()), in_flight.ask("a", answer()));
+        let both = futures::join!(single_flight.run("a", answer()), single_flight.run("a", answer()));
         assert_eq!(both, (0, 0));
-        assert_eq!(in_flight.ask("a", answer()).await, 1);
-        let apart = futures::join!(in_flight.ask("a", answer()), in_flight.ask("b", answer()));
+        assert_eq!(single_flight.run("a", answer()).await, 1);
+        let apart = futures::join!(single_flight.run("a", answer()), single_flight.run("b", answer()));
         assert_eq!(apart, (2, 3));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_leaves_the_question_to_the_others() {
-        let in_flight = InFlight::<&str, u32>::default();
+    async fn a_cancelled_caller_leaves_the_query_to_the_others() {
+        let single_flight = SingleFlight::<&str, u32>::default();
         let slow = async {
             tokio::time::sleep(Duration::from_secs(5)).await;
             7
         };
-        let impatient = tokio::time::timeout(Duration::from_secs(1), in_flight.ask("a", slow));
+        let impatient = tokio::time::timeout(Duration::from_secs(1), single_flight.run("a", slow));
         let patient = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            in_flight.ask("a", async { 8 }).await
+            single_flight.run("a", async { 8 }).await
         };
         let (impatient, patient) = futures::join!(impatient, patient);
         assert!(impatient.is_err());

@@ -16,20 +16,20 @@ use crate::{
 #[cfg(feature = "aws")]
 use super::cloudwatch::CloudWatch;
 use super::{
-    Ask, Credentials, MetricSource, Reduce, View,
-    http::BadServer,
+    Credentials, MeasureContext, MetricQuery, MetricSource, Reduce,
+    http::ClientConfigError,
     prometheus::Prometheus,
     scrape::{Fetch, Scrape},
     web::Web,
 };
 
 /// More servers than this are not kept at a time.
-const KEPT: usize = 256;
+const MAX_SOURCES: usize = 256;
 
 /// Clones are the same sources.
 #[derive(Clone)]
 pub struct Sources {
-    servers: Arc<Mutex<HashMap<Server, Arc<dyn MetricSource>>>>,
+    sources: Arc<Mutex<HashMap<SourceKey, Arc<dyn MetricSource>>>>,
     scrape: Arc<Scrape>,
     #[cfg(feature = "aws")]
     accounts: crate::aws::Accounts,
@@ -37,7 +37,7 @@ pub struct Sources {
 
 /// What makes one server, and our way to it, another.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Server {
+struct SourceKey {
     kind: MetricProviderType,
     address: String,
     headers: BTreeMap<String, Vec<String>>,
@@ -51,30 +51,30 @@ impl Sources {
     /// Pods are read through `fetch`.
     pub fn new(fetch: Arc<dyn Fetch>) -> Self {
         Self {
-            servers: Arc::default(),
+            sources: Arc::default(),
             scrape: Arc::new(Scrape::new(fetch)),
             #[cfg(feature = "aws")]
             accounts: Default::default(),
         }
     }
 
-    /// What the source says about [`Ask::known`] of the window. `credentials`
-    /// are what [`Ask::secret`] names.
+    /// What the source says about [`MetricQuery::available_window`] of the window. `credentials`
+    /// are what [`MetricQuery::secret`] names.
     pub async fn measure(
         &self,
-        ask: &Ask,
+        metric_query: &MetricQuery,
         credentials: Option<&Credentials>,
-        view: &View<'_>,
+        context: &MeasureContext<'_>,
     ) -> Measurement {
-        let known = View { window: ask.known(view.window), ..*view };
-        if ask.periods.is_some() && known.window.since == known.window.until {
+        let known = MeasureContext { window: metric_query.available_window(context.window), ..*context };
+        if metric_query.periods.is_some() && known.window.since == known.window.until {
             return Measurement::NoData;
         }
-        let measured = match self.source(ask, credentials) {
-            Ok(source) => source.measure(ask, &known).await,
+        let measured = match self.source(metric_query, credentials) {
+            Ok(source) => source.measure(metric_query, &known).await,
             Err(why) => Measurement::Unavailable { why },
         };
-        match (ask.reduce, measured) {
+        match (metric_query.reduce, measured) {
             (Some(Reduce::Quantile(share)), Measurement::Histogram(arms)) => {
                 arms.canary.quantile(share).map_or(Measurement::NoData, Measurement::Scalar)
             }
@@ -82,10 +82,10 @@ impl Sources {
         }
     }
 
-    /// A window opens at `view.window.until`.
-    pub async fn begin(&self, ask: &Ask, view: &View<'_>) {
-        if ask.reads_pods() {
-            self.scrape.begin(ask, view).await;
+    /// A window opens at `context.window.until`.
+    pub async fn open_window(&self, metric_query: &MetricQuery, context: &MeasureContext<'_>) {
+        if metric_query.reads_pods() {
+            self.scrape.open_window(metric_query, context).await;
         }
     }
 
@@ -94,27 +94,33 @@ impl Sources {
         self.scrape.forget(namespace, canary);
     }
 
-    fn source(&self, ask: &Ask, credentials: Option<&Credentials>) -> Result<Arc<dyn MetricSource>, String> {
-        let credentials = match (&ask.secret, credentials) {
+    fn source(
+        &self,
+        metric_query: &MetricQuery,
+        credentials: Option<&Credentials>,
+    ) -> Result<Arc<dyn MetricSource>, String> {
+        let credentials = match (&metric_query.secret, credentials) {
             (None, _) => Credentials::default(),
             (Some(_), Some(credentials)) => credentials.clone(),
             (Some(secret), None) => {
                 return Err(format!("the Secret {} in {} is not there", secret.name, secret.namespace));
             }
         };
-        match ask.provider.type_ {
+        match metric_query.provider.type_ {
             MetricProviderType::Scrape => Ok(self.scrape.clone()),
             MetricProviderType::Prometheus => {
-                self.server(&ask.provider, credentials, |provider, credentials| {
+                self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
                     Ok(Arc::new(Prometheus::new(provider, credentials)?))
                 })
             }
-            MetricProviderType::Web => self.server(&ask.provider, credentials, |provider, credentials| {
-                Ok(Arc::new(Web::new(provider, credentials)?))
-            }),
+            MetricProviderType::Web => {
+                self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
+                    Ok(Arc::new(Web::new(provider, credentials)?))
+                })
+            }
             #[cfg(feature = "aws")]
             MetricProviderType::Cloudwatch => {
-                self.server(&ask.provider, credentials, |provider, credentials| {
+                self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
                     Ok(Arc::new(CloudWatch::new(self.accounts.clone(), provider, credentials)?))
                 })
             }
@@ -122,13 +128,13 @@ impl Sources {
         }
     }
 
-    fn server(
+    fn cached_source(
         &self,
         provider: &MetricProvider,
         credentials: Credentials,
-        new: impl FnOnce(&MetricProvider, &Credentials) -> Result<Arc<dyn MetricSource>, BadServer>,
+        new: impl FnOnce(&MetricProvider, &Credentials) -> Result<Arc<dyn MetricSource>, ClientConfigError>,
     ) -> Result<Arc<dyn MetricSource>, String> {
-        let server = Server {
+        let server = SourceKey {
             kind: provider.type_,
             address: provider.address.clone().unwrap_or_default(),
             headers: provider.headers.clone(),
@@ -137,12 +143,12 @@ impl Sources {
             role: provider.role.clone(),
             credentials,
         };
-        let mut known = self.servers.lock();
+        let mut known = self.sources.lock();
         if let Some(source) = known.get(&server) {
             return Ok(source.clone());
         }
         let source = new(provider, &server.credentials).map_err(|error| error.to_string())?;
-        if known.len() >= KEPT {
+        if known.len() >= MAX_SOURCES {
             known.clear();
         }
         known.insert(server, source.clone());

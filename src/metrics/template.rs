@@ -45,7 +45,7 @@ impl Arm {
 
 /// What the words of a query stand for.
 #[derive(Clone, Debug)]
-pub struct Words {
+pub struct TemplateVars {
     pub name: String,
     pub namespace: String,
     pub target: String,
@@ -66,12 +66,13 @@ pub enum TemplateError {
     Unreadable { template: String, field: &'static str, why: String },
 }
 
-const WORDS: &str = "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
+const VARIABLE_NAMES: &str =
+    "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
 
 /// A query without an interval looks back this far.
-const INTERVAL: Duration = Duration::from_secs(60);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Words {
+impl TemplateVars {
     /// The words of a metric; its own variables win over those of its template.
     pub fn of(canary: &Canary, metric: &Metric, variables: &BTreeMap<String, String>) -> Self {
         let spec = &canary.spec;
@@ -86,7 +87,7 @@ impl Words {
             service: or_target(spec.service.as_ref().and_then(|service| service.name.as_ref())),
             ingress: or_target(spec.ingress_ref.as_ref().map(|ingress| &ingress.name)),
             route: or_target(spec.route_ref.as_ref().map(|route| &route.name)),
-            interval: whole_milliseconds(metric.interval.unwrap_or(INTERVAL)),
+            interval: whole_milliseconds(metric.interval.unwrap_or(DEFAULT_INTERVAL)),
             target,
             variables,
         }
@@ -101,7 +102,7 @@ impl Words {
     }
 
     /// The text with every word filled in.
-    pub fn fill(
+    pub fn render(
         &self,
         template: &str,
         field: &'static str,
@@ -119,10 +120,10 @@ impl Words {
         })
     }
 
-    fn scope(&self, arm: Arm, missing: &Arc<Mutex<Option<String>>>) -> Scope {
+    fn scope(&self, arm: Arm, missing: &Arc<Mutex<Option<String>>>) -> VariableScope {
         let variables =
             self.variables.iter().map(|(name, value)| (name.clone(), Value::from(value))).collect();
-        let variables = Scope { prefix: "variables.", words: variables, missing: missing.clone() };
+        let variables = VariableScope { prefix: "variables.", vars: variables, missing: missing.clone() };
         let words = [
             ("name", Value::from(&self.name)),
             ("namespace", Value::from(&self.namespace)),
@@ -135,14 +136,14 @@ impl Words {
             ("variables", Value::from_object(variables)),
         ];
         let words = words.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        Scope { prefix: "", words, missing: missing.clone() }
+        VariableScope { prefix: "", vars: words, missing: missing.clone() }
     }
 }
 
 fn instead(word: &str) -> String {
     match word.strip_prefix("variables.") {
         Some(name) => format!("add {name} to templateVariables of the metric"),
-        None => format!("known are {WORDS}"),
+        None => format!("known are {VARIABLE_NAMES}"),
     }
 }
 
@@ -162,16 +163,16 @@ fn environment() -> Environment<'static> {
 
 /// Words that remember which of them was asked for and not there.
 #[derive(Debug)]
-struct Scope {
+struct VariableScope {
     prefix: &'static str,
-    words: BTreeMap<String, Value>,
+    vars: BTreeMap<String, Value>,
     missing: Arc<Mutex<Option<String>>>,
 }
 
-impl Object for Scope {
+impl Object for VariableScope {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         let key = key.as_str()?;
-        let word = self.words.get(key).cloned();
+        let word = self.vars.get(key).cloned();
         if word.is_none() && key != "printf" {
             *self.missing.lock() = Some(format!("{}{key}", self.prefix));
         }
@@ -264,8 +265,8 @@ fn arguments(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn words() -> Words {
-        Words {
+    fn vars() -> TemplateVars {
+        TemplateVars {
             name: "shop".into(),
             namespace: "prod".into(),
             target: "web".into(),
@@ -280,16 +281,16 @@ mod tests {
 
     #[track_caller]
     fn check(text: &str, canary: &str) {
-        assert_eq!(words().fill("template t", "query", text, Arm::Canary).unwrap(), canary);
+        assert_eq!(vars().render("template t", "query", text, Arm::Canary).unwrap(), canary);
     }
 
     #[track_caller]
     fn refused(text: &str) -> String {
-        words().fill("template errors", "query", text, Arm::Canary).unwrap_err().to_string()
+        vars().render("template errors", "query", text, Arm::Canary).unwrap_err().to_string()
     }
 
     #[test]
-    fn the_words_of_flagger_are_known() {
+    fn the_variables_of_flagger_are_known() {
         check("{{name}}/{{ namespace }}/{{ target }}/{{ service }}", "shop/prod/web/web-svc");
         check("{{ ingress }} {{ route }} [{{ interval }}] {{ arm }}", "web-ing web-route [1m] canary");
         check(
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_in_the_way_of_go_are_understood() {
+    fn go_template_calls_are_understood() {
         check(
             r#"r=~"{{ printf "kube(ew)?_%s__%s_canary__.*__%s_canary(_[0-9]+)?" namespace ingress service }}","#,
             r#"r=~"kube(ew)?_prod__web-ing_canary__.*__web-svc_canary(_[0-9]+)?","#,
@@ -311,11 +312,11 @@ mod tests {
     #[test]
     fn one_template_serves_both_arms() {
         let text = "{{ target }} {{ service }}-{{ arm }}";
-        assert_eq!(words().fill("t", "query", text, Arm::Primary).unwrap(), "web-primary web-svc-primary");
+        assert_eq!(vars().render("t", "query", text, Arm::Primary).unwrap(), "web-primary web-svc-primary");
     }
 
     #[test]
-    fn a_word_that_nobody_sets_is_named_with_its_template() {
+    fn an_unset_variable_is_named_with_its_template() {
         let error = refused("sum({{ variables.direction }})");
         assert_eq!(
             error,
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused() {
+    fn an_unparsable_template_is_refused() {
         for text in [
             "{{ target",
             "{{ $x := target }}",
@@ -346,9 +347,9 @@ mod tests {
 
     #[test]
     fn values_are_not_escaped() {
-        let mut words = words();
+        let mut words = vars();
         words.variables.insert("html".into(), "<\"&>".into());
-        assert_eq!(words.fill("x.html", "query", "{{ variables.html }}", Arm::Canary).unwrap(), "<\"&>");
+        assert_eq!(words.render("x.html", "query", "{{ variables.html }}", Arm::Canary).unwrap(), "<\"&>");
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Where a notice goes, and in which form.
+//! Where a notification goes, and in which form.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::ByteString;
 
-use super::{Notice, cloud_event, discord, google_chat, rocket, slack, teams};
+use super::{Notification, cloud_event, discord, google_chat, rocket, slack, teams};
 use crate::api::{AlertProviderSpec, alert_provider::AlertProviderType};
 
 /// An AlertProvider with the secrets it refers to.
@@ -22,7 +22,7 @@ pub struct Destination {
 
 /// Why nothing can be sent there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoDestination {
+pub enum DestinationError {
     #[error("the AlertProvider has no address, and its Secret has no key 'address'")]
     NoAddress,
     #[error("the key {0} of the AlertProvider's Secret is not text")]
@@ -37,10 +37,10 @@ impl Destination {
     pub fn new(
         spec: &AlertProviderSpec,
         secret: &BTreeMap<String, ByteString>,
-    ) -> Result<Self, NoDestination> {
+    ) -> Result<Self, DestinationError> {
         let read = |key: &'static str| {
             let Some(value) = secret.get(key) else { return Ok(None) };
-            let text = std::str::from_utf8(&value.0).map_err(|_| NoDestination::NotText(key))?;
+            let text = std::str::from_utf8(&value.0).map_err(|_| DestinationError::NotText(key))?;
             Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))
         };
         let token = read("token")?;
@@ -48,11 +48,11 @@ impl Destination {
         let bot_address = is_bot.then(|| slack::BOT_ADDRESS.to_owned());
         let address = read("address")?.or_else(|| spec.address.clone()).or(bot_address);
         if is_bot && spec.channel.is_none() {
-            return Err(NoDestination::NoChannel);
+            return Err(DestinationError::NoChannel);
         }
         Ok(Self {
             kind: spec.type_,
-            address: address.ok_or(NoDestination::NoAddress)?,
+            address: address.ok_or(DestinationError::NoAddress)?,
             channel: spec.channel.clone(),
             username: spec.username.clone(),
             proxy: spec.proxy.clone().filter(|proxy| !proxy.is_empty()),
@@ -81,14 +81,14 @@ impl Destination {
     }
 
     /// The message in the form that this kind of receiver takes.
-    pub fn message(&self, notice: &Notice) -> serde_json::Value {
+    pub fn message(&self, notification: &Notification) -> serde_json::Value {
         match self.kind {
-            AlertProviderType::Slack => slack::message(notice, self),
-            AlertProviderType::Msteams => teams::message(notice),
-            AlertProviderType::Discord => discord::message(notice, self),
-            AlertProviderType::Rocket => rocket::message(notice, self),
-            AlertProviderType::Gchat => google_chat::message(notice),
-            AlertProviderType::Webhook => cloud_event::message(notice),
+            AlertProviderType::Slack => slack::message(notification, self),
+            AlertProviderType::Msteams => teams::message(notification),
+            AlertProviderType::Discord => discord::message(notification, self),
+            AlertProviderType::Rocket => rocket::message(notification, self),
+            AlertProviderType::Gchat => google_chat::message(notification),
+            AlertProviderType::Webhook => cloud_event::message(notification),
         }
     }
 }

@@ -3,33 +3,33 @@
 
 use serde_json::{Value, json};
 
-use super::{Destination, Notice, text};
+use super::{Destination, Notification, text};
 use crate::api::canary::Severity;
 
-pub fn message(notice: &Notice, to: &Destination) -> Value {
-    let color = match notice.severity {
+pub fn message(notification: &Notification, to: &Destination) -> Value {
+    let color = match notification.severity {
         Severity::Info => 0x2e_b8_86,
         Severity::Warn => 0xda_a0_38,
         Severity::Error => 0xa3_02_00,
     };
-    let fields = notice.facts().into_iter();
+    let fields = notification.fields().into_iter();
     let mut fields: Vec<Value> = fields
-        .map(|(title, value)| json!({"name": title, "value": text::cut(&value, 200), "inline": true}))
+        .map(|(title, value)| json!({"name": title, "value": text::truncate(&value, 200), "inline": true}))
         .collect();
-    if !notice.metrics.is_empty() {
-        let table = format!("```\n{}\n```", text::cut(&text::table(&notice.metrics), 1000));
+    if !notification.metrics.is_empty() {
+        let table = format!("```\n{}\n```", text::truncate(&text::table(&notification.metrics), 1000));
         fields.push(json!({"name": "Metrics", "value": table, "inline": false}));
     }
     json!({
-        "username": text::cut(to.username(), 80),
+        "username": text::truncate(to.username(), 80),
         // Names in a sentence must not ring anybody's bell.
         "allowed_mentions": {"parse": []},
         "embeds": [{
-            "author": {"name": text::cut(&notice.author(), 256)},
-            "description": format!("{}\n`{}`", text::cut(&notice.sentence, 3000), text::bar(notice.weight)),
+            "author": {"name": text::truncate(&notification.author(), 256)},
+            "description": format!("{}\n`{}`", text::truncate(&notification.sentence, 3000), text::bar(notification.weight)),
             "color": color,
             "fields": fields,
-            "timestamp": notice.at.to_string(),
+            "timestamp": notification.at.to_string(),
         }],
     })
 }

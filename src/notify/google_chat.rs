@@ -2,27 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::{Notice, text};
+use super::{Notification, text};
 use crate::api::canary::Severity;
 
-pub fn message(notice: &Notice) -> Value {
-    let mark = match notice.severity {
+pub fn message(notification: &Notification) -> Value {
+    let mark = match notification.severity {
         Severity::Info => "✅",
         Severity::Warn => "⚠️",
         Severity::Error => "⛔",
     };
-    let paragraph = |text: &str| json!({"textParagraph": {"text": escape(&text::cut(text, 3000))}});
-    let mut widgets = vec![paragraph(&notice.sentence), paragraph(&text::bar(notice.weight))];
+    let paragraph = |text: &str| json!({"textParagraph": {"text": escape(&text::truncate(text, 3000))}});
+    let mut widgets = vec![paragraph(&notification.sentence), paragraph(&text::bar(notification.weight))];
     widgets.extend(
-        notice
-            .facts()
+        notification
+            .fields()
             .into_iter()
             .map(|(title, value)| json!({"decoratedText": {"topLabel": title, "text": escape(&value)}})),
     );
-    let metrics = notice.metrics.iter().take(20).map(|metric| {
+    let metrics = notification.metrics.iter().take(20).map(|metric| {
         let label = format!("{}: {}", metric.name, text::verdict(metric.verdict));
         json!({"decoratedText": {
-            "topLabel": label, "text": escape(&text::cut(&metric.reason, 300)), "wrapText": true,
+            "topLabel": label, "text": escape(&text::truncate(&metric.reason, 300)), "wrapText": true,
         }})
     });
     let metrics: Vec<Value> = metrics.collect();
@@ -33,7 +33,7 @@ pub fn message(notice: &Notice) -> Value {
     json!({"cardsV2": [{
         "cardId": "serin",
         "card": {
-            "header": {"title": format!("{mark} {}", notice.author()), "subtitle": format!("{:?}", notice.phase)},
+            "header": {"title": format!("{mark} {}", notification.author()), "subtitle": format!("{:?}", notification.phase)},
             "sections": sections,
         },
     }]})

@@ -1,10 +1,10 @@
 //! Who is told what a release has come to: chats and event receivers.
 //!
 //! ```text
-//!   Report ── notices ──▶ Notice ── is_wanted_by(alert)? ──▶ Outbox::send ──▶ Destination
+//!   Report ── notifications ──▶ Notification ── meets_severity_of(alert)? ──▶ Outbox::send ──▶ Destination
 //! ```
 //!
-//! Each kind of receiver is one file that turns a [`Notice`] into the message
+//! Each kind of receiver is one file that turns a [`Notification`] into the message
 //! it takes; the [`Outbox`] delivers. Promises: telling never waits and never
 //! fails a release; an alert without a severity is told everything; what a
 //! receiver limits in length is cut before it is sent; addresses and tokens are
@@ -23,8 +23,8 @@ mod text;
 use jiff::Timestamp;
 use serde::Serialize;
 
-pub use destination::{Destination, NoDestination};
-pub use outbox::{Options, Outbox, SetupError, Tally};
+pub use destination::{Destination, DestinationError};
+pub use outbox::{DeliveryCounters, Options, Outbox, OutboxSetupError};
 
 use crate::api::{
     Canary, CanaryStatus, Weight,
@@ -35,7 +35,7 @@ use crate::engine::report::{Reason, Report};
 /// Something worth telling about a Canary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Notice {
+pub struct Notification {
     pub name: String,
     pub namespace: String,
     pub phase: Phase,
@@ -71,16 +71,23 @@ pub struct MetricLine {
 
 /// What of a decision is worth telling, in the order it happened: `status` is
 /// the one that the decision came to.
-pub fn notices(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Vec<Notice> {
-    let told = report.before.iter().chain([report]);
-    told.filter(|report| report.news && is_told(&report.reason) && !is_muted(canary, &report.reason))
-        .map(|report| notice(canary, status, report, at))
-        .collect()
+pub fn notifications(
+    canary: &Canary,
+    status: &CanaryStatus,
+    report: &Report,
+    at: Timestamp,
+) -> Vec<Notification> {
+    let told = report.preceding.iter().chain([report]);
+    told.filter(|report| {
+        report.should_notify && is_notifiable(&report.reason) && !is_muted(canary, &report.reason)
+    })
+    .map(|report| notification(canary, status, report, at))
+    .collect()
 }
 
-impl Notice {
-    /// Does this alert ask for notices so severe?
-    pub fn is_wanted_by(&self, alert: &Alert) -> bool {
+impl Notification {
+    /// Does this alert ask for notifications so severe?
+    pub fn meets_severity_of(&self, alert: &Alert) -> bool {
         self.severity >= alert.severity.unwrap_or_default()
     }
 
@@ -90,7 +97,7 @@ impl Notice {
     }
 
     /// What a message says besides the sentence, each with its title.
-    fn facts(&self) -> Vec<(&'static str, String)> {
+    fn fields(&self) -> Vec<(&'static str, String)> {
         let mut facts =
             vec![("Phase", format!("{:?}", self.phase)), ("Canary weight", format!("{} %", self.weight))];
         facts.extend(self.step.clone().map(|step| ("Step", step)));
@@ -99,7 +106,7 @@ impl Notice {
     }
 }
 
-fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Notice {
+fn notification(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp) -> Notification {
     let release = status.release.as_ref().map(|release| &release.revision);
     let candidate = status.revisions.as_ref().and_then(|revisions| revisions.candidate.as_ref());
     let judged = status.metrics.iter().filter(|metric| metric.at.is_some());
@@ -110,7 +117,7 @@ fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp
         primary: metric.primary,
         reason: metric.reason.clone(),
     });
-    Notice {
+    Notification {
         name: canary.metadata.name.clone().unwrap_or_default(),
         namespace: canary.metadata.namespace.clone().unwrap_or_default(),
         phase: status.phase,
@@ -119,7 +126,7 @@ fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp
         revision: release.or(candidate).cloned(),
         severity: report.severity,
         reason: report.reason.code(),
-        sentence: report.sentence.clone(),
+        sentence: report.message.clone(),
         metrics: metrics.collect(),
         at,
     }
@@ -127,14 +134,14 @@ fn notice(canary: &Canary, status: &CanaryStatus, report: &Report, at: Timestamp
 
 /// A chat is told what people want to know of, not each pod that starts: that
 /// is what events and the dashboard are for.
-fn is_told(reason: &Reason) -> bool {
+fn is_notifiable(reason: &Reason) -> bool {
     match reason {
         Reason::TargetMissing
         | Reason::PrimaryMissing
         | Reason::Initialized
         | Reason::Suspended
         | Reason::Promoted { .. }
-        | Reason::Reverted { .. }
+        | Reason::NoChange { .. }
         | Reason::RestoringPrimary { .. }
         | Reason::NewRevision { .. }
         | Reason::Superseded { .. }
@@ -148,31 +155,31 @@ fn is_told(reason: &Reason) -> bool {
         | Reason::CheckFailed { .. }
         | Reason::Inconclusive { .. }
         | Reason::Paused
-        | Reason::PauseStep { .. }
+        | Reason::StepPaused { .. }
         | Reason::AwaitingApproval { .. }
         | Reason::Promoting { .. }
         | Reason::RolledBack { .. }
         | Reason::StaysRolledBack { .. }
-        | Reason::TrafficHeld
+        | Reason::PrimaryUnavailable
         | Reason::CommandRefused { .. }
-        | Reason::Refused { .. }
+        | Reason::InvalidSpec { .. }
         | Reason::Terminated => true,
         Reason::CreatingPrimary
         | Reason::PrimaryStarting { .. }
-        | Reason::EmptyingTarget
-        | Reason::AskingAfterRelease { .. }
+        | Reason::ScalingDownTarget
+        | Reason::PostRolloutHook { .. }
         | Reason::PrimaryNotReady { .. }
         | Reason::TooManyReleases { .. }
-        | Reason::ClearingCanary
+        | Reason::CanaryTerminating
         | Reason::StartingCanary { .. }
         | Reason::CanaryNotReady { .. }
         | Reason::RouteNotInForce { .. }
         | Reason::RoutePending { .. }
-        | Reason::Judging { .. }
+        | Reason::Analyzing { .. }
         | Reason::Switching
         | Reason::PrimaryRolling { .. }
         | Reason::TrafficReturning { .. }
-        | Reason::Reverting => false,
+        | Reason::RestoringOriginals => false,
     }
 }
 

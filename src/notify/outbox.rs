@@ -1,4 +1,4 @@
-//! Delivers notices without anybody waiting for it.
+//! Delivers notifications without anybody waiting for it.
 //!
 //! Each address has a lane of its own with a short queue and one task that
 //! empties it, so a dead receiver delays nobody else, and one receiver gets its
@@ -23,45 +23,45 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::{Destination, Notice};
+use super::{Destination, Notification};
 use crate::api::alert_provider::AlertProviderType;
 
 /// How messages are delivered; the default suits every chat we know.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Messages that may wait for one address.
-    pub capacity: usize,
+    pub queue_capacity: usize,
     /// Addresses that may have messages waiting.
-    pub lanes: usize,
+    pub max_destinations: usize,
     pub timeout: Duration,
     /// How often one message is tried in all.
-    pub tries: u32,
+    pub max_attempts: u32,
     /// The pause after the first failure; it doubles with each.
-    pub first_pause: Duration,
+    pub initial_backoff: Duration,
     /// No pause is longer, whatever a receiver says.
-    pub longest_pause: Duration,
+    pub max_backoff: Duration,
     /// One message per address in this time on average …
-    pub pace: Duration,
+    pub refill_interval: Duration,
     /// … and so many at once.
     pub burst: u32,
     /// A lane ends when it had nothing to do for so long.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// Where it is counted what became of messages.
-    pub tally: Arc<Tally>,
+    pub counters: Arc<DeliveryCounters>,
 }
 
 /// What became of messages.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct DeliveryCounters {
     delivered: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
     dropped: AtomicU64,
 }
 
-impl Tally {
+impl DeliveryCounters {
     /// How many, by what became of them.
-    pub fn rows(&self) -> [(&'static str, u64); 4] {
+    pub fn snapshot(&self) -> [(&'static str, u64); 4] {
         let Self { delivered, refused, failed, dropped } = self;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         [
@@ -73,23 +73,23 @@ impl Tally {
     }
 }
 
-fn count(of: &AtomicU64) {
+fn increment(of: &AtomicU64) {
     of.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            capacity: 100,
-            lanes: 1000,
+            queue_capacity: 100,
+            max_destinations: 1000,
             timeout: Duration::from_secs(10),
-            tries: 6,
-            first_pause: Duration::from_millis(500),
-            longest_pause: Duration::from_secs(60),
-            pace: Duration::from_secs(1),
+            max_attempts: 6,
+            initial_backoff: Duration::from_millis(500),
+            max_backoff: Duration::from_secs(60),
+            refill_interval: Duration::from_secs(1),
             burst: 5,
-            idle: Duration::from_secs(60),
-            tally: Arc::default(),
+            idle_timeout: Duration::from_secs(60),
+            counters: Arc::default(),
         }
     }
 }
@@ -97,9 +97,9 @@ impl Default for Options {
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set up the HTTP client for notifications")]
-pub struct SetupError(#[from] reqwest::Error);
+pub struct OutboxSetupError(#[from] reqwest::Error);
 
-/// Takes notices and delivers them; clones share it.
+/// Takes notifications and delivers them; clones share it.
 #[derive(Clone)]
 pub struct Outbox(Arc<Inner>);
 
@@ -107,26 +107,26 @@ struct Inner {
     options: Options,
     /// For addresses without a proxy of their own.
     client: reqwest::Client,
-    lanes: Mutex<HashMap<Key, Arc<Lane>>>,
+    queues: Mutex<HashMap<QueueKey, Arc<DestinationQueue>>>,
     runtime: tokio::runtime::Handle,
     tasks: TaskTracker,
 }
 
 /// What messages have in common that share a lane.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct QueueKey {
     url: String,
     proxy: Option<String>,
 }
 
 #[derive(Default)]
-struct Lane {
-    state: Mutex<State>,
-    filled: Notify,
+struct DestinationQueue {
+    state: Mutex<QueueState>,
+    not_empty: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     queue: VecDeque<Message>,
     /// One is being delivered.
     busy: bool,
@@ -140,33 +140,33 @@ struct Message {
 impl Outbox {
     /// Must be called inside the tokio runtime that is to deliver; a default
     /// crypto provider of rustls must be installed before.
-    pub fn new(options: Options) -> Result<Self, SetupError> {
-        let client = client(&options, None)?;
+    pub fn new(options: Options) -> Result<Self, OutboxSetupError> {
+        let client = build_client(&options, None)?;
         Ok(Self(Arc::new(Inner {
             options,
             client,
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
         })))
     }
 
-    /// Queues a notice and returns at once.
-    pub fn send(&self, to: &Arc<Destination>, notice: &Notice) {
+    /// Queues a notification and returns at once.
+    pub fn send(&self, to: &Arc<Destination>, notification: &Notification) {
         let inner = &self.0;
-        let key = Key { url: to.url().to_owned(), proxy: to.proxy.clone() };
-        let message = Message { to: to.clone(), body: to.message(notice) };
-        let mut lanes = inner.lanes.lock();
+        let key = QueueKey { url: to.url().to_owned(), proxy: to.proxy.clone() };
+        let message = Message { to: to.clone(), body: to.message(notification) };
+        let mut lanes = inner.queues.lock();
         if let Some(lane) = lanes.get(&key) {
             lane.push(message, &inner.options);
             return;
         }
-        if lanes.len() >= inner.options.lanes {
-            tracing::warn!(%to, "a notice is dropped: too many receivers have notices waiting");
-            count(&inner.options.tally.dropped);
+        if lanes.len() >= inner.options.max_destinations {
+            tracing::warn!(%to, "a notification is dropped: too many receivers have notifications waiting");
+            increment(&inner.options.counters.dropped);
             return;
         }
-        let lane = Arc::new(Lane::default());
+        let lane = Arc::new(DestinationQueue::default());
         lane.push(message, &inner.options);
         lanes.insert(key.clone(), lane.clone());
         inner.tasks.spawn_on(self.clone().deliver(key, lane), &inner.runtime);
@@ -177,7 +177,7 @@ impl Outbox {
     pub async fn flush(&self, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
-            let left = self.0.lanes.lock().values().any(|lane| {
+            let left = self.0.queues.lock().values().any(|lane| {
                 let state = lane.state.lock();
                 state.busy || !state.queue.is_empty()
             });
@@ -188,16 +188,20 @@ impl Outbox {
         }
     }
 
-    async fn deliver(self, key: Key, lane: Arc<Lane>) {
+    async fn deliver(self, key: QueueKey, lane: Arc<DestinationQueue>) {
         let options = &self.0.options;
         let client = match key.proxy.as_deref() {
             None => Ok(self.0.client.clone()),
-            Some(proxy) => client(options, Some(proxy)),
+            Some(proxy) => build_client(options, Some(proxy)),
         };
-        let mut rate = Rate { free_at: Instant::now(), pace: options.pace, burst: options.burst };
+        let mut rate = TokenBucket {
+            paid_until: Instant::now(),
+            refill_interval: options.refill_interval,
+            burst: options.burst,
+        };
         loop {
             let Some(message) = lane.pop() else {
-                let filled = tokio::time::timeout(options.idle, lane.filled.notified()).await;
+                let filled = tokio::time::timeout(options.idle_timeout, lane.not_empty.notified()).await;
                 if filled.is_err() && self.remove(&key, &lane) {
                     return;
                 }
@@ -206,11 +210,11 @@ impl Outbox {
             match &client {
                 Ok(client) => {
                     rate.wait().await;
-                    post(client, &message, options).await;
+                    send_with_retries(client, &message, options).await;
                 }
                 Err(error) => {
-                    tracing::warn!(to = %message.to, why = plainly(error), "a notice is dropped: the proxy is unusable");
-                    count(&options.tally.dropped);
+                    tracing::warn!(to = %message.to, why = error_chain(error), "a notification is dropped: the proxy is unusable");
+                    increment(&options.counters.dropped);
                 }
             }
             lane.state.lock().busy = false;
@@ -218,8 +222,8 @@ impl Outbox {
     }
 
     /// Ends a lane, unless something came in meanwhile.
-    fn remove(&self, key: &Key, lane: &Lane) -> bool {
-        let mut lanes = self.0.lanes.lock();
+    fn remove(&self, key: &QueueKey, lane: &DestinationQueue) -> bool {
+        let mut lanes = self.0.queues.lock();
         let is_empty = lane.state.lock().queue.is_empty();
         if is_empty {
             lanes.remove(key);
@@ -228,17 +232,17 @@ impl Outbox {
     }
 }
 
-impl Lane {
+impl DestinationQueue {
     fn push(&self, message: Message, options: &Options) {
         let mut state = self.state.lock();
-        if state.queue.len() >= options.capacity.max(1) {
+        if state.queue.len() >= options.queue_capacity.max(1) {
             state.queue.pop_front();
-            count(&options.tally.dropped);
-            tracing::warn!(to = %message.to, "the oldest notice is dropped: the receiver is too slow");
+            increment(&options.counters.dropped);
+            tracing::warn!(to = %message.to, "the oldest notification is dropped: the receiver is too slow");
         }
         state.queue.push_back(message);
         drop(state);
-        self.filled.notify_one();
+        self.not_empty.notify_one();
     }
 
     fn pop(&self) -> Option<Message> {
@@ -250,26 +254,26 @@ impl Lane {
 }
 
 /// So many at once, and one more each time `pace` has passed.
-struct Rate {
+struct TokenBucket {
     /// When everything that was sent is paid for.
-    free_at: Instant,
-    pace: Duration,
+    paid_until: Instant,
+    refill_interval: Duration,
     burst: u32,
 }
 
-impl Rate {
+impl TokenBucket {
     async fn wait(&mut self) {
-        let credit = self.pace * self.burst.saturating_sub(1);
-        self.free_at = self.free_at.max(Instant::now());
-        if let Some(at) = self.free_at.checked_sub(credit) {
+        let credit = self.refill_interval * self.burst.saturating_sub(1);
+        self.paid_until = self.paid_until.max(Instant::now());
+        if let Some(at) = self.paid_until.checked_sub(credit) {
             tokio::time::sleep_until(at).await;
         }
-        self.free_at += self.pace;
+        self.paid_until += self.refill_interval;
     }
 }
 
 /// What became of one try.
-enum Outcome {
+enum AttemptResult {
     Delivered,
     /// Trying again would not help.
     Refused(String),
@@ -277,32 +281,32 @@ enum Outcome {
     Failed(String, Option<Duration>),
 }
 
-async fn post(client: &reqwest::Client, message: &Message, options: &Options) {
+async fn send_with_retries(client: &reqwest::Client, message: &Message, options: &Options) {
     let to = &message.to;
-    let mut pause = options.first_pause;
-    for left in (0..options.tries.max(1)).rev() {
+    let mut pause = options.initial_backoff;
+    for left in (0..options.max_attempts.max(1)).rev() {
         let (why, asked) = match attempt(client, message, options.timeout).await {
-            Outcome::Delivered => return count(&options.tally.delivered),
-            Outcome::Refused(why) => {
-                tracing::warn!(%to, why, "a notice was refused");
-                return count(&options.tally.refused);
+            AttemptResult::Delivered => return increment(&options.counters.delivered),
+            AttemptResult::Refused(why) => {
+                tracing::warn!(%to, why, "a notification was refused");
+                return increment(&options.counters.refused);
             }
-            Outcome::Failed(why, asked) => (why, asked),
+            AttemptResult::Failed(why, asked) => (why, asked),
         };
         if left == 0 {
-            tracing::warn!(%to, why, tries = options.tries, "a notice could not be delivered");
-            return count(&options.tally.failed);
+            tracing::warn!(%to, why, tries = options.max_attempts, "a notification could not be delivered");
+            return increment(&options.counters.failed);
         }
-        tracing::debug!(%to, why, "a notice is tried again");
+        tracing::debug!(%to, why, "a notification is tried again");
         // Between half and all of it, so that many do not come back at once.
         let jitter = 0.5 + (RandomState::new().hash_one(left) % 512) as f64 / 1024.0;
-        let wait = asked.unwrap_or_else(|| pause.mul_f64(jitter)).min(options.longest_pause);
+        let wait = asked.unwrap_or_else(|| pause.mul_f64(jitter)).min(options.max_backoff);
         tokio::time::sleep(wait).await;
-        pause = (pause * 2).min(options.longest_pause);
+        pause = (pause * 2).min(options.max_backoff);
     }
 }
 
-async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration) -> Outcome {
+async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration) -> AttemptResult {
     let to = &message.to;
     let mut request = client
         .post(to.url())
@@ -314,39 +318,39 @@ async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration)
     }
     let mut response = match request.send().await {
         Ok(response) => response,
-        Err(error) if error.is_builder() => return Outcome::Refused(plainly(&error)),
-        Err(error) => return Outcome::Failed(plainly(&error), None),
+        Err(error) if error.is_builder() => return AttemptResult::Refused(error_chain(&error)),
+        Err(error) => return AttemptResult::Failed(error_chain(&error), None),
     };
     let status = response.status();
     let asked =
         response.headers().get(header::RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
-    let text = beginning(&mut response).await;
+    let text = read_prefix(&mut response).await;
     let is_passing = status.is_server_error()
         || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
     if is_passing {
-        return Outcome::Failed(status.to_string(), asked);
+        return AttemptResult::Failed(status.to_string(), asked);
     }
     if !status.is_success() {
         let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
-        return Outcome::Refused(format!("{status}: {line}"));
+        return AttemptResult::Refused(format!("{status}: {line}"));
     }
     // A bot is told of its mistakes in the body.
     if to.kind == AlertProviderType::Slack
         && let Ok(answer) = serde_json::from_str::<Value>(&text)
         && answer["ok"] == false
     {
-        return Outcome::Refused(answer["error"].as_str().unwrap_or("it does not say why").to_owned());
+        return AttemptResult::Refused(answer["error"].as_str().unwrap_or("it does not say why").to_owned());
     }
-    Outcome::Delivered
+    AttemptResult::Delivered
 }
 
 /// The beginning of an answer is enough to know, and all that we keep of it.
-async fn beginning(response: &mut reqwest::Response) -> String {
-    const MOST: usize = 16 * 1024;
+async fn read_prefix(response: &mut reqwest::Response) -> String {
+    const MAX_BYTES: usize = 16 * 1024;
     let mut text = Vec::new();
-    while text.len() < MOST {
+    while text.len() < MAX_BYTES {
         let Ok(Some(chunk)) = response.chunk().await else { break };
-        text.extend_from_slice(&chunk[..chunk.len().min(MOST - text.len())]);
+        text.extend_from_slice(&chunk[..chunk.len().min(MAX_BYTES - text.len())]);
     }
     String::from_utf8_lossy(&text).into_owned()
 }
@@ -360,8 +364,8 @@ fn retry_after(value: &str) -> Option<Duration> {
     Some(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default())
 }
 
-fn client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {
-    crate::tls::choose_cryptography();
+fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {
+    crate::tls::install_crypto_provider();
     let mut builder = reqwest::Client::builder()
         .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(options.timeout)
@@ -373,7 +377,7 @@ fn client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, req
 }
 
 /// The error and its causes, without the URL, which may hold a token.
-fn plainly(error: &reqwest::Error) -> String {
+fn error_chain(error: &reqwest::Error) -> String {
     use std::error::Error as _;
     let mut text = match error.is_timeout() {
         true => "no answer in time".to_owned(),

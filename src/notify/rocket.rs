@@ -2,20 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::{Destination, Notice, text};
+use super::{Destination, Notification, text};
 use crate::api::canary::Severity;
 
-pub fn message(notice: &Notice, to: &Destination) -> Value {
-    let color = match notice.severity {
+pub fn message(notification: &Notification, to: &Destination) -> Value {
+    let color = match notification.severity {
         Severity::Info => "#2eb886",
         Severity::Warn => "#daa038",
         Severity::Error => "#a30200",
     };
-    let fields = notice.facts().into_iter();
+    let fields = notification.fields().into_iter();
     let mut fields: Vec<Value> =
         fields.map(|(title, value)| json!({"title": title, "value": value, "short": true})).collect();
-    if !notice.metrics.is_empty() {
-        let table = format!("```\n{}\n```", text::cut(&text::table(&notice.metrics), 3000));
+    if !notification.metrics.is_empty() {
+        let table = format!("```\n{}\n```", text::truncate(&text::table(&notification.metrics), 3000));
         fields.push(json!({"title": "Metrics", "value": table, "short": false}));
     }
     let mut message = json!({
@@ -23,8 +23,8 @@ pub fn message(notice: &Notice, to: &Destination) -> Value {
         "icon_emoji": ":rocket:",
         "attachments": [{
             "color": color,
-            "author_name": notice.author(),
-            "text": format!("{}\n`{}`", text::cut(&notice.sentence, 3000), text::bar(notice.weight)),
+            "author_name": notification.author(),
+            "text": format!("{}\n`{}`", text::truncate(&notification.sentence, 3000), text::bar(notification.weight)),
             "mrkdwn_in": ["text"],
             "fields": fields,
         }],

@@ -9,36 +9,36 @@
 
 use serde_json::{Value, json};
 
-use super::{Destination, Notice, text};
+use super::{Destination, Notification, text};
 use crate::api::canary::Severity;
 
 /// Where a bot writes to if nobody says otherwise.
 pub const BOT_ADDRESS: &str = "https://slack.com/api/chat.postMessage";
 
-const SECTION: usize = 3000;
-const HEADER: usize = 150;
+const MAX_SECTION_CHARS: usize = 3000;
+const MAX_HEADER_CHARS: usize = 150;
 
-pub fn message(notice: &Notice, to: &Destination) -> Value {
-    let color = match notice.severity {
+pub fn message(notification: &Notification, to: &Destination) -> Value {
+    let color = match notification.severity {
         Severity::Info => "good",
         Severity::Warn => "warning",
         Severity::Error => "danger",
     };
-    let sentence = escape(&notice.sentence, SECTION);
-    let spoken = format!("{}: {}", notice.author(), notice.sentence);
-    let fields = notice.facts().into_iter();
+    let sentence = escape(&notification.sentence, MAX_SECTION_CHARS);
+    let spoken = format!("{}: {}", notification.author(), notification.sentence);
+    let fields = notification.fields().into_iter();
     let fields: Vec<Value> = fields
         .map(|(title, value)| json!({"title": title, "value": escape(&value, 200), "short": true}))
         .collect();
     let mut message = json!({
         "username": to.username(),
         "icon_emoji": ":rocket:",
-        "text": escape(&spoken, SECTION),
-        "blocks": blocks(notice),
+        "text": escape(&spoken, MAX_SECTION_CHARS),
+        "blocks": blocks(notification),
         "attachments": [{
             "color": color,
-            "author_name": notice.author(),
-            "fallback": text::cut(&spoken, SECTION),
+            "author_name": notification.author(),
+            "fallback": text::truncate(&spoken, MAX_SECTION_CHARS),
             "text": sentence,
             "mrkdwn_in": ["text"],
             "fields": fields,
@@ -50,22 +50,24 @@ pub fn message(notice: &Notice, to: &Destination) -> Value {
     message
 }
 
-fn blocks(notice: &Notice) -> Vec<Value> {
-    let title = format!("{}: {:?}", notice.author(), notice.phase);
-    let step = notice.step.as_ref().map(|step| format!("   step {step}")).unwrap_or_default();
+fn blocks(notification: &Notification) -> Vec<Value> {
+    let title = format!("{}: {:?}", notification.author(), notification.phase);
+    let step = notification.step.as_ref().map(|step| format!("   step {step}")).unwrap_or_default();
     let mut blocks = vec![
-        json!({"type": "header", "text": {"type": "plain_text", "text": text::cut(&title, HEADER)}}),
-        section(format!("*Canary traffic*\n`{}`{}", text::bar(notice.weight), escape(&step, 50))),
+        json!({"type": "header", "text": {"type": "plain_text", "text": text::truncate(&title, MAX_HEADER_CHARS)}}),
+        section(format!("*Canary traffic*\n`{}`{}", text::bar(notification.weight), escape(&step, 50))),
     ];
-    if !notice.metrics.is_empty() {
-        const FENCES: usize = 8;
-        blocks
-            .push(section(format!("```\n{}\n```", escape(&text::table(&notice.metrics), SECTION - FENCES))));
+    if !notification.metrics.is_empty() {
+        const FENCE_CHARS: usize = 8;
+        blocks.push(section(format!(
+            "```\n{}\n```",
+            escape(&text::table(&notification.metrics), MAX_SECTION_CHARS - FENCE_CHARS)
+        )));
     }
-    let troubles = text::troubles(notice);
+    let troubles = text::failing_metrics(notification);
     if !troubles.is_empty() {
         let lines: Vec<String> = troubles.iter().map(|line| format!("• {line}")).collect();
-        blocks.push(section(escape(&lines.join("\n"), SECTION)));
+        blocks.push(section(escape(&lines.join("\n"), MAX_SECTION_CHARS)));
     }
     blocks
 }

@@ -3,26 +3,29 @@
 
 use serde_json::{Value, json};
 
-use super::{Notice, text};
+use super::{Notification, text};
 use crate::api::canary::Severity;
 
-pub fn message(notice: &Notice) -> Value {
-    let color = match notice.severity {
+pub fn message(notification: &Notification) -> Value {
+    let color = match notification.severity {
         Severity::Info => "Good",
         Severity::Warn => "Warning",
         Severity::Error => "Attention",
     };
-    let facts: Vec<Value> =
-        notice.facts().into_iter().map(|(title, value)| json!({"title": title, "value": value})).collect();
+    let facts: Vec<Value> = notification
+        .fields()
+        .into_iter()
+        .map(|(title, value)| json!({"title": title, "value": value}))
+        .collect();
     let mut body = vec![
-        block(json!({"text": notice.author(), "weight": "Bolder", "size": "Medium", "color": color})),
-        block(json!({"text": text::cut(&notice.sentence, 3000)})),
-        block(json!({"text": text::bar(notice.weight), "fontType": "Monospace"})),
+        block(json!({"text": notification.author(), "weight": "Bolder", "size": "Medium", "color": color})),
+        block(json!({"text": text::truncate(&notification.sentence, 3000)})),
+        block(json!({"text": text::bar(notification.weight), "fontType": "Monospace"})),
         json!({"type": "FactSet", "facts": facts}),
     ];
-    for metric in &notice.metrics {
+    for metric in &notification.metrics {
         let line = format!("{} ({}): {}", metric.name, text::verdict(metric.verdict), metric.reason);
-        body.push(block(json!({"text": text::cut(&line, 300), "isSubtle": true, "spacing": "Small"})));
+        body.push(block(json!({"text": text::truncate(&line, 300), "isSubtle": true, "spacing": "Small"})));
     }
     // A card of more than 28 KB is refused; nobody reads so far either.
     body.truncate(40);

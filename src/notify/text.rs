@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{MetricLine, Notice};
+use super::{MetricLine, Notification};
 use crate::api::{
     Weight,
     canary::{metric::BUILT_IN, status::Verdict},
 };
 
 /// At most so many characters; what was cut shows.
-pub fn cut(text: &str, most: usize) -> String {
+pub fn truncate(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
         Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
@@ -32,8 +32,8 @@ pub fn bar(weight: Weight) -> String {
 
 /// The metrics as a table in a fixed-width font.
 pub fn table(metrics: &[MetricLine]) -> String {
-    const WIDEST: usize = 40;
-    let name = |metric: &MetricLine| cut(&metric.name, WIDEST);
+    const MAX_NAME_CHARS: usize = 40;
+    let name = |metric: &MetricLine| truncate(&metric.name, MAX_NAME_CHARS);
     let width = metrics.iter().map(|metric| name(metric).chars().count()).max().unwrap_or(0).max(6);
     let mut table = format!("{:width$}  {:12}  {:>10}  {:>10}", "metric", "verdict", "canary", "primary");
     for metric in metrics {
@@ -46,9 +46,10 @@ pub fn table(metrics: &[MetricLine]) -> String {
 }
 
 /// Why each metric that did not pass did not, unless the sentence says so.
-pub fn troubles(notice: &Notice) -> Vec<String> {
-    let is_said = |metric: &MetricLine| notice.sentence.contains(&metric.reason);
-    let troubled = notice.metrics.iter().filter(|metric| metric.verdict != Verdict::Pass && !is_said(metric));
+pub fn failing_metrics(notification: &Notification) -> Vec<String> {
+    let is_said = |metric: &MetricLine| notification.sentence.contains(&metric.reason);
+    let troubled =
+        notification.metrics.iter().filter(|metric| metric.verdict != Verdict::Pass && !is_said(metric));
     troubled.map(|metric| format!("{}: {}", metric.name, metric.reason)).collect()
 }
 

@@ -17,36 +17,39 @@ use crate::{
     engine::action::Split,
 };
 
-const DAY: u64 = 86_400;
+const DEFAULT_MAX_AGE_SECS: u64 = 86_400;
 
 /// What a route does about cookies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Affinity {
     None,
     /// Hand cookies out and honour them.
-    Keep {
+    Sticky {
         canary: Cookie,
         primary: Option<Cookie>,
     },
     /// Take the canary's back.
-    Forget(Cookie),
+    Expire(Cookie),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cookie {
     /// A regular expression for the whole of the header `Cookie` of whoever
     /// has it.
-    pub held: String,
+    pub match_regex: String,
     /// The value of `Set-Cookie`.
-    pub set: String,
+    pub set_cookie: String,
 }
 
 impl Affinity {
     pub fn of(canary: &Canary, split: &Split) -> Self {
-        let Some(spec) = &canary.spec.analysis.session_affinity else { return Self::None };
+        let Some(spec) = &canary.spec.analysis.smi_refuses_session_affinity else { return Self::None };
         if split.canary == Weight::ZERO {
-            let held = held(&spec.cookie_name, "[^;]*");
-            return Self::Forget(Cookie { held, set: set(spec, &spec.cookie_name, "", 0) });
+            let held = cookie_regex(&spec.cookie_name, "[^;]*");
+            return Self::Expire(Cookie {
+                match_regex: held,
+                set_cookie: set_cookie_header(spec, &spec.cookie_name, "", 0),
+            });
         }
         let status = canary.status.as_ref();
         // The release that the cookies belong to has not been seen to begin.
@@ -60,56 +63,60 @@ impl Affinity {
         };
         let cookie = |name: &str, value: &str, seconds| {
             let value = whole(value);
-            Cookie { held: held(name, &regex::escape(&value)), set: set(spec, name, &value, seconds) }
+            Cookie {
+                match_regex: cookie_regex(name, &regex::escape(&value)),
+                set_cookie: set_cookie_header(spec, name, &value, seconds),
+            }
         };
-        let age = spec.max_age.map_or(DAY, u64::from);
-        let look = canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
+        let age = spec.max_age.map_or(DEFAULT_MAX_AGE_SECS, u64::from);
+        let interval_seconds =
+            canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
         // With everything at the canary the primary may be about to change.
         let primary = status
             .and_then(|status| status.primary_session_affinity_cookie.as_deref())
             .filter(|_| split.canary < Weight::FULL);
-        Self::Keep {
+        Self::Sticky {
             canary: cookie(&spec.cookie_name, value, age),
             // Users of the primary may move on with the next step.
             primary: spec
                 .primary_cookie_name
                 .as_ref()
                 .zip(primary)
-                .map(|(name, value)| cookie(name, value, look)),
+                .map(|(name, value)| cookie(name, value, interval_seconds)),
         }
     }
 }
 
-fn held(name: &str, value: &str) -> String {
+fn cookie_regex(name: &str, value: &str) -> String {
     format!("^(.*;[ ]*)?{}={value}(;.*)?$", regex::escape(name))
 }
 
-fn set(spec: &SessionAffinity, name: &str, value: &str, seconds: u64) -> String {
+fn set_cookie_header(spec: &SessionAffinity, name: &str, value: &str, seconds: u64) -> String {
     let mut cookie = format!("{name}={value}");
-    let mut say = |attribute: &str| {
+    let mut push_attribute = |attribute: &str| {
         let _ = write!(cookie, "; {attribute}");
     };
     if let Some(domain) = &spec.domain {
-        say(&format!("Domain={domain}"));
+        push_attribute(&format!("Domain={domain}"));
     }
     if spec.http_only {
-        say("HttpOnly");
+        push_attribute("HttpOnly");
     }
-    say(&format!("Max-Age={seconds}"));
+    push_attribute(&format!("Max-Age={seconds}"));
     if spec.partitioned {
-        say("Partitioned");
+        push_attribute("Partitioned");
     }
     if let Some(path) = &spec.path {
-        say(&format!("Path={path}"));
+        push_attribute(&format!("Path={path}"));
     }
     match spec.same_site {
-        Some(SameSite::Strict) => say("SameSite=Strict"),
-        Some(SameSite::Lax) => say("SameSite=Lax"),
-        Some(SameSite::None) => say("SameSite=None"),
+        Some(SameSite::Strict) => push_attribute("SameSite=Strict"),
+        Some(SameSite::Lax) => push_attribute("SameSite=Lax"),
+        Some(SameSite::None) => push_attribute("SameSite=None"),
         None => {}
     }
     if spec.secure {
-        say("Secure");
+        push_attribute("Secure");
     }
     cookie
 }
@@ -120,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_cookie_is_found_among_others_and_not_in_their_values() {
-        let held = regex::Regex::new(&held("side", "canary-7")).unwrap();
+        let held = regex::Regex::new(&cookie_regex("side", "canary-7")).unwrap();
         for cookies in ["side=canary-7", "a=b; side=canary-7", "side=canary-7; a=b", "a=b;side=canary-7;c=d"]
         {
             assert!(held.is_match(cookies), "{cookies}");
@@ -131,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_said_as_the_canary_has_them() {
+    fn cookie_attributes_are_those_of_the_canary() {
         let spec = SessionAffinity {
             path: Some("/shop".to_owned()),
             same_site: Some(SameSite::Lax),
@@ -139,7 +146,7 @@ mod tests {
             http_only: true,
             ..Default::default()
         };
-        let said = set(&spec, "side", "canary-7", DAY);
+        let said = set_cookie_header(&spec, "side", "canary-7", DEFAULT_MAX_AGE_SECS);
         assert_eq!(said, "side=canary-7; HttpOnly; Max-Age=86400; Path=/shop; SameSite=Lax; Secure");
     }
 }

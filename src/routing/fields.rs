@@ -12,8 +12,8 @@ const PORTS: &str = "ports";
 const SELECTOR: &str = "selector";
 
 /// The merge patch that turns one map into the other.
-pub fn difference(from: &Value, to: &Value) -> Value {
-    undo(from, to, &Value::Null).unwrap_or_else(|| json!({}))
+pub fn merge_diff(from: &Value, to: &Value) -> Value {
+    restore_patch(from, to, &Value::Null).unwrap_or_else(|| json!({}))
 }
 
 /// One map with all that the other says; where both say something, the other is right.
@@ -33,14 +33,14 @@ pub fn merged(mut base: Value, patch: &Value) -> Value {
 
 /// The merge patch that turns `after` back into `before`. It names everything
 /// in `touched` even where both are equal: that may be changed later.
-pub fn undo(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
+pub fn restore_patch(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
     let (Value::Object(now), Value::Object(then)) = (after, before) else {
         return (after != before || !touched.is_null()).then(|| before.clone());
     };
     let mut patch = Map::new();
     for key in now.keys().chain(then.keys().filter(|key| !now.contains_key(*key))) {
         let undone = match (now.get(key), then.get(key)) {
-            (Some(now), Some(then)) => undo(now, then, touched.get(key).unwrap_or(&Value::Null)),
+            (Some(now), Some(then)) => restore_patch(now, then, touched.get(key).unwrap_or(&Value::Null)),
             (_, then) => Some(then.cloned().unwrap_or(Value::Null)),
         };
         if let Some(undone) = undone {
@@ -75,7 +75,7 @@ pub fn covers(live: &Value, applied: &Value) -> bool {
 
 /// The keys of maps and the places of lists; of the ports of a Service, which
 /// are told apart by what they say, all of it.
-pub fn write_fields(value: &Value, to: &mut String) {
+pub fn write_field_paths(value: &Value, to: &mut String) {
     match value {
         Value::Object(fields) => {
             to.push('{');
@@ -84,14 +84,14 @@ pub fn write_fields(value: &Value, to: &mut String) {
                 let _ = write!(to, "{key:?}:");
                 match key == PORTS {
                     true => drop(write!(to, "{value}")),
-                    false => write_fields(value, to),
+                    false => write_field_paths(value, to),
                 }
             }
             to.push('}');
         }
         Value::Array(items) => {
             to.push('[');
-            items.iter().for_each(|item| write_fields(item, to));
+            items.iter().for_each(|item| write_field_paths(item, to));
             to.push(']');
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => to.push('.'),
@@ -103,10 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn undoing_brings_back_what_was_and_leaves_the_rest() {
+    fn a_restore_patch_restores_old_values_and_keeps_other_fields() {
         let before = json!({"spec": {"selector": {"app": "web", "tier": "front"}, "type": "ClusterIP"}});
         let after = json!({"spec": {"selector": {"app": "web-primary"}, "type": "ClusterIP", "new": 1}});
-        let patch = undo(&after, &before, &Value::Null).unwrap();
+        let patch = restore_patch(&after, &before, &Value::Null).unwrap();
         assert_eq!(patch, json!({"spec": {"selector": {"app": "web", "tier": "front"}, "new": null}}));
         let mut later = merged(after, &json!({"spec": {"theirs": true}}));
         json_patch::merge(&mut later, &patch);
@@ -114,9 +114,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_touched_is_remembered_even_if_it_was_equal() {
+    fn written_fields_are_recorded_even_if_equal() {
         let same = json!({"spec": {"weight": 100, "other": 1}});
-        let patch = undo(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
+        let patch = restore_patch(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
         assert_eq!(patch, json!({"spec": {"weight": 100}}));
     }
 

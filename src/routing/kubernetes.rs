@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use kube::Client;
 
 use super::{
-    Capabilities, Error, Lookup, ObjectName, Router, Subject, Unsupported, check_capabilities,
-    services::{self, Apex},
+    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router, Unsupported, check_capabilities,
+    services::{self, ApexTarget},
 };
 use crate::{
     api::{Canary, Weight, canary::TargetKind},
@@ -40,43 +40,43 @@ impl Router for Kubernetes {
         check_capabilities(self, canary, plan)
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
         services::objects(canary)
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
         let ways = [
-            (Apex::Stable, Stable::Primary),
-            (Apex::Canary, Stable::Primary),
-            (Apex::Stable, Stable::Previous),
-            (Apex::Canary, Stable::Previous),
+            (ApexTarget::Stable, Stable::Primary),
+            (ApexTarget::Canary, Stable::Primary),
+            (ApexTarget::Stable, Stable::Previous),
+            (ApexTarget::Canary, Stable::Previous),
         ];
         let (apex, stable) =
-            ways.into_iter().find(|(apex, stable)| services::stand(on, seen, *apex, *stable))?;
+            ways.into_iter().find(|(apex, stable)| services::is_in_sync(on, cache, *apex, *stable))?;
         let canary = match apex {
-            Apex::Stable => Weight::ZERO,
-            Apex::Canary => Weight::FULL,
+            ApexTarget::Stable => Weight::ZERO,
+            ApexTarget::Canary => Weight::FULL,
         };
         Some(Split { stable, ..Split::weight(canary) })
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
-        let apex = if split.canary == Weight::FULL { Apex::Canary } else { Apex::Stable };
-        services::ensure(client, on, seen, apex, split.stable).await
+        self.capabilities(on.canary).check_split(split, || self.name())?;
+        let apex = if split.canary == Weight::FULL { ApexTarget::Canary } else { ApexTarget::Stable };
+        services::ensure(client, on, cache, apex, split.stable).await
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        services::restored(canary, seen)
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
+        services::is_restored(canary, cache)
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
-        services::restore(client, canary, seen).await
+    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
+        services::restore(client, canary, cache).await
     }
 }

@@ -4,50 +4,51 @@
 use kube::Client;
 
 use super::{
-    Error, Lookup, ObjectName, Router,
-    object::{self, Standing},
-    services::Names,
+    Error, ObjectCache, ObjectKey, Router,
+    object::{self, ObjectOwnership},
+    services::ServiceNames,
 };
 use crate::api::Canary;
 
 /// What everybody calls a Canary's workload by.
 pub fn apex_name(canary: &Canary) -> String {
-    Names::of(canary).apex
+    ServiceNames::of(canary).apex
 }
 
 /// The objects of one route that another does without. A route of another
 /// version is the same object.
-pub fn left_behind(
+pub fn orphaned_objects(
     (router, canary): (&dyn Router, &Canary),
     (next, renamed): (&dyn Router, &Canary),
-) -> Vec<ObjectName> {
+) -> Vec<ObjectKey> {
     let kept = next.objects(renamed);
-    let is_kept = |object: &ObjectName| {
+    let is_held = |object: &ObjectKey| {
         kept.iter().any(|kept| {
             (&kept.kind.group, &kept.kind.kind, &kept.namespace, &kept.name)
                 == (&object.kind.group, &object.kind.kind, &object.namespace, &object.name)
         })
     };
     let mut left = router.objects(canary);
-    left.retain(|object| !is_kept(object));
+    left.retain(|object| !is_held(object));
     left
 }
 
 /// Takes such objects away: routes first, since they lead to Services. A
 /// Service that was there before the Canary stays as it is, with the primary
 /// behind it: what it led to before is empty.
-pub async fn take_away(
+pub async fn remove_objects(
     client: &Client,
     canary: &Canary,
-    seen: &dyn Lookup,
-    objects: &[ObjectName],
+    cache: &dyn ObjectCache,
+    objects: &[ObjectKey],
 ) -> Result<(), Error> {
     for object in objects.iter().rev() {
-        let live = object.find(seen);
-        let adopted = live.is_some_and(|live| matches!(Standing::of(&live, canary), Standing::Adopted(_)));
+        let live = object.find(cache);
+        let adopted = live
+            .is_some_and(|live| matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Adopted(_)));
         let stays = adopted && object.kind.kind == "Service";
         if !stays {
-            object::take_back(client, canary, seen, object).await?;
+            object::delete_or_restore(client, canary, cache, object).await?;
         }
     }
     Ok(())

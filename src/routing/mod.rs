@@ -15,35 +15,35 @@
 //! - **It owns its one route.** Objects are written by server-side apply with
 //!   the field manager `serin` and nothing but the fields a router needs, so
 //!   labels, annotations, ports and fields of other people survive. Where the
-//!   route is one entry of a list, theirs in the list survive too ([`entries`]).
+//!   route is one entry of a list, theirs in the list survive too ([`shared_list`]).
 //! - **What it found, it puts back.** An object that was there before is
 //!   adopted: the values it had are kept in an annotation of its own and come
 //!   back with [`Router::restore`]. An object that Serin made carries an owner
 //!   reference and goes with its Canary.
 //! - **It takes nothing away from another Canary.**
-//! - **Asking costs nothing.** [`Router::split`] is a function of what was seen;
-//!   [`Router::set`] sends no request for an object that is already right.
+//! - **Asking costs nothing.** [`Router::effective_split`] is a function of what was seen;
+//!   [`Router::apply_split`] sends no request for an object that is already right.
 //! - **Asking again is harmless.** Whatever was half done, or undone by
 //!   somebody else, shows as another split, or as none, and setting it again
 //!   completes it.
 //!
 //! A router whose truth is not in the cluster asks for it when it is told to
-//! [look](Router::look), once in a reconcile, and keeps the answer by itself.
+//! [refresh](Router::refresh), once in a reconcile, and keeps the answer by itself.
 
 mod affinity;
 mod appmesh;
-mod division;
-mod entries;
 mod fields;
 mod gateway;
 mod istio;
 mod kubernetes;
-mod moved;
-mod note;
+mod migration;
 mod object;
 mod select;
 mod services;
+mod shared_list;
 mod smi;
+mod split_annotation;
+mod traffic_rule;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -59,9 +59,9 @@ pub use appmesh::{AppMeshOptions, AppMeshResources};
 pub use gateway::Gateway;
 pub use istio::Istio;
 pub use kubernetes::Kubernetes;
-pub use moved::{apex_name, left_behind, take_away};
-pub use select::{NoRouter, Selected, Served, select};
-pub use services::Stood;
+pub use migration::{apex_name, orphaned_objects, remove_objects};
+pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, select};
+pub use services::ServicesMemo;
 pub use smi::{Smi, SplitVersion};
 
 use crate::{
@@ -87,7 +87,7 @@ pub trait Router: Send + Sync + fmt::Debug {
 
     /// Can it tell these requests from others? Only asked of routers that
     /// match at all; the answer names the condition that it does not know.
-    fn understands(&self, _condition: &HttpMatch) -> Result<(), &'static str> {
+    fn supports_match(&self, _condition: &HttpMatch) -> Result<(), &'static str> {
         Ok(())
     }
 
@@ -98,78 +98,78 @@ pub trait Router: Send + Sync + fmt::Debug {
 
     /// Is everything that it goes by in the cluster? Else nobody is told when
     /// it changes.
-    fn is_in_cluster(&self) -> bool {
+    fn is_watchable(&self) -> bool {
         true
     }
 
     /// Asks for what is not in the cluster, if it was not seen a moment ago.
-    async fn look(&self, _canary: &Canary) -> Result<(), Error> {
+    async fn refresh(&self, _canary: &Canary) -> Result<(), Error> {
         Ok(())
     }
 
     /// Every object that it writes or reads for this Canary, so that somebody
     /// watches them.
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName>;
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey>;
 
     /// The split that is in force everywhere, as far as anybody can tell; none
     /// while objects are missing or not as they should be, or while the split
     /// is still on its way.
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split>;
+    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split>;
 
     /// Whom a split that was written waits for, and what they say to it: the
     /// middle of a sentence. None if it waits for nobody.
-    fn pending(&self, _canary: &Canary, _seen: &dyn Lookup) -> Option<String> {
+    fn pending_reason(&self, _canary: &Canary, _cache: &dyn ObjectCache) -> Option<String> {
         None
     }
 
     /// Makes whatever is missing and divides the traffic.
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        seen: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error>;
 
     /// Is everything as it was before this Canary?
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool;
+    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool;
 
     /// Puts adopted objects back as they were and takes the route away, so
     /// that the target is reached as if there had been no Canary.
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error>;
+    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Error>;
 
     /// Takes away what it has outside the cluster for a Canary that is reached
     /// in another way by now: as `next` says, if it is still the router.
-    async fn leave(&self, _canary: &Canary, _next: Option<&Canary>) -> Result<(), Error> {
+    async fn cleanup_external(&self, _canary: &Canary, _next: Option<&Canary>) -> Result<(), Error> {
         Ok(())
     }
 }
 
 /// May anything be written for the Canary of this namespace and name? Asked
 /// before each write that does not go to the API server.
-pub type MayWrite = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
+pub type WriteFence = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
 
 /// The router that calls App Mesh, if this build can.
 #[cfg(feature = "aws")]
-pub fn app_mesh(options: &AppMeshOptions, may_write: MayWrite) -> Option<Arc<dyn Router>> {
-    Some(Arc::new(aws::AppMesh::new(options.clone(), Default::default(), may_write)))
+pub fn app_mesh(options: &AppMeshOptions, check_fence: WriteFence) -> Option<Arc<dyn Router>> {
+    Some(Arc::new(aws::AppMesh::new(options.clone(), Default::default(), check_fence)))
 }
 
 /// The router that calls App Mesh: this build cannot.
 #[cfg(not(feature = "aws"))]
-pub fn app_mesh(_: &AppMeshOptions, _: MayWrite) -> Option<Arc<dyn Router>> {
+pub fn app_mesh(_: &AppMeshOptions, _: WriteFence) -> Option<Arc<dyn Router>> {
     None
 }
 
 /// The canary's part and the stable side's, in the smallest whole numbers that
 /// read as percent or a power of ten finer.
-fn parts(canary: Weight) -> [u16; 2] {
+fn weight_ratio(canary: Weight) -> [u16; 2] {
     let unit = [100, 10, 1].into_iter().find(|unit| canary.hundredths().is_multiple_of(*unit)).unwrap_or(1);
-    [canary, canary.rest()].map(|weight| weight.hundredths() / unit)
+    [canary, canary.complement()].map(|weight| weight.hundredths() / unit)
 }
 
 /// A regular expression for the whole of what a condition is about.
-fn regex(text: &StringMatch) -> String {
+fn to_regex(text: &StringMatch) -> String {
     let StringMatch { exact, prefix, suffix, regex } = text;
     match (exact, prefix, suffix, regex) {
         (Some(exact), ..) => regex::escape(exact),
@@ -196,28 +196,28 @@ fn check_capabilities<R: Router + ?Sized>(
         return Err(Unsupported::Affinity { router: name() });
     }
     for split in plan.steps.iter().map(|step| &step.split) {
-        can.allow(split, name)?;
+        can.check_split(split, name)?;
         for condition in split.matches.iter() {
             router
-                .understands(condition)
+                .supports_match(condition)
                 .map_err(|condition| Unsupported::Condition { router: name(), condition })?;
         }
     }
-    can.allow_weight(plan.return_by, "spec.analysis.stepWeightPromotion", name)
+    can.check_weight(plan.step_down_weight, "spec.analysis.stepWeightPromotion", name)
 }
 
 /// One Canary and the pods that its traffic is divided between.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct RouteContext<'a> {
     pub canary: &'a Canary,
-    pub arms: &'a Arms,
+    pub pod_selectors: &'a PodSelectors,
     /// Where it is remembered that the Services stand, if anywhere.
-    pub stood: Option<&'a Stood>,
+    pub services_memo: Option<&'a ServicesMemo>,
 }
 
 /// How the pods of each side are told apart, and what they listen on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Arms {
+pub struct PodSelectors {
     /// Labels that select the primary's pods and nobody else's.
     pub primary: BTreeMap<String, String>,
     /// The same for the target, which is the canary.
@@ -229,30 +229,30 @@ pub struct Arms {
 }
 
 /// Objects as the reflectors have them.
-pub trait Lookup: Send + Sync {
+pub trait ObjectCache: Send + Sync {
     /// None if there is none.
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
 
     /// Takes in what the API server answered to a write. Whoever does not is
     /// told by a watch, later.
-    fn learn(&self, _kind: &ApiResource, _written: DynamicObject) {}
+    fn apply_write_response(&self, _kind: &ApiResource, _written: DynamicObject) {}
 }
 
 /// An object, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectName {
+pub struct ObjectKey {
     pub kind: ApiResource,
     pub namespace: String,
     pub name: String,
 }
 
-impl ObjectName {
-    fn find(&self, seen: &dyn Lookup) -> Option<Arc<DynamicObject>> {
+impl ObjectKey {
+    fn find(&self, seen: &dyn ObjectCache) -> Option<Arc<DynamicObject>> {
         seen.get(&self.kind, &self.namespace, &self.name)
     }
 }
 
-impl fmt::Display for ObjectName {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}/{}", self.kind.kind, self.namespace, self.name)
     }
@@ -290,7 +290,7 @@ impl Capabilities {
         delegation: false,
     };
 
-    fn allow(&self, split: &Split, router: impl Fn() -> String) -> Result<(), Unsupported> {
+    fn check_split(&self, split: &Split, router: impl Fn() -> String) -> Result<(), Unsupported> {
         let matches = !split.matches.is_empty();
         if matches && !self.matches {
             return Err(Unsupported::Match { router: router() });
@@ -304,10 +304,10 @@ impl Capabilities {
         if split.mirror > Weight::ZERO && split.mirror < Weight::FULL && !self.partial_mirror {
             return Err(Unsupported::PartialMirror { router: router() });
         }
-        self.allow_weight(split.canary, "spec.analysis", router)
+        self.check_weight(split.canary, "spec.analysis", router)
     }
 
-    fn allow_weight(
+    fn check_weight(
         &self,
         weight: Weight,
         field: &'static str,
@@ -381,23 +381,23 @@ pub enum Unsupported {
 /// Why an object could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{doing} {object}: {}", answer(why))]
-    Api { doing: &'static str, object: ObjectName, why: Box<kube::Error> },
+    #[error("{doing} {object}: {}", api_message(why))]
+    Api { doing: &'static str, object: ObjectKey, why: Box<kube::Error> },
     #[error(
         "{object} belongs to {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
     )]
-    Taken { object: ObjectName, owner: String },
+    AlreadyOwned { object: ObjectKey, owner: String },
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("{object} changed while it was being written; trying again")]
-    Changed { object: ObjectName },
+    Conflict { object: ObjectKey },
     #[cfg(feature = "aws")]
     #[error(transparent)]
     AppMesh(#[from] aws::Error),
 }
 
 /// The server's own words, without how they were wrapped.
-fn answer(why: &kube::Error) -> String {
+fn api_message(why: &kube::Error) -> String {
     match why {
         kube::Error::Api(status) => status.message.clone(),
         why => why.to_string(),
@@ -408,8 +408,8 @@ impl Error {
     /// Trying again cannot help until somebody changes something.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Taken { .. } | Self::Unsupported(_) => true,
-            Self::Changed { .. } => false,
+            Self::AlreadyOwned { .. } | Self::Unsupported(_) => true,
+            Self::Conflict { .. } => false,
             #[cfg(feature = "aws")]
             Self::AppMesh(why) => why.is_final(),
             Self::Api { why, .. } => {
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_share_is_written_in_the_coarsest_parts_that_are_exact() {
-        let parts = |percent: f64| parts(Weight::from_percent(percent).unwrap());
+        let parts = |percent: f64| weight_ratio(Weight::from_percent(percent).unwrap());
         assert_eq!(parts(5.0), [5, 95]);
         assert_eq!(parts(0.5), [5, 995]);
         assert_eq!(parts(0.01), [1, 9999]);
@@ -436,8 +436,8 @@ mod tests {
     fn comparisons_become_regular_expressions() {
         let exact = StringMatch { exact: Some("a.b".to_owned()), ..Default::default() };
         let prefix = StringMatch { prefix: Some("/api".to_owned()), ..Default::default() };
-        assert_eq!(regex(&exact), r"a\.b");
-        assert_eq!(regex(&prefix), "/api.*");
-        assert_eq!(regex(&StringMatch::default()), ".*");
+        assert_eq!(to_regex(&exact), r"a\.b");
+        assert_eq!(to_regex(&prefix), "/api.*");
+        assert_eq!(to_regex(&StringMatch::default()), ".*");
     }
 }

@@ -8,7 +8,7 @@
 //!   by looking.
 //! - `serin.dev/original`: on adopted objects, the merge patch that turns the
 //!   object back into what it was, and the Canary that adopted it; with it the
-//!   [entries](super::entries) of a list that ours stand in for.
+//!   [entries](super::shared_list) of a list that ours stand in for.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -21,116 +21,121 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Error, FIELD_MANAGER, Lookup, ObjectName,
-    entries::{Entries, List},
-    fields::{covers, merged, undo, write_fields},
+    Error, FIELD_MANAGER, ObjectCache, ObjectKey,
+    fields::{covers, merged, restore_patch, write_field_paths},
+    shared_list::{ManagedEntries, SharedList},
 };
 use crate::{
     api::{Canary, canary::service::Metadata},
-    lean::Lean,
+    stripped::StrippedObject,
 };
 
-const APPLIED: &str = "serin.dev/applied";
-const ORIGINAL: &str = "serin.dev/original";
+const APPLIED_ANNOTATION: &str = "serin.dev/applied";
+const ORIGINAL_ANNOTATION: &str = "serin.dev/original";
 
 /// How often an object that others change at the same time is looked at anew.
-const ATTEMPTS: usize = 5;
+const MAX_WRITE_ATTEMPTS: usize = 5;
 
 /// Flux leaves what carries these alone.
-const FLUX: [(&str, &str); 2] = [
+const FLUX_IGNORE: [(&str, &str); 2] = [
     ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
     ("helm.toolkit.fluxcd.io/driftDetection", "disabled"),
 ];
 
 /// Argo CD does not miss what carries these in its repository. An adopted
 /// object may well be there, so it does not get them.
-const ARGO: [(&str, &str); 2] = [
+const ARGO_IGNORE: [(&str, &str); 2] = [
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
     ("argocd.argoproj.io/sync-options", "Prune=false"),
 ];
 
 /// Every field of an object that a router wants, and no other.
-pub struct Wanted {
-    pub object: ObjectName,
+pub struct DesiredObject {
+    pub object: ObjectKey,
     metadata: Metadata,
     /// Only for an object that we make; what is adopted does without.
-    if_ours: Metadata,
+    owned_metadata: Metadata,
     /// Everything beside `metadata`.
     body: Value,
     /// Only in an object that we make, likewise.
-    body_if_ours: Value,
-    entries: Option<Entries>,
+    owned_body: Value,
+    entries: Option<ManagedEntries>,
 }
 
-impl Wanted {
+impl DesiredObject {
     /// What people listed in `unmanagedMetadata` is left out of the metadata.
-    pub fn new(canary: &Canary, object: ObjectName, mut metadata: Metadata, body: Value) -> Self {
+    pub fn new(canary: &Canary, object: ObjectKey, mut metadata: Metadata, body: Value) -> Self {
         let pairs = |pairs: [(&str, &str); 2]| pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        for (key, value) in pairs(FLUX) {
+        for (key, value) in pairs(FLUX_IGNORE) {
             metadata.annotations.entry(key).or_insert(value);
         }
-        let mut if_ours = Metadata { labels: BTreeMap::new(), annotations: pairs(ARGO).into() };
+        let mut owned_metadata = Metadata { labels: BTreeMap::new(), annotations: pairs(ARGO_IGNORE).into() };
         if object.kind.kind == "Service" {
             // ServiceMonitors written for Flagger find the Services by it.
-            if_ours.labels.insert("app".to_owned(), object.name.clone());
+            owned_metadata.labels.insert("app".to_owned(), object.name.clone());
         }
         if let Some(theirs) = canary.spec.service.as_ref().and_then(|s| s.unmanaged_metadata.as_ref()) {
-            for Metadata { labels, annotations } in [&mut metadata, &mut if_ours] {
+            for Metadata { labels, annotations } in [&mut metadata, &mut owned_metadata] {
                 labels.retain(|key, _| !theirs.labels.contains(key));
                 annotations.retain(|key, _| !theirs.annotations.contains(key));
             }
         }
-        Self { object, metadata, if_ours, body, body_if_ours: json!({}), entries: None }
+        Self { object, metadata, owned_metadata, body, owned_body: json!({}), entries: None }
     }
 
     /// With fields that an object of people's own says in its own way.
-    pub fn unless_adopted(mut self, body: Value) -> Self {
-        self.body_if_ours = body;
+    pub fn with_owned_defaults(mut self, body: Value) -> Self {
+        self.owned_body = body;
         self
     }
 
     /// With entries of a list that is not ours alone.
-    pub fn with_entries(mut self, entries: Entries) -> Self {
+    pub fn with_entries(mut self, entries: ManagedEntries) -> Self {
         self.entries = Some(entries);
         self
     }
 
     /// Is the object as wanted already?
-    pub fn stands(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        self.object.find(seen).is_some_and(|live| self.is(canary, &live))
+    pub fn is_in_sync(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
+        self.object.find(seen).is_some_and(|live| self.matches(canary, &live))
     }
 
-    fn is(&self, canary: &Canary, live: &DynamicObject) -> bool {
-        let original = match Standing::of(live, canary) {
-            Standing::Owned => None,
-            Standing::Adopted(original) => Some(original),
-            Standing::Foreign | Standing::Taken(_) => return false,
+    fn matches(&self, canary: &Canary, live: &DynamicObject) -> bool {
+        let original = match ObjectOwnership::of(live, canary) {
+            ObjectOwnership::Owned => None,
+            ObjectOwnership::Adopted(original) => Some(original),
+            ObjectOwnership::Unmanaged | ObjectOwnership::OwnedByOther(_) => return false,
         };
         let ours = original.is_none();
-        let originals = originals(original.as_ref());
+        let originals = recorded_entries(original.as_ref());
         self.labels(ours).all(|(key, value)| live.labels().get(key) == Some(value))
             && self.annotations(ours).all(|(key, value)| live.annotations().get(key) == Some(value))
             && covers(&live.data, &self.body(ours))
-            && self.entries.as_ref().is_none_or(|entries| entries.stand(&live.data, originals))
-            && live.annotations().get(APPLIED) == Some(&self.shape(original.as_ref()))
+            && self.entries.as_ref().is_none_or(|entries| entries.is_in_sync(&live.data, originals))
+            && live.annotations().get(APPLIED_ANNOTATION) == Some(&self.field_set_hash(original.as_ref()))
     }
 
     /// Makes it so, with no request if it is so.
-    pub async fn ensure(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    pub async fn ensure(
+        &self,
+        client: &Client,
+        canary: &Canary,
+        seen: &dyn ObjectCache,
+    ) -> Result<(), Error> {
         let objects = api(client, &self.object);
-        let read = async || objects.get_opt(&self.object.name).await.map_err(failed("read", &self.object));
+        let read = async || objects.get_opt(&self.object.name).await.map_err(api_error("read", &self.object));
         let mut live = match self.object.find(seen) {
             Some(live) => live,
             // What was made a moment ago may not have been seen yet.
             None => match read().await? {
-                Some(Lean(unseen)) => Arc::new(unseen),
+                Some(StrippedObject(unseen)) => Arc::new(unseen),
                 None => return self.apply(&objects, seen, self.manifest(canary, None, None)).await,
             },
         };
-        for _ in 1..ATTEMPTS {
+        for _ in 1..MAX_WRITE_ATTEMPTS {
             match self.ensure_from(&objects, canary, seen, &live).await {
-                Err(Error::Changed { object }) => {
-                    live = Arc::new(read().await?.ok_or(Error::Changed { object })?.0);
+                Err(Error::Conflict { object }) => {
+                    live = Arc::new(read().await?.ok_or(Error::Conflict { object })?.0);
                 }
                 done => return done,
             }
@@ -140,83 +145,107 @@ impl Wanted {
 
     async fn ensure_from(
         &self,
-        objects: &Api<Lean>,
+        objects: &Api<StrippedObject>,
         canary: &Canary,
-        seen: &dyn Lookup,
+        seen: &dyn ObjectCache,
         live: &DynamicObject,
     ) -> Result<(), Error> {
-        if self.is(canary, live) {
+        if self.matches(canary, live) {
             return Ok(());
         }
-        let has_ours = || self.entries.as_ref().is_none_or(|entries| entries.list.has_ours(&live.data));
-        match Standing::of(live, canary) {
-            Standing::Owned => self.apply(objects, seen, self.manifest(canary, Some(live), None)).await,
-            Standing::Adopted(original)
-                if live.annotations().get(APPLIED) == Some(&self.shape(Some(&original))) && has_ours() =>
+        let has_managed = || self.entries.as_ref().is_none_or(|entries| entries.list.has_managed(&live.data));
+        match ObjectOwnership::of(live, canary) {
+            ObjectOwnership::Owned => {
+                self.apply(objects, seen, self.manifest(canary, Some(live), None)).await
+            }
+            ObjectOwnership::Adopted(original)
+                if live.annotations().get(APPLIED_ANNOTATION)
+                    == Some(&self.field_set_hash(Some(&original)))
+                    && has_managed() =>
             {
                 self.apply(objects, seen, self.manifest(canary, Some(live), Some(&original))).await
             }
-            Standing::Adopted(_) | Standing::Foreign => self.adopt(objects, canary, seen).await,
-            Standing::Taken(owner) => Err(Error::Taken { object: self.object.clone(), owner }),
+            ObjectOwnership::Adopted(_) | ObjectOwnership::Unmanaged => {
+                self.adopt(objects, canary, seen).await
+            }
+            ObjectOwnership::OwnedByOther(owner) => {
+                Err(Error::AlreadyOwned { object: self.object.clone(), owner })
+            }
         }
     }
 
     /// Takes over an object that is not ours, or more of one than before: its
     /// fields as they were are remembered in the same write that changes them.
-    async fn adopt(&self, objects: &Api<Lean>, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
-        let Lean(before) = objects.get(&self.object.name).await.map_err(failed("read", &self.object))?;
-        let known = match Standing::of(&before, canary) {
-            Standing::Adopted(original) => original,
-            Standing::Foreign => Original::nothing(canary),
-            Standing::Owned | Standing::Taken(_) => {
-                return Err(Error::Changed { object: self.object.clone() });
+    async fn adopt(
+        &self,
+        objects: &Api<StrippedObject>,
+        canary: &Canary,
+        seen: &dyn ObjectCache,
+    ) -> Result<(), Error> {
+        let StrippedObject(before) =
+            objects.get(&self.object.name).await.map_err(api_error("read", &self.object))?;
+        let known = match ObjectOwnership::of(&before, canary) {
+            ObjectOwnership::Adopted(original) => original,
+            ObjectOwnership::Unmanaged => AdoptionRecord::empty(canary),
+            ObjectOwnership::Owned | ObjectOwnership::OwnedByOther(_) => {
+                return Err(Error::Conflict { object: self.object.clone() });
             }
         };
-        let stood_in_for = match &self.entries {
-            Some(entries) if entries.list.has_ours(&before.data) => known.entries,
-            Some(entries) => entries.replaced(&before.data),
+        let replaced_routes = match &self.entries {
+            Some(entries) if entries.list.has_managed(&before.data) => known.entries,
+            Some(entries) => entries.replaced_entries(&before.data),
             None => Vec::new(),
         };
         // The list is put back entry by entry, not with the rest.
         let picture = |object: &DynamicObject| match &self.entries {
-            Some(entries) => entries.list.without(picture(object)),
-            None => picture(object),
+            Some(entries) => entries.list.strip_from(restorable_fields(object)),
+            None => restorable_fields(object),
         };
         let mut untouched = picture(&before);
         json_patch::merge(&mut untouched, &known.patch);
 
-        let mut original = Original { entries: stood_in_for, ..Original::nothing(canary) };
+        let mut original = AdoptionRecord { entries: replaced_routes, ..AdoptionRecord::empty(canary) };
         let mut manifest = self.manifest(canary, Some(&before), Some(&original));
-        let trial = PatchParams { dry_run: true, ..params() };
-        let Lean(after) = objects
+        let trial = PatchParams { dry_run: true, ..apply_params() };
+        let StrippedObject(after) = objects
             .patch(&self.object.name, &trial, &Patch::Apply(&manifest))
             .await
-            .map_err(failed("try to adopt", &self.object))?;
+            .map_err(api_error("try to adopt", &self.object))?;
 
         let touched = merged(json!({"metadata": self.metadata(false)}), &self.body);
-        original.patch = undo(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
-        manifest["metadata"]["annotations"][ORIGINAL] = json!(original.written());
+        original.patch = restore_patch(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
+        manifest["metadata"]["annotations"][ORIGINAL_ANNOTATION] = json!(original.to_annotation());
         // Whoever changes it between the reading and this write must be seen.
         manifest["metadata"]["resourceVersion"] = json!(before.resource_version());
         self.apply(objects, seen, manifest).await
     }
 
-    async fn apply(&self, objects: &Api<Lean>, seen: &dyn Lookup, manifest: Value) -> Result<(), Error> {
-        let written = objects.patch(&self.object.name, &params(), &Patch::Apply(&manifest)).await;
-        seen.learn(&self.object.kind, written.map_err(failed("apply", &self.object))?.0);
+    async fn apply(
+        &self,
+        objects: &Api<StrippedObject>,
+        seen: &dyn ObjectCache,
+        manifest: Value,
+    ) -> Result<(), Error> {
+        let written = objects.patch(&self.object.name, &apply_params(), &Patch::Apply(&manifest)).await;
+        seen.apply_write_response(&self.object.kind, written.map_err(api_error("apply", &self.object))?.0);
         Ok(())
     }
 
     /// What to apply. The uid keeps the write from bringing back, or hitting
     /// the successor of, an object that is gone; the version keeps it from
     /// undoing what others just wrote in a list that is written as a whole.
-    fn manifest(&self, canary: &Canary, live: Option<&DynamicObject>, original: Option<&Original>) -> Value {
-        let ObjectName { kind, namespace, name } = &self.object;
+    fn manifest(
+        &self,
+        canary: &Canary,
+        live: Option<&DynamicObject>,
+        original: Option<&AdoptionRecord>,
+    ) -> Value {
+        let ObjectKey { kind, namespace, name } = &self.object;
         let Metadata { labels, mut annotations } = self.metadata(original.is_none());
-        annotations.insert(APPLIED.to_owned(), self.shape(original));
+        annotations.insert(APPLIED_ANNOTATION.to_owned(), self.field_set_hash(original));
         let mut metadata = json!({"name": name, "namespace": namespace, "labels": labels});
         if let Some(original) = original {
-            annotations.insert(ORIGINAL.to_owned(), original.written());
+            annotations.insert(ORIGINAL_ANNOTATION.to_owned(), original.to_annotation());
         } else {
             metadata["ownerReferences"] =
                 canary.controller_owner_ref(&()).into_iter().map(|o| json!(o)).collect();
@@ -228,7 +257,7 @@ impl Wanted {
         let mut body = self.body(original.is_none()).into_owned();
         if let Some(entries) = &self.entries {
             let data = live.map(|live| &live.data).unwrap_or(&Value::Null);
-            entries.list.put(&mut body, entries.compose(data, originals(original)));
+            entries.list.set_in(&mut body, entries.compose(data, recorded_entries(original)));
             if let Some(version) = live.and_then(ResourceExt::resource_version) {
                 metadata["resourceVersion"] = json!(version);
             }
@@ -237,8 +266,8 @@ impl Wanted {
     }
 
     fn body(&self, ours: bool) -> Cow<'_, Value> {
-        match ours && self.body_if_ours != json!({}) {
-            true => Cow::Owned(merged(self.body_if_ours.clone(), &self.body)),
+        match ours && self.owned_body != json!({}) {
+            true => Cow::Owned(merged(self.owned_body.clone(), &self.body)),
             false => Cow::Borrowed(&self.body),
         }
     }
@@ -253,19 +282,19 @@ impl Wanted {
     }
 
     fn labels(&self, ours: bool) -> impl Iterator<Item = (&String, &String)> {
-        both(&self.metadata.labels, ours.then_some(&self.if_ours.labels))
+        with_defaults(&self.metadata.labels, ours.then_some(&self.owned_metadata.labels))
     }
 
     fn annotations(&self, ours: bool) -> impl Iterator<Item = (&String, &String)> {
-        both(&self.metadata.annotations, ours.then_some(&self.if_ours.annotations))
+        with_defaults(&self.metadata.annotations, ours.then_some(&self.owned_metadata.annotations))
     }
 
     /// Tells one set of fields from another, whatever their values.
-    fn shape(&self, original: Option<&Original>) -> String {
+    fn field_set_hash(&self, original: Option<&AdoptionRecord>) -> String {
         let ours = original.is_none();
         let mut body = self.body(ours);
         if let Some(entries) = &self.entries {
-            entries.list.put(body.to_mut(), json!(entries.made(originals(original))));
+            entries.list.set_in(body.to_mut(), json!(entries.build(recorded_entries(original))));
         }
         let mut fields = String::new();
         for (key, _) in self.labels(ours) {
@@ -274,14 +303,14 @@ impl Wanted {
         for (key, _) in self.annotations(ours) {
             let _ = write!(fields, "annotation {key:?} ");
         }
-        write_fields(&body, &mut fields);
+        write_field_paths(&body, &mut fields);
         let digest = Sha256::digest(fields);
         digest[..6].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
 /// The pairs of the first map, and those of the other that the first has not.
-fn both<'a>(
+fn with_defaults<'a>(
     first: &'a BTreeMap<String, String>,
     other: Option<&'a BTreeMap<String, String>>,
 ) -> impl Iterator<Item = (&'a String, &'a String)> {
@@ -289,49 +318,52 @@ fn both<'a>(
 }
 
 /// Whose an object is.
-pub enum Standing {
+pub enum ObjectOwnership {
     /// This Canary made it.
     Owned,
     /// It was there before this Canary.
-    Adopted(Original),
+    Adopted(AdoptionRecord),
     /// Nobody's whom we know.
-    Foreign,
+    Unmanaged,
     /// Another Canary's.
-    Taken(String),
+    OwnedByOther(String),
 }
 
-impl Standing {
+impl ObjectOwnership {
     pub fn of(live: &DynamicObject, canary: &Canary) -> Self {
         let owners = live.owner_references();
         if owners.iter().any(|owner| Some(&owner.uid) == canary.uid().as_ref()) {
             return Self::Owned;
         }
         if let Some(other) = owners.iter().find(|owner| owner.kind == "Canary") {
-            return Self::Taken(format!("Canary {}", other.name));
+            return Self::OwnedByOther(format!("Canary {}", other.name));
         }
-        let original = live.annotations().get(ORIGINAL).map(|text| serde_json::from_str::<Original>(text));
+        let original = live
+            .annotations()
+            .get(ORIGINAL_ANNOTATION)
+            .map(|text| serde_json::from_str::<AdoptionRecord>(text));
         match original {
-            None => Self::Foreign,
+            None => Self::Unmanaged,
             Some(Ok(original)) if original.canary == canary.name_any() => Self::Adopted(original),
-            Some(Ok(original)) => Self::Taken(format!("Canary {}", original.canary)),
-            Some(Err(_)) => Self::Taken(format!("whoever wrote its annotation {ORIGINAL}")),
+            Some(Ok(original)) => Self::OwnedByOther(format!("Canary {}", original.canary)),
+            Some(Err(_)) => Self::OwnedByOther(format!("whoever wrote its annotation {ORIGINAL_ANNOTATION}")),
         }
     }
 
-    pub fn is_ours(&self) -> bool {
+    pub fn is_managed(&self) -> bool {
         matches!(self, Self::Owned | Self::Adopted(_))
     }
 }
 
 /// Did this Canary make or adopt any of these?
-pub fn any_is_ours(objects: &[ObjectName], canary: &Canary, seen: &dyn Lookup) -> bool {
-    let ours = |live: Arc<DynamicObject>| Standing::of(&live, canary).is_ours();
+pub fn any_managed(objects: &[ObjectKey], canary: &Canary, seen: &dyn ObjectCache) -> bool {
+    let ours = |live: Arc<DynamicObject>| ObjectOwnership::of(&live, canary).is_managed();
     objects.iter().any(|object| object.find(seen).is_some_and(ours))
 }
 
 /// What an adopted object was before.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Original {
+pub struct AdoptionRecord {
     canary: String,
     /// The merge patch that brings it back.
     pub patch: Value,
@@ -340,92 +372,96 @@ pub struct Original {
     entries: Vec<Value>,
 }
 
-fn originals(original: Option<&Original>) -> &[Value] {
+fn recorded_entries(original: Option<&AdoptionRecord>) -> &[Value] {
     original.map(|original| &original.entries[..]).unwrap_or_default()
 }
 
-impl Original {
-    fn nothing(canary: &Canary) -> Self {
+impl AdoptionRecord {
+    fn empty(canary: &Canary) -> Self {
         Self { canary: canary.name_any(), patch: json!({}), entries: Vec::new() }
     }
 
-    fn written(&self) -> String {
+    fn to_annotation(&self) -> String {
         json!(self).to_string()
     }
 }
 
 /// Deletes what this Canary made and puts back what it adopted.
-pub async fn take_back(
+pub async fn delete_or_restore(
     client: &Client,
     canary: &Canary,
-    seen: &dyn Lookup,
-    object: &ObjectName,
+    seen: &dyn ObjectCache,
+    object: &ObjectKey,
 ) -> Result<(), Error> {
     let Some(live) = object.find(seen) else { return Ok(()) };
-    match Standing::of(&live, canary) {
-        Standing::Owned => delete(client, object, &live).await,
-        Standing::Adopted(_) => put_back(client, canary, object).await,
-        Standing::Foreign | Standing::Taken(_) => Ok(()),
+    match ObjectOwnership::of(&live, canary) {
+        ObjectOwnership::Owned => delete(client, object, &live).await,
+        ObjectOwnership::Adopted(_) => restore_adopted(client, canary, object).await,
+        ObjectOwnership::Unmanaged | ObjectOwnership::OwnedByOther(_) => Ok(()),
     }
 }
 
 /// Turns an adopted object back into what it was. What others changed in it
 /// meanwhile stays, unless we had changed the same.
-pub async fn put_back(client: &Client, canary: &Canary, object: &ObjectName) -> Result<(), Error> {
+pub async fn restore_adopted(client: &Client, canary: &Canary, object: &ObjectKey) -> Result<(), Error> {
     let objects = api(client, object);
-    let found = objects.get_opt(&object.name).await.map_err(failed("read", object))?;
-    let Some(Lean(live)) = found else { return Ok(()) };
-    let Standing::Adopted(original) = Standing::of(&live, canary) else { return Ok(()) };
+    let found = objects.get_opt(&object.name).await.map_err(api_error("read", object))?;
+    let Some(StrippedObject(live)) = found else { return Ok(()) };
+    let ObjectOwnership::Adopted(original) = ObjectOwnership::of(&live, canary) else { return Ok(()) };
     let ours = json!({"metadata": {
         "resourceVersion": live.resource_version(),
-        "annotations": {APPLIED: null, ORIGINAL: null},
+        "annotations": {APPLIED_ANNOTATION: null, ORIGINAL_ANNOTATION: null},
     }});
     let mut patch = merged(original.patch, &ours);
-    for list in List::all_of(object).iter().filter(|list| list.has_ours(&live.data)) {
-        list.put(&mut patch, list.put_back(&live.data, &original.entries));
+    for list in SharedList::all_of(object).iter().filter(|list| list.has_managed(&live.data)) {
+        list.set_in(&mut patch, list.restore_replaced(&live.data, &original.entries));
     }
-    change(&objects, object, &patch).await
+    merge_patch(&objects, object, &patch).await
 }
 
 /// Changes these fields of an object that exists; one that is gone needs none.
-pub async fn change(objects: &Api<Lean>, object: &ObjectName, patch: &Value) -> Result<(), Error> {
+pub async fn merge_patch(
+    objects: &Api<StrippedObject>,
+    object: &ObjectKey,
+    patch: &Value,
+) -> Result<(), Error> {
     let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
     match objects.patch(&object.name, &params, &Patch::Merge(patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => written.map(|_| ()).map_err(failed("put back", object)),
+        written => written.map(|_| ()).map_err(api_error("put back", object)),
     }
 }
 
-async fn delete(client: &Client, object: &ObjectName, live: &DynamicObject) -> Result<(), Error> {
+async fn delete(client: &Client, object: &ObjectKey, live: &DynamicObject) -> Result<(), Error> {
     let exactly = Preconditions { uid: live.uid(), resource_version: None };
     let params = DeleteParams { preconditions: Some(exactly), ..Default::default() };
     match api(client, object).delete(&object.name, &params).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        deleted => deleted.map(|_| ()).map_err(failed("delete", object)),
+        deleted => deleted.map(|_| ()).map_err(api_error("delete", object)),
     }
 }
 
-pub fn api(client: &Client, object: &ObjectName) -> Api<Lean> {
+pub fn api(client: &Client, object: &ObjectKey) -> Api<StrippedObject> {
     Api::namespaced_with(client.clone(), &object.namespace, &object.kind)
 }
 
-fn params() -> PatchParams {
+fn apply_params() -> PatchParams {
     PatchParams::apply(FIELD_MANAGER).force()
 }
 
 /// With `force`, only a stale uid or version is a conflict.
-fn failed(doing: &'static str, object: &ObjectName) -> impl FnOnce(kube::Error) -> Error {
+fn api_error(doing: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error) -> Error {
     let object = object.clone();
     move |why| match why {
-        kube::Error::Api(status) if status.code == 409 => Error::Changed { object },
+        kube::Error::Api(status) if status.code == 409 => Error::Conflict { object },
         why => Error::Api { doing, object, why: Box::new(why) },
     }
 }
 
 /// The part of an object that people write and that can be put back.
-fn picture(object: &DynamicObject) -> Value {
+fn restorable_fields(object: &DynamicObject) -> Value {
     let mut annotations = object.annotations().clone();
-    annotations.retain(|key, _| key != APPLIED && key != ORIGINAL);
+    annotations.retain(|key, _| key != APPLIED_ANNOTATION && key != ORIGINAL_ANNOTATION);
     let mut picture = object.data.clone();
     if let Value::Object(fields) = &mut picture {
         fields.remove("status");

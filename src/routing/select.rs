@@ -17,7 +17,7 @@ const APPMESH_GROUP: &str = "appmesh.k8s.aws";
 
 /// A router, and what it was chosen by.
 #[derive(Clone, Debug)]
-pub struct Selected {
+pub struct SelectedRouter {
     /// Belongs into `spec.provider` before the plan is read: what a plan means
     /// depends on it.
     pub provider: Provider,
@@ -26,11 +26,11 @@ pub struct Selected {
 
 /// Why there is no router for a Canary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoRouter {
+pub enum RouterSelectionError {
     #[error(
         "spec.provider is missing and the controller was started without --provider; set one of them, such as kubernetes, linkerd or istio"
     )]
-    NotSaid,
+    Unset,
     #[error(
         "spec.provider {provider} needs a Serin that was built with the feature aws, and this one was not; run one that was, or set another spec.provider"
     )]
@@ -45,26 +45,26 @@ pub enum NoRouter {
     NotSupported { provider: String },
 }
 
-impl NoRouter {
+impl RouterSelectionError {
     fn missing(provider: Provider, group: &'static str, kind: &'static str) -> Self {
-        Self::NotServed { provider: written_name(provider), kind, group }
+        Self::NotServed { provider: provider_name(provider), kind, group }
     }
 }
 
 /// The kinds that the cluster serves, as far as routers care.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served(BTreeSet<Kind>);
+pub struct ServedKinds(BTreeSet<ServedKind>);
 
 /// An `ApiResource` has no order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Kind {
+struct ServedKind {
     group: String,
     kind: String,
     version: String,
     plural: String,
 }
 
-impl Served {
+impl ServedKinds {
     /// Asks the server: a request for the list of groups and one for each
     /// version of those we know.
     pub async fn discover(client: &Client) -> kube::Result<Self> {
@@ -83,14 +83,15 @@ impl Served {
     }
 
     /// The same, or the sentence for people.
-    fn need(
+    fn require(
         &self,
         provider: Provider,
         group: &'static str,
         kind: &'static str,
         versions: &[&str],
-    ) -> Result<ApiResource, NoRouter> {
-        self.first_of(group, kind, versions).ok_or_else(|| NoRouter::missing(provider, group, kind))
+    ) -> Result<ApiResource, RouterSelectionError> {
+        self.first_of(group, kind, versions)
+            .ok_or_else(|| RouterSelectionError::missing(provider, group, kind))
     }
 
     /// Every version of a kind, in the order of their names.
@@ -107,9 +108,10 @@ impl Served {
     }
 }
 
-impl FromIterator<ApiResource> for Served {
+impl FromIterator<ApiResource> for ServedKinds {
     fn from_iter<T: IntoIterator<Item = ApiResource>>(resources: T) -> Self {
-        let kind = |ApiResource { group, version, kind, plural, .. }| Kind { group, kind, version, plural };
+        let kind =
+            |ApiResource { group, version, kind, plural, .. }| ServedKind { group, kind, version, plural };
         Self(resources.into_iter().map(kind).collect())
     }
 }
@@ -119,10 +121,10 @@ impl FromIterator<ApiResource> for Served {
 pub fn select(
     written: Option<Provider>,
     default: Option<Provider>,
-    served: &Served,
+    served: &ServedKinds,
     app_mesh: Option<&Arc<dyn Router>>,
-) -> Result<Selected, NoRouter> {
-    let provider = written.or(default).ok_or(NoRouter::NotSaid)?;
+) -> Result<SelectedRouter, RouterSelectionError> {
+    let provider = written.or(default).ok_or(RouterSelectionError::Unset)?;
     let router: Arc<dyn Router> = match provider {
         Provider::Kubernetes => Arc::new(Kubernetes),
         // What Flagger writes for each; where that is not served, the newest is.
@@ -139,9 +141,9 @@ pub fn select(
         Provider::GatewayApiV1Beta1 => gateway(provider, ["v1beta1", "v1"], served)?,
         Provider::Istio => istio(provider, served)?,
         Provider::AppMesh | Provider::AppMeshV1Beta2 => app_mesh_resources(provider, served)?,
-        Provider::AppMeshAws => {
-            app_mesh.cloned().ok_or_else(|| NoRouter::NotBuilt { provider: written_name(provider) })?
-        }
+        Provider::AppMeshAws => app_mesh
+            .cloned()
+            .ok_or_else(|| RouterSelectionError::NotBuilt { provider: provider_name(provider) })?,
         Provider::Xds
         | Provider::Nginx
         | Provider::Skipper
@@ -150,39 +152,52 @@ pub fn select(
         | Provider::Traefik
         | Provider::Apisix
         | Provider::Kuma
-        | Provider::Knative => return Err(NoRouter::NotSupported { provider: written_name(provider) }),
+        | Provider::Knative => {
+            return Err(RouterSelectionError::NotSupported { provider: provider_name(provider) });
+        }
     };
-    Ok(Selected { provider, router })
+    Ok(SelectedRouter { provider, router })
 }
 
-fn smi(provider: Provider, wanted: SplitVersion, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+fn smi(
+    provider: Provider,
+    wanted: SplitVersion,
+    served: &ServedKinds,
+) -> Result<Arc<dyn Router>, RouterSelectionError> {
     let versions: Vec<SplitVersion> = served
         .versions(SPLIT_GROUP, "TrafficSplit")
         .filter_map(|resource| SplitVersion::parse(&resource.version))
         .collect();
     let version = versions.iter().find(|version| **version == wanted).or(versions.iter().max());
     let Some(version) = version else {
-        return Err(NoRouter::missing(provider, SPLIT_GROUP, "TrafficSplit"));
+        return Err(RouterSelectionError::missing(provider, SPLIT_GROUP, "TrafficSplit"));
     };
     // Conditions on headers came with v1alpha2.
     let groups = served.versions(SPECS_GROUP, "HTTPRouteGroup").filter(|group| group.version != "v1alpha1");
     Ok(Arc::new(Smi::new(*version, groups.last())))
 }
 
-fn gateway(provider: Provider, versions: [&str; 2], served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
-    let http = served.need(provider, GATEWAY_GROUP, "HTTPRoute", &versions)?;
+fn gateway(
+    provider: Provider,
+    versions: [&str; 2],
+    served: &ServedKinds,
+) -> Result<Arc<dyn Router>, RouterSelectionError> {
+    let http = served.require(provider, GATEWAY_GROUP, "HTTPRoute", &versions)?;
     Ok(Arc::new(Gateway::new(http, served.first_of(GATEWAY_GROUP, "GRPCRoute", &["v1"]))))
 }
 
-fn istio(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
+fn istio(provider: Provider, served: &ServedKinds) -> Result<Arc<dyn Router>, RouterSelectionError> {
     let versions = ["v1", "v1beta1", "v1alpha3"];
-    let virtual_services = served.need(provider, ISTIO_GROUP, "VirtualService", &versions)?;
-    let destination_rules = served.need(provider, ISTIO_GROUP, "DestinationRule", &versions)?;
+    let virtual_services = served.require(provider, ISTIO_GROUP, "VirtualService", &versions)?;
+    let destination_rules = served.require(provider, ISTIO_GROUP, "DestinationRule", &versions)?;
     Ok(Arc::new(Istio::new(virtual_services, destination_rules)))
 }
 
-fn app_mesh_resources(provider: Provider, served: &Served) -> Result<Arc<dyn Router>, NoRouter> {
-    let need = |kind| served.need(provider, APPMESH_GROUP, kind, &["v1beta2"]);
+fn app_mesh_resources(
+    provider: Provider,
+    served: &ServedKinds,
+) -> Result<Arc<dyn Router>, RouterSelectionError> {
+    let need = |kind| served.require(provider, APPMESH_GROUP, kind, &["v1beta2"]);
     Ok(Arc::new(AppMeshResources {
         virtual_routers: need("VirtualRouter")?,
         virtual_nodes: need("VirtualNode")?,
@@ -191,7 +206,7 @@ fn app_mesh_resources(provider: Provider, served: &Served) -> Result<Arc<dyn Rou
 }
 
 /// As people write it.
-fn written_name(provider: Provider) -> String {
+fn provider_name(provider: Provider) -> String {
     match serde_json::to_value(provider) {
         Ok(serde_json::Value::String(name)) => name,
         _ => format!("{provider:?}"),

@@ -15,9 +15,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
-    Arms, Error, Lookup, ObjectName, Subject, Unsupported,
-    fields::difference,
-    object::{self, Standing, Wanted},
+    Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Unsupported,
+    fields::merge_diff,
+    object::{self, DesiredObject, ObjectOwnership},
 };
 use crate::{
     api::{
@@ -33,29 +33,29 @@ static SERVICES: LazyLock<ApiResource> = LazyLock::new(|| ApiResource::erase::<S
 
 /// What the Services are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct ServiceNames {
     pub apex: String,
     pub primary: String,
     pub canary: String,
 }
 
-impl Names {
+impl ServiceNames {
     pub fn of(canary: &Canary) -> Self {
         let written = canary.spec.service.as_ref().and_then(|service| service.name.clone());
         let apex =
             written.filter(|name| !name.is_empty()).unwrap_or_else(|| canary.spec.target_ref.name.clone());
-        Self::under(apex)
+        Self::from_apex(apex)
     }
 
     /// Of the Services that belong to an apex.
-    pub fn under(apex: String) -> Self {
+    pub fn from_apex(apex: String) -> Self {
         Self { primary: format!("{apex}-primary"), canary: format!("{apex}-canary"), apex }
     }
 }
 
 /// Whom the apex Service leads to, for those that no route divides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Apex {
+pub enum ApexTarget {
     Stable,
     Canary,
 }
@@ -79,17 +79,17 @@ fn port_name(spec: &service::Service) -> &str {
 
 /// Refuses a Canary whose Services cannot be made.
 pub fn check(canary: &Canary) -> Result<(), Unsupported> {
-    if canary.spec.service.is_none() && makes_services(canary) {
+    if canary.spec.service.is_none() && manages_services(canary) {
         return Err(Unsupported::NoService);
     }
-    let longest = Names::of(canary).primary;
+    let longest = ServiceNames::of(canary).primary;
     if longest.len() > 63 { Err(Unsupported::NameTooLong { name: longest }) } else { Ok(()) }
 }
 
-pub fn objects(canary: &Canary) -> Vec<ObjectName> {
-    let Names { apex, primary, canary: candidate } = Names::of(canary);
-    if makes_services(canary) {
-        [apex, primary, candidate].map(|name| named(canary, name)).into()
+pub fn objects(canary: &Canary) -> Vec<ObjectKey> {
+    let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
+    if manages_services(canary) {
+        [apex, primary, candidate].map(|name| service_key(canary, name)).into()
     } else {
         Vec::new()
     }
@@ -99,140 +99,158 @@ pub fn objects(canary: &Canary) -> Vec<ObjectName> {
 /// what they follow from, they are not composed and compared again: a step only
 /// moves the weights.
 #[derive(Debug, Default)]
-pub struct Stood(Mutex<Option<Found>>);
+pub struct ServicesMemo(Mutex<Option<ServicesInputs>>);
 
 #[derive(Debug)]
-struct Found {
+struct ServicesInputs {
     generation: Option<i64>,
-    arms: Arms,
-    apex: Apex,
+    pod_selectors: PodSelectors,
+    apex: ApexTarget,
     stable: Stable,
     versions: [Option<String>; 3],
 }
 
 /// Do the Services lead where they should?
-pub fn stand(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> bool {
-    let compare = || wanted(on, seen, apex, stable).iter().all(|service| service.stands(on.canary, seen));
-    let Some(Stood(stood)) = on.stood else { return compare() };
-    let (generation, arms, versions) = (on.canary.metadata.generation, on.arms, versions(on.canary, seen));
-    let is_found = |found: &Found| {
+pub fn is_in_sync(on: &RouteContext<'_>, cache: &dyn ObjectCache, apex: ApexTarget, stable: Stable) -> bool {
+    let compare =
+        || desired(on, cache, apex, stable).iter().all(|service| service.is_in_sync(on.canary, cache));
+    let Some(ServicesMemo(memo)) = on.services_memo else { return compare() };
+    let (generation, pod_selectors, versions) =
+        (on.canary.metadata.generation, on.pod_selectors, versions(on.canary, cache));
+    let is_found = |found: &ServicesInputs| {
         (found.generation, found.apex, found.stable) == (generation, apex, stable)
             && found.versions == versions
-            && found.arms == *arms
+            && found.pod_selectors == *pod_selectors
     };
-    if stood.lock().as_ref().is_some_and(is_found) {
+    if memo.lock().as_ref().is_some_and(is_found) {
         return true;
     }
-    let stands = compare();
-    if stands {
-        *stood.lock() = Some(Found { generation, arms: arms.clone(), apex, stable, versions });
+    let in_sync = compare();
+    if in_sync {
+        *memo.lock() =
+            Some(ServicesInputs { generation, pod_selectors: pod_selectors.clone(), apex, stable, versions });
     }
-    stands
+    in_sync
 }
 
-fn versions(canary: &Canary, seen: &dyn Lookup) -> [Option<String>; 3] {
-    let Names { apex, primary, canary: candidate } = Names::of(canary);
+fn versions(canary: &Canary, cache: &dyn ObjectCache) -> [Option<String>; 3] {
+    let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
     let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();
-    [apex, primary, candidate].map(|name| seen.get(&SERVICES, namespace, &name)?.resource_version())
+    [apex, primary, candidate].map(|name| cache.get(&SERVICES, namespace, &name)?.resource_version())
 }
 
 /// Makes the Services lead there. The backends come first: whoever changes
 /// the apex must find them in place.
 pub async fn ensure(
     client: &Client,
-    on: &Subject<'_>,
-    seen: &dyn Lookup,
-    apex: Apex,
+    on: &RouteContext<'_>,
+    cache: &dyn ObjectCache,
+    apex: ApexTarget,
     stable: Stable,
 ) -> Result<(), Error> {
-    if stand(on, seen, apex, stable) {
+    if is_in_sync(on, cache, apex, stable) {
         return Ok(());
     }
-    for service in wanted(on, seen, apex, stable) {
-        service.ensure(client, on.canary, seen).await?;
+    for service in desired(on, cache, apex, stable) {
+        service.ensure(client, on.canary, cache).await?;
     }
     Ok(())
 }
 
 /// Adopted Services are as they were, and an apex of ours leads to the target.
-pub fn restored(canary: &Canary, seen: &dyn Lookup) -> bool {
-    let adopted = |name: &ObjectName| {
-        name.find(seen).is_some_and(|live| matches!(Standing::of(&live, canary), Standing::Adopted(_)))
+pub fn is_restored(canary: &Canary, cache: &dyn ObjectCache) -> bool {
+    let adopted = |name: &ObjectKey| {
+        name.find(cache)
+            .is_some_and(|live| matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Adopted(_)))
     };
-    !objects(canary).iter().any(adopted) && astray(canary, seen).is_none()
+    !objects(canary).iter().any(adopted) && misdirected_apex(canary, cache).is_none()
 }
 
 /// Puts adopted Services back and points an apex of ours to the target; the
 /// garbage collector takes it away with the Canary, unless people asked for
 /// what it leaves behind.
-pub async fn restore(client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+pub async fn restore(client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
     for name in objects(canary) {
-        object::put_back(client, canary, &name).await?;
+        object::restore_adopted(client, canary, &name).await?;
     }
-    if let Some((apex, patch)) = astray(canary, seen) {
-        object::change(&object::api(client, &apex), &apex, &patch).await?;
+    if let Some((apex, patch)) = misdirected_apex(canary, cache) {
+        object::merge_patch(&object::api(client, &apex), &apex, &patch).await?;
     }
     Ok(())
 }
 
 /// An apex of ours that does not lead to the target, and the patch that makes
 /// it. The canary Service knows how the target's pods are selected.
-fn astray(canary: &Canary, seen: &dyn Lookup) -> Option<(ObjectName, Value)> {
-    let names = Names::of(canary);
-    let apex = makes_services(canary).then(|| named(canary, names.apex))?;
-    let live = apex.find(seen)?;
-    let target = named(canary, names.canary).find(seen)?;
+fn misdirected_apex(canary: &Canary, cache: &dyn ObjectCache) -> Option<(ObjectKey, Value)> {
+    let names = ServiceNames::of(canary);
+    let apex = manages_services(canary).then(|| service_key(canary, names.apex))?;
+    let live = apex.find(cache)?;
+    let target = service_key(canary, names.canary).find(cache)?;
     let selector = |service: &DynamicObject| service.data["spec"]["selector"].clone();
     let (now, wanted) = (selector(&live), selector(&target));
-    let ours = matches!(Standing::of(&live, canary), Standing::Owned);
+    let ours = matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Owned);
     (ours && wanted.is_object() && now != wanted)
-        .then(|| (apex, json!({"spec": {"selector": difference(&now, &wanted)}})))
+        .then(|| (apex, json!({"spec": {"selector": merge_diff(&now, &wanted)}})))
 }
 
-fn wanted(on: &Subject<'_>, seen: &dyn Lookup, apex: Apex, stable: Stable) -> Vec<Wanted> {
-    let Subject { canary, arms, .. } = on;
-    let Some(spec) = canary.spec.service.as_ref().filter(|_| makes_services(canary)) else {
+fn desired(
+    on: &RouteContext<'_>,
+    cache: &dyn ObjectCache,
+    apex: ApexTarget,
+    stable: Stable,
+) -> Vec<DesiredObject> {
+    let RouteContext { canary, pod_selectors, .. } = on;
+    let Some(spec) = canary.spec.service.as_ref().filter(|_| manages_services(canary)) else {
         return Vec::new();
     };
-    let names = Names::of(canary);
+    let names = ServiceNames::of(canary);
     let stable = match stable {
-        Stable::Primary => &arms.primary,
-        Stable::Previous => &arms.previous,
+        Stable::Primary => &pod_selectors.primary,
+        Stable::Previous => &pod_selectors.previous,
     };
     let front = match apex {
-        Apex::Stable => stable,
-        Apex::Canary => &arms.canary,
+        ApexTarget::Stable => stable,
+        ApexTarget::Canary => &pod_selectors.canary,
     };
     [
         (names.primary, stable, &spec.primary),
-        (names.canary, &arms.canary, &spec.canary),
+        (names.canary, &pod_selectors.canary, &spec.canary),
         (names.apex, front, &spec.apex),
     ]
     .map(|(name, pods, metadata)| {
-        let name = named(canary, name);
-        let live = name.find(seen);
-        one(canary, spec, arms, name, live.as_deref(), pods, metadata.clone().unwrap_or_default())
+        let name = service_key(canary, name);
+        let live = name.find(cache);
+        desired_service(
+            canary,
+            spec,
+            pod_selectors,
+            name,
+            live.as_deref(),
+            pods,
+            metadata.clone().unwrap_or_default(),
+        )
     })
     .into()
 }
 
-fn one(
+fn desired_service(
     canary: &Canary,
     spec: &service::Service,
-    arms: &Arms,
-    name: ObjectName,
+    pod_selectors: &PodSelectors,
+    name: ObjectKey,
     live: Option<&DynamicObject>,
     pods: &Labels,
     metadata: service::Metadata,
-) -> Wanted {
-    let before = match live.map(|live| Standing::of(live, canary)) {
-        None | Some(Standing::Owned) => Value::Null,
-        Some(Standing::Adopted(original)) => original.patch,
-        Some(Standing::Foreign | Standing::Taken(_)) => {
+) -> DesiredObject {
+    let before = match live.map(|live| ObjectOwnership::of(live, canary)) {
+        None | Some(ObjectOwnership::Owned) => Value::Null,
+        Some(ObjectOwnership::Adopted(original)) => original.patch,
+        Some(ObjectOwnership::Unmanaged | ObjectOwnership::OwnedByOther(_)) => {
             live.map(|live| live.data.clone()).unwrap_or_default()
         }
     };
-    let mut body = json!({"spec": {"selector": pods, "ports": ports(spec, arms, &before["spec"]["ports"])}});
+    let mut body =
+        json!({"spec": {"selector": pods, "ports": ports(spec, pod_selectors, &before["spec"]["ports"])}});
     let headless = match live {
         None => spec.headless,
         Some(live) => live.data["spec"]["clusterIP"] == "None",
@@ -243,15 +261,15 @@ fn one(
     if let Some(preference) = spec.traffic_distribution {
         body["spec"]["trafficDistribution"] = json!(preference);
     }
-    Wanted::new(canary, name, metadata, body)
+    DesiredObject::new(canary, name, metadata, body)
 }
 
-fn ports(spec: &service::Service, arms: &Arms, before: &Value) -> Vec<Value> {
+fn ports(spec: &service::Service, pod_selectors: &PodSelectors, before: &Value) -> Vec<Value> {
     let own_target = spec.target_port.clone().filter(|target| *target != IntOrString::Int(0));
     let target = own_target.unwrap_or(IntOrString::Int(spec.port.into()));
     let name = port_name(spec);
     let mut first = json!({
-        "name": free_name(name, spec.port, before), "port": spec.port, "protocol": "TCP", "targetPort": target,
+        "name": unique_port_name(name, spec.port, before), "port": spec.port, "protocol": "TCP", "targetPort": target,
     });
     if let Some(protocol) = &spec.app_protocol {
         first["appProtocol"] = json!(protocol);
@@ -261,25 +279,26 @@ fn ports(spec: &service::Service, arms: &Arms, before: &Value) -> Vec<Value> {
             || target == IntOrString::Int(port.into())
             || target == IntOrString::String(name.to_owned())
     };
-    let discovered = arms.ports.iter().filter(|(name, port)| spec.port_discovery && !served(name, **port));
+    let discovered =
+        pod_selectors.ports.iter().filter(|(name, port)| spec.port_discovery && !served(name, **port));
     let others = discovered.map(|(name, port)| {
-        json!({"name": free_name(name, *port, before), "port": port, "protocol": "TCP", "targetPort": port})
+        json!({"name": unique_port_name(name, *port, before), "port": port, "protocol": "TCP", "targetPort": port})
     });
     std::iter::once(first).chain(others).collect()
 }
 
 /// An adopted Service may have another port by that name, which people use.
-fn free_name(name: &str, port: u16, before: &Value) -> String {
+fn unique_port_name(name: &str, port: u16, before: &Value) -> String {
     let taken = |other: &Value| other["port"] != json!(port) && other["name"] == json!(name);
     let clash = before.as_array().is_some_and(|ports| ports.iter().any(taken));
     if clash { format!("{name}-{port}") } else { name.to_owned() }
 }
 
-fn makes_services(canary: &Canary) -> bool {
+fn manages_services(canary: &Canary) -> bool {
     canary.spec.target_ref.kind != TargetKind::Service
 }
 
-fn named(canary: &Canary, name: String) -> ObjectName {
+fn service_key(canary: &Canary, name: String) -> ObjectKey {
     let kind = SERVICES.clone();
-    ObjectName { kind, namespace: canary.namespace().unwrap_or_default(), name }
+    ObjectKey { kind, namespace: canary.namespace().unwrap_or_default(), name }
 }

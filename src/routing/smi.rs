@@ -14,10 +14,10 @@ use kube::{Client, ResourceExt, api::ApiResource};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, Lookup, ObjectName, Router, Subject, note,
-    object::{self, Wanted},
-    parts, regex,
-    services::{self, Apex, Names},
+    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router,
+    object::{self, DesiredObject},
+    services::{self, ApexTarget, ServiceNames},
+    split_annotation, to_regex, weight_ratio,
 };
 use crate::{
     api::{
@@ -69,7 +69,7 @@ impl Smi {
         Self { version, route_groups: route_groups.filter(|_| version >= SplitVersion::V1Alpha3) }
     }
 
-    fn split_name(&self, canary: &Canary) -> ObjectName {
+    fn split_key(&self, canary: &Canary) -> ObjectKey {
         let version = self.version.as_str();
         let kind = ApiResource {
             group: "split.smi-spec.io".to_owned(),
@@ -78,21 +78,25 @@ impl Smi {
             kind: "TrafficSplit".to_owned(),
             plural: "trafficsplits".to_owned(),
         };
-        ObjectName { kind, namespace: canary.namespace().unwrap_or_default(), name: Names::of(canary).apex }
+        ObjectKey {
+            kind,
+            namespace: canary.namespace().unwrap_or_default(),
+            name: ServiceNames::of(canary).apex,
+        }
     }
 
-    fn group_name(&self, canary: &Canary) -> Option<ObjectName> {
+    fn route_group_key(&self, canary: &Canary) -> Option<ObjectKey> {
         let kind = self.route_groups.clone()?;
         let namespace = canary.namespace().unwrap_or_default();
-        Some(ObjectName { kind, namespace, name: Names::of(canary).canary })
+        Some(ObjectKey { kind, namespace, name: ServiceNames::of(canary).canary })
     }
 
     /// The objects of a split besides the Services, in the order to write them.
-    fn wanted(&self, canary: &Canary, split: &Split) -> Vec<Wanted> {
-        let names = Names::of(canary);
+    fn desired(&self, canary: &Canary, split: &Split) -> Vec<DesiredObject> {
+        let names = ServiceNames::of(canary);
         let hosts = canary.spec.service.as_ref().map(|service| &service.hosts[..]).unwrap_or_default();
         let root = hosts.first().unwrap_or(&names.apex);
-        let group = self.group_name(canary).filter(|_| !split.matches.is_empty());
+        let group = self.route_group_key(canary).filter(|_| !split.matches.is_empty());
         let share = if group.is_some() { Weight::FULL } else { split.canary };
         let [candidate, stable] = self.weights(share);
         let mut spec = json!({
@@ -110,14 +114,19 @@ impl Smi {
                 "v1alpha2" => json!({"matches": matches}),
                 _ => json!({"spec": {"matches": matches}}),
             };
-            Wanted::new(canary, group, Metadata::default(), body)
+            DesiredObject::new(canary, group, Metadata::default(), body)
         });
-        let split = Wanted::new(canary, self.split_name(canary), note::of(split), json!({"spec": spec}));
+        let split = DesiredObject::new(
+            canary,
+            self.split_key(canary),
+            split_annotation::annotation(split),
+            json!({"spec": spec}),
+        );
         group.into_iter().chain([split]).collect()
     }
 
     fn weights(&self, canary: Weight) -> [Value; 2] {
-        parts(canary).map(|part| match self.version {
+        weight_ratio(canary).map(|part| match self.version {
             SplitVersion::V1Alpha1 => json!(part.to_string()),
             SplitVersion::V1Alpha2 | SplitVersion::V1Alpha3 | SplitVersion::V1Alpha4 => json!(part),
         })
@@ -141,7 +150,7 @@ impl Router for Smi {
         Capabilities { finest_weight, matches: self.route_groups.is_some(), ..Capabilities::SWITCH }
     }
 
-    fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
         let HttpMatch {
             name: _,
             uri: _,
@@ -175,43 +184,46 @@ impl Router for Smi {
         unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
         let mut objects = services::objects(canary);
-        objects.push(self.split_name(canary));
-        objects.extend(self.group_name(canary));
+        objects.push(self.split_key(canary));
+        objects.extend(self.route_group_key(canary));
         objects
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
-        note::in_force(on, seen, &self.split_name(on.canary), |split| self.wanted(on.canary, split))
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
+        split_annotation::effective_split(on, cache, &self.split_key(on.canary), |effective_split| {
+            self.desired(on.canary, effective_split)
+        })
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
-        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
-        for object in self.wanted(on.canary, split) {
-            object.ensure(client, on.canary, seen).await?;
+        self.capabilities(on.canary).check_split(split, || self.name())?;
+        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
+        for object in self.desired(on.canary, split) {
+            object.ensure(client, on.canary, cache).await?;
         }
         Ok(())
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        let objects: Vec<_> = [self.split_name(canary)].into_iter().chain(self.group_name(canary)).collect();
-        services::restored(canary, seen) && !object::any_is_ours(&objects, canary, seen)
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
+        let objects: Vec<_> =
+            [self.split_key(canary)].into_iter().chain(self.route_group_key(canary)).collect();
+        services::is_restored(canary, cache) && !object::any_managed(&objects, canary, cache)
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
         // The apex leads to the target before the split lets go of it.
-        services::restore(client, canary, seen).await?;
-        object::take_back(client, canary, seen, &self.split_name(canary)).await?;
-        match self.group_name(canary) {
-            Some(group) => object::take_back(client, canary, seen, &group).await,
+        services::restore(client, canary, cache).await?;
+        object::delete_or_restore(client, canary, cache, &self.split_key(canary)).await?;
+        match self.route_group_key(canary) {
+            Some(group) => object::delete_or_restore(client, canary, cache, &group).await,
             None => Ok(()),
         }
     }
@@ -224,14 +236,14 @@ fn conditions(matches: &[HttpMatch]) -> Vec<Value> {
         let mut group = json!({"name": name});
         if let Some(uri) = &condition.uri {
             let case = if condition.ignore_uri_case { "(?i)" } else { "" };
-            group["pathRegex"] = json!(format!("{case}{}", regex(uri)));
+            group["pathRegex"] = json!(format!("{case}{}", to_regex(uri)));
         }
         if let Some(method) = condition.method.as_ref().and_then(|method| method.exact.as_ref()) {
             group["methods"] = json!([method]);
         }
         if !condition.headers.is_empty() {
             group["headers"] =
-                condition.headers.iter().map(|(name, value)| json!({name: regex(value)})).collect();
+                condition.headers.iter().map(|(name, value)| json!({name: to_regex(value)})).collect();
         }
         group
     };

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
-    Lookup, ObjectName, Subject,
-    object::Wanted,
-    services::{self, Apex},
+    ObjectCache, ObjectKey, RouteContext,
+    object::DesiredObject,
+    services::{self, ApexTarget},
 };
 use crate::{
     api::{
@@ -24,10 +24,10 @@ use crate::{
     engine::action::{Split, Stable},
 };
 
-const SPLIT: &str = "serin.dev/split";
+const SPLIT_ANNOTATION: &str = "serin.dev/split";
 
 #[derive(Serialize, Deserialize)]
-struct Note {
+struct SplitAnnotation {
     canary: Weight,
     #[serde(default)]
     mirror: Weight,
@@ -36,28 +36,33 @@ struct Note {
 }
 
 /// The metadata that notes a split.
-pub fn of(split: &Split) -> Metadata {
-    let note = Note { canary: split.canary, mirror: split.mirror, matches: split.matches.to_vec() };
-    Metadata { annotations: [(SPLIT.to_owned(), json!(note).to_string())].into(), ..Default::default() }
+pub fn annotation(split: &Split) -> Metadata {
+    let note =
+        SplitAnnotation { canary: split.canary, mirror: split.mirror, matches: split.matches.to_vec() };
+    Metadata {
+        annotations: [(SPLIT_ANNOTATION.to_owned(), json!(note).to_string())].into(),
+        ..Default::default()
+    }
 }
 
 /// The split that is noted on the route, if everything is as it should be for
 /// it.
-pub fn in_force(
-    on: &Subject<'_>,
-    seen: &dyn Lookup,
-    route: &ObjectName,
-    wanted: impl Fn(&Split) -> Vec<Wanted>,
+pub fn effective_split(
+    on: &RouteContext<'_>,
+    cache: &dyn ObjectCache,
+    route: &ObjectKey,
+    desired: impl Fn(&Split) -> Vec<DesiredObject>,
 ) -> Option<Split> {
     let stable = [Stable::Primary, Stable::Previous]
         .into_iter()
-        .find(|stable| services::stand(on, seen, Apex::Stable, *stable))?;
-    let split = read(&*route.find(seen)?, stable)?;
-    wanted(&split).iter().all(|object| object.stands(on.canary, seen)).then_some(split)
+        .find(|stable| services::is_in_sync(on, cache, ApexTarget::Stable, *stable))?;
+    let split = parse(&*route.find(cache)?, stable)?;
+    desired(&split).iter().all(|object| object.is_in_sync(on.canary, cache)).then_some(split)
 }
 
 /// The split that is noted. Who is stable is a matter of the Services.
-pub fn read(live: &DynamicObject, stable: Stable) -> Option<Split> {
-    let Note { canary, mirror, matches } = serde_json::from_str(live.annotations().get(SPLIT)?).ok()?;
+pub fn parse(live: &DynamicObject, stable: Stable) -> Option<Split> {
+    let SplitAnnotation { canary, mirror, matches } =
+        serde_json::from_str(live.annotations().get(SPLIT_ANNOTATION)?).ok()?;
     Some(Split { canary, mirror, matches: Arc::from(matches), stable })
 }

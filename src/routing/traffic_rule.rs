@@ -15,51 +15,51 @@ use crate::{
 
 /// Some of the requests, and where they go.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Division<'a> {
-    pub who: Who<'a>,
+pub struct TrafficRule<'a> {
+    pub matcher: RequestMatcher<'a>,
     /// The canary's share of them.
     pub share: Weight,
     /// The share of them of which the canary gets a copy.
     pub mirror: Weight,
     /// `Set-Cookie` in answers of the primary.
-    pub primary_sets: Option<String>,
+    pub primary_set_cookie: Option<String>,
     /// `Set-Cookie` in answers of the canary.
-    pub canary_sets: Option<String>,
+    pub canary_set_cookie: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Who<'a> {
+pub enum RequestMatcher<'a> {
     /// Any of these conditions holds.
-    Chosen(&'a [HttpMatch]),
+    Conditions(&'a [HttpMatch]),
     /// The whole of the header `Cookie` matches this regular expression.
-    HasCookie(String),
-    Everybody,
+    Cookie(String),
+    CatchAll,
 }
 
 /// The last is for everybody.
-pub fn divisions<'a>(canary: &Canary, split: &'a Split) -> Vec<Division<'a>> {
-    let to = |who: Who<'a>, share: Weight| {
+pub fn traffic_rules<'a>(canary: &Canary, split: &'a Split) -> Vec<TrafficRule<'a>> {
+    let to = |who: RequestMatcher<'a>, share: Weight| {
         let mirror = if share == Weight::FULL { Weight::ZERO } else { split.mirror };
-        Division { who, share, mirror, primary_sets: None, canary_sets: None }
+        TrafficRule { matcher: who, share, mirror, primary_set_cookie: None, canary_set_cookie: None }
     };
     let mut all = Vec::new();
     if !split.matches.is_empty() {
-        all.push(to(Who::Chosen(&split.matches), Weight::FULL));
+        all.push(to(RequestMatcher::Conditions(&split.matches), Weight::FULL));
     }
-    let mut everybody = to(Who::Everybody, split.canary);
+    let mut everybody = to(RequestMatcher::CatchAll, split.canary);
     match Affinity::of(canary, split) {
         Affinity::None => {}
-        Affinity::Keep { canary, primary } => {
-            all.push(to(Who::HasCookie(canary.held), Weight::FULL));
-            everybody.canary_sets = Some(canary.set);
+        Affinity::Sticky { canary, primary } => {
+            all.push(to(RequestMatcher::Cookie(canary.match_regex), Weight::FULL));
+            everybody.canary_set_cookie = Some(canary.set_cookie);
             if let Some(primary) = primary {
-                all.push(to(Who::HasCookie(primary.held), Weight::ZERO));
-                everybody.primary_sets = Some(primary.set);
+                all.push(to(RequestMatcher::Cookie(primary.match_regex), Weight::ZERO));
+                everybody.primary_set_cookie = Some(primary.set_cookie);
             }
         }
-        Affinity::Forget(stale) => {
-            let holders = to(Who::HasCookie(stale.held), split.canary);
-            all.push(Division { primary_sets: Some(stale.set), ..holders });
+        Affinity::Expire(stale) => {
+            let holders = to(RequestMatcher::Cookie(stale.match_regex), split.canary);
+            all.push(TrafficRule { primary_set_cookie: Some(stale.set_cookie), ..holders });
         }
     }
     all.push(everybody);

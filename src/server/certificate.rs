@@ -20,7 +20,7 @@ use rustls::{
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum CertificateError {
     #[error("cannot read the certificate {}: {source}", .path.display())]
     Certificate { path: PathBuf, source: pem::Error },
     #[error("cannot read the private key {}: {source}", .path.display())]
@@ -32,24 +32,24 @@ pub enum Unusable {
 pub struct Certificate {
     certificate: PathBuf,
     key: PathBuf,
-    used: Mutex<(Written, Arc<ServerConfig>)>,
+    current: Mutex<(ModifiedTimes, Arc<ServerConfig>)>,
 }
 
 /// When both files were.
-type Written = [Option<SystemTime>; 2];
+type ModifiedTimes = [Option<SystemTime>; 2];
 
 impl Certificate {
     /// PEM files: the certificate with those that vouch for it, and its key.
-    pub fn load(certificate: PathBuf, key: PathBuf) -> Result<Self, Unusable> {
-        let written = written(&certificate, &key);
+    pub fn load(certificate: PathBuf, key: PathBuf) -> Result<Self, CertificateError> {
+        let written = modified_times(&certificate, &key);
         let used = Mutex::new((written, config(&certificate, &key)?));
-        Ok(Self { certificate, key, used })
+        Ok(Self { certificate, key, current: used })
     }
 
     /// As it is now. What cannot be used does not take the place of what could.
     pub fn config(&self) -> Arc<ServerConfig> {
-        let mut used = self.used.lock();
-        let written = written(&self.certificate, &self.key);
+        let mut used = self.current.lock();
+        let written = modified_times(&self.certificate, &self.key);
         if used.0 != written {
             used.0 = written;
             match config(&self.certificate, &self.key) {
@@ -61,19 +61,19 @@ impl Certificate {
     }
 }
 
-fn written(certificate: &Path, key: &Path) -> Written {
+fn modified_times(certificate: &Path, key: &Path) -> ModifiedTimes {
     let modified = |path: &Path| -> io::Result<SystemTime> { path.metadata()?.modified() };
     [certificate, key].map(|path| modified(path).ok())
 }
 
-fn config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, Unusable> {
-    let unreadable = |source| Unusable::Certificate { path: certificate.to_owned(), source };
+fn config(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, CertificateError> {
+    let unreadable = |source| CertificateError::Certificate { path: certificate.to_owned(), source };
     let chain: Vec<_> =
         CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect).map_err(unreadable)?;
-    let secret =
-        PrivateKeyDer::from_pem_file(key).map_err(|source| Unusable::Key { path: key.to_owned(), source })?;
+    let secret = PrivateKeyDer::from_pem_file(key)
+        .map_err(|source| CertificateError::Key { path: key.to_owned(), source })?;
     let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, secret);
-    let mut config = config.map_err(|source| Unusable::Pair {
+    let mut config = config.map_err(|source| CertificateError::Pair {
         certificate: certificate.to_owned(),
         key: key.to_owned(),
         source,

@@ -37,93 +37,98 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     engine::command::Verb,
-    gates::people::{self, Name, Refused, Who},
+    gates::commands::{self, Caller, CanaryRef, CommandError},
 };
 
 /// Requests that are worked on at a time; others wait.
-const AT_A_TIME: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// From the first byte to the answer.
-const LONGEST: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// What a body may have, in bytes: a reason is its longest part.
-const LARGEST: usize = 16 * 1024;
+const MAX_BODY_BYTES: usize = 16 * 1024;
 
 #[derive(Clone)]
-struct Listens {
+struct ApiState {
     client: Client,
     /// Empty if it serves all.
     namespaces: Arc<[String]>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// Takes what people say of Canaries in these namespaces, or in all.
-pub fn people(client: Client, namespaces: &[String]) -> Router {
-    let listens =
-        Listens { client, namespaces: namespaces.into(), turns: Arc::new(Semaphore::new(AT_A_TIME)) };
+pub fn command_router(client: Client, namespaces: &[String]) -> Router {
+    let state = ApiState {
+        client,
+        namespaces: namespaces.into(),
+        permits: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
+    };
     Router::new()
-        .route("/api/v1/namespaces/{namespace}/canaries/{name}/{verb}", post(hear))
-        .fallback(async || Failure::NoSuchPage)
-        .method_not_allowed_fallback(async || Failure::OnlyPost)
-        .layer(axum::extract::DefaultBodyLimit::max(LARGEST))
-        .with_state(listens)
+        .route("/api/v1/namespaces/{namespace}/canaries/{name}/{verb}", post(handle))
+        .fallback(async || CommandApiError::NoSuchRoute)
+        .method_not_allowed_fallback(async || CommandApiError::MethodNotAllowed)
+        .layer(axum::extract::DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .with_state(state)
 }
 
 /// Why it was not done.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum CommandApiError {
     #[error("there is no such page; POST to /api/v1/namespaces/NAMESPACE/canaries/NAME/VERB")]
-    NoSuchPage,
+    NoSuchRoute,
     #[error("only POST says something to a Canary")]
-    OnlyPost,
+    MethodNotAllowed,
     #[error("{0} is nothing to say to a Canary; say one of approve, reject, {verbs}", verbs = verbs())]
     NoSuchVerb(String),
     #[error(
         "nobody knows who you are: send a token of this cluster as `Authorization: Bearer TOKEN`, such as `kubectl create token` makes"
     )]
-    Unknown,
+    Unauthenticated,
     #[error("namespace {namespace} is not served here; these are: {served}")]
-    NotServed { namespace: String, served: String },
+    NamespaceNotServed { namespace: String, served: String },
     #[error("the body: {0}")]
-    Unreadable(#[from] BytesRejection),
+    BodyRejected(#[from] BytesRejection),
     #[error("the body must be a JSON object: {0}")]
-    Misspelt(#[from] serde_json::Error),
+    InvalidBody(#[from] serde_json::Error),
     #[error("the API server could not be asked who you are; try again")]
-    NotReviewed(#[source] Box<kube::Error>),
+    TokenReviewFailed(#[source] Box<kube::Error>),
     #[error(transparent)]
-    Refused(#[from] Refused),
-    #[error("it took longer than {LONGEST:?}; try again")]
-    TooLate,
+    Command(#[from] CommandError),
+    #[error("it took longer than {REQUEST_TIMEOUT:?}; try again")]
+    Timeout,
 }
 
-impl Failure {
-    fn code(&self) -> StatusCode {
+impl CommandApiError {
+    fn status_code(&self) -> StatusCode {
         match self {
-            Self::NoSuchPage | Self::NoSuchVerb(_) | Self::NotServed { .. } => StatusCode::NOT_FOUND,
-            Self::OnlyPost => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Unknown => StatusCode::UNAUTHORIZED,
-            Self::Unreadable(rejection) => rejection.status(),
-            Self::Misspelt(_) => StatusCode::BAD_REQUEST,
-            Self::NotReviewed(_) => StatusCode::BAD_GATEWAY,
-            Self::TooLate => StatusCode::GATEWAY_TIMEOUT,
-            Self::Refused(refused) => match refused {
-                Refused::NoSuchCanary { .. } => StatusCode::NOT_FOUND,
-                Refused::NotAllowed { .. } => StatusCode::FORBIDDEN,
-                Refused::NothingWaits(_)
-                | Refused::NoSuchGate { .. }
-                | Refused::WhichGate { .. }
-                | Refused::NotForPeople(_)
-                | Refused::Contended => StatusCode::CONFLICT,
-                Refused::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
-                Refused::Api { .. } => StatusCode::BAD_GATEWAY,
+            Self::NoSuchRoute | Self::NoSuchVerb(_) | Self::NamespaceNotServed { .. } => {
+                StatusCode::NOT_FOUND
+            }
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::BodyRejected(rejection) => rejection.status(),
+            Self::InvalidBody(_) => StatusCode::BAD_REQUEST,
+            Self::TokenReviewFailed(_) => StatusCode::BAD_GATEWAY,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Command(refused) => match refused {
+                CommandError::NoSuchCanary { .. } => StatusCode::NOT_FOUND,
+                CommandError::NotAllowed { .. } => StatusCode::FORBIDDEN,
+                CommandError::NothingPending(_)
+                | CommandError::NoSuchGate { .. }
+                | CommandError::AmbiguousGate { .. }
+                | CommandError::NotRejectable(_)
+                | CommandError::Conflict => StatusCode::CONFLICT,
+                CommandError::TooManyPending(_) => StatusCode::TOO_MANY_REQUESTS,
+                CommandError::Api { .. } => StatusCode::BAD_GATEWAY,
             },
         }
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for CommandApiError {
     fn into_response(self) -> Response {
-        let code = self.code();
+        let code = self.status_code();
         // What the API server said is for whoever runs the controller.
-        if let Self::NotReviewed(source) | Self::Refused(Refused::Api { source, .. }) = &self {
+        if let Self::TokenReviewFailed(source) | Self::Command(CommandError::Api { source, .. }) = &self {
             tracing::warn!(error = %source, "{self}");
         }
         let mut response = (code, Json(json!({ "error": self.to_string() }))).into_response();
@@ -136,20 +141,21 @@ impl IntoResponse for Failure {
     }
 }
 
-async fn hear(
-    State(listens): State<Listens>,
+async fn handle(
+    State(state): State<ApiState>,
     Path((namespace, name, verb)): Path<(String, String, String)>,
     request: Request,
-) -> Result<Response, Failure> {
+) -> Result<Response, CommandApiError> {
     let heard = async {
-        let _turn = listens.turns.acquire().await;
-        let who = listens.identify(request.headers()).await?;
-        listens.check_served(&namespace)?;
+        let _turn = state.permits.acquire().await;
+        let who = state.authenticate(request.headers()).await?;
+        state.check_namespace(&namespace)?;
         let body = Bytes::from_request(request, &()).await?;
-        let said = listens.say(&who, Name { namespace: &namespace, name: &name }, &verb, &body).await?;
-        Ok::<_, Failure>((who.username, said))
+        let said =
+            state.dispatch(&who, CanaryRef { namespace: &namespace, name: &name }, &verb, &body).await?;
+        Ok::<_, CommandApiError>((who.username, said))
     };
-    let (by, said) = timeout(LONGEST, heard).await.map_err(|_| Failure::TooLate)??;
+    let (by, said) = timeout(REQUEST_TIMEOUT, heard).await.map_err(|_| CommandApiError::Timeout)??;
     tracing::info!(canary = name, namespace, by, "told to {verb}");
     Ok((StatusCode::ACCEPTED, Json(said)).into_response())
 }
@@ -157,13 +163,13 @@ async fn hear(
 /// What is said to a gate or an approval step.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Approval {
+struct ApproveBody {
     gate: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rejection {
+struct RejectBody {
     gate: Option<String>,
     #[serde(default)]
     reason: String,
@@ -171,47 +177,56 @@ struct Rejection {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Order {
+struct CommandBody {
     revision: Option<String>,
 }
 
-impl Listens {
-    async fn identify(&self, headers: &HeaderMap) -> Result<UserInfo, Failure> {
-        let token = bearer(headers).ok_or(Failure::Unknown)?;
+impl ApiState {
+    async fn authenticate(&self, headers: &HeaderMap) -> Result<UserInfo, CommandApiError> {
+        let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
         let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
         let review = TokenReview { spec, ..TokenReview::default() };
         let reviews = Api::<TokenReview>::all(self.client.clone());
         let reviewed = reviews.create(&PostParams::default(), &review).await;
-        let status = reviewed.map_err(|error| Failure::NotReviewed(Box::new(error)))?.status;
+        let status = reviewed.map_err(|error| CommandApiError::TokenReviewFailed(Box::new(error)))?.status;
         let known = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
         known
             .filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
-            .ok_or(Failure::Unknown)
+            .ok_or(CommandApiError::Unauthenticated)
     }
 
-    fn check_served(&self, namespace: &str) -> Result<(), Failure> {
+    fn check_namespace(&self, namespace: &str) -> Result<(), CommandApiError> {
         if self.namespaces.is_empty() || self.namespaces.iter().any(|served| served == namespace) {
             return Ok(());
         }
-        Err(Failure::NotServed { namespace: namespace.to_owned(), served: self.namespaces.join(", ") })
+        Err(CommandApiError::NamespaceNotServed {
+            namespace: namespace.to_owned(),
+            served: self.namespaces.join(", "),
+        })
     }
 
-    async fn say(&self, who: &UserInfo, canary: Name<'_>, verb: &str, body: &[u8]) -> Result<Value, Failure> {
-        let (client, by, who) = (&self.client, &who.username, Who::Person(who.clone()));
+    async fn dispatch(
+        &self,
+        who: &UserInfo,
+        canary: CanaryRef<'_>,
+        verb: &str,
+        body: &[u8],
+    ) -> Result<Value, CommandApiError> {
+        let (client, by, who) = (&self.client, &who.username, Caller::User(who.clone()));
         let question = match verb {
             "approve" => {
-                let Approval { gate } = read(body)?;
-                people::approve(client, &who, canary, gate.as_deref()).await?
+                let ApproveBody { gate } = parse_body(body)?;
+                commands::approve(client, &who, canary, gate.as_deref()).await?
             }
             "reject" => {
-                let Rejection { gate, reason } = read(body)?;
-                people::deny(client, &who, canary, gate.as_deref(), &reason).await?
+                let RejectBody { gate, reason } = parse_body(body)?;
+                commands::reject(client, &who, canary, gate.as_deref(), &reason).await?
             }
             other => {
                 let verb = Verb::ALL.into_iter().find(|verb| verb.name() == other);
-                let verb = verb.ok_or_else(|| Failure::NoSuchVerb(other.to_owned()))?;
-                let Order { revision } = read(body)?;
-                let command = people::command(client, &who, canary, verb, revision.as_deref()).await?;
+                let verb = verb.ok_or_else(|| CommandApiError::NoSuchVerb(other.to_owned()))?;
+                let CommandBody { revision } = parse_body(body)?;
+                let command = commands::command(client, &who, canary, verb, revision.as_deref()).await?;
                 // What became of it is in the status, under this id.
                 return Ok(json!({ "id": command.id, "verb": verb, "revision": command.revision, "by": by }));
             }
@@ -220,14 +235,14 @@ impl Listens {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 /// No body says nothing beside the verb.
-fn read<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
+fn parse_body<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     if body.trim_ascii().is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) }
 }
 

@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use http::HeaderMap;
 
-use crate::controller::vitals::Distribution;
+use crate::controller::vitals::DurationHistogram;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -18,7 +18,7 @@ pub enum Format {
 impl Format {
     /// What the client likes best; Prometheus' own if it likes both the same
     /// little.
-    pub fn wanted(headers: &HeaderMap) -> Self {
+    pub fn negotiate(headers: &HeaderMap) -> Self {
         let (mut open, mut plain) = (0.0_f64, 0.0_f64);
         for wanted in headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
             for choice in wanted.split(',') {
@@ -103,19 +103,26 @@ pub type Labels<'a> = [(&'a str, &'a str)];
 
 impl Family<'_> {
     pub fn put(&mut self, labels: &Labels<'_>, value: f64) {
-        line(self.text, &self.series, "", labels, None, value);
+        write_sample(self.text, &self.series, "", labels, None, value);
     }
 
-    pub fn put_histogram(&mut self, labels: &Labels<'_>, seen: &Distribution) {
+    pub fn put_histogram(&mut self, labels: &Labels<'_>, seen: &DurationHistogram) {
         for (bound, count) in seen.cumulative() {
-            line(self.text, &self.series, "_bucket", labels, Some(("le", &number(bound))), count as f64);
+            write_sample(
+                self.text,
+                &self.series,
+                "_bucket",
+                labels,
+                Some(("le", &number(bound))),
+                count as f64,
+            );
         }
-        line(self.text, &self.series, "_sum", labels, None, seen.sum);
-        line(self.text, &self.series, "_count", labels, None, seen.count() as f64);
+        write_sample(self.text, &self.series, "_sum", labels, None, seen.sum);
+        write_sample(self.text, &self.series, "_count", labels, None, seen.count() as f64);
     }
 }
 
-fn line(
+fn write_sample(
     text: &mut String,
     series: &str,
     suffix: &str,
@@ -158,26 +165,26 @@ fn escaped(value: &str) -> Cow<'_, str> {
 mod tests {
     use super::*;
 
-    fn wanted(accept: &str) -> Format {
+    fn negotiated(accept: &str) -> Format {
         let mut headers = HeaderMap::new();
         headers.insert(http::header::ACCEPT, accept.parse().unwrap());
-        Format::wanted(&headers)
+        Format::negotiate(&headers)
     }
 
     #[test]
-    fn the_client_has_its_way() {
-        assert_eq!(Format::wanted(&HeaderMap::new()), Format::Prometheus);
-        assert_eq!(wanted("*/*"), Format::Prometheus);
-        assert_eq!(wanted("text/html,application/xml;q=0.9,*/*;q=0.8"), Format::Prometheus);
+    fn the_format_is_negotiated_by_the_client() {
+        assert_eq!(Format::negotiate(&HeaderMap::new()), Format::Prometheus);
+        assert_eq!(negotiated("*/*"), Format::Prometheus);
+        assert_eq!(negotiated("text/html,application/xml;q=0.9,*/*;q=0.8"), Format::Prometheus);
         let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,\
             application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.4,\
             text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        assert_eq!(wanted(prometheus), Format::OpenMetrics);
+        assert_eq!(negotiated(prometheus), Format::OpenMetrics);
         assert_eq!(
-            wanted("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.1"),
+            negotiated("text/plain;version=0.0.4;q=0.9,application/openmetrics-text;q=0.1"),
             Format::Prometheus
         );
-        assert_eq!(wanted("application/openmetrics-text;q=0"), Format::Prometheus);
+        assert_eq!(negotiated("application/openmetrics-text;q=0"), Format::Prometheus);
     }
 
     #[test]
@@ -186,8 +193,8 @@ mod tests {
             let mut text = Exposition::new(format);
             text.family("app", Kind::Info, "What it is.").put(&[("version", "1")], 1.0);
             text.family("calls", Kind::Counter, "Calls.").put(&[("by", "a \"b\"\\\nc")], 3.0);
-            let mut seen = Distribution::within(&[0.5, 1.0]);
-            seen.add(0.75);
+            let mut seen = DurationHistogram::with_buckets(&[0.5, 1.0]);
+            seen.observe(0.75);
             text.family("took_seconds", Kind::Histogram, "Time.").put_histogram(&[], &seen);
             text.finish()
         };

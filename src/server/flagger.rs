@@ -6,24 +6,24 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::{
     exposition::{Exposition, Kind},
-    series::Shown,
+    series::CanarySeries,
 };
 use crate::{
     api::canary::{Phase, Provider, status::Outcome},
-    controller::vitals::{End, word},
+    controller::vitals::{ReleaseLabels, label_value},
 };
 
 pub fn write(
     text: &mut Exposition,
     provider: Option<Provider>,
     counts: &BTreeMap<String, usize>,
-    canaries: &[Shown<'_>],
+    canaries: &[CanarySeries<'_>],
 ) {
     // Canaries that share a target would share series; the first one has them.
     let mut known = HashSet::new();
-    let canaries: Vec<&Shown<'_>> =
+    let canaries: Vec<&CanarySeries<'_>> =
         canaries.iter().filter(|shown| known.insert((&shown.namespace, target(shown)))).collect();
-    let mesh = provider.map(|provider| word(&provider)).unwrap_or_default();
+    let mesh = provider.map(|provider| label_value(&provider)).unwrap_or_default();
     text.family("flagger", Kind::Info, "Version and mesh provider.")
         .put(&[("version", env!("CARGO_PKG_VERSION")), ("mesh_provider", &mesh)], 1.0);
     // A gauge, whatever its name says.
@@ -34,20 +34,20 @@ pub fn write(
     let help = "The last release: 0 is under way, 1 went well, 2 failed.";
     let mut family = text.family("flagger_canary_status", Kind::Gauge, help);
     for shown in &canaries {
-        family.put(&labels(shown), result(shown.status.phase));
+        family.put(&labels(shown), status_value(shown.status.phase));
     }
     let mut family = text.family("flagger_canary_weight", Kind::Gauge, "Share of the traffic, in percent.");
     for shown in &canaries {
         let (weight, target) = (shown.status.canary_weight, target(shown));
         let primary = format!("{target}-primary");
-        for (workload, weight) in [(primary.as_str(), weight.rest()), (target, weight)] {
+        for (workload, weight) in [(primary.as_str(), weight.complement()), (target, weight)] {
             family.put(&[("workload", workload), ("namespace", &shown.namespace)], weight.percent());
         }
     }
     let help = "Seconds spent on an analysis.";
     let mut family = text.family("flagger_canary_duration_seconds", Kind::Histogram, help);
-    for shown in canaries.iter().filter(|shown| shown.tally.look_seconds.count() > 0) {
-        family.put_histogram(&labels(shown), &shown.tally.look_seconds);
+    for shown in canaries.iter().filter(|shown| shown.counters.check_seconds.count() > 0) {
+        family.put_histogram(&labels(shown), &shown.counters.check_seconds);
     }
     let help = "What a metric last measured of the canary.";
     let mut family = text.family("flagger_canary_metric_analysis", Kind::Gauge, help);
@@ -55,23 +55,36 @@ pub fn write(
         for metric in &shown.status.metrics {
             if let Some(value) = metric.canary {
                 let [name, namespace] = labels(shown);
-                let value = in_its_unit(shown, &metric.name, value);
+                let value = flagger_unit(shown, &metric.name, value);
                 family.put(&[name, namespace, ("metric", &metric.name)], value);
             }
         }
     }
-    ends(text, &canaries, "flagger_canary_successes", "Releases that were promoted.", &[Outcome::Promoted]);
+    write_outcomes(
+        text,
+        &canaries,
+        "flagger_canary_successes",
+        "Releases that were promoted.",
+        &[Outcome::Promoted],
+    );
     let failures = [Outcome::RolledBack, Outcome::Aborted];
-    ends(text, &canaries, "flagger_canary_failures", "Releases that were rolled back.", &failures);
+    write_outcomes(text, &canaries, "flagger_canary_failures", "Releases that were rolled back.", &failures);
 }
 
 /// The series of the present strategy is there from the start.
-fn ends(text: &mut Exposition, canaries: &[&Shown<'_>], name: &str, help: &str, outcomes: &[Outcome]) {
+fn write_outcomes(
+    text: &mut Exposition,
+    canaries: &[&CanarySeries<'_>],
+    name: &str,
+    help: &str,
+    outcomes: &[Outcome],
+) {
     let mut family = text.family(name, Kind::Counter, help);
     for shown in canaries {
-        let present = End::of(shown.canary, outcomes[0]);
+        let present = ReleaseLabels::of(shown.canary, outcomes[0]);
         let mut counts = BTreeMap::from([((present.strategy, present.skipped), 0)]);
-        for (end, count) in shown.tally.ends.iter().filter(|(end, _)| outcomes.contains(&end.outcome)) {
+        for (end, count) in shown.counters.releases.iter().filter(|(end, _)| outcomes.contains(&end.outcome))
+        {
             *counts.entry((end.strategy, end.skipped)).or_default() += count;
         }
         for ((strategy, skipped), count) in counts {
@@ -83,15 +96,15 @@ fn ends(text: &mut Exposition, canaries: &[&Shown<'_>], name: &str, help: &str, 
     }
 }
 
-fn labels<'a>(shown: &'a Shown<'_>) -> [(&'a str, &'a str); 2] {
+fn labels<'a>(shown: &'a CanarySeries<'_>) -> [(&'a str, &'a str); 2] {
     [("name", target(shown)), ("namespace", &shown.namespace)]
 }
 
-fn target<'a>(shown: &'a Shown<'_>) -> &'a str {
+fn target<'a>(shown: &'a CanarySeries<'_>) -> &'a str {
     &shown.canary.spec.target_ref.name
 }
 
-fn result(phase: Phase) -> f64 {
+fn status_value(phase: Phase) -> f64 {
     match phase {
         Phase::Progressing => 0.0,
         Phase::Failed => 2.0,
@@ -100,7 +113,7 @@ fn result(phase: Phase) -> f64 {
 }
 
 /// The built-in duration is in milliseconds here and in seconds there.
-fn in_its_unit(shown: &Shown<'_>, metric: &str, value: f64) -> f64 {
+fn flagger_unit(shown: &CanarySeries<'_>, metric: &str, value: f64) -> f64 {
     let is_built_in = |written: &crate::api::canary::Metric| {
         written.name == metric && written.template_ref.is_none() && written.query.is_none()
     };

@@ -23,65 +23,65 @@ use tokio_util::{
 use super::certificate::Certificate;
 
 /// Connections at a time; others wait to be accepted.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// How long a request may take to arrive, and the next one to follow.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(10);
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that lasts longer is closed after the request it carries.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
 /// How long that request may still take, and every one when the server ends.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {source}")]
-pub struct CannotListen {
+pub struct BindError {
     pub address: SocketAddr,
     source: std::io::Error,
 }
 
 /// An address that is ours, and that nobody answers at yet.
-pub struct Server {
+pub struct BoundServer {
     pub address: SocketAddr,
     listener: TcpListener,
 }
 
 /// A server that answers; dropped, it is as if killed.
-pub struct Serving {
+pub struct ServerHandle {
     pub address: SocketAddr,
     stop: CancellationToken,
-    work: AbortOnDropHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
-impl Server {
+impl BoundServer {
     /// Port 0 takes any free one.
-    pub async fn bind(address: SocketAddr) -> Result<Self, CannotListen> {
-        let failed = |source| CannotListen { address, source };
+    pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
+        let failed = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
     }
 
     /// In the clear, or with TLS if there is a certificate.
-    pub fn serve(self, pages: Router, certificate: Option<Certificate>) -> Serving {
+    pub fn serve(self, pages: Router, certificate: Option<Certificate>) -> ServerHandle {
         let stop = CancellationToken::new();
-        let work = tokio::spawn(accept(self.listener, pages, certificate.map(Arc::new), stop.clone()));
-        Serving { address: self.address, stop, work: AbortOnDropHandle::new(work) }
+        let work = tokio::spawn(accept_loop(self.listener, pages, certificate.map(Arc::new), stop.clone()));
+        ServerHandle { address: self.address, stop, task: AbortOnDropHandle::new(work) }
     }
 }
 
-impl Serving {
+impl ServerHandle {
     /// Accepts nothing more; what is under way is answered.
-    pub async fn end(self) {
+    pub async fn shutdown(self) {
         self.stop.cancel();
-        let _ = self.work.await;
+        let _ = self.task.await;
     }
 }
 
-async fn accept(
+async fn accept_loop(
     listener: TcpListener,
     pages: Router,
     certificate: Option<Arc<Certificate>>,
     stop: CancellationToken,
 ) {
-    let (permits, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+    let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
     let accepting = async {
         while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
             match listener.accept().await {
@@ -90,10 +90,10 @@ async fn accept(
                     connections.spawn(async move {
                         let _ = stream.set_nodelay(true);
                         match certificate {
-                            None => converse(stream, pages, stop).await,
+                            None => serve_connection(stream, pages, stop).await,
                             Some(certificate) => {
-                                if let Some(stream) = shake_hands(stream, &certificate).await {
-                                    converse(stream, pages, stop).await;
+                                if let Some(stream) = tls_accept(stream, &certificate).await {
+                                    serve_connection(stream, pages, stop).await;
                                 }
                             }
                         }
@@ -114,9 +114,9 @@ async fn accept(
     connections.wait().await;
 }
 
-async fn shake_hands(stream: TcpStream, certificate: &Certificate) -> Option<TlsStream<TcpStream>> {
+async fn tls_accept(stream: TcpStream, certificate: &Certificate) -> Option<TlsStream<TcpStream>> {
     let shaken = TlsAcceptor::from(certificate.config()).accept(stream);
-    match timeout(ARRIVES_WITHIN, shaken).await {
+    match timeout(HEADER_TIMEOUT, shaken).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a connection ended before it was secure");
@@ -126,25 +126,25 @@ async fn shake_hands(stream: TcpStream, certificate: &Certificate) -> Option<Tls
     }
 }
 
-async fn converse(
+async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     pages: Router,
     stop: CancellationToken,
 ) {
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
-    server.http1().timer(TokioTimer::new()).header_read_timeout(ARRIVES_WITHIN);
+    server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
         () = stop.cancelled() => None,
-        () = sleep(LONGEST) => None,
+        () = sleep(MAX_CONNECTION_AGE) => None,
     };
     let ended = match ended {
         Some(ended) => Ok(ended),
         None => {
             connection.as_mut().graceful_shutdown();
-            timeout(LAST_WORDS, connection).await
+            timeout(SHUTDOWN_GRACE, connection).await
         }
     };
     if let Ok(Err(error)) = ended {

@@ -1,6 +1,6 @@
 //! What the controller shows and hears over HTTP: `/metrics` for Prometheus,
 //! `/healthz` and `/readyz` for the kubelet; and, at an address of its own, what
-//! [`people`] say to releases.
+//! [`command_api`] say to releases.
 //!
 //! Promises of the three pages:
 //!
@@ -16,10 +16,10 @@
 //! anew. `/readyz` is about everything it needs.
 
 mod certificate;
+mod command_api;
 mod exposition;
 mod flagger;
 mod listen;
-mod people;
 mod process;
 mod series;
 
@@ -34,16 +34,16 @@ use axum::{
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::Semaphore;
 
-use crate::{api::canary::Provider, controller::vitals::Vitals};
+use crate::{api::canary::Provider, controller::vitals::Telemetry};
 use exposition::{Exposition, Format};
-use series::Shown;
+use series::CanarySeries;
 
-pub use certificate::{Certificate, Unusable};
-pub use listen::{CannotListen, Server, Serving};
-pub use people::people;
+pub use certificate::{Certificate, CertificateError};
+pub use command_api::command_router;
+pub use listen::{BindError, BoundServer, ServerHandle};
 
 /// Scrapes that are answered at a time; others wait.
-const SCRAPES: usize = 2;
+const MAX_CONCURRENT_SCRAPES: usize = 2;
 
 /// What is shown beside what is always.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,39 +55,45 @@ pub struct Options {
 }
 
 #[derive(Clone)]
-struct Shows {
-    vitals: Arc<Vitals>,
+struct PagesState {
+    vitals: Arc<Telemetry>,
     options: Options,
-    scrapes: Arc<Semaphore>,
+    scrape_permits: Arc<Semaphore>,
 }
 
 /// The three pages.
-pub fn pages(vitals: Arc<Vitals>, options: Options) -> Router {
+pub fn metrics_router(vitals: Arc<Telemetry>, options: Options) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
-        .with_state(Shows { vitals, options, scrapes: Arc::new(Semaphore::new(SCRAPES)) })
+        .with_state(PagesState {
+            vitals,
+            options,
+            scrape_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_SCRAPES)),
+        })
 }
 
-async fn metrics(State(shows): State<Shows>, headers: HeaderMap) -> Response {
-    let Ok(_turn) = shows.scrapes.acquire().await else {
+async fn metrics(State(shows): State<PagesState>, headers: HeaderMap) -> Response {
+    let Ok(_turn) = shows.scrape_permits.acquire().await else {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     };
-    let format = Format::wanted(&headers);
+    let format = Format::negotiate(&headers);
     let (vitals, options) = (Arc::clone(&shows.vitals), shows.options);
     // Thousands of Canaries take milliseconds, which are not the loop's to lose.
-    match tokio::task::spawn_blocking(move || text(&vitals, options, format)).await {
+    match tokio::task::spawn_blocking(move || render_metrics(&vitals, options, format)).await {
         Ok(text) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-fn text(vitals: &Vitals, options: Options, format: Format) -> String {
+fn render_metrics(vitals: &Telemetry, options: Options, format: Format) -> String {
     let canaries = vitals.canaries();
-    let counts = series::by_namespace(canaries.iter().map(|(canary, _)| &**canary));
-    let shown: Vec<Shown<'_>> =
-        canaries.iter().filter_map(|(canary, tally)| Shown::of(canary, tally)).collect();
+    let counts = series::count_by_namespace(canaries.iter().map(|(canary, _)| &**canary));
+    let shown: Vec<CanarySeries<'_>> = canaries
+        .iter()
+        .filter_map(|(canary, counters)| CanarySeries::from_cached(canary, counters))
+        .collect();
     let mut text = Exposition::new(format);
     series::write_process(&mut text, vitals);
     series::write_canaries(&mut text, &counts, &shown);
@@ -98,15 +104,15 @@ fn text(vitals: &Vitals, options: Options, format: Format) -> String {
     text.finish()
 }
 
-async fn health(State(shows): State<Shows>) -> Response {
-    match shows.vitals.check_alive().await {
+async fn health(State(shows): State<PagesState>) -> Response {
+    match shows.vitals.liveness().await {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-async fn readiness(State(shows): State<Shows>) -> Response {
-    match shows.vitals.check_ready() {
+async fn readiness(State(shows): State<PagesState>) -> Response {
+    match shows.vitals.readiness() {
         Ok(()) => "ok\n".into_response(),
         Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response(),
     }

@@ -8,16 +8,16 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 pub fn write(text: &mut Exposition) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let stat = Stat::of(&read("/proc/self/stat"));
+    let stat = Stat::parse(&read("/proc/self/stat"));
     if let Some(Stat { cpu_seconds, .. }) = stat {
         text.family("process_cpu_seconds", Kind::Counter, "CPU time, of user and system, in seconds.")
             .put(&[], cpu_seconds);
     }
-    if let (Some(Stat { started_after_boot, .. }), Some(booted)) = (stat, booted(&read("/proc/stat"))) {
+    if let (Some(Stat { started_after_boot, .. }), Some(booted)) = (stat, boot_time(&read("/proc/stat"))) {
         text.family("process_start_time_seconds", Kind::Gauge, "When it started, in seconds since 1970.")
             .put(&[], booted + started_after_boot);
     }
-    if let Some(bytes) = resident(&read("/proc/self/status")) {
+    if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
         text.family("process_resident_memory_bytes", Kind::Gauge, "Memory that is resident, in bytes.")
             .put(&[], bytes);
     }
@@ -30,7 +30,7 @@ struct Stat {
 }
 
 impl Stat {
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         // The name of the program comes second, in parentheses, and may hold
         // anything.
         let (_, rest) = text.rsplit_once(')')?;
@@ -42,11 +42,11 @@ impl Stat {
     }
 }
 
-fn booted(text: &str) -> Option<f64> {
+fn boot_time(text: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-fn resident(text: &str) -> Option<f64> {
+fn resident_bytes(text: &str) -> Option<f64> {
     let kilobytes = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(kilobytes.trim().strip_suffix("kB")?.trim().parse::<f64>().ok()? * 1024.0)
 }
@@ -56,11 +56,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_is_read_right() {
+    fn proc_files_are_parsed() {
         let stat = "4242 (a b) c) S 1 2 3 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 9 0 123456 1000 200 1 2 3\n";
-        assert_eq!(Stat::of(stat), Some(Stat { cpu_seconds: 3.0, started_after_boot: 1234.56 }));
-        assert_eq!(Stat::of("nonsense"), None);
-        assert_eq!(booted("cpu  1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000.0));
-        assert_eq!(resident("Name:\tserin\nVmRSS:\t    2048 kB\n"), Some(2_097_152.0));
+        assert_eq!(Stat::parse(stat), Some(Stat { cpu_seconds: 3.0, started_after_boot: 1234.56 }));
+        assert_eq!(Stat::parse("nonsense"), None);
+        assert_eq!(boot_time("cpu  1 2\nbtime 1700000000\nprocesses 5\n"), Some(1_700_000_000.0));
+        assert_eq!(resident_bytes("Name:\tserin\nVmRSS:\t    2048 kB\n"), Some(2_097_152.0));
     }
 }

@@ -10,15 +10,16 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Configs, EMPTIED_AFTER, FIELD_MANAGER, Kind, Refusal, Snapshot, Upkeep, Workload,
-    configs::copies_read,
-    labels::HELM_HANDS_OFF,
+    CachedWorkload, CompanionChange, ConfigContents, FIELD_MANAGER, Kind, SCALED_DOWN_AFTER,
+    UnsupportedTarget, Workload,
+    configs::copies_referenced,
+    labels::HELM_IGNORE_DRIFT,
+    manifests::{self, SCALE_TO_ZERO, copied_revision},
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
-    shape::{self, NOWHERE, copied_revision},
 };
 use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
-    engine::revision::{ConfigRef, Form},
+    engine::revision::{ConfigRef, HashVersion},
 };
 
 /// Why something was not done.
@@ -31,21 +32,21 @@ pub enum Error {
         source: Box<kube::Error>,
     },
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    UnsupportedTarget(#[from] UnsupportedTarget),
     #[error("cannot {attempt}: {kind} {name} does not exist")]
     Missing { attempt: String, kind: &'static str, name: String },
     #[error(
         "nothing was copied: {kind} {name} is at revision {found} by now, and the one to copy was {wanted}"
     )]
-    TargetMoved { kind: &'static str, name: String, wanted: String, found: String },
+    TargetChanged { kind: &'static str, name: String, wanted: String, found: String },
     #[error(
         "nothing was kept: {kind} {name} is at revision {found} by now, and the one to keep was {wanted}"
     )]
-    PrimaryMoved { kind: &'static str, name: String, wanted: String, found: String },
+    PrimaryChanged { kind: &'static str, name: String, wanted: String, found: String },
     #[error(
         "the primary cannot be given back revision {revision}: neither its record {record} nor the target has it; apply that version to the target again"
     )]
-    Lost { revision: String, record: String },
+    BackupMissing { revision: String, record: String },
 }
 
 impl Error {
@@ -60,11 +61,11 @@ impl Error {
 }
 
 /// How often a write is tried again because somebody else wrote in between.
-const CONFLICTS: u32 = 5;
+const MAX_CONFLICTS: u32 = 5;
 
 /// While the pods of a workload come and go its status is written many times:
 /// who met that twice gives way, longer each time.
-async fn give_way(met: u32) {
+async fn conflict_backoff(met: u32) {
     if met > 1 {
         tokio::time::sleep(Duration::from_millis(50) * met).await;
     }
@@ -73,16 +74,16 @@ async fn give_way(met: u32) {
 /// What a cache has of a workload; what it has not is read. No older than what
 /// was decided on.
 #[derive(Clone, Copy, Default)]
-pub struct Known<'a> {
-    pub target: Option<&'a Snapshot>,
-    pub primary: Option<&'a Snapshot>,
+pub struct FromCache<'a> {
+    pub target: Option<&'a CachedWorkload>,
+    pub primary: Option<&'a CachedWorkload>,
 }
 
 /// The target at exactly the revision asked for, with all it reads.
-struct Exact {
+struct VerifiedTarget {
     target: DynamicObject,
     refs: Vec<ConfigRef>,
-    configs: Configs,
+    configs: ConfigContents,
 }
 
 impl Workload {
@@ -92,27 +93,35 @@ impl Workload {
         if let Some(present) = get(client, &self.namespace, self.kind(), &name).await? {
             return Ok(self.check_owner(self.kind(), &present.metadata)?);
         }
-        let exact = self.read_exactly(client, revision, None).await?;
-        let names = self.copy_names(&exact.refs, &exact.configs);
-        let primary = self.primary(&exact.target, revision, &names, None)?;
-        self.write_copies(client, &exact, &names).await?;
+        let verified = self.read_verified(client, revision, None).await?;
+        let names = self.copy_names(&verified.refs, &verified.configs);
+        let primary = self.primary_manifest(&verified.target, revision, &names, None)?;
+        self.write_copies(client, &verified, &names).await?;
         match self.create(client, &primary).await? {
             true => Ok(()),
-            false => Err(self.contended("create the primary")),
+            false => Err(self.conflict_error("create the primary")),
         }
     }
 
     /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
     /// nowhere. Returns what the target is then.
-    pub async fn scale_canary(&self, client: &Client, replicas: u32) -> Result<Option<Snapshot>, Error> {
+    pub async fn scale_canary(
+        &self,
+        client: &Client,
+        replicas: u32,
+    ) -> Result<Option<CachedWorkload>, Error> {
         self.scale(client, replicas, json!({})).await
     }
 
     /// Takes the canary's pods away, and notes on the target after which release
     /// that was. Returns what the target is then.
-    pub async fn empty_canary(&self, client: &Client, after: u64) -> Result<Option<Snapshot>, Error> {
+    pub async fn scale_down_canary(
+        &self,
+        client: &Client,
+        after: u64,
+    ) -> Result<Option<CachedWorkload>, Error> {
         let note = format!("{}/{after}", self.owner.uid);
-        self.scale(client, 0, json!({ "annotations": { EMPTIED_AFTER: note } })).await
+        self.scale(client, 0, json!({ "annotations": { SCALED_DOWN_AFTER: note } })).await
     }
 
     async fn scale(
@@ -120,13 +129,13 @@ impl Workload {
         client: &Client,
         replicas: u32,
         metadata: Value,
-    ) -> Result<Option<Snapshot>, Error> {
+    ) -> Result<Option<CachedWorkload>, Error> {
         let attempt = format!("scale {} {} to {replicas}", self.kind().name(), self.target);
         let mut patch = match self.kind {
             TargetKind::Deployment => json!({ "spec": { "replicas": replicas } }),
             TargetKind::DaemonSet => {
                 let mark = if replicas == 0 { json!("true") } else { Value::Null };
-                json!({ "spec": { "template": { "spec": { "nodeSelector": { NOWHERE: mark } } } } })
+                json!({ "spec": { "template": { "spec": { "nodeSelector": { SCALE_TO_ZERO: mark } } } } })
             }
             TargetKind::Service => return Ok(None),
         };
@@ -134,7 +143,8 @@ impl Workload {
         if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
             self.pause_keda(client, scaler, replicas == 0).await?;
         }
-        let scaled = self.workloads(client).patch(&self.target, &merging(), &Patch::Merge(&patch)).await;
+        let scaled =
+            self.workload_api(client).patch(&self.target, &merge_params(), &Patch::Merge(&patch)).await;
         scaled.map(Some).map_err(Error::api(attempt))
     }
 
@@ -143,8 +153,8 @@ impl Workload {
     pub async fn pin_primary(&self, client: &Client) -> Result<(), Error> {
         let Some(scaler) = &self.autoscaler else { return Ok(()) };
         let name = self.primary_name();
-        let primary = self.need(client, self.kind(), &name, "pin the primary").await?;
-        let size = shape::replicas(&primary.data["spec"]).unwrap_or(1);
+        let primary = self.get_required(client, self.kind(), &name, "pin the primary").await?;
+        let size = manifests::replicas(&primary.data["spec"]).unwrap_or(1);
         self.write_scaler(client, scaler, Some(size)).await
     }
 
@@ -158,8 +168,8 @@ impl Workload {
     /// its present size.
     pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
         let (kind, attempt) = (self.kind(), "keep a copy of the primary");
-        for met in 0..CONFLICTS {
-            give_way(met).await;
+        for met in 0..MAX_CONFLICTS {
+            conflict_backoff(met).await;
             let present = get(client, &self.namespace, kind, &self.previous_name()).await?;
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
@@ -167,22 +177,22 @@ impl Workload {
                     return Ok(());
                 }
             }
-            let primary = self.need(client, kind, &self.primary_name(), attempt).await?;
+            let primary = self.get_required(client, kind, &self.primary_name(), attempt).await?;
             let found = copied_revision(&primary).unwrap_or_default();
             if found != revision {
                 let (name, wanted, found) = (self.primary_name(), revision.to_owned(), found.to_owned());
-                return Err(Error::PrimaryMoved { kind: kind.name(), name, wanted, found });
+                return Err(Error::PrimaryChanged { kind: kind.name(), name, wanted, found });
             }
-            let previous = self.previous(&primary, present.as_ref())?;
+            let previous = self.previous_manifest(&primary, present.as_ref())?;
             let kept = match &present {
                 None => self.create(client, &previous).await?,
-                Some(present) => self.change(client, present, &previous).await?.is_some(),
+                Some(present) => self.patch_if_unchanged(client, present, &previous).await?.is_some(),
             };
             if kept {
                 return Ok(());
             }
         }
-        Err(self.contended(attempt))
+        Err(self.conflict_error(attempt))
     }
 
     /// Ends that copy.
@@ -198,81 +208,92 @@ impl Workload {
         &self,
         client: &Client,
         revision: &str,
-        known: Known<'_>,
-    ) -> Result<Option<Snapshot>, Error> {
+        cached: FromCache<'_>,
+    ) -> Result<Option<CachedWorkload>, Error> {
         let name = self.primary_name();
-        let mut primary = match known.primary {
-            Some(primary) => primary.object(self.kind()),
-            None => self.need(client, self.kind(), &name, "promote").await?,
+        let mut primary = match cached.primary {
+            Some(primary) => primary.to_dynamic_object(self.kind()),
+            None => self.get_required(client, self.kind(), &name, "promote").await?,
         };
         self.check_owner(self.kind(), &primary.metadata)?;
         if copied_revision(&primary) == Some(revision) {
             return Ok(None);
         }
-        let exact = self.read_exactly(client, revision, known.target).await?;
-        let names = self.copy_names(&exact.refs, &exact.configs);
-        let unneeded = self.unneeded_copies(client, &primary).await?;
-        self.write_copies(client, &exact, &names).await?;
-        for met in 1..=CONFLICTS {
-            self.apply(client, Kind::ConfigMap, &self.record_of(&primary)).await?;
-            let promoted = self.primary(&exact.target, revision, &names, Some(&primary))?;
-            if let Some(written) = self.change(client, &primary, &promoted).await? {
-                let still_read: Vec<_> = copies_read(&promoted.data["spec"]["template"]);
-                for (kind, name) in unneeded.into_iter().filter(|copy| !still_read.contains(copy)) {
+        let verified = self.read_verified(client, revision, cached.target).await?;
+        let names = self.copy_names(&verified.refs, &verified.configs);
+        let unused = self.unused_copies(client, &primary).await?;
+        self.write_copies(client, &verified, &names).await?;
+        for met in 1..=MAX_CONFLICTS {
+            self.apply(client, Kind::ConfigMap, &self.backup_of(&primary)).await?;
+            let promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
+            if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
+                let still_read: Vec<_> = copies_referenced(&promoted.data["spec"]["template"]);
+                for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
                     self.delete_own(client, kind, &name).await?;
                 }
                 return Ok(Some(written));
             }
-            give_way(met).await;
-            primary = self.need(client, self.kind(), &name, "promote").await?;
+            conflict_backoff(met).await;
+            primary = self.get_required(client, self.kind(), &name, "promote").await?;
             // Promoted before, which whoever asks had not heard of. Recorded as
             // what was before, it would be all that there is to go back to.
             if copied_revision(&primary) == Some(revision) {
                 return Ok(None);
             }
         }
-        Err(self.contended("promote"))
+        Err(self.conflict_error("promote"))
     }
 
     /// Gives the primary back what it ran before its last promotion, which must
     /// be exactly this revision. Returns what the primary is then, if that was
     /// written.
-    pub async fn restore_primary(&self, client: &Client, revision: &str) -> Result<Option<Snapshot>, Error> {
+    pub async fn restore_primary(
+        &self,
+        client: &Client,
+        revision: &str,
+    ) -> Result<Option<CachedWorkload>, Error> {
         let attempt = "give the primary back what it ran before";
-        let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
-        for met in 0..CONFLICTS {
-            give_way(met).await;
-            let primary = self.need(client, self.kind(), &self.primary_name(), attempt).await?;
+        let record = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        for met in 0..MAX_CONFLICTS {
+            conflict_backoff(met).await;
+            let primary = self.get_required(client, self.kind(), &self.primary_name(), attempt).await?;
             self.check_owner(self.kind(), &primary.metadata)?;
             if copied_revision(&primary) == Some(revision) {
                 return Ok(None);
             }
             let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
-            let Some(restored) = recorded.and_then(|record| self.recorded(record, revision, &primary)) else {
-                return match self.promote(client, revision, Known::default()).await {
-                    Err(Error::TargetMoved { .. }) => {
-                        Err(Error::Lost { revision: revision.to_owned(), record: self.record_name() })
-                    }
+            let Some(restored) =
+                recorded.and_then(|record| self.restore_from_backup(record, revision, &primary))
+            else {
+                return match self.promote(client, revision, FromCache::default()).await {
+                    Err(Error::TargetChanged { .. }) => Err(Error::BackupMissing {
+                        revision: revision.to_owned(),
+                        record: self.backup_name(),
+                    }),
                     other => other,
                 };
             };
-            if let Some(written) = self.change(client, &primary, &restored).await? {
+            if let Some(written) = self.patch_if_unchanged(client, &primary, &restored).await? {
                 return Ok(Some(written));
             }
         }
-        Err(self.contended(attempt))
+        Err(self.conflict_error(attempt))
     }
 
-    /// Writes what [`Workload::upkeep`] found missing.
-    pub async fn keep_up(&self, client: &Client, upkeep: &Upkeep) -> Result<(), Error> {
-        match upkeep {
-            Upkeep::Apply(kind, object) => self.apply(client, *kind, object).await,
-            Upkeep::Delete(kind, name) => self.delete_own(client, *kind, name).await,
-            Upkeep::HandsOffTarget => {
-                let (key, value) = HELM_HANDS_OFF;
+    /// Writes what [`Workload::companion_changes`] found missing.
+    pub async fn apply_companion_change(
+        &self,
+        client: &Client,
+        change: &CompanionChange,
+    ) -> Result<(), Error> {
+        match change {
+            CompanionChange::Apply(kind, object) => self.apply(client, *kind, object).await,
+            CompanionChange::Delete(kind, name) => self.delete_own(client, *kind, name).await,
+            CompanionChange::DisableDriftDetection => {
+                let (key, value) = HELM_IGNORE_DRIFT;
                 let patch = json!({ "metadata": { "annotations": { key: value } } });
                 api(client, &self.namespace, self.kind())
-                    .patch(&self.target, &merging(), &Patch::Merge(&patch))
+                    .patch(&self.target, &merge_params(), &Patch::Merge(&patch))
                     .await
                     .map_err(Error::api(format!("annotate {} {}", self.kind().name(), self.target)))?;
                 Ok(())
@@ -280,66 +301,66 @@ impl Workload {
         }
     }
 
-    /// Reads the target, unless it is known, and its configs afresh, and makes
+    /// Reads the target, unless it is cached, and its configs afresh, and makes
     /// sure of the revision.
-    async fn read_exactly(
+    async fn read_verified(
         &self,
         client: &Client,
         revision: &str,
-        known: Option<&Snapshot>,
-    ) -> Result<Exact, Error> {
-        let target = match known {
-            Some(target) => target.object(self.kind()),
-            None => self.need(client, self.kind(), &self.target, "copy the target").await?,
+        cached: Option<&CachedWorkload>,
+    ) -> Result<VerifiedTarget, Error> {
+        let target = match cached {
+            Some(target) => target.to_dynamic_object(self.kind()),
+            None => self.get_required(client, self.kind(), &self.target, "copy the target").await?,
         };
         let spec = &target.data["spec"];
         let refs = self.config_refs(spec);
-        let mut configs = Configs::default();
+        let mut configs = ConfigContents::default();
         configs.read(client, &self.namespace, &refs).await?;
-        let (found, _) = self.digest(spec, &refs, &configs, Form::of(Some(revision)));
+        let (found, _) = self.digest(spec, &refs, &configs, HashVersion::of(Some(revision)));
         if found != revision {
             let (name, wanted) = (self.target.clone(), revision.to_owned());
-            return Err(Error::TargetMoved { kind: self.kind().name(), name, wanted, found });
+            return Err(Error::TargetChanged { kind: self.kind().name(), name, wanted, found });
         }
-        Ok(Exact { target, refs, configs })
+        Ok(VerifiedTarget { target, refs, configs })
     }
 
     async fn write_copies(
         &self,
         client: &Client,
-        exact: &Exact,
+        verified: &VerifiedTarget,
         names: &BTreeMap<ConfigRef, String>,
     ) -> Result<(), Error> {
-        for (kind, copy) in self.copies(&exact.refs, &exact.configs, names) {
+        for (kind, copy) in self.copies(&verified.refs, &verified.configs, names) {
             self.apply(client, kind, &copy).await?;
         }
         Ok(())
     }
 
     /// Copies that only the version before the primary's present one reads.
-    async fn unneeded_copies(
+    async fn unused_copies(
         &self,
         client: &Client,
         primary: &DynamicObject,
     ) -> Result<Vec<(Kind, String)>, Error> {
-        let read = copies_read(&primary.data["spec"]["template"]);
+        let read = copies_referenced(&primary.data["spec"]["template"]);
         if read.is_empty() {
             return Ok(Vec::new());
         }
-        let record = get(client, &self.namespace, Kind::ConfigMap, &self.record_name()).await?;
+        let record = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
         let spec = record
             .filter(|record| self.is_owner(&record.metadata))
             .and_then(|record| serde_json::from_str::<Value>(record.data["data"]["spec"].as_str()?).ok());
-        let mut unneeded = copies_read(&spec.unwrap_or_default()["template"]);
-        unneeded.retain(|copy| !read.contains(copy));
-        Ok(unneeded)
+        let mut unused = copies_referenced(&spec.unwrap_or_default()["template"]);
+        unused.retain(|copy| !read.contains(copy));
+        Ok(unused)
     }
 
     /// KEDA would scale an emptied target up again.
     async fn pause_keda(&self, client: &Client, scaler: &AutoscalerRef, pause: bool) -> Result<(), Error> {
         let kind = Kind::ScaledObject;
         let attempt = if pause { "pause the autoscaler" } else { "resume the autoscaler" };
-        let object = self.need(client, kind, &scaler.name, attempt).await?;
+        let object = self.get_required(client, kind, &scaler.name, attempt).await?;
         let ours = object.annotations().contains_key(PAUSED_BY_US);
         let paused = object.annotations().contains_key(KEDA_PAUSED);
         let annotations = match (pause, ours) {
@@ -349,7 +370,7 @@ impl Workload {
         };
         let patch = json!({ "metadata": { "annotations": annotations } });
         api(client, &self.namespace, kind)
-            .patch(&scaler.name, &merging(), &Patch::Merge(&patch))
+            .patch(&scaler.name, &merge_params(), &Patch::Merge(&patch))
             .await
             .map_err(Error::api(format!("{attempt} {}", scaler.name)))?;
         Ok(())
@@ -362,7 +383,7 @@ impl Workload {
         pin: Option<u32>,
     ) -> Result<(), Error> {
         let kind = Kind::from(scaler.kind);
-        let source = self.need(client, kind, &scaler.name, "pin the primary").await?;
+        let source = self.get_required(client, kind, &scaler.name, "pin the primary").await?;
         let present = get(client, &self.namespace, kind, &format!("{}-primary", scaler.name)).await?;
         if let Some(present) = &present {
             self.check_owner(kind, &present.metadata)?;
@@ -372,7 +393,7 @@ impl Workload {
         self.apply(client, kind, &self.scaler_copy(scaler, &source, pin)).await
     }
 
-    async fn need(
+    async fn get_required(
         &self,
         client: &Client,
         kind: Kind,
@@ -391,20 +412,20 @@ impl Workload {
         let create = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         match api(client, &self.namespace, self.kind()).create(&create, object).await {
             Err(error) if code(&error) == Some(409) => Ok(false),
-            other => {
-                other.map(|_| true).map_err(Error::api(format!("create {}", named(self.kind(), object))))
-            }
+            other => other
+                .map(|_| true)
+                .map_err(Error::api(format!("create {}", kind_and_name(self.kind(), object)))),
         }
     }
 
     /// Writes what is different, unless somebody else wrote since. What a cache
     /// leaves out of an object stays as it is.
-    async fn change(
+    async fn patch_if_unchanged(
         &self,
         client: &Client,
         from: &DynamicObject,
         to: &DynamicObject,
-    ) -> Result<Option<Snapshot>, Error> {
+    ) -> Result<Option<CachedWorkload>, Error> {
         let meta = |object: &DynamicObject| {
             let meta = &object.metadata;
             json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
@@ -413,13 +434,16 @@ impl Workload {
         metadata["resourceVersion"] = json!(from.resource_version());
         metadata["uid"] = json!(from.uid());
         let patch = json!({ "metadata": metadata, "spec": difference(&from.data["spec"], &to.data["spec"]) });
-        match self.workloads(client).patch(&from.name_any(), &merging(), &Patch::Merge(&patch)).await {
+        match self.workload_api(client).patch(&from.name_any(), &merge_params(), &Patch::Merge(&patch)).await
+        {
             Err(error) if code(&error) == Some(409) => Ok(None),
-            other => other.map(Some).map_err(Error::api(format!("change {}", named(self.kind(), from)))),
+            other => {
+                other.map(Some).map_err(Error::api(format!("change {}", kind_and_name(self.kind(), from))))
+            }
         }
     }
 
-    fn workloads(&self, client: &Client) -> Api<Snapshot> {
+    fn workload_api(&self, client: &Client) -> Api<CachedWorkload> {
         Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource())
     }
 
@@ -428,7 +452,7 @@ impl Workload {
         api(client, &self.namespace, kind)
             .patch(&object.name_any(), &apply, &Patch::Apply(object))
             .await
-            .map_err(Error::api(format!("apply {}", named(kind, object))))?;
+            .map_err(Error::api(format!("apply {}", kind_and_name(kind, object))))?;
         Ok(())
     }
 
@@ -446,7 +470,7 @@ impl Workload {
         }
     }
 
-    fn contended(&self, attempt: &str) -> Error {
+    fn conflict_error(&self, attempt: &str) -> Error {
         let conflict = kube::core::Status::failure("somebody else writes there too", "Conflict");
         Error::api(attempt)(kube::Error::Api(Box::new(conflict.with_code(409))))
     }
@@ -475,11 +499,11 @@ fn difference(from: &Value, to: &Value) -> Value {
     gone.chain(new).collect()
 }
 
-fn merging() -> PatchParams {
+fn merge_params() -> PatchParams {
     PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() }
 }
 
-fn named(kind: Kind, object: &DynamicObject) -> String {
+fn kind_and_name(kind: Kind, object: &DynamicObject) -> String {
     format!("{} {}", kind.name(), object.name_any())
 }
 

@@ -9,33 +9,33 @@ use kube::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json, value::RawValue};
 
-use super::{Kind, shape};
-use crate::{api::canary::TargetKind, engine::observed::Pods, lean};
+use super::{Kind, manifests};
+use crate::{api::canary::TargetKind, engine::observed::Pods, stripped};
 
 /// A Deployment, DaemonSet or Service, small enough to keep thousands of, and
 /// complete enough to digest: its spec is kept as the API server wrote it.
 ///
 /// A reflector of these is made with [`super::Kind::resource`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct CachedWorkload {
     #[serde(default, deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
-    spec: Spec,
+    spec: CachedSpec,
     #[serde(default)]
-    status: Counts,
+    status: StatusCounts,
 }
 
 /// Without the notes that the controller of Deployments makes for itself.
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let mut metadata = lean::metadata(deserializer)?;
+    let mut metadata = stripped::strip_metadata(deserializer)?;
     if let Some(annotations) = &mut metadata.annotations {
         annotations.retain(|key, _| !key.starts_with("deployment.kubernetes.io/"));
     }
     Ok(metadata)
 }
 
-impl Snapshot {
+impl CachedWorkload {
     /// As the API server gave it.
     pub fn spec(&self) -> Value {
         serde_json::from_str(self.spec.text.get()).unwrap_or_default()
@@ -43,17 +43,17 @@ impl Snapshot {
 
     /// The same for everybody who looks at it: much of what a workload's
     /// controller writes is about its own progress.
-    pub fn is_same(&self, other: &Self, kind: TargetKind) -> bool {
+    pub fn same_for_engine(&self, other: &Self, kind: TargetKind) -> bool {
         let of = |meta: &'_ ObjectMeta| (meta.generation, meta.deletion_timestamp.is_some());
         let (a, b) = (&self.metadata, &other.metadata);
         self.pods(kind) == other.pods(kind)
             && of(a) == of(b)
             && a.owner_references == b.owner_references
-            && self.is_written_alike(other)
+            && self.same_manifest(other)
     }
 
     /// The same but for what becomes of it by itself.
-    pub fn is_written_alike(&self, other: &Self) -> bool {
+    pub fn same_manifest(&self, other: &Self) -> bool {
         let (a, b) = (&self.metadata, &other.metadata);
         a.uid == b.uid
             && a.labels == b.labels
@@ -79,7 +79,7 @@ impl Snapshot {
                 ready: status.available_replicas,
             },
             TargetKind::DaemonSet => Pods {
-                desired: match (self.runs_nowhere(), current) {
+                desired: match (self.is_scaled_to_zero(), current) {
                     (true, _) => 0,
                     (false, true) => status.desired_number_scheduled,
                     (false, false) => status.desired_number_scheduled.max(1),
@@ -94,9 +94,9 @@ impl Snapshot {
     }
 
     /// All of it that is kept.
-    pub(super) fn object(&self, kind: Kind) -> DynamicObject {
+    pub(super) fn to_dynamic_object(&self, kind: Kind) -> DynamicObject {
         DynamicObject {
-            types: Some(kind.types()),
+            types: Some(kind.type_meta()),
             metadata: self.metadata.clone(),
             data: json!({ "spec": self.spec() }),
         }
@@ -107,8 +107,8 @@ impl Snapshot {
     }
 
     /// A DaemonSet that was asked to run nowhere.
-    pub(super) fn runs_nowhere(&self) -> bool {
-        self.spec.runs_nowhere
+    pub(super) fn is_scaled_to_zero(&self) -> bool {
+        self.spec.is_scaled_to_zero
     }
 
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
@@ -121,7 +121,7 @@ impl Snapshot {
     }
 
     /// Tells one spec of one object from any other.
-    pub fn state(&self) -> (Option<&str>, String) {
+    pub fn spec_version(&self) -> (Option<&str>, String) {
         let meta = &self.metadata;
         let version = match meta.generation {
             Some(generation) => generation.to_string(),
@@ -133,34 +133,37 @@ impl Snapshot {
 
 /// The spec's text, and what is asked for so often that it is not read anew.
 #[derive(Clone, Debug)]
-struct Spec {
+struct CachedSpec {
     text: Box<RawValue>,
     replicas: Option<u32>,
-    runs_nowhere: bool,
+    is_scaled_to_zero: bool,
     revision: Option<String>,
 }
 
-impl Default for Spec {
+impl Default for CachedSpec {
     fn default() -> Self {
-        Self { text: RawValue::NULL.to_owned(), replicas: None, runs_nowhere: false, revision: None }
+        Self { text: RawValue::NULL.to_owned(), replicas: None, is_scaled_to_zero: false, revision: None }
     }
 }
 
-impl<'de> Deserialize<'de> for Spec {
+impl<'de> Deserialize<'de> for CachedSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
         // Of any other shape it has none of these.
-        let Glance { replicas, template } = serde_json::from_str(text.get()).unwrap_or_default();
+        let SpecSummary { replicas, template } = serde_json::from_str(text.get()).unwrap_or_default();
         Ok(Self {
             replicas,
-            runs_nowhere: template.spec.node_selector.is_some_and(|nodes| nodes.contains_key(shape::NOWHERE)),
+            is_scaled_to_zero: template
+                .spec
+                .node_selector
+                .is_some_and(|nodes| nodes.contains_key(manifests::SCALE_TO_ZERO)),
             revision: template.metadata.annotations.and_then(|mut all| all.remove(super::REVISION)),
             text,
         })
     }
 }
 
-impl Serialize for Spec {
+impl Serialize for CachedSpec {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.text.serialize(serializer)
     }
@@ -169,14 +172,14 @@ impl Serialize for Spec {
 /// What is read of a spec; the rest is passed over.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Glance {
+struct SpecSummary {
     replicas: Option<u32>,
-    template: Template,
+    template: TemplateSummary,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Template {
+struct TemplateSummary {
     metadata: TemplateMeta,
     spec: TemplateSpec,
 }
@@ -196,7 +199,7 @@ struct TemplateSpec {
 /// The counts of a status, by the names that each kind has for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Counts {
+struct StatusCounts {
     observed_generation: i64,
     replicas: u32,
     updated_replicas: u32,
@@ -208,7 +211,7 @@ struct Counts {
     number_available: u32,
 }
 
-impl Resource for Snapshot {
+impl Resource for CachedWorkload {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 
@@ -245,7 +248,7 @@ impl Resource for Snapshot {
 mod tests {
     use super::*;
 
-    fn deployment(generation: i64, note: &str, status: Value) -> Snapshot {
+    fn deployment(generation: i64, note: &str, status: Value) -> CachedWorkload {
         let object = json!({
             "metadata": {
                 "name": "web", "generation": generation,
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_progress_of_a_rollout_is_news_only_where_it_can_change_a_decision() {
+    fn rollout_progress_is_a_change_only_if_it_can_affect_a_decision() {
         let seen = |observed: i64, all: u32, updated: u32, ready: u32| {
             json!({
                 "observedGeneration": observed, "replicas": all, "updatedReplicas": updated,
@@ -275,7 +278,7 @@ mod tests {
         ];
         for [(before, _), (after, news)] in states.array_windows() {
             assert_eq!(
-                before.is_same(after, TargetKind::Deployment),
+                before.same_for_engine(after, TargetKind::Deployment),
                 news.is_empty(),
                 "{news}: {before:?}, {after:?}"
             );

@@ -8,26 +8,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt};
 use serde_json::{Value, json};
 
-use super::{COPY_OF, Kind, Refusal, Snapshot, Workload, labels, scaler};
+use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload, labels, scaler};
 use crate::api::canary::TargetKind;
 
 /// Those that accompany a target. Their status is nobody's affair here.
-pub const COMPANIONS: [Kind; 3] =
+pub const COMPANION_KINDS: [Kind; 3] =
     [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget];
 
 /// Cached objects of the Canary's namespace, of kinds other than the target's.
-pub trait Cache {
+pub trait ObjectList {
     fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>>;
-    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>>;
+    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>>;
 }
 
-/// One thing to write, see [`Workload::keep_up`].
+/// One thing to write, see [`Workload::apply_companion_change`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Upkeep {
+pub enum CompanionChange {
     Apply(Kind, Box<DynamicObject>),
     Delete(Kind, String),
     /// Keep Flux from taking the target's size for drift.
-    HandsOffTarget,
+    DisableDriftDetection,
 }
 
 impl Workload {
@@ -36,24 +36,24 @@ impl Workload {
     ///
     /// `canary_service` is the Service named after the target with `-canary`
     /// behind, and matters only where the target is a Service.
-    pub fn upkeep(
+    pub fn companion_changes(
         &self,
-        target: &Snapshot,
-        canary_service: Option<&Snapshot>,
-        cache: &impl Cache,
-    ) -> Result<Vec<Upkeep>, Refusal> {
+        target: &CachedWorkload,
+        canary_service: Option<&CachedWorkload>,
+        cache: &impl ObjectList,
+    ) -> Result<Vec<CompanionChange>, UnsupportedTarget> {
         let mut writes = Vec::new();
         if self.helm_would_resize(&target.metadata) {
-            writes.push(Upkeep::HandsOffTarget);
+            writes.push(CompanionChange::DisableDriftDetection);
         }
         if self.kind == TargetKind::Service {
             let wanted = self.canary_service(target);
             if let Some(present) = canary_service {
                 self.check_owner(Kind::Service, &present.metadata)?;
             }
-            let follows = canary_service.is_some_and(|present| self.leads_alike(&wanted, present));
+            let follows = canary_service.is_some_and(|present| self.service_matches(&wanted, present));
             if !follows {
-                writes.push(Upkeep::Apply(Kind::Service, Box::new(wanted)));
+                writes.push(CompanionChange::Apply(Kind::Service, Box::new(wanted)));
             }
             return Ok(writes);
         }
@@ -61,22 +61,22 @@ impl Workload {
         for (kind, copy) in self.scaler(cache).into_iter().chain(self.budgets(target, cache)?) {
             wanted.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
         }
-        for kind in COMPANIONS {
-            writes.extend(self.stale(kind, &wanted, cache));
+        for kind in COMPANION_KINDS {
+            writes.extend(self.orphaned_copies(kind, &wanted, cache));
         }
         for ((kind, name), copy) in wanted {
             let present = cache.get(kind, &name);
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
             }
-            if !present.is_some_and(|present| self.follows(&copy, &present)) {
-                writes.push(Upkeep::Apply(kind, Box::new(copy)));
+            if !present.is_some_and(|present| self.is_in_sync(&copy, &present)) {
+                writes.push(CompanionChange::Apply(kind, Box::new(copy)));
             }
         }
         Ok(writes)
     }
 
-    fn scaler(&self, cache: &impl Cache) -> Option<(Kind, DynamicObject)> {
+    fn scaler(&self, cache: &impl ObjectList) -> Option<(Kind, DynamicObject)> {
         let reference = self.autoscaler.as_ref()?;
         let kind = Kind::from(reference.kind);
         let source = cache.get(kind, &reference.name)?;
@@ -88,14 +88,18 @@ impl Workload {
     /// A copy of every budget that covers pods of the target and would not
     /// cover those of the primary. Two budgets over one pod would keep it from
     /// ever being evicted.
-    fn budgets(&self, target: &Snapshot, cache: &impl Cache) -> Result<Vec<(Kind, DynamicObject)>, Refusal> {
-        let sources = cache.all(Kind::PodDisruptionBudget);
+    fn budgets(
+        &self,
+        target: &CachedWorkload,
+        cache: &impl ObjectList,
+    ) -> Result<Vec<(Kind, DynamicObject)>, UnsupportedTarget> {
+        let sources = cache.list(Kind::PodDisruptionBudget);
         if sources.is_empty() {
             return Ok(Vec::new());
         }
         let spec = target.spec();
-        let identity = self.identity(&spec, &self.target)?;
-        let own = identity.with("primary");
+        let identity = self.identity_label(&spec, &self.target)?;
+        let own = identity.with_suffix("primary");
         let labels: BTreeMap<String, String> =
             serde_json::from_value(spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
         let mut primary_labels = labels.clone();
@@ -108,9 +112,9 @@ impl Workload {
             let empty = BTreeMap::new();
             let labels = budget.metadata.labels.as_ref().unwrap_or(&empty);
             let annotations = budget.metadata.annotations.as_ref().unwrap_or(&empty);
-            let mut metadata = self.meta(&format!("{name}-primary"), labels, annotations);
+            let mut metadata = self.copy_metadata(&format!("{name}-primary"), labels, annotations);
             self.mark_copy(&mut metadata, Kind::PodDisruptionBudget, &name);
-            let types = Some(Kind::PodDisruptionBudget.types());
+            let types = Some(Kind::PodDisruptionBudget.type_meta());
             (Kind::PodDisruptionBudget, DynamicObject { types, metadata, data: json!({ "spec": spec }) })
         };
         let needed = |budget: &&Arc<DynamicObject>| {
@@ -120,38 +124,38 @@ impl Workload {
     }
 
     /// Copies whose original is gone.
-    fn stale(
+    fn orphaned_copies(
         &self,
         kind: Kind,
         wanted: &BTreeMap<(Kind, String), DynamicObject>,
-        cache: &impl Cache,
-    ) -> Vec<Upkeep> {
-        let ours = cache.all(kind).into_iter().filter(|object| {
+        cache: &impl ObjectList,
+    ) -> Vec<CompanionChange> {
+        let ours = cache.list(kind).into_iter().filter(|object| {
             self.is_owner(&object.metadata)
                 && self.is_copy(&object.metadata)
                 && object.metadata.deletion_timestamp.is_none()
         });
         ours.filter_map(|object| object.metadata.name.clone())
             .filter(|name| !wanted.contains_key(&(kind, name.clone())))
-            .map(|name| Upkeep::Delete(kind, name))
+            .map(|name| CompanionChange::Delete(kind, name))
             .collect()
     }
 
     /// Originals come from the API server, so a copy that follows its original
     /// has exactly its spec.
-    fn follows(&self, wanted: &DynamicObject, present: &DynamicObject) -> bool {
-        wanted.data["spec"] == present.data["spec"] && self.describes_alike(wanted, &present.metadata)
+    fn is_in_sync(&self, wanted: &DynamicObject, present: &DynamicObject) -> bool {
+        wanted.data["spec"] == present.data["spec"] && self.metadata_matches(wanted, &present.metadata)
     }
 
     /// A Service has addresses of its own beside what it was applied with.
-    fn leads_alike(&self, wanted: &DynamicObject, present: &Snapshot) -> bool {
+    fn service_matches(&self, wanted: &DynamicObject, present: &CachedWorkload) -> bool {
         let spec = present.spec();
         let same = |(field, value): (&String, &Value)| spec.get(field) == Some(value);
         wanted.data["spec"].as_object().into_iter().flatten().all(same)
-            && self.describes_alike(wanted, &present.metadata)
+            && self.metadata_matches(wanted, &present.metadata)
     }
 
-    fn describes_alike(&self, wanted: &DynamicObject, present: &ObjectMeta) -> bool {
+    fn metadata_matches(&self, wanted: &DynamicObject, present: &ObjectMeta) -> bool {
         let contains =
             |present: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>| {
                 wanted.iter().flatten().all(|(key, value)| {
@@ -168,10 +172,11 @@ impl Workload {
     }
 
     fn helm_would_resize(&self, target: &ObjectMeta) -> bool {
-        let (key, value) = labels::HELM_HANDS_OFF;
+        let (key, value) = labels::HELM_IGNORE_DRIFT;
         let by_helm = target.labels.as_ref().is_some_and(|labels| labels.contains_key(labels::HELM_RELEASE));
-        let said = target.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|said| said == value);
-        by_helm && !said
+        let disabled =
+            target.annotations.as_ref().and_then(|a| a.get(key)).is_some_and(|disabled| disabled == value);
+        by_helm && !disabled
     }
 }
 

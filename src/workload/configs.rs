@@ -2,7 +2,7 @@
 //! them, and the copies that the primary reads instead.
 //!
 //! Caches hold metadata of configs only. Contents are read when a version of
-//! one is first met and held for as long as the version is in use, so an idle
+//! one is first met and cached for as long as the version is in use, so an idle
 //! Canary reads nothing.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use futures::future::try_join_all;
 use kube::{Client, core::DynamicObject};
 use serde_json::{Value, json};
 
-use super::{Error, Kind, Snapshot, Workload, act};
-use crate::engine::revision::{ConfigRef, Form, revision};
+use super::{CachedWorkload, Error, Kind, Workload, act};
+use crate::engine::revision::{ConfigRef, HashVersion, revision};
 
 /// A config with one of these set to `disable…` is neither tracked nor copied.
 const OPT_OUT: [&str; 2] = ["serin.dev/config-tracking", "flagger.app/config-tracking"];
@@ -22,15 +22,15 @@ const SECRET_TYPES: [&str; 4] =
 
 /// Contents of the configs of one target, as they were last read.
 #[derive(Clone, Debug, Default)]
-pub struct Configs {
-    held: BTreeMap<ConfigRef, Held>,
-    last: Option<Last>,
+pub struct ConfigContents {
+    cached: BTreeMap<ConfigRef, CachedConfig>,
+    memo: Option<DigestMemo>,
 }
 
 /// These must be read before the target's revision can be told.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the contents of {} configs are not read yet", .0.len())]
-pub struct Unread(pub Vec<ConfigRef>);
+pub struct MissingContents(pub Vec<ConfigRef>);
 
 /// A ConfigMap or Secret.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,7 +43,7 @@ pub(super) struct Config {
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct CachedConfig {
     /// None for one that does not exist.
     version: Option<String>,
     config: Option<Config>,
@@ -51,16 +51,16 @@ struct Held {
 
 /// The last revision told, so that it is digested once.
 #[derive(Clone, Debug)]
-struct Last {
+struct DigestMemo {
     uid: Option<String>,
     version: String,
-    form: Form,
+    form: HashVersion,
     refs: Vec<ConfigRef>,
     revision: String,
     digests: BTreeMap<String, String>,
 }
 
-impl Configs {
+impl ConfigContents {
     /// Reads configs and holds what is in them.
     pub async fn read(
         &mut self,
@@ -72,30 +72,30 @@ impl Configs {
             |(config, kind)| async move {
                 let object = act::get(client, namespace, kind, &config.name).await?;
                 let version = object.as_ref().and_then(|object| object.metadata.resource_version.clone());
-                Ok::<_, Error>((config.clone(), Held { version, config: object.map(Config::from) }))
+                Ok::<_, Error>((config.clone(), CachedConfig { version, config: object.map(Config::from) }))
             },
         );
-        self.held.extend(try_join_all(read).await?);
-        self.last = None;
+        self.cached.extend(try_join_all(read).await?);
+        self.memo = None;
         Ok(())
     }
 
-    /// Makes sure that each is held at its present version, and nothing else.
-    pub(super) fn hold(
+    /// Makes sure that each is cached at its present version, and nothing else.
+    pub(super) fn retain_current(
         &mut self,
         refs: &[ConfigRef],
         version: &impl Fn(&ConfigRef) -> Option<String>,
-    ) -> Result<(), Unread> {
-        self.held.retain(|config, _| refs.contains(config));
-        let mut unread = Vec::new();
+    ) -> Result<(), MissingContents> {
+        self.cached.retain(|config, _| refs.contains(config));
+        let mut missing = Vec::new();
         for config in refs {
             match version(config) {
-                None => _ = self.held.insert(config.clone(), Held { version: None, config: None }),
-                version if self.held.get(config).is_some_and(|held| held.version == version) => {}
-                Some(_) => unread.push(config.clone()),
+                None => _ = self.cached.insert(config.clone(), CachedConfig { version: None, config: None }),
+                version if self.cached.get(config).is_some_and(|cached| cached.version == version) => {}
+                Some(_) => missing.push(config.clone()),
             }
         }
-        if unread.is_empty() { Ok(()) } else { Err(Unread(unread)) }
+        if missing.is_empty() { Ok(()) } else { Err(MissingContents(missing)) }
     }
 
     /// Those that are tracked, with what is in them, or nothing where one does
@@ -105,33 +105,33 @@ impl Configs {
         refs: &'a [ConfigRef],
     ) -> impl Iterator<Item = (ConfigRef, Option<&'a Config>)> {
         refs.iter()
-            .map(|config| (config.clone(), self.held.get(config).and_then(|held| held.config.as_ref())))
+            .map(|config| (config.clone(), self.cached.get(config).and_then(|cached| cached.config.as_ref())))
             .filter(|(_, config)| config.is_none_or(|config| config.tracked))
     }
 
     /// What was told of the target before, if nothing has changed since.
-    pub(super) fn remembered(
+    pub(super) fn memoized_digest(
         &self,
-        target: &Snapshot,
-        form: Form,
+        target: &CachedWorkload,
+        form: HashVersion,
         version: &impl Fn(&ConfigRef) -> Option<String>,
     ) -> Option<(String, BTreeMap<String, String>)> {
-        let last = self.last.as_ref()?;
-        let same = (last.uid.as_deref(), last.version.clone()) == target.state() && last.form == form;
-        let held = |config| self.held.get(config).is_some_and(|held| held.version == version(config));
-        (same && last.refs.iter().all(held)).then(|| (last.revision.clone(), last.digests.clone()))
+        let last = self.memo.as_ref()?;
+        let same = (last.uid.as_deref(), last.version.clone()) == target.spec_version() && last.form == form;
+        let cached = |config| self.cached.get(config).is_some_and(|cached| cached.version == version(config));
+        (same && last.refs.iter().all(cached)).then(|| (last.revision.clone(), last.digests.clone()))
     }
 
-    pub(super) fn remember(
+    pub(super) fn memoize_digest(
         &mut self,
-        target: &Snapshot,
-        form: Form,
+        target: &CachedWorkload,
+        form: HashVersion,
         refs: Vec<ConfigRef>,
         revision: &str,
         digests: &BTreeMap<String, String>,
     ) {
-        let (uid, version) = target.state();
-        self.last = Some(Last {
+        let (uid, version) = target.spec_version();
+        self.memo = Some(DigestMemo {
             uid: uid.map(str::to_owned),
             version,
             form,
@@ -175,17 +175,21 @@ impl Workload {
 
     /// The name of each config's copy. It follows from what is in it, and from
     /// the target, so that no two primaries share a copy.
-    pub(super) fn copy_names(&self, refs: &[ConfigRef], configs: &Configs) -> BTreeMap<ConfigRef, String> {
+    pub(super) fn copy_names(
+        &self,
+        refs: &[ConfigRef],
+        configs: &ConfigContents,
+    ) -> BTreeMap<ConfigRef, String> {
         let name = |config: &ConfigRef, contents: Option<&Value>| {
             let of = ConfigRef { name: format!("{}/{}", self.target, config.name), ..config.clone() };
-            let digest = revision(Form::CURRENT, &Value::Null, &[(of, contents)].into());
+            let digest = revision(HashVersion::CURRENT, &Value::Null, &[(of, contents)].into());
             let digits = digest.rsplit('-').next().unwrap_or_default();
             format!("{}-primary-{}", config.name, &digits[..digits.len().min(10)])
         };
         configs
             .tracked(refs)
-            .map(|(config, held)| {
-                let copy = name(&config, held.map(|held| &held.contents));
+            .map(|(config, cached)| {
+                let copy = name(&config, cached.map(|cached| &cached.contents));
                 (config, copy)
             })
             .collect()
@@ -195,16 +199,16 @@ impl Workload {
     pub(super) fn copies(
         &self,
         refs: &[ConfigRef],
-        configs: &Configs,
+        configs: &ConfigContents,
         names: &BTreeMap<ConfigRef, String>,
     ) -> Vec<(Kind, DynamicObject)> {
-        let copy = |(config, held): (ConfigRef, Option<&Config>)| {
-            let (kind, held, name) = (Kind::of(&config)?, held?, names.get(&config)?);
-            let mut data = held.contents.clone();
+        let copy = |(config, cached): (ConfigRef, Option<&Config>)| {
+            let (kind, cached, name) = (Kind::of(&config)?, cached?, names.get(&config)?);
+            let mut data = cached.contents.clone();
             data["immutable"] = json!(true);
             let mut object = DynamicObject {
-                types: Some(kind.types()),
-                metadata: self.meta(name, &held.labels, &held.annotations),
+                types: Some(kind.type_meta()),
+                metadata: self.copy_metadata(name, &cached.labels, &cached.annotations),
                 data,
             };
             self.mark_copy(&mut object.metadata, kind, &config.name);
@@ -215,7 +219,7 @@ impl Workload {
 }
 
 /// Makes a template read the copies.
-pub(super) fn read_copies(template: &mut Value, names: &BTreeMap<ConfigRef, String>) {
+pub(super) fn point_to_copies(template: &mut Value, names: &BTreeMap<ConfigRef, String>) {
     each_config(template, &mut |kind, name| {
         let config = ConfigRef { kind: kind.name().to_owned(), name: name.clone() };
         if let Some(copy) = names.get(&config) {
@@ -225,7 +229,7 @@ pub(super) fn read_copies(template: &mut Value, names: &BTreeMap<ConfigRef, Stri
 }
 
 /// The configs that a template reads under names that only copies have.
-pub(super) fn copies_read(template: &Value) -> Vec<(Kind, String)> {
+pub(super) fn copies_referenced(template: &Value) -> Vec<(Kind, String)> {
     let mut copies = Vec::new();
     each_config(&mut template.clone(), &mut |kind, name| {
         if name.contains("-primary-") {
@@ -239,24 +243,24 @@ pub(super) fn copies_read(template: &Value) -> Vec<(Kind, String)> {
 fn each_config(template: &mut Value, visit: &mut dyn FnMut(Kind, &mut String)) {
     let spec = &mut template["spec"];
     for volume in items(spec, "volumes") {
-        name(volume, "/configMap/name", Kind::ConfigMap, visit);
-        name(volume, "/secret/secretName", Kind::Secret, visit);
+        visit_name(volume, "/configMap/name", Kind::ConfigMap, visit);
+        visit_name(volume, "/secret/secretName", Kind::Secret, visit);
         if let Some(projected) = volume.get_mut("projected") {
             for source in items(projected, "sources") {
-                name(source, "/configMap/name", Kind::ConfigMap, visit);
-                name(source, "/secret/name", Kind::Secret, visit);
+                visit_name(source, "/configMap/name", Kind::ConfigMap, visit);
+                visit_name(source, "/secret/name", Kind::Secret, visit);
             }
         }
     }
     for containers in ["initContainers", "containers"] {
         for container in items(spec, containers) {
             for variable in items(container, "env") {
-                name(variable, "/valueFrom/configMapKeyRef/name", Kind::ConfigMap, visit);
-                name(variable, "/valueFrom/secretKeyRef/name", Kind::Secret, visit);
+                visit_name(variable, "/valueFrom/configMapKeyRef/name", Kind::ConfigMap, visit);
+                visit_name(variable, "/valueFrom/secretKeyRef/name", Kind::Secret, visit);
             }
             for source in items(container, "envFrom") {
-                name(source, "/configMapRef/name", Kind::ConfigMap, visit);
-                name(source, "/secretRef/name", Kind::Secret, visit);
+                visit_name(source, "/configMapRef/name", Kind::ConfigMap, visit);
+                visit_name(source, "/secretRef/name", Kind::Secret, visit);
             }
         }
     }
@@ -266,7 +270,7 @@ fn items<'v>(value: &'v mut Value, list: &str) -> impl Iterator<Item = &'v mut V
     value.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-fn name(value: &mut Value, pointer: &str, kind: Kind, visit: &mut dyn FnMut(Kind, &mut String)) {
+fn visit_name(value: &mut Value, pointer: &str, kind: Kind, visit: &mut dyn FnMut(Kind, &mut String)) {
     if let Some(Value::String(name)) = value.pointer_mut(pointer) {
         visit(kind, name);
     }

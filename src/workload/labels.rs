@@ -6,28 +6,28 @@ use std::collections::BTreeMap;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-use super::{COPY_OF, Kind, Refusal, Snapshot, Workload};
+use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload};
 use crate::api::canary::TargetKind;
 
 /// The longest value that still fits into a label with `-previous` behind it.
-pub(super) const LONGEST: usize = 63 - "-previous".len();
+pub(super) const MAX_LABEL: usize = 63 - "-previous".len();
 
 /// On everything that Serin makes, so that Flux and Argo CD, which did not make
 /// it, neither prune nor reset it.
-const HANDS_OFF: [(&str, &str); 4] = [
+const GITOPS_IGNORE: [(&str, &str); 4] = [
     ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
-    HELM_HANDS_OFF,
+    HELM_IGNORE_DRIFT,
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
     ("argocd.argoproj.io/sync-options", "Prune=false"),
 ];
 /// On a target that Flux installed from a chart, so that its size is not taken
 /// for drift. A new chart or new values are still applied.
-pub(super) const HELM_HANDS_OFF: (&str, &str) = ("helm.toolkit.fluxcd.io/driftDetection", "disabled");
+pub(super) const HELM_IGNORE_DRIFT: (&str, &str) = ("helm.toolkit.fluxcd.io/driftDetection", "disabled");
 /// What Flux labels the objects of a chart with.
 pub(super) const HELM_RELEASE: &str = "helm.toolkit.fluxcd.io/name";
 
 /// How other tools mark what is theirs. A copy is not.
-const MARKS: [&str; 9] = [
+const TOOL_MARKERS: [&str; 9] = [
     "serin.dev/",
     "flagger.app/",
     "toolkit.fluxcd.io",
@@ -49,20 +49,20 @@ pub struct Selectors {
 
 /// The label whose value is another on each workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct IdentityLabel {
     key: String,
     value: String,
 }
 
-impl Identity {
-    pub fn with(&self, suffix: &str) -> Self {
+impl IdentityLabel {
+    pub fn with_suffix(&self, suffix: &str) -> Self {
         let base = self.value.strip_suffix("-primary").unwrap_or(&self.value);
         Self { key: self.key.clone(), value: format!("{base}-{suffix}") }
     }
 
     /// Gives pods of a template the identity `to`, and leads what they say
     /// about each other's placement there.
-    pub fn relabel_template(&self, template: &mut Value, to: &Identity) {
+    pub fn relabel_template(&self, template: &mut Value, to: &IdentityLabel) {
         template["metadata"]["labels"][&self.key] = to.value.as_str().into();
         let spec = &mut template["spec"];
         for constraint in list(spec, "/topologySpreadConstraints") {
@@ -80,14 +80,14 @@ impl Identity {
         }
     }
 
-    fn relabel_at(&self, value: &mut Value, pointer: &str, to: &Identity) {
+    fn relabel_at(&self, value: &mut Value, pointer: &str, to: &IdentityLabel) {
         if let Some(selector) = value.pointer_mut(pointer) {
             self.relabel_selector(selector, to);
         }
     }
 
     /// Makes a selector that meant pods of this identity mean those of `to`.
-    pub fn relabel_selector(&self, selector: &mut Value, to: &Identity) {
+    pub fn relabel_selector(&self, selector: &mut Value, to: &IdentityLabel) {
         if let Some(value) = selector.pointer_mut("/matchLabels").and_then(|labels| labels.get_mut(&self.key))
             && *value == self.value
         {
@@ -114,17 +114,17 @@ fn list<'v>(value: &'v mut Value, pointer: &str) -> impl Iterator<Item = &'v mut
 impl Workload {
     /// Labels by which Services tell the workloads apart. For a Service they
     /// are empty: its copies carry selectors of their own.
-    pub fn selectors(&self, target: &Snapshot) -> Result<Selectors, Refusal> {
+    pub fn selectors(&self, target: &CachedWorkload) -> Result<Selectors, UnsupportedTarget> {
         if self.kind == TargetKind::Service {
             return Ok(Selectors::default());
         }
         let spec = target.spec();
-        let identity = self.identity(&spec, &self.target)?;
+        let identity = self.identity_label(&spec, &self.target)?;
         let canary: BTreeMap<String, String> =
             serde_json::from_value(spec["selector"]["matchLabels"].clone()).unwrap_or_default();
         let relabelled = |suffix| {
             let mut labels = canary.clone();
-            labels.extend([identity.with(suffix).label()]);
+            labels.extend([identity.with_suffix(suffix).label()]);
             labels
         };
         Ok(Selectors { primary: relabelled("primary"), previous: relabelled("previous"), canary })
@@ -132,31 +132,38 @@ impl Workload {
 
     /// The label that tells a workload from others: a well-known one, else one
     /// that has the workload's name, else any.
-    pub(super) fn identity(&self, spec: &Value, name: &str) -> Result<Identity, Refusal> {
+    pub(super) fn identity_label(
+        &self,
+        spec: &Value,
+        name: &str,
+    ) -> Result<IdentityLabel, UnsupportedTarget> {
         let none = Value::default();
         let labels = spec.pointer("/selector/matchLabels").unwrap_or(&none);
         let all = || labels.as_object().into_iter().flatten();
-        let known = self.options.identities.iter().find_map(|key| Some((key, labels.get(key)?)));
+        let known = self.options.identity_labels.iter().find_map(|key| Some((key, labels.get(key)?)));
         let (key, value) = known
             .or_else(|| all().find(|(_, value)| *value == name))
             .or_else(|| all().next())
             .and_then(|(key, value)| Some((key, value.as_str()?)))
-            .ok_or_else(|| Refusal::NoIdentity { kind: self.kind().name(), name: name.to_owned() })?;
-        if value.len() > LONGEST + if name == self.target { 0 } else { "-previous".len() } {
-            return Err(Refusal::LabelTooLong { key: key.clone(), name: name.to_owned() });
+            .ok_or_else(|| UnsupportedTarget::NoIdentityLabel {
+                kind: self.kind().name(),
+                name: name.to_owned(),
+            })?;
+        if value.len() > MAX_LABEL + if name == self.target { 0 } else { "-previous".len() } {
+            return Err(UnsupportedTarget::LabelTooLong { key: key.clone(), name: name.to_owned() });
         }
-        Ok(Identity { key: key.clone(), value: value.to_owned() })
+        Ok(IdentityLabel { key: key.clone(), value: value.to_owned() })
     }
 
     /// Metadata of something that Serin makes after something that has these.
-    pub(super) fn meta(
+    pub(super) fn copy_metadata(
         &self,
         name: &str,
         labels: &BTreeMap<String, String>,
         annotations: &BTreeMap<String, String>,
     ) -> ObjectMeta {
         let mut annotations = self.copied(annotations);
-        annotations.extend(HANDS_OFF.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        annotations.extend(GITOPS_IGNORE.map(|(key, value)| (key.to_owned(), value.to_owned())));
         ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(self.namespace.clone()),
@@ -169,7 +176,7 @@ impl Workload {
 
     /// The same over metadata that is there already: what was copied before and
     /// is gone since goes, what others put there stays.
-    pub(super) fn renew_meta(&self, meta: &mut ObjectMeta, fresh: ObjectMeta) {
+    pub(super) fn merge_metadata(&self, meta: &mut ObjectMeta, fresh: ObjectMeta) {
         for (old, new) in [(&mut meta.labels, fresh.labels), (&mut meta.annotations, fresh.annotations)] {
             let old = old.get_or_insert_default();
             old.retain(|key, _| !self.is_copied(key));
@@ -195,6 +202,6 @@ impl Workload {
     fn is_copied(&self, key: &str) -> bool {
         let wanted =
             |prefix: &String| prefix == "*" || (!prefix.is_empty() && key.starts_with(prefix.as_str()));
-        self.options.prefixes.iter().any(wanted) && !MARKS.iter().any(|mark| key.contains(mark))
+        self.options.prefixes.iter().any(wanted) && !TOOL_MARKERS.iter().any(|mark| key.contains(mark))
     }
 }

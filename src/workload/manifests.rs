@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value, json};
 
-use super::{Kind, REVISION, Refusal, Snapshot, Workload, configs};
+use super::{CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs};
 use crate::{api::canary::TargetKind, engine::revision::ConfigRef};
 
 /// On a DaemonSet's node selector: no node has it, so no pod is started.
-pub(super) const NOWHERE: &str = "serin.dev/scale-to-zero";
+pub(super) const SCALE_TO_ZERO: &str = "serin.dev/scale-to-zero";
 
 /// A port that a container of the target listens at.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Workload {
             TargetKind::Deployment => spec["template"].clone(),
             TargetKind::DaemonSet => {
                 let mut template = spec["template"].clone();
-                run_everywhere(&mut template);
+                clear_scale_to_zero(&mut template);
                 template
             }
             TargetKind::Service => json!({ "spec": service_spec(spec) }),
@@ -53,49 +53,52 @@ impl Workload {
 
     /// The primary, of a target at this revision: a new one, or the present one
     /// changed.
-    pub(super) fn primary(
+    pub(super) fn primary_manifest(
         &self,
         target: &DynamicObject,
         revision: &str,
         copies: &BTreeMap<ConfigRef, String>,
         present: Option<&DynamicObject>,
-    ) -> Result<DynamicObject, Refusal> {
+    ) -> Result<DynamicObject, UnsupportedTarget> {
         let spec = &target.data["spec"];
         let empty = BTreeMap::new();
         let labels = target.metadata.labels.as_ref().unwrap_or(&empty);
         let annotations = target.metadata.annotations.as_ref().unwrap_or(&empty);
-        let mut meta = self.meta(&self.primary_name(), labels, annotations);
+        let mut meta = self.copy_metadata(&self.primary_name(), labels, annotations);
         let spec = match self.kind {
             TargetKind::Service => {
                 meta.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
                 service_spec(spec)
             }
             TargetKind::Deployment | TargetKind::DaemonSet => {
-                let identity = self.identity(spec, &self.target)?;
-                let own = identity.with("primary");
+                let identity = self.identity_label(spec, &self.target)?;
+                let own = identity.with_suffix("primary");
                 meta.labels.get_or_insert_default().extend([own.label()]);
                 let mut spec = spec.clone();
                 identity.relabel_selector(&mut spec["selector"], &own);
                 let mut template = self.template(&spec);
                 identity.relabel_template(&mut template, &own);
-                configs::read_copies(&mut template, copies);
+                configs::point_to_copies(&mut template, copies);
                 template["metadata"]["annotations"][REVISION] = revision.into();
                 spec["template"] = template;
                 spec
             }
         };
-        Ok(self.respec(present, meta, spec))
+        Ok(self.merge_into(present, meta, spec))
     }
 
     /// The previous one: a copy of the primary as it is, of its own identity.
-    pub(super) fn previous(
+    pub(super) fn previous_manifest(
         &self,
         primary: &DynamicObject,
         present: Option<&DynamicObject>,
-    ) -> Result<DynamicObject, Refusal> {
+    ) -> Result<DynamicObject, UnsupportedTarget> {
         let empty = BTreeMap::new();
-        let mut meta =
-            self.meta(&self.previous_name(), primary.metadata.labels.as_ref().unwrap_or(&empty), &empty);
+        let mut meta = self.copy_metadata(
+            &self.previous_name(),
+            primary.metadata.labels.as_ref().unwrap_or(&empty),
+            &empty,
+        );
         let mut spec = primary.data["spec"].clone();
         let size = spec["replicas"].clone();
         match self.kind {
@@ -105,14 +108,14 @@ impl Workload {
                 spec = service_spec(&spec);
             }
             TargetKind::Deployment | TargetKind::DaemonSet => {
-                let identity = self.identity(&spec, &self.primary_name())?;
-                let own = identity.with("previous");
+                let identity = self.identity_label(&spec, &self.primary_name())?;
+                let own = identity.with_suffix("previous");
                 meta.labels.get_or_insert_default().extend([own.label()]);
                 identity.relabel_selector(&mut spec["selector"], &own);
                 identity.relabel_template(&mut spec["template"], &own);
             }
         }
-        let mut previous = self.respec(present, meta, spec);
+        let mut previous = self.merge_into(present, meta, spec);
         if !size.is_null() {
             previous.data["spec"]["replicas"] = size;
         }
@@ -122,8 +125,13 @@ impl Workload {
     /// Puts a spec into a workload that exists, which keeps its selector, its
     /// size unless the spec says more, and what others wrote to its metadata;
     /// or makes a new one of it.
-    fn respec(&self, present: Option<&DynamicObject>, meta: ObjectMeta, mut spec: Value) -> DynamicObject {
-        let types = Some(self.kind().types());
+    fn merge_into(
+        &self,
+        present: Option<&DynamicObject>,
+        meta: ObjectMeta,
+        mut spec: Value,
+    ) -> DynamicObject {
+        let types = Some(self.kind().type_meta());
         if let Some(spec) = spec.as_object_mut() {
             spec.remove("paused");
         }
@@ -135,7 +143,7 @@ impl Workload {
         };
         let mut renewed = present.clone();
         renewed.types = types;
-        self.renew_meta(&mut renewed.metadata, meta);
+        self.merge_metadata(&mut renewed.metadata, meta);
         let before = &present.data["spec"];
         match self.kind {
             TargetKind::Service => {
@@ -167,22 +175,22 @@ impl Workload {
     }
 
     /// What the primary is, to give it back later.
-    pub(super) fn record_of(&self, primary: &DynamicObject) -> DynamicObject {
+    pub(super) fn backup_of(&self, primary: &DynamicObject) -> DynamicObject {
         let revision = copied_revision(primary).unwrap_or_default();
         let empty = BTreeMap::new();
         DynamicObject {
-            types: Some(Kind::ConfigMap.types()),
-            metadata: self.meta(&self.record_name(), &empty, &empty),
+            types: Some(Kind::ConfigMap.type_meta()),
+            metadata: self.copy_metadata(&self.backup_name(), &empty, &empty),
             data: json!({ "data": { "revision": revision, "spec": primary.data["spec"].to_string() } }),
         }
     }
 
-    pub(super) fn record_name(&self) -> String {
+    pub(super) fn backup_name(&self) -> String {
         format!("{}-primary-before", self.target)
     }
 
     /// The primary with what a record holds, if that is this revision.
-    pub(super) fn recorded(
+    pub(super) fn restore_from_backup(
         &self,
         record: &DynamicObject,
         revision: &str,
@@ -210,21 +218,21 @@ impl Workload {
     }
 
     /// The Service that leads to the canary of a target that is a Service.
-    pub(super) fn canary_service(&self, target: &Snapshot) -> DynamicObject {
+    pub(super) fn canary_service(&self, target: &CachedWorkload) -> DynamicObject {
         let empty = BTreeMap::new();
         let labels = target.metadata.labels.as_ref().unwrap_or(&empty);
         let annotations = target.metadata.annotations.as_ref().unwrap_or(&empty);
-        let mut metadata = self.meta(&self.canary_service_name(), labels, annotations);
+        let mut metadata = self.copy_metadata(&self.canary_service_name(), labels, annotations);
         self.mark_copy(&mut metadata, Kind::Service, &self.target);
         DynamicObject {
-            types: Some(Kind::Service.types()),
+            types: Some(Kind::Service.type_meta()),
             metadata,
             data: json!({ "spec": service_spec(&target.spec()) }),
         }
     }
 
     /// The ports that containers of the target listen at.
-    pub fn ports(&self, target: &Snapshot) -> Vec<Port> {
+    pub fn ports(&self, target: &CachedWorkload) -> Vec<Port> {
         let spec = target.spec();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -247,10 +255,10 @@ fn keep_selector(spec: &mut Value, before: &Value) {
     }
 }
 
-fn run_everywhere(template: &mut Value) {
+fn clear_scale_to_zero(template: &mut Value) {
     let Some(spec) = template.pointer_mut("/spec").and_then(Value::as_object_mut) else { return };
     if let Some(nodes) = spec.get_mut("nodeSelector").and_then(Value::as_object_mut) {
-        nodes.remove(NOWHERE);
+        nodes.remove(SCALE_TO_ZERO);
         if nodes.is_empty() {
             spec.remove("nodeSelector");
         }

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A [`Workload`] is a Canary's target that was understood. From cached objects
-//! it says what there is ([`Workload::see_target`] and its siblings; pure) and
-//! what accompanies the target and must follow it ([`Workload::upkeep`]; pure);
+//! it says what there is ([`Workload::observe_target`] and its siblings; pure) and
+//! what accompanies the target and must follow it ([`Workload::companion_changes`]; pure);
 //! with a client it carries out what the engine decided (`act`). It promises:
 //!
 //! - What is copied is exactly the revision asked for: the target and its
@@ -29,13 +29,13 @@
 //! a copy: fields that Serin has never heard of are digested and copied too.
 
 mod act;
+mod cached_workload;
+mod companions;
 mod configs;
 mod labels;
+mod manifests;
 mod observe;
 mod scaler;
-mod shape;
-mod snapshot;
-mod upkeep;
 
 use std::sync::{Arc, LazyLock};
 
@@ -45,12 +45,12 @@ use kube::{
     core::{ApiResource, GroupVersionKind, ObjectMeta, TypeMeta},
 };
 
-pub use act::{Error, Known};
-pub use configs::{Configs, Unread};
+pub use act::{Error, FromCache};
+pub use cached_workload::CachedWorkload;
+pub use companions::{COMPANION_KINDS, CompanionChange, ObjectList};
+pub use configs::{ConfigContents, MissingContents};
 pub use labels::Selectors;
-pub use shape::Port;
-pub use snapshot::Snapshot;
-pub use upkeep::{COMPANIONS, Cache, Upkeep};
+pub use manifests::Port;
 
 use crate::{
     api::{
@@ -65,7 +65,7 @@ pub const FIELD_MANAGER: &str = "serin";
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
 /// On the target: the Canary and its release after which its pods went.
-const EMPTIED_AFTER: &str = "serin.dev/emptied-after";
+const SCALED_DOWN_AFTER: &str = "serin.dev/scaled-down-after";
 /// On the primary's autoscaler: the size below which it may not go for now.
 const PINNED: &str = "serin.dev/pinned";
 /// On copies that accompany the primary: what they are a copy of.
@@ -79,7 +79,7 @@ pub struct Options {
     pub prefixes: Vec<String>,
     /// Labels that tell one workload from another, most telling first. The
     /// first that a target's selector has gets another value on its primary.
-    pub identities: Vec<String>,
+    pub identity_labels: Vec<String>,
     /// Are changes of ConfigMaps and Secrets new revisions?
     pub track_configs: bool,
 }
@@ -88,7 +88,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             prefixes: Vec::new(),
-            identities: ["app", "name", "app.kubernetes.io/name"].map(str::to_owned).to_vec(),
+            identity_labels: ["app", "name", "app.kubernetes.io/name"].map(str::to_owned).to_vec(),
             track_configs: true,
         }
     }
@@ -134,11 +134,11 @@ impl Kind {
 
     /// How the API server is asked for it.
     pub fn resource(self) -> &'static ApiResource {
-        static RESOURCES: LazyLock<[ApiResource; 8]> = LazyLock::new(|| Kind::ALL.map(Kind::described));
+        static RESOURCES: LazyLock<[ApiResource; 8]> = LazyLock::new(|| Kind::ALL.map(Kind::api_resource));
         &RESOURCES[self as usize]
     }
 
-    fn described(self) -> ApiResource {
+    fn api_resource(self) -> ApiResource {
         let (group, version) = match self {
             Self::Deployment | Self::DaemonSet => ("apps", "v1"),
             Self::Service | Self::ConfigMap | Self::Secret => ("", "v1"),
@@ -150,7 +150,7 @@ impl Kind {
     }
 
     /// How an object of it is labelled.
-    fn types(self) -> TypeMeta {
+    fn type_meta(self) -> TypeMeta {
         let ApiResource { api_version, kind, .. } = self.resource().clone();
         TypeMeta { api_version, kind }
     }
@@ -189,24 +189,24 @@ pub struct Reference {
 
 /// Why a target cannot be released.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum UnsupportedTarget {
     #[error(
         "spec.targetRef names a {kind} of {api_version}, which Serin does not release; use a Deployment or DaemonSet of apps/v1, or a Service of v1"
     )]
-    Unsupported { kind: &'static str, api_version: String },
+    ApiVersion { kind: &'static str, api_version: String },
     #[error(
         "{kind} {name} selects its pods by no label value, so its primary could not be told from it; add one such as app: {name} to spec.selector.matchLabels and to the pods"
     )]
-    NoIdentity { kind: &'static str, name: String },
+    NoIdentityLabel { kind: &'static str, name: String },
     #[error(
         "the value of the label {key} on {name} is longer than {} characters, so the primary's could not end in -primary; shorten it, or select by another label",
-        labels::LONGEST
+        labels::MAX_LABEL
     )]
     LabelTooLong { key: String, name: String },
     #[error(
         "{kind} {name} belongs to {owner}, so Serin leaves it alone; delete it or rename it, and Serin makes its own"
     )]
-    NotOurs { kind: &'static str, name: String, owner: String },
+    OwnedByOther { kind: &'static str, name: String, owner: String },
 }
 
 /// A Canary's target that was understood.
@@ -224,11 +224,14 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn new(canary: &Canary, options: &Arc<Options>) -> Result<Self, Refusal> {
+    pub fn new(canary: &Canary, options: &Arc<Options>) -> Result<Self, UnsupportedTarget> {
         let target = &canary.spec.target_ref;
         let kind = Kind::from(target.kind);
         if target.api_version != kind.resource().api_version {
-            return Err(Refusal::Unsupported { kind: kind.name(), api_version: target.api_version.clone() });
+            return Err(UnsupportedTarget::ApiVersion {
+                kind: kind.name(),
+                api_version: target.api_version.clone(),
+            });
         }
         let owner = OwnerReference {
             api_version: Canary::api_version(&()).into_owned(),
@@ -272,7 +275,7 @@ impl Workload {
 
     /// Everything whose changes concern this Canary, given the target as far as
     /// it is known.
-    pub fn references(&self, target: Option<&Snapshot>) -> Vec<Reference> {
+    pub fn references(&self, target: Option<&CachedWorkload>) -> Vec<Reference> {
         let named = |kind, name: String| Reference { kind, name: Some(name) };
         let mut all = vec![
             named(self.kind(), self.target.clone()),
@@ -300,9 +303,9 @@ impl Workload {
     }
 
     /// Is it this Canary's, or nobody's, to write?
-    fn check_owner(&self, kind: Kind, meta: &ObjectMeta) -> Result<(), Refusal> {
-        match controller(meta) {
-            Some(other) if other.uid != self.owner.uid => Err(Refusal::NotOurs {
+    fn check_owner(&self, kind: Kind, meta: &ObjectMeta) -> Result<(), UnsupportedTarget> {
+        match controller_of(meta) {
+            Some(other) if other.uid != self.owner.uid => Err(UnsupportedTarget::OwnedByOther {
                 kind: kind.name(),
                 name: meta.name.clone().unwrap_or_default(),
                 owner: format!("{} {}", other.kind, other.name),
@@ -312,10 +315,10 @@ impl Workload {
     }
 
     fn is_owner(&self, meta: &ObjectMeta) -> bool {
-        controller(meta).is_some_and(|owner| owner.uid == self.owner.uid)
+        controller_of(meta).is_some_and(|owner| owner.uid == self.owner.uid)
     }
 }
 
-fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }

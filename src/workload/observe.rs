@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Configs, EMPTIED_AFTER, PINNED, Refusal, Snapshot, Unread, Workload, configs};
+use super::{
+    CachedWorkload, ConfigContents, MissingContents, PINNED, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
+    configs,
+};
 use crate::engine::{
     observed::{Previous, Primary, Target},
-    revision::{ConfigRef, Form, config_digest, revision},
+    revision::{ConfigRef, HashVersion, config_digest, revision},
 };
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -15,45 +18,45 @@ impl Workload {
     ///
     /// `version` tells the resourceVersion of a ConfigMap or Secret, or that it
     /// does not exist; what `configs` does not hold at that version must be
-    /// read first ([`Configs::read`]), and is named in the error.
-    pub fn see_target(
+    /// read first ([`ConfigContents::read`]), and is named in the error.
+    pub fn observe_target(
         &self,
-        target: &Snapshot,
-        configs: &mut Configs,
+        target: &CachedWorkload,
+        configs: &mut ConfigContents,
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
-    ) -> Result<Target, Unread> {
-        let (pods, emptied_after) = (target.pods(self.kind), self.emptied_after(target));
-        let form = Form::of(recorded);
-        if let Some((revision, configs)) = configs.remembered(target, form, &version) {
-            return Ok(Target { revision, configs, pods, emptied_after });
+    ) -> Result<Target, MissingContents> {
+        let (pods, emptied_after) = (target.pods(self.kind), self.scaled_down_after(target));
+        let form = HashVersion::of(recorded);
+        if let Some((revision, configs)) = configs.memoized_digest(target, form, &version) {
+            return Ok(Target { revision, configs, pods, scaled_down_after: emptied_after });
         }
         let spec = target.spec();
         let refs = self.config_refs(&spec);
-        configs.hold(&refs, &version)?;
+        configs.retain_current(&refs, &version)?;
         let (revision, digests) = self.digest(&spec, &refs, configs, form);
-        configs.remember(target, form, refs, &revision, &digests);
-        Ok(Target { revision, configs: digests, pods, emptied_after })
+        configs.memoize_digest(target, form, refs, &revision, &digests);
+        Ok(Target { revision, configs: digests, pods, scaled_down_after: emptied_after })
     }
 
-    /// As [`Workload::empty_canary`] noted it. Another Canary's releases, of the
+    /// As [`Workload::scale_down_canary`] noted it. Another Canary's releases, of the
     /// same name or not, are counted by themselves.
-    fn emptied_after(&self, target: &Snapshot) -> Option<u64> {
-        let (canary, release) = target.annotation(EMPTIED_AFTER)?.split_once('/')?;
+    fn scaled_down_after(&self, target: &CachedWorkload) -> Option<u64> {
+        let (canary, release) = target.annotation(SCALED_DOWN_AFTER)?.split_once('/')?;
         release.parse().ok().filter(|_| canary == self.owner.uid)
     }
 
     /// No pods are asked for.
-    pub fn is_empty(&self, target: &Snapshot) -> bool {
+    pub fn is_scaled_down(&self, target: &CachedWorkload) -> bool {
         target.pods(self.kind).desired == 0
     }
 
     /// The primary, and whether its autoscaler, if it has one, is pinned.
-    pub fn see_primary(
+    pub fn observe_primary(
         &self,
-        primary: &Snapshot,
+        primary: &CachedWorkload,
         autoscaler: Option<&DynamicObject>,
-    ) -> Result<Primary, Refusal> {
+    ) -> Result<Primary, UnsupportedTarget> {
         self.check_owner(self.kind(), &primary.metadata)?;
         let pin = autoscaler.and_then(|scaler| scaler.metadata.annotations.as_ref()?.get(PINNED));
         Ok(Primary {
@@ -64,7 +67,7 @@ impl Workload {
     }
 
     /// The previous one; none if what has its name is not this Canary's.
-    pub fn see_previous(&self, previous: &Snapshot) -> Option<Previous> {
+    pub fn observe_previous(&self, previous: &CachedWorkload) -> Option<Previous> {
         let ours = self.is_owner(&previous.metadata) && previous.metadata.deletion_timestamp.is_none();
         let revision = previous.copied_revision().filter(|_| ours)?.to_owned();
         Some(Previous { revision, pods: previous.pods(self.kind) })
@@ -76,8 +79,8 @@ impl Workload {
         &self,
         spec: &Value,
         refs: &[ConfigRef],
-        configs: &Configs,
-        form: Form,
+        configs: &ConfigContents,
+        form: HashVersion,
     ) -> (String, BTreeMap<String, String>) {
         let tracked: BTreeMap<_, _> = configs.tracked(refs).collect();
         let contents = tracked.iter().map(|(name, config)| (name.clone(), config.map(|c| &c.contents)));

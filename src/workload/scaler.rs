@@ -28,7 +28,7 @@ impl Workload {
         let (least, most) = match scaler.kind {
             AutoscalerKind::HorizontalPodAutoscaler => ("minReplicas", "maxReplicas"),
             AutoscalerKind::ScaledObject => {
-                self.lead_to_primary(scaler, &mut spec);
+                self.retarget_queries(scaler, &mut spec);
                 ("minReplicaCount", "maxReplicaCount")
             }
         };
@@ -42,7 +42,7 @@ impl Workload {
         let settings = keda_settings(&annotations);
         annotations.retain(|key, _| key != KEDA_PAUSED && key != PAUSED_BY_US);
         let labels = source.metadata.labels.clone().unwrap_or_default();
-        let mut metadata = self.meta(&format!("{}-primary", scaler.name), &labels, &annotations);
+        let mut metadata = self.copy_metadata(&format!("{}-primary", scaler.name), &labels, &annotations);
         metadata.annotations.get_or_insert_default().extend(settings);
         self.mark_copy(&mut metadata, kind, &scaler.name);
         if let Some(pin) = pin {
@@ -51,12 +51,12 @@ impl Workload {
             let least_now = spec[least].as_u64().unwrap_or_default();
             spec[least] = least_now.max(u64::from(pin).min(most)).into();
         }
-        DynamicObject { types: Some(kind.types()), metadata, data: json!({ "spec": spec }) }
+        DynamicObject { types: Some(kind.type_meta()), metadata, data: json!({ "spec": spec }) }
     }
 
     /// Queries of a ScaledObject that ask about the target shall ask about the
     /// primary, and the HPA that KEDA makes of it needs a name of its own.
-    fn lead_to_primary(&self, scaler: &AutoscalerRef, spec: &mut Value) {
+    fn retarget_queries(&self, scaler: &AutoscalerRef, spec: &mut Value) {
         if let Some(Value::String(name)) = spec.pointer_mut("/advanced/horizontalPodAutoscalerConfig/name") {
             name.push_str("-primary");
         }
@@ -66,7 +66,7 @@ impl Workload {
             if let Some(written) = scaler.primary_scaler_queries.get(&name) {
                 query.clone_from(written);
             } else if scaler.primary_scaler_queries.is_empty() {
-                *query = about_primary(query, &self.target);
+                *query = retarget_query(query, &self.target);
             }
         }
     }
@@ -85,7 +85,7 @@ fn keda_settings(annotations: &BTreeMap<String, String>) -> BTreeMap<String, Str
 
 /// A query with the target's name, and with the canary's, replaced by the
 /// primary's wherever it stands by itself or begins the name of a pod.
-fn about_primary(query: &str, target: &str) -> String {
+fn retarget_query(query: &str, target: &str) -> String {
     let part_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut text = String::with_capacity(query.len() + 16);
     let mut rest = query;
@@ -110,7 +110,7 @@ fn about_primary(query: &str, target: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::about_primary;
+    use super::retarget_query;
 
     #[test]
     fn a_query_about_the_target_becomes_one_about_the_primary() {
@@ -122,7 +122,7 @@ mod tests {
             (r#"podinfo_requests{app="my-podinfo"}"#, r#"podinfo_requests{app="my-podinfo"}"#),
             ("podinfo", "podinfo-primary"),
         ] {
-            assert_eq!(about_primary(query, "podinfo"), expected);
+            assert_eq!(retarget_query(query, "podinfo"), expected);
         }
     }
 }

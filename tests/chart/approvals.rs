@@ -10,10 +10,10 @@ use tokio::process::Command;
 
 use crate::install::installed;
 use crate::support::Cluster;
-use crate::support::chart::{Kubectl, Said, run, token};
+use crate::support::chart::{CommandOutput, Kubectl, run, token};
 
 /// A machine that also compiles is slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A namespace with a Canary, and people in it.
 struct World {
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// Somebody who has these ClusterRoles in the namespace.
-    async fn somebody(&self, name: &str, roles: &[&str]) -> Kubectl {
+    async fn user_with_roles(&self, name: &str, roles: &[&str]) -> Kubectl {
         let ok = async |arguments: &[&str]| _ = self.admin.run(arguments, "").await.ok();
         let within = format!("--namespace={}", self.namespace);
         ok(&["create", "serviceaccount", name, &within]).await;
@@ -55,19 +55,19 @@ impl World {
         Kubectl::of(self.cluster, &token(self.cluster, &self.namespace, name).await)
     }
 
-    async fn annotate(&self, who: &Kubectl, key: &str, value: &str) -> Said {
+    async fn annotate(&self, who: &Kubectl, key: &str, value: &str) -> CommandOutput {
         let within = format!("--namespace={}", self.namespace);
         who.run(&["annotate", "--overwrite", "canary", "web", &format!("{key}={value}"), &within], "").await
     }
 
-    async fn patch(&self, who: &Kubectl, patch: Value, more: &[&str]) -> Said {
+    async fn patch(&self, who: &Kubectl, patch: Value, more: &[&str]) -> CommandOutput {
         let (within, patch) = (format!("--namespace={}", self.namespace), patch.to_string());
         let arguments = ["patch", "canary", "web", &within, "--type=merge", "--patch", &patch];
         who.run(&[&arguments[..], more].concat(), "").await
     }
 
     /// As the command line does it.
-    async fn serin(&self, who: &Kubectl, verb: &str) -> Said {
+    async fn serin(&self, who: &Kubectl, verb: &str) -> CommandOutput {
         let mut command = Command::new(env!("CARGO_BIN_EXE_serin"));
         command.args([verb, "web", "--namespace", &self.namespace]).env("KUBECONFIG", who.kubeconfig());
         run(command, "").await
@@ -78,7 +78,7 @@ impl World {
 async fn eventually(what: &str, mut test: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !test().await {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < TIMEOUT, "{what}");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }
@@ -89,9 +89,9 @@ async fn can(who: &Kubectl, namespace: &str, verb: &str, subresource: &str) -> b
 }
 
 #[tokio::test]
-async fn who_may_edit_a_canary_cannot_forge_an_approval() {
+async fn an_editor_cannot_forge_an_approval() {
     let world = World::new().await;
-    let editor = world.somebody("editor", &["edit"]).await;
+    let editor = world.user_with_roles("editor", &["edit"]).await;
     eventually("edit includes Canaries", async || can(&editor, &world.namespace, "patch", "").await).await;
     let dry = async |key: &str| {
         let patch = json!({"metadata": {"annotations": {key: "[]"}}});
@@ -125,10 +125,10 @@ async fn who_may_edit_a_canary_cannot_forge_an_approval() {
 }
 
 #[tokio::test]
-async fn an_approver_is_let_through_and_then_others_may_apply_what_is_there() {
+async fn an_approver_is_admitted_and_others_may_reapply_the_result() {
     let world = World::new().await;
-    let approver = world.somebody("approver", &["serin-approver"]).await;
-    let editor = world.somebody("editor", &["edit"]).await;
+    let approver = world.user_with_roles("approver", &["serin-approver"]).await;
+    let editor = world.user_with_roles("editor", &["edit"]).await;
     world.serin(&approver, "abort").await.ok();
     world.annotate(&approver, APPROVALS, "[]").await.ok();
 
@@ -150,12 +150,12 @@ async fn an_approver_is_let_through_and_then_others_may_apply_what_is_there() {
 }
 
 #[tokio::test]
-async fn a_status_writer_finds_no_way_around() {
+async fn a_status_writer_cannot_bypass_the_policy() {
     let world = World::new().await;
     let within = format!("--namespace={}", world.namespace);
     let create = ["create", "role", "status", "--verb=get,patch", "--resource=canaries.serin.dev/status"];
     world.admin.run(&[&create[..], &["--resource=canaries.serin.dev", &within]].concat(), "").await.ok();
-    let writer = world.somebody("writer", &[]).await;
+    let writer = world.user_with_roles("writer", &[]).await;
     let account = format!("--serviceaccount={}:writer", world.namespace);
     let bind = ["create", "rolebinding", "status", "--role=status", &account, &within];
     world.admin.run(&bind, "").await.ok();
@@ -168,10 +168,10 @@ async fn a_status_writer_finds_no_way_around() {
 }
 
 #[tokio::test]
-async fn viewers_view_and_approvers_are_nobody_by_accident() {
+async fn viewers_can_read_and_no_default_role_can_approve() {
     let world = World::new().await;
     let (viewer, admin) =
-        (world.somebody("viewer", &["view"]).await, world.somebody("boss", &["admin"]).await);
+        (world.user_with_roles("viewer", &["view"]).await, world.user_with_roles("boss", &["admin"]).await);
     eventually("view includes Canaries", async || can(&viewer, &world.namespace, "get", "").await).await;
     assert!(!can(&viewer, &world.namespace, "patch", "").await);
     eventually("admin includes Canaries", async || can(&admin, &world.namespace, "patch", "").await).await;
@@ -180,7 +180,7 @@ async fn viewers_view_and_approvers_are_nobody_by_accident() {
 
 /// The API server checks the expressions against our definitions.
 #[tokio::test]
-async fn the_policy_has_no_mistake_in_its_types() {
+async fn the_policy_type_checks() {
     let (cluster, _) = installed().await;
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client().await);
     eventually("the policy is checked", async || {

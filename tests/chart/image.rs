@@ -20,7 +20,7 @@ fn setting<'t>(cargo: &'t str, key: &str) -> &'t str {
 }
 
 #[test]
-fn the_image_is_built_from_what_is_here() {
+fn the_image_is_built_from_this_repository() {
     let (dockerfile, cargo) = (read("Dockerfile"), read("Cargo.toml"));
     let first = instructions(&dockerfile, "FROM").next().expect("a stage");
     let rust = setting(&cargo, "rust-version");
@@ -42,7 +42,7 @@ fn the_image_is_built_from_what_is_here() {
 }
 
 #[test]
-fn the_image_runs_serin_as_nobody_in_particular() {
+fn the_image_runs_serin_as_non_root() {
     let dockerfile = read("Dockerfile");
     assert!(dockerfile.contains("ENTRYPOINT [\"serin\"]") && dockerfile.contains("CMD [\"run\"]"));
     // A name would not do: the kubelet cannot tell whether it is root.

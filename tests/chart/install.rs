@@ -6,13 +6,13 @@ use tokio::sync::OnceCell;
 use crate::support::chart::{CHART, Helm, Kubectl, Manifests};
 use crate::support::{self, Cluster, Folder};
 
-pub const HOME: &str = "serin";
+pub const CONTROLLER_NAMESPACE: &str = "serin";
 
 /// A cluster on which the chart is installed as it comes.
 pub async fn installed() -> (&'static Cluster, &'static Manifests) {
     static INSTALLED: OnceCell<Manifests> = OnceCell::const_new();
     let cluster = support::audited().await;
-    let manifests = INSTALLED.get_or_init(async || install(cluster, HOME, &[]).await).await;
+    let manifests = INSTALLED.get_or_init(async || install(cluster, CONTROLLER_NAMESPACE, &[]).await).await;
     (cluster, manifests)
 }
 
@@ -26,7 +26,7 @@ pub async fn install(cluster: &Cluster, home: &str, set: &[&str]) -> Manifests {
 }
 
 #[tokio::test]
-async fn the_pods_pass_where_only_restricted_ones_may() {
+async fn the_pods_pass_the_restricted_pod_security_standard() {
     let (cluster, manifests) = installed().await;
     let kubectl = Kubectl::admin(cluster);
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
@@ -49,7 +49,7 @@ async fn the_pods_pass_where_only_restricted_ones_may() {
 
 /// Helm leaves the contents of a `crds` folder as they were at first.
 #[tokio::test]
-async fn an_upgrade_brings_the_definitions_and_an_uninstall_leaves_them() {
+async fn an_upgrade_installs_the_crds_and_an_uninstall_keeps_them() {
     let cluster = support::real().await;
     let (helm, kubectl) = (Helm::new(), Kubectl::admin(cluster));
     let kubeconfig = cluster.kubeconfig().display().to_string();
@@ -68,10 +68,10 @@ async fn an_upgrade_brings_the_definitions_and_an_uninstall_leaves_them() {
     let earlier = earlier_chart();
     release(&["install", "serin", &earlier.join("serin").display().to_string(), "--create-namespace"]).await;
     let before = columns(&definition().await);
-    kubectl.apply(&taught(&release(&["get", "notes", "serin"]).await)).await;
+    kubectl.apply(&manifest_in_notes(&release(&["get", "notes", "serin"]).await)).await;
     release(&["upgrade", "serin", CHART, "--set", "provider=linkerd"]).await;
     assert_eq!(columns(&definition().await), before + 1);
-    kubectl.apply(&taught(&release(&["get", "notes", "serin"]).await)).await;
+    kubectl.apply(&manifest_in_notes(&release(&["get", "notes", "serin"]).await)).await;
 
     release(&["uninstall", "serin", "--wait"]).await;
     kubectl.run(&["get", "--namespace=default", "canary", "web"], "").await.ok();
@@ -82,7 +82,7 @@ async fn an_upgrade_brings_the_definitions_and_an_uninstall_leaves_them() {
 }
 
 /// The Canary that the notes show.
-fn taught(notes: &str) -> String {
+fn manifest_in_notes(notes: &str) -> String {
     let begin = notes.find("  apiVersion:").expect("a manifest in the notes");
     notes[begin..].split("\n\n").next().expect("its end").to_owned()
 }

@@ -5,10 +5,10 @@
 mod support;
 
 mod approvals;
-mod crew;
 mod image;
 mod install;
 mod meshes;
+mod rbac;
+mod rbac_rule;
 mod render;
-mod right;
-mod rights;
+mod replicas;

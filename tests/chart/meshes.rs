@@ -10,11 +10,11 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::crew::Crew;
 use crate::install::{install, installed};
-use crate::right::Right;
-use crate::rights::{Shop, Stage};
-use crate::support::{definitions, reports};
+use crate::rbac::{FeatureNamespace, Stage};
+use crate::rbac_rule::RbacRule;
+use crate::replicas::ReplicaGroup;
+use crate::support::{definitions, route_status};
 
 const GROUPS: [&str; 3] = ["networking.istio.io", "gateway.networking.k8s.io", "appmesh.k8s.aws"];
 
@@ -33,7 +33,7 @@ const CANARIES: [(&str, &str); 4] = [
     ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080, meshName: shop}"),
 ];
 
-const EACH: &str = "
+const MESH_MANIFESTS: &str = "
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: NAME, namespace: NAMESPACE}
@@ -53,7 +53,7 @@ spec: {SPEC, revertOnDeletion: true,
 ";
 
 #[tokio::test]
-async fn each_mesh_takes_these_rights_and_no_more() {
+async fn each_mesh_needs_exactly_its_rbac_rules() {
     let (cluster, _) = installed().await;
     let namespace = cluster.namespace("meshes").await;
     let set = [
@@ -70,14 +70,15 @@ async fn each_mesh_takes_these_rights_and_no_more() {
     let meshes =
         definitions::istio().into_iter().chain(definitions::gateway()).chain(definitions::app_mesh());
     definitions::install(&stage.client, meshes).await;
-    let mut crew = Crew::start(cluster, stage.home, &manifests, &namespace, 1).await;
-    let _mesh = mesh(stage.client.clone(), namespace.clone());
+    let mut crew = ReplicaGroup::start(cluster, stage.controller_namespace, &manifests, &namespace, 1).await;
+    let _mesh = report_mesh_status(stage.client.clone(), namespace.clone());
     for (name, spec) in CANARIES {
         let words = [("NAMESPACE", namespace.as_str()), ("NAME", name), ("SPEC", spec)];
-        let each = words.iter().fold(EACH.to_owned(), |text, (word, with)| text.replace(word, with));
+        let each =
+            words.iter().fold(MESH_MANIFESTS.to_owned(), |text, (word, with)| text.replace(word, with));
         stage.kubectl.apply(&each).await;
     }
-    let shop = Shop { stage: &stage, namespace: &namespace, crew: &crew };
+    let shop = FeatureNamespace { stage: &stage, namespace: &namespace, replicas: &crew };
     for (name, _) in CANARIES {
         shop.until(&format!("{name} is initialized"), async || shop.phase(name).await == "Initialized").await;
     }
@@ -91,14 +92,16 @@ async fn each_mesh_takes_these_rights_and_no_more() {
     for (name, _) in CANARIES {
         shop.until(&format!("{name} is gone"), async || shop.get("Canary", name).await.is_none()).await;
     }
-    crew.assert_well().await;
+    crew.assert_healthy().await;
 
     let began = Instant::now();
     loop {
-        let used: BTreeSet<Right> = crew.asked().iter().flat_map(Right::used).collect();
-        let granted = Right::granted(&manifests);
-        let idle: Vec<&Right> =
-            granted.iter().filter(|right| right.is_of(&GROUPS) && !right.is_among(&used)).collect();
+        let used: BTreeSet<RbacRule> = crew.audited_requests().iter().flat_map(RbacRule::used).collect();
+        let granted = RbacRule::granted(&manifests);
+        let idle: Vec<&RbacRule> = granted
+            .iter()
+            .filter(|right| right.is_in_groups(&GROUPS) && !right.is_covered_by(&used))
+            .collect();
         if idle.is_empty() {
             return;
         }
@@ -109,7 +112,7 @@ async fn each_mesh_takes_these_rights_and_no_more() {
 
 /// Plays the controllers of the Gateway and of App Mesh: they take whatever
 /// they see.
-fn mesh(client: Client, namespace: String) -> AbortOnDropHandle<()> {
+fn report_mesh_status(client: Client, namespace: String) -> AbortOnDropHandle<()> {
     let kinds = [
         ("gateway.networking.k8s.io", "v1", "HTTPRoute"),
         ("gateway.networking.k8s.io", "v1", "GRPCRoute"),
@@ -124,7 +127,8 @@ fn mesh(client: Client, namespace: String) -> AbortOnDropHandle<()> {
             for api in &apis {
                 let found = api.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default();
                 for object in found {
-                    let (name, status) = (object.metadata.name.clone().unwrap_or_default(), taken(&object));
+                    let (name, status) =
+                        (object.metadata.name.clone().unwrap_or_default(), accepted_status(&object));
                     let patch = Patch::Merge(json!({"status": status}));
                     // It may have gone meanwhile.
                     let _ = api.patch_status(&name, &PatchParams::default(), &patch).await;
@@ -135,9 +139,9 @@ fn mesh(client: Client, namespace: String) -> AbortOnDropHandle<()> {
     }))
 }
 
-fn taken(object: &DynamicObject) -> Value {
+fn accepted_status(object: &DynamicObject) -> Value {
     match object.data["spec"]["parentRefs"].is_array() {
-        true => reports::of_parents(&json!(object), "True"),
-        false => reports::of_app_mesh(&json!(object), "True"),
+        true => route_status::parent_status(&json!(object), "True"),
+        false => route_status::app_mesh_status(&json!(object), "True"),
     }
 }

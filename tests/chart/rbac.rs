@@ -18,30 +18,30 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::crew::Crew;
-use crate::install::{HOME, install, installed};
-use crate::right::Right;
+use crate::install::{CONTROLLER_NAMESPACE, install, installed};
+use crate::rbac_rule::RbacRule;
+use crate::replicas::ReplicaGroup;
 use crate::support::chart::{Kubectl, Manifests, run};
 use crate::support::prometheus::Prometheus;
 use crate::support::receiver::Receiver;
 use crate::support::{self, Cluster, definitions};
 
 /// Two cores shared with a build are slow.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A replica that ended is missed after some fifteen seconds.
-const TAKEN_OVER: Duration = Duration::from_secs(120);
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test]
-async fn all_namespaces_take_these_rights_and_no_more() {
+async fn all_namespaces_need_exactly_these_rbac_rules() {
     let (cluster, manifests) = installed().await;
-    let stage = Stage::new(cluster, HOME, manifests).await;
+    let stage = Stage::new(cluster, CONTROLLER_NAMESPACE, manifests).await;
     let namespace = cluster.namespace("shop").await;
-    stage.prove(&[namespace]).await;
+    stage.assert_rules_are_exact(&[namespace]).await;
 }
 
 #[tokio::test]
-async fn two_namespaces_take_roles_and_three_rights_beyond() {
+async fn two_namespaces_need_roles_and_three_cluster_rules() {
     let (cluster, _) = installed().await;
     let namespaces = [cluster.namespace("left").await, cluster.namespace("right").await];
     let set = [
@@ -56,7 +56,7 @@ async fn two_namespaces_take_roles_and_three_rights_beyond() {
     let resources: Vec<&Value> = wide.iter().map(|rule| &rule["resources"][0]).collect();
     assert_eq!(resources, ["clusteranalysistemplates", "tokenreviews", "subjectaccessreviews"]);
     let stage = Stage::new(cluster, "serin-roles", &manifests).await;
-    stage.prove(&namespaces).await;
+    stage.assert_rules_are_exact(&namespaces).await;
 }
 
 /// A Deployment that reads configs, and nobody to watch them.
@@ -88,7 +88,7 @@ spec:
 /// With every other setting that the chart hands on, so that the controller is
 /// seen to know them.
 #[tokio::test]
-async fn what_is_switched_off_is_not_asked_for() {
+async fn disabled_features_send_no_requests() {
     let (cluster, _) = installed().await;
     let namespace = cluster.namespace("plain").await;
     let set = [
@@ -113,21 +113,22 @@ async fn what_is_switched_off_is_not_asked_for() {
     ];
     let manifests = install(cluster, "serin-plain", &set).await;
     let stage = Stage::new(cluster, "serin-plain", &manifests).await;
-    let mut crew = Crew::start(cluster, stage.home, &manifests, &namespace, 1).await;
+    let mut crew = ReplicaGroup::start(cluster, stage.controller_namespace, &manifests, &namespace, 1).await;
     stage.kubectl.apply(&PLAIN.replace("NAMESPACE", &namespace)).await;
-    let shop = Shop { stage: &stage, namespace: &namespace, crew: &crew };
+    let shop = FeatureNamespace { stage: &stage, namespace: &namespace, replicas: &crew };
     shop.until("it is initialized", async || shop.phase("plain").await == "Initialized").await;
     shop.kubectl(&["set", "image", "deployment/plain", "app=app:v2"]).await;
     shop.until("it is promoted", async || shop.phase("plain").await == "Succeeded").await;
-    crew.assert_well().await;
-    let secrets = crew.asked().into_iter().filter(|event| event["objectRef"]["resource"] == "secrets");
+    crew.assert_healthy().await;
+    let secrets =
+        crew.audited_requests().into_iter().filter(|event| event["objectRef"]["resource"] == "secrets");
     assert_eq!(secrets.collect::<Vec<_>>(), [] as [Value; 0]);
 }
 
 /// Everything around the controller.
 pub struct Stage<'m> {
     cluster: &'static Cluster,
-    pub home: &'m str,
+    pub controller_namespace: &'m str,
     manifests: &'m Manifests,
     pub client: Client,
     pub kubectl: Kubectl,
@@ -148,48 +149,50 @@ impl<'m> Stage<'m> {
             })
             .await;
         let client = cluster.client().await;
-        Self { cluster, home, manifests, client, kubectl, _alone: ALONE.lock().await }
+        Self { cluster, controller_namespace: home, manifests, client, kubectl, _alone: ALONE.lock().await }
     }
 
     /// Runs the features in each of these namespaces, then compares what was
     /// asked for with what is granted.
-    async fn prove(&self, namespaces: &[String]) {
-        let mut crew = Crew::start(self.cluster, self.home, self.manifests, &namespaces[0], 2).await;
+    async fn assert_rules_are_exact(&self, namespaces: &[String]) {
+        let mut crew =
+            ReplicaGroup::start(self.cluster, self.controller_namespace, self.manifests, &namespaces[0], 2)
+                .await;
         let (chat, gate) = (Receiver::start([]).await, Receiver::start([]).await);
         let prometheus = Prometheus::start("").await;
         let urls = [chat.url.as_str(), &gate.url, &prometheus.url()];
         join_all(namespaces.iter().map(|namespace| self.features(namespace, urls, &crew))).await;
-        assert!(!chat.got().is_empty() && !gate.got().is_empty(), "chats are told and gates asked");
-        crew.assert_well().await;
+        assert!(!chat.received().is_empty() && !gate.received().is_empty(), "chats are told and gates asked");
+        crew.assert_healthy().await;
         crew.kill_one();
 
-        let (granted, began) = (Right::granted(self.manifests), Instant::now());
+        let (granted, began) = (RbacRule::granted(self.manifests), Instant::now());
         loop {
-            let used: BTreeSet<Right> = crew.asked().iter().flat_map(Right::used).collect();
-            let idle: Vec<&Right> = granted.iter().filter(|right| !right.is_among(&used)).collect();
+            let used: BTreeSet<RbacRule> = crew.audited_requests().iter().flat_map(RbacRule::used).collect();
+            let idle: Vec<&RbacRule> = granted.iter().filter(|right| !right.is_covered_by(&used)).collect();
             if idle.is_empty() {
                 return;
             }
-            assert!(began.elapsed() < TAKEN_OVER, "granted and never used: {idle:#?}");
+            assert!(began.elapsed() < TAKEOVER_TIMEOUT, "granted and never used: {idle:#?}");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 
     /// Uses every feature in one namespace, from the first look at the Canaries
     /// to the last of their deletion.
-    async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], crew: &Crew) {
+    async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], crew: &ReplicaGroup) {
         let features = include_str!("features.yaml");
         let words = [
             ("NAMESPACE", namespace),
-            ("HOME", self.home),
+            ("HOME", self.controller_namespace),
             ("CHAT", chat),
             ("GATE", gate),
             ("PROMETHEUS", prometheus),
         ];
         let features = words.iter().fold(features.to_owned(), |text, (word, with)| text.replace(word, with));
         self.kubectl.apply(&features).await;
-        let shop = Shop { stage: self, namespace, crew };
-        let _visitors = shop.visitors();
+        let shop = FeatureNamespace { stage: self, namespace, replicas: crew };
+        let _visitors = shop.call_web_pods();
         for canary in CANARIES {
             shop.until(&format!("{canary} is initialized"), async || {
                 shop.phase(canary).await == "Initialized"
@@ -198,7 +201,10 @@ impl<'m> Stage<'m> {
         }
         for version in ["v2", "v3"] {
             shop.push(version).await;
-            shop.until(&format!("{version} is promoted everywhere"), async || shop.runs(version).await).await;
+            shop.until(&format!("{version} is promoted everywhere"), async || {
+                shop.primaries_run(version).await
+            })
+            .await;
         }
         let gone = async |kind: &str, name: &str| shop.get(kind, name).await.is_none();
         shop.until("the versions before are dropped", async || {
@@ -228,20 +234,20 @@ impl<'m> Stage<'m> {
 const CANARIES: [&str; 5] = ["web", "ab", "bluegreen", "daemon", "front"];
 
 /// The features in one namespace.
-pub struct Shop<'s> {
+pub struct FeatureNamespace<'s> {
     pub stage: &'s Stage<'s>,
     pub namespace: &'s str,
-    pub crew: &'s Crew,
+    pub replicas: &'s ReplicaGroup,
 }
 
-impl Shop<'_> {
+impl FeatureNamespace<'_> {
     pub async fn until(&self, what: &str, mut test: impl AsyncFnMut() -> bool) {
         let began = Instant::now();
         while !test().await {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 let status = join_all(CANARIES.map(|canary| self.get("Canary", canary))).await;
                 let status: Vec<_> = status.iter().flatten().map(|canary| &canary.data["status"]).collect();
-                panic!("not so: {what}: {status:#?}\n{}", self.crew.tails());
+                panic!("not so: {what}: {status:#?}\n{}", self.replicas.log_tails());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -286,7 +292,7 @@ impl Shop<'_> {
     }
 
     /// Does every primary run it? Says yes to whoever asks on the way.
-    async fn runs(&self, version: &str) -> bool {
+    async fn primaries_run(&self, version: &str) -> bool {
         let web = self.get("Canary", "web").await.expect("the Canary");
         let gates = web.data["status"]["gates"].as_array().cloned().unwrap_or_default();
         if gates.iter().any(|gate| gate["name"] == "qa" && gate["state"] == "Waiting") {
@@ -311,7 +317,7 @@ impl Shop<'_> {
 
     /// Over HTTP where the controller hears people, which it then writes itself.
     async fn approve(&self) {
-        if let Some(ear) = self.crew.ear() {
+        if let Some(ear) = self.replicas.command_api_url() {
             let url = format!("{ear}/api/v1/namespaces/{}/canaries/web/approve", self.namespace);
             let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
             let said =
@@ -328,7 +334,7 @@ impl Shop<'_> {
     }
 
     /// People who call every pod of `web`, so that there is something to judge.
-    fn visitors(&self) -> AbortOnDropHandle<()> {
+    fn call_web_pods(&self) -> AbortOnDropHandle<()> {
         let pods: Api<k8s_openapi::api::core::v1::Pod> =
             Api::namespaced(self.stage.client.clone(), self.namespace);
         AbortOnDropHandle::new(tokio::spawn(async move {

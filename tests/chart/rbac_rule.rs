@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::support::chart::Manifests;
 
 /// Rights that no request shows to be used, and why they are needed.
-const UNSEEN: [(&str, &str, &str); 4] = [
+const UNAUDITED: [(&str, &str, &str); 4] = [
     // Asked for by the API server itself when an object is written whose owner
     // reference blocks the Canary's deletion.
     ("serin.dev", "canaries/finalizers", "update"),
@@ -21,14 +21,14 @@ const UNSEEN: [(&str, &str, &str); 4] = [
 
 /// One verb on one resource, in one namespace or in all.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Right {
+pub struct RbacRule {
     namespace: Option<String>,
     group: String,
     resource: String,
     verb: String,
 }
 
-impl Right {
+impl RbacRule {
     /// What the rendered roles give.
     pub fn granted(manifests: &Manifests) -> BTreeSet<Self> {
         let bound: BTreeSet<String> = ["RoleBinding", "ClusterRoleBinding"]
@@ -82,13 +82,13 @@ impl Right {
         verbs.map(right).collect()
     }
 
-    pub fn is_of(&self, groups: &[&str]) -> bool {
+    pub fn is_in_groups(&self, groups: &[&str]) -> bool {
         groups.contains(&self.group.as_str())
     }
 
-    pub fn is_among(&self, used: &BTreeSet<Self>) -> bool {
+    pub fn is_covered_by(&self, used: &BTreeSet<Self>) -> bool {
         let Self { namespace, group, resource, verb } = self;
-        UNSEEN.contains(&(group, resource, verb))
+        UNAUDITED.contains(&(group, resource, verb))
             || used.iter().any(|used| {
                 (group, resource, verb) == (&used.group, &used.resource, &used.verb)
                     && namespace.as_ref().is_none_or(|only| used.namespace.as_ref() == Some(only))

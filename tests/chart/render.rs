@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const EVERYTHING: [&str; 8] = [
+const ALL_FEATURES: [&str; 8] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.flagger=true",
     "image.digest=",
@@ -15,7 +15,7 @@ const EVERYTHING: [&str; 8] = [
     "api.enabled=true",
     "api.tlsSecret=serin-api",
 ];
-const NOTHING: [&str; 11] = [
+const NO_FEATURES: [&str; 11] = [
     "replicas=1",
     "configTracking=false",
     "credentials=false",
@@ -30,9 +30,9 @@ const NOTHING: [&str; 11] = [
 ];
 
 #[tokio::test]
-async fn lint_has_nothing_to_say() {
+async fn helm_lint_passes() {
     let helm = Helm::new();
-    for set in [&[][..], &EVERYTHING, &NOTHING] {
+    for set in [&[][..], &ALL_FEATURES, &NO_FEATURES] {
         let mut arguments = vec!["lint", "--strict", CHART];
         arguments.extend(set.iter().flat_map(|set| ["--set", set]));
         let said = helm.run(&arguments).await.ok();
@@ -41,7 +41,7 @@ async fn lint_has_nothing_to_say() {
 }
 
 #[tokio::test]
-async fn a_mistaken_value_is_refused_by_its_name() {
+async fn an_invalid_value_is_refused_by_name() {
     let helm = Helm::new();
     for (set, named) in [
         ("replica=2", "replica"),
@@ -63,7 +63,7 @@ async fn a_mistaken_value_is_refused_by_its_name() {
 
 /// A value that only the schema knows would do nothing.
 #[test]
-fn values_and_their_schema_name_the_same() {
+fn values_and_their_schema_have_the_same_keys() {
     fn compare(values: &Value, schema: &Value, at: &str) {
         let Some(properties) = schema["properties"].as_object() else { return };
         for (name, schema) in properties.iter().filter(|(name, _)| *name != "global") {
@@ -78,7 +78,7 @@ fn values_and_their_schema_name_the_same() {
 }
 
 #[tokio::test]
-async fn a_package_has_the_definitions_of_this_version_and_keeps_them() {
+async fn a_package_contains_the_current_crds_and_keeps_them() {
     let helm = Helm::new();
     let into = helm.folder.path().display().to_string();
     helm.run(&["package", CHART, "--destination", &into]).await.ok();
@@ -99,12 +99,12 @@ async fn a_package_has_the_definitions_of_this_version_and_keeps_them() {
 }
 
 #[tokio::test]
-async fn what_is_off_is_not_there() {
+async fn disabled_features_render_nothing() {
     let helm = Helm::new();
-    let all = helm.template("serin", &EVERYTHING).await;
+    let all = helm.template("serin", &ALL_FEATURES).await;
     assert_eq!(all.one("ServiceMonitor")["spec"]["endpoints"][0]["path"], "/metrics");
     assert_eq!(all.one("PodDisruptionBudget")["spec"]["maxUnavailable"], 1);
-    let none = helm.template("serin", &NOTHING).await;
+    let none = helm.template("serin", &NO_FEATURES).await;
     let kinds = |kind: &str| none.all(kind).count();
     // Whoever installs this needs no right beyond three namespaces.
     for kind in [
@@ -127,7 +127,7 @@ async fn what_is_off_is_not_there() {
 
 /// Tokens do not go over the network in the clear.
 #[tokio::test]
-async fn others_reach_the_api_only_with_a_certificate() {
+async fn the_command_api_is_exposed_only_with_a_certificate() {
     let helm = Helm::new();
     for (set, arguments, ports) in [
         (&["api.enabled=true"][..], &["--api-listen=127.0.0.1:8443"][..], 1),

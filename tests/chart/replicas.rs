@@ -9,19 +9,19 @@ use crate::support::chart::{Kubectl, Manifests, token};
 use crate::support::{self, Child, Cluster, Folder};
 
 /// The API server looks for new kinds every half minute.
-const PATIENCE: Duration = Duration::from_secs(300);
+const OWNER_KINDS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Replicas of one Deployment, with a token of its ServiceAccount.
-pub struct Crew {
+pub struct ReplicaGroup {
     cluster: &'static Cluster,
     user: String,
     /// How long the audit log was before they began.
-    earlier: usize,
+    earlier_audit_events: usize,
     replicas: Vec<Replica>,
     _folder: Folder,
 }
 
-impl Crew {
+impl ReplicaGroup {
     /// `namespace` is one that they may write to.
     pub async fn start(
         cluster: &'static Cluster,
@@ -39,7 +39,7 @@ impl Crew {
         Self {
             cluster,
             user: format!("system:serviceaccount:{home}:{name}"),
-            earlier,
+            earlier_audit_events: earlier,
             replicas,
             _folder: folder,
         }
@@ -47,8 +47,8 @@ impl Crew {
 
     /// Everything that they asked the API server for, of which nothing was
     /// refused.
-    pub fn asked(&self) -> Vec<Value> {
-        let mut events = self.cluster.audit().split_off(self.earlier);
+    pub fn audited_requests(&self) -> Vec<Value> {
+        let mut events = self.cluster.audit().split_off(self.earlier_audit_events);
         events.retain(|event| event["user"]["username"] == *self.user);
         let denied: Vec<&Value> =
             events.iter().filter(|event| event["responseStatus"]["code"] == 403).collect();
@@ -56,9 +56,9 @@ impl Crew {
         events
     }
 
-    pub async fn assert_well(&mut self) {
+    pub async fn assert_healthy(&mut self) {
         for replica in &mut self.replicas {
-            replica.assert_well().await;
+            replica.assert_healthy().await;
         }
     }
 
@@ -68,13 +68,13 @@ impl Crew {
     }
 
     /// Where the first of them hears people, if it does.
-    pub fn ear(&self) -> Option<String> {
+    pub fn command_api_url(&self) -> Option<String> {
         let first = self.replicas.first()?;
-        first.hears.then(|| format!("http://{}", first.ear))
+        first.serves_command_api.then(|| format!("http://{}", first.command_api_address))
     }
 
     /// The last that they said.
-    pub fn tails(&self) -> String {
+    pub fn log_tails(&self) -> String {
         self.replicas.iter().map(|replica| replica.child.tail()).collect()
     }
 }
@@ -83,8 +83,8 @@ impl Crew {
 struct Replica {
     child: Child,
     address: String,
-    ear: String,
-    hears: bool,
+    command_api_address: String,
+    serves_command_api: bool,
     /// What the rendered probes ask for.
     probes: Vec<String>,
     _folder: Folder,
@@ -118,10 +118,17 @@ impl Replica {
             ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
         let folder = Folder::new("replica");
         let child = Child::start(folder.path(), Path::new("/usr/bin/env"), line);
-        Self { child, address, ear, hears, probes: probes.into(), _folder: folder }
+        Self {
+            child,
+            address,
+            command_api_address: ear,
+            serves_command_api: hears,
+            probes: probes.into(),
+            _folder: folder,
+        }
     }
 
-    async fn assert_well(&mut self) {
+    async fn assert_healthy(&mut self) {
         assert!(!self.child.has_ended(), "it runs to the end; {}", self.child.tail());
         for path in self.probes.iter().map(String::as_str).chain(["/metrics"]) {
             let answer = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
@@ -148,7 +155,7 @@ async fn await_owners(cluster: &Cluster, namespace: &str, token: &str) {
             said.ok();
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "{said:?}");
+        assert!(began.elapsed() < OWNER_KINDS_TIMEOUT, "{said:?}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use futures::future::join_all;
 
 /// Two metrics under the same Ids for everybody, and how they are made one.
-fn rate(server: &Server, app: &str) -> Ask {
+fn rate(server: &Server, app: &str) -> MetricQuery {
     let spec = json!({
         "provider": {"address": server.url},
         "query": "100 * m1 / m2",
@@ -13,7 +13,7 @@ fn rate(server: &Server, app: &str) -> Ask {
             "metrics": {"m1": {"name": "Errors"}, "m2": {"name": "Requests"}},
         },
     });
-    written(app, "errors", spec, JudgeType::Threshold).expect("a query")
+    query_of(app, "errors", spec, JudgeType::Threshold).expect("a query")
 }
 
 fn put(server: &Server, app: &str, errors: f64, requests: f64) {
@@ -22,12 +22,12 @@ fn put(server: &Server, app: &str, errors: f64, requests: f64) {
 }
 
 #[tokio::test]
-async fn canaries_that_ask_at_once_share_requests_and_get_their_own_answers() {
+async fn concurrent_queries_share_requests_and_get_their_own_results() {
     let server = Server::start().await;
     let sources = sources();
     let apps: Vec<String> = (0..300).map(|n| format!("app-{n}")).collect();
     apps.iter().enumerate().for_each(|(n, app)| put(&server, app, n as f64, 1000.0));
-    let asks: Vec<Ask> = apps.iter().map(|app| rate(&server, app)).collect();
+    let asks: Vec<MetricQuery> = apps.iter().map(|app| rate(&server, app)).collect();
     let answers = join_all(asks.iter().map(|ask| measure(&sources, ask, window(0, 300)))).await;
     for (n, answer) in answers.iter().enumerate() {
         let Measurement::Scalar(value) = answer else { panic!("{answer:?}") };
@@ -55,7 +55,7 @@ async fn another_window_is_another_request() {
 }
 
 #[tokio::test]
-async fn what_is_about_all_metrics_of_a_request_has_one_of_its_own() {
+async fn a_query_over_all_metrics_has_a_request_of_its_own() {
     let server = Server::start().await;
     let sources = sources();
     put(&server, "web", 1.0, 10.0);
@@ -68,7 +68,7 @@ async fn what_is_about_all_metrics_of_a_request_has_one_of_its_own() {
             "metrics": {"m1": {"name": "Errors"}, "m2": {"name": "Requests"}},
         },
     });
-    let all = written("web", "all", all, JudgeType::Threshold).expect("a query");
+    let all = query_of("web", "all", all, JudgeType::Threshold).expect("a query");
     let (web, api) = (rate(&server, "web"), rate(&server, "api"));
     let answers = join_all([&web, &all, &api].map(|ask| measure(&sources, ask, window(0, 300)))).await;
     assert_eq!(answers, [10.0, 11.0, 50.0].map(Measurement::Scalar));
@@ -76,18 +76,18 @@ async fn what_is_about_all_metrics_of_a_request_has_one_of_its_own() {
 }
 
 #[tokio::test]
-async fn nobody_pays_for_the_mistake_of_another() {
+async fn an_invalid_query_does_not_fail_others_in_its_batch() {
     let server = Server::start().await;
     let sources = sources();
     let apps: Vec<String> = (0..32).map(|n| format!("app-{n}")).collect();
     apps.iter().for_each(|app| put(&server, app, 1.0, 10.0));
-    let mut asks: Vec<Ask> = apps.iter().map(|app| rate(&server, app)).collect();
+    let mut asks: Vec<MetricQuery> = apps.iter().map(|app| rate(&server, app)).collect();
     let wrong = json!({
         "provider": {"address": server.url},
         "query": "NONSENSE(m1)",
         "cloudwatch": {"namespace": "shop", "metrics": {"m1": {"name": "Errors"}}},
     });
-    asks.insert(11, written("web", "wrong", wrong, JudgeType::Threshold).expect("a query"));
+    asks.insert(11, query_of("web", "wrong", wrong, JudgeType::Threshold).expect("a query"));
     let answers = join_all(asks.iter().map(|ask| measure(&sources, ask, window(0, 300)))).await;
     for (n, answer) in answers.into_iter().enumerate() {
         match n {
@@ -99,7 +99,7 @@ async fn nobody_pays_for_the_mistake_of_another() {
 }
 
 #[tokio::test]
-async fn whoever_leaves_does_not_take_the_others_along() {
+async fn a_cancelled_query_does_not_cancel_others_in_its_batch() {
     let server = Server::start().await;
     let sources = sources();
     put(&server, "web", 1.0, 10.0);

@@ -2,7 +2,7 @@
 
 use super::*;
 use serin::analysis::measurement::Histogram;
-use serin::metrics::cloudwatch::BOUNDS;
+use serin::metrics::cloudwatch::HISTOGRAM_BOUNDS;
 
 const LOAD_BALANCER: &str = "app/shop/50dc6c495c0c9188";
 
@@ -66,7 +66,7 @@ async fn success_is_counted_and_durations_are_a_distribution() {
                 server.put(&metric("HTTPCode_Target_5XX_Count", "canary"), second, 1.0);
             }
         }
-        let ask = |name: &str, judge| written("web", name, spec.clone(), judge).expect("a built-in metric");
+        let ask = |name: &str, judge| query_of("web", name, spec.clone(), judge).expect("a built-in metric");
         let minutes = window(0, 300);
         let sources = sources();
         for judge in [JudgeType::Sequential, JudgeType::Threshold] {
@@ -76,7 +76,7 @@ async fn success_is_counted_and_durations_are_a_distribution() {
         let within =
             |seconds: f64, longest: f64| ((seconds / longest * 200.0 - 0.3).floor() + 1.0).min(200.0) as u64;
         let arm = |longest: f64| {
-            let bounds = BOUNDS.map(|bound| (bound, within(bound, longest)));
+            let bounds = HISTOGRAM_BOUNDS.map(|bound| (bound, within(bound, longest)));
             Histogram::cumulative(bounds.into_iter().chain([(f64::INFINITY, 200)])).expect("a histogram")
         };
         let durations = measure(&sources, &ask("request-duration", JudgeType::Sequential), minutes).await;
@@ -89,11 +89,11 @@ async fn success_is_counted_and_durations_are_a_distribution() {
 }
 
 #[test]
-fn a_name_that_nobody_knows_and_arms_that_are_one_are_refused() {
+fn an_unknown_name_and_identical_arms_are_refused() {
     let spec =
         json!({"cloudwatch": {"builtIn": "targetGroups", "dimensions": {"LoadBalancer": LOAD_BALANCER}}});
-    let refused = written("web", "latency", spec.clone(), JudgeType::Sequential).unwrap_err().to_string();
+    let refused = query_of("web", "latency", spec.clone(), JudgeType::Sequential).unwrap_err().to_string();
     assert!(refused.contains("request-success-rate or request-duration"), "{refused}");
-    let refused = written("web", "request-duration", spec, JudgeType::Sequential).unwrap_err().to_string();
+    let refused = query_of("web", "request-duration", spec, JudgeType::Sequential).unwrap_err().to_string();
     assert!(refused.contains("spec.cloudwatch.canary and primary"), "{refused}");
 }

@@ -8,18 +8,18 @@ mod support;
 #[path = "../world/mod.rs"]
 mod world;
 
-mod asking;
 mod batches;
 mod built_in;
 mod cbor;
+mod errors;
 mod math;
 mod moto;
+mod queries;
 mod refusals;
 mod releases;
 mod roles;
 mod server;
 mod templates;
-mod trouble;
 
 use std::sync::Arc;
 
@@ -31,7 +31,9 @@ use serin::api::canary::{Metric, Provider};
 use serin::api::judge::JudgeType;
 use serin::api::{AnalysisTemplateSpec, Canary};
 use serin::metrics::scrape::HttpFetch;
-use serin::metrics::{Ask, Credentials, Refusal, Sources, Subject, Template, View, Window};
+use serin::metrics::{
+    Credentials, MeasureContext, MetricQuery, QueryContext, QueryError, Sources, Template, Window,
+};
 
 use server::{KEY, Server};
 
@@ -57,13 +59,18 @@ fn keys() -> Credentials {
 
 /// A metric called `metric` of the Canary of `app`, by a template with this
 /// spec beside the provider.
-fn written(app: &str, metric: &str, spec: Value, judge: JudgeType) -> Result<Ask, Refusal> {
+fn query_of(app: &str, metric: &str, spec: Value, judge: JudgeType) -> Result<MetricQuery, QueryError> {
     let metric = Metric { name: metric.to_owned(), ..Metric::default() };
-    asked(app, &metric, spec, judge)
+    query_for_metric(app, &metric, spec, judge)
 }
 
 /// The same of a metric that says more than its name.
-fn asked(app: &str, metric: &Metric, spec: Value, judge: JudgeType) -> Result<Ask, Refusal> {
+fn query_for_metric(
+    app: &str,
+    metric: &Metric,
+    spec: Value,
+    judge: JudgeType,
+) -> Result<MetricQuery, QueryError> {
     let mut whole = json!({
         "provider": {"type": "cloudwatch", "region": "eu-west-1", "secretRef": {"name": "keys"}},
     });
@@ -79,20 +86,20 @@ fn asked(app: &str, metric: &Metric, spec: Value, judge: JudgeType) -> Result<As
         },
     }))
     .expect("a Canary");
-    let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: None };
+    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: None };
     let template = Template { name: "watched", namespace: "shop", spec: &spec };
-    Ask::new(&subject, metric, Some(&template), judge)
+    MetricQuery::new(&subject, metric, Some(&template), judge)
 }
 
 /// The same, asked of a server.
-fn ask(server: &str, spec: Value, judge: JudgeType) -> Ask {
+fn query_on_server(server: &str, spec: Value, judge: JudgeType) -> MetricQuery {
     let mut spec = spec;
     json_patch::merge(&mut spec, &json!({"provider": {"address": server}}));
-    written("web", "errors", spec, judge).unwrap_or_else(|refusal| panic!("{refusal}"))
+    query_of("web", "errors", spec, judge).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
-async fn measure(sources: &Sources, ask: &Ask, window: Window) -> Measurement {
-    sources.measure(ask, Some(&keys()), &View { window, pods: &Arms::default() }).await
+async fn measure(sources: &Sources, ask: &MetricQuery, window: Window) -> Measurement {
+    sources.measure(ask, Some(&keys()), &MeasureContext { window, pods: &Arms::default() }).await
 }
 
 /// Errors of requests, of both arms, as counts.

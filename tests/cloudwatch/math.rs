@@ -1,5 +1,5 @@
 //! Metric math, as much of it as the tests use: numbers, Ids, `+ - * /`,
-//! brackets, `FILL(series, number)`, `SUM([series, …])` and `METRICS()`.
+//! brackets, `FILL(series, number)`, `SUM([series, …])` and `MIN_METRICS()`.
 //!
 //! As CloudWatch does it: two series meet where both have a value, and what is
 //! divided by zero has none.
@@ -16,7 +16,7 @@ pub enum Term {
 }
 
 /// What expressions are about.
-pub struct Known<'a> {
+pub struct EvalContext<'a> {
     pub ids: &'a BTreeMap<String, Series>,
     /// Of these, the metrics.
     pub metrics: Vec<Series>,
@@ -25,8 +25,8 @@ pub struct Known<'a> {
 }
 
 /// The series that an expression is; or what is wrong with it.
-pub fn evaluate(expression: &str, known: &Known<'_>) -> Result<Series, String> {
-    let mut parser = Parser { rest: expression.trim(), known };
+pub fn evaluate(expression: &str, known: &EvalContext<'_>) -> Result<Series, String> {
+    let mut parser = Parser { rest: expression.trim(), context: known };
     let term = parser.sum()?;
     match term {
         _ if !parser.rest.is_empty() => Err(format!("Error in expression: unexpected {:?}", parser.rest)),
@@ -37,7 +37,7 @@ pub fn evaluate(expression: &str, known: &Known<'_>) -> Result<Series, String> {
 
 struct Parser<'a> {
     rest: &'a str,
-    known: &'a Known<'a>,
+    context: &'a EvalContext<'a>,
 }
 
 impl Parser<'_> {
@@ -85,18 +85,18 @@ impl Parser<'_> {
         if self.one_of(&["("]).is_some() {
             return self.call(word);
         }
-        let series = self.known.ids.get(word);
+        let series = self.context.ids.get(word);
         series.cloned().map(Term::Series).ok_or_else(|| format!("Unknown metric or expression id {word:?}"))
     }
 
     fn call(&mut self, function: &str) -> Result<Term, String> {
         let result = match function {
-            "METRICS" => Term::List(self.known.metrics.clone()),
+            "METRICS" => Term::List(self.context.metrics.clone()),
             "FILL" => {
                 let mut series = self.series()?;
                 self.expect(",")?;
                 let Term::Number(fill) = self.term()? else { return Err("FILL wants a number".to_owned()) };
-                for at in &self.known.periods {
+                for at in &self.context.periods {
                     series.entry(*at).or_insert(fill);
                 }
                 Term::Series(series)

@@ -13,12 +13,12 @@ use super::*;
 use crate::support::moto::Moto;
 
 /// Translates between the SDK and moto.
-struct Interpreter {
+struct JsonTranslator {
     url: String,
     _task: AbortOnDropHandle<()>,
 }
 
-impl Interpreter {
+impl JsonTranslator {
     async fn start(moto: &Moto) -> Self {
         let app = Router::new().fallback(translate).with_state(moto.url());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -63,10 +63,10 @@ async fn put(client: &aws_sdk_cloudwatch::Client, name: &str, arm: &str, values:
 }
 
 #[tokio::test]
-async fn sums_and_averages_are_what_others_compute() {
-    serin::tls::choose_cryptography();
+async fn sums_and_averages_equal_those_of_moto() {
+    serin::tls::install_crypto_provider();
     let moto = Moto::start().await;
-    let interpreter = Interpreter::start(&moto).await;
+    let interpreter = JsonTranslator::start(&moto).await;
     let keys = Keys { access_key_id: KEY.into(), secret_access_key: "s".into(), session_token: None };
     let account = Account {
         region: Some("eu-west-1".into()),
@@ -88,7 +88,7 @@ async fn sums_and_averages_are_what_others_compute() {
     }
     let since = |seconds: i64| Timestamp::from_second(recent + seconds).expect("a time");
     let sources = sources();
-    let ask = |spec, judge| ask(&interpreter.url, spec, judge);
+    let ask = |spec, judge| query_on_server(&interpreter.url, spec, judge);
     let counted = ask(counted(), JudgeType::Sequential);
     let whole = Window { since: since(0), until: since(600) };
     assert_eq!(measure(&sources, &counted, whole).await, counts((4, 20), (0, 180)));
@@ -108,8 +108,8 @@ async fn sums_and_averages_are_what_others_compute() {
 }
 
 #[tokio::test]
-async fn a_role_is_assumed_as_sts_wants_it() {
-    serin::tls::choose_cryptography();
+async fn a_role_is_assumed_by_the_sts_protocol() {
+    serin::tls::install_crypto_provider();
     let moto = Moto::start().await;
     let keys = Keys { access_key_id: KEY.into(), secret_access_key: "s".into(), session_token: None };
     let account = Account {

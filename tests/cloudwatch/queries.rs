@@ -30,14 +30,14 @@ const ERROR_RATE: &str = r#"[
 ]"#;
 
 #[tokio::test]
-async fn a_query_of_flaggers_means_the_newest_complete_period() {
+async fn a_flagger_query_reads_the_newest_complete_period() {
     let server = Server::start().await;
     for (minute, errors) in [(0, 9.0), (1, 4.0), (2, 50.0)] {
         server.put("Shop/ErrorCount{appName=web.shop}", NOON + minute * 60 + 7, errors);
         server.put("Shop/RequestCount{appName=web.shop}", NOON + minute * 60 + 7, 150.0);
         server.put("Shop/RequestCount{appName=web.shop}", NOON + minute * 60 + 50, 50.0);
     }
-    let ask = ask(&server.url, json!({"query": ERROR_RATE}), JudgeType::Threshold);
+    let ask = query_on_server(&server.url, json!({"query": ERROR_RATE}), JudgeType::Threshold);
     // The third minute ended less than two minutes before the end.
     assert_eq!(measure(&sources(), &ask, window(0, 5 * 60 - 1)).await, Measurement::Scalar(2.0));
     assert_eq!(measure(&sources(), &ask, window(0, 5 * 60)).await, Measurement::Scalar(25.0));
@@ -46,9 +46,9 @@ async fn a_query_of_flaggers_means_the_newest_complete_period() {
 }
 
 #[tokio::test]
-async fn the_request_is_the_one_that_the_sdk_makes() {
+async fn the_request_equals_that_of_the_aws_sdk() {
     let server = Server::start().await;
-    let ask = ask(&server.url, json!({"query": ERROR_RATE}), JudgeType::Threshold);
+    let ask = query_on_server(&server.url, json!({"query": ERROR_RATE}), JudgeType::Threshold);
     measure(&sources(), &ask, window(30, 600)).await;
     let [request] = server.requests().try_into().expect("one request");
     assert_eq!(request.path, "/service/GraniteServiceVersion20100801/operation/GetMetricData");
@@ -99,7 +99,7 @@ async fn percentiles_and_metric_math_need_no_json() {
         })
     };
     for (query, expected) in [("p99", 0.99), ("p50", 0.5), ("1000 * p99", 990.0), ("(most - p50) * 2", 1.0)] {
-        let ask = ask(&server.url, spec(query), JudgeType::Threshold);
+        let ask = query_on_server(&server.url, spec(query), JudgeType::Threshold);
         let Measurement::Scalar(value) = measure(&sources(), &ask, window(0, 600)).await else {
             panic!("{query} has no value")
         };
@@ -118,13 +118,13 @@ async fn counts_are_of_the_window_and_windows_that_touch_count_nothing_twice() {
             server.put("shop/Errors{Group=canary}", NOON + second, 1.0);
         }
     }
-    let ask = ask(&server.url, counted(), JudgeType::Sequential);
+    let ask = query_on_server(&server.url, counted(), JudgeType::Sequential);
     let sources = sources();
     let (mut since, mut seen, mut looks) = (at(17), Vec::new(), 0);
     for until in (40..1500).step_by(23) {
         let window = Window { since, until: at(until) };
         let measured = measure(&sources, &ask, window).await;
-        since = ask.known(window).until;
+        since = ask.available_window(window).until;
         looks += 1;
         match measured {
             Measurement::NoData => assert_eq!(since, window.since, "nothing told, nothing taken"),
@@ -139,13 +139,13 @@ async fn counts_are_of_the_window_and_windows_that_touch_count_nothing_twice() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_never_a_zero_that_nobody_counted() {
+async fn missing_data_is_not_counted_as_zero() {
     let server = Server::start().await;
     let sources = sources();
-    let bad = ask(&server.url, counted(), JudgeType::Sequential);
+    let bad = query_on_server(&server.url, counted(), JudgeType::Sequential);
     let mut spec = counted();
     spec["counts"] = json!({"good": "errors", "total": "requests"});
-    let good = ask(&server.url, spec, JudgeType::Sequential);
+    let good = query_on_server(&server.url, spec, JudgeType::Sequential);
     let minutes = window(0, 600);
     assert_eq!(measure(&sources, &bad, minutes).await, Measurement::NoData);
     server.put("shop/Errors{Group=canary}", NOON, 3.0);
@@ -157,13 +157,16 @@ async fn what_is_missing_is_never_a_zero_that_nobody_counted() {
     // The canary proves that good ones are counted: the primary had none.
     assert_eq!(measure(&sources, &good, minutes).await, counts((7, 10), (70, 70)));
     let server = Server::start().await;
-    let good = Ask { provider: ask(&server.url, counted(), JudgeType::Sequential).provider, ..good };
+    let good = MetricQuery {
+        provider: query_on_server(&server.url, counted(), JudgeType::Sequential).provider,
+        ..good
+    };
     server.put("shop/Requests{Group=primary}", NOON, 70.0);
     assert_eq!(measure(&sources, &good, minutes).await, Measurement::NoData, "is the name right?");
 }
 
 #[tokio::test]
-async fn points_over_time_are_one_for_each_period() {
+async fn samples_have_one_point_per_period() {
     let server = Server::start().await;
     for minute in 0..5 {
         server.put("shop/Load{Group=canary}", NOON + minute * 60, minute as f64);
@@ -176,7 +179,7 @@ async fn points_over_time_are_one_for_each_period() {
             "metrics": {"load": {"name": "Load", "statistic": "Average"}}, "delay": "0s",
         },
     });
-    let ask = ask(&server.url, spec, JudgeType::MannWhitney);
+    let ask = query_on_server(&server.url, spec, JudgeType::MannWhitney);
     let expected = Arms { canary: vec![1.0, 2.0, 3.0], primary: vec![2.0, 4.0, 6.0] };
     assert_eq!(measure(&sources(), &ask, window(1, 299)).await, Measurement::Samples(expected));
 }

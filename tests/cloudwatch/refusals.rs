@@ -5,7 +5,7 @@ use super::*;
 
 #[track_caller]
 fn refused(spec: Value, judge: JudgeType) -> String {
-    written("web", "errors", spec, judge).expect_err("a refusal").to_string()
+    query_of("web", "errors", spec, judge).expect_err("a refusal").to_string()
 }
 
 fn typed(change: Value) -> Value {
@@ -15,14 +15,14 @@ fn typed(change: Value) -> Value {
 }
 
 #[test]
-fn a_judge_that_needs_counts_is_refused_with_a_way_out() {
+fn a_judge_that_needs_counts_is_refused_with_a_remedy() {
     let spec = typed(json!({"counts": null, "query": "100 * errors / requests"}));
     let why = refused(spec, JudgeType::Sequential);
     assert!(why.contains("add counts or histogram") && why.contains("thresholdRange"), "{why}");
 }
 
 #[test]
-fn every_field_that_is_wrong_is_named() {
+fn every_invalid_field_is_named() {
     let cases = [
         (typed(json!({"counts": {"bad": "eror"}})), "counts.bad refers to eror", "errors, requests"),
         (typed(json!({"counts": {"bad": "RATE(errors)"}})), "counts", "rates cannot be counted"),

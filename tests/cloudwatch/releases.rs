@@ -13,7 +13,7 @@ use serin::local::node::address::Network;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
-use crate::world::{World, run_machines};
+use crate::world::{World, run_node_and_mesh};
 
 /// As Amazon's agent does: reads the pods, and sends what was added since.
 struct Agent {
@@ -26,7 +26,7 @@ struct Agent {
 
 impl Agent {
     fn start(client: Client, namespace: &str, server: Arc<Server>) -> AbortOnDropHandle<()> {
-        serin::tls::choose_cryptography();
+        serin::tls::install_crypto_provider();
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
         let mut agent =
             Agent { http, pods: Api::namespaced(client, namespace), server, seen: HashMap::new() };
@@ -47,11 +47,11 @@ impl Agent {
             let Ok(answer) = answer else { continue };
             let text = answer.text().await.unwrap_or_default();
             let arm = if pod.name_any().starts_with("web-primary-") { "primary" } else { "canary" };
-            self.tell(&pod.uid().expect("a pod has a uid"), arm, &text);
+            self.put_counters(&pod.uid().expect("a pod has a uid"), arm, &text);
         }
     }
 
-    fn tell(&mut self, pod: &str, arm: &str, text: &str) {
+    fn put_counters(&mut self, pod: &str, arm: &str, text: &str) {
         let now = Timestamp::now().as_second();
         let group = format!("{{LoadBalancer=app/shop/1,TargetGroup={arm}}}");
         // Buckets are cumulative: what is in one is in those above it as well.
@@ -83,10 +83,10 @@ impl Agent {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn good_is_promoted_and_bad_is_rolled_back() {
+async fn a_good_revision_is_promoted_and_a_bad_one_rolled_back() {
     let cluster = support::local().await;
     let options = NodeOptions { network: Network::Loopback, ..NodeOptions::named(support::NODE) };
-    let machines = run_machines(cluster, options).await;
+    let machines = run_node_and_mesh(cluster, options).await;
     let world = World::on(cluster, &machines).await;
     let server = Arc::new(Server::start().await);
     let _agent = Agent::start(world.client.clone(), &world.namespace, Arc::clone(&server));

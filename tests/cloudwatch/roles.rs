@@ -7,10 +7,12 @@ use futures::future::join_all;
 use serin::aws::{Account, Accounts, Keys};
 
 use super::server::{EXTERNAL_ID, ROLE};
-use super::{JudgeType, KEY, Measurement, NOON, Server, ask, json, measure, sources, unavailable, window};
+use super::{
+    JudgeType, KEY, Measurement, NOON, Server, json, measure, query_on_server, sources, unavailable, window,
+};
 
 #[tokio::test]
-async fn a_role_is_assumed_once_for_all_who_need_it() {
+async fn a_role_is_assumed_once_for_all_queries() {
     let server = Server::start().await;
     server.put("shop/M{}", NOON, 3.0);
     server.put("999999999999:shop/M{}", NOON, 4.0);
@@ -25,8 +27,8 @@ async fn a_role_is_assumed_once_for_all_who_need_it() {
         })
     };
     let (own, other) = (
-        ask(&server.url, spec(None, EXTERNAL_ID), JudgeType::Threshold),
-        ask(&server.url, spec(Some("999999999999"), EXTERNAL_ID), JudgeType::Threshold),
+        query_on_server(&server.url, spec(None, EXTERNAL_ID), JudgeType::Threshold),
+        query_on_server(&server.url, spec(Some("999999999999"), EXTERNAL_ID), JudgeType::Threshold),
     );
     let sources = sources();
     for _ in 0..3 {
@@ -37,7 +39,7 @@ async fn a_role_is_assumed_once_for_all_who_need_it() {
     let requests = server.requests();
     assert!(requests.iter().all(|request| request.key == "ASIA1" && request.region == "us-east-2"));
     assert_eq!(requests.len(), 3, "three at a time");
-    let stranger = ask(&server.url, spec(None, "something-else"), JudgeType::Threshold);
+    let stranger = query_on_server(&server.url, spec(None, "something-else"), JudgeType::Threshold);
     let why = unavailable(measure(&sources, &stranger, window(0, 300)).await);
     assert!(why.contains("you may not") || why.contains("AccessDenied"), "{why}");
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::cbor;
-use crate::math::{Known, Series, evaluate};
+use crate::math::{EvalContext, Series, evaluate};
 
 /// Keys that anybody knows.
 pub const KEY: &str = "AKIATEST";
@@ -27,13 +27,13 @@ pub const EXTERNAL_ID: &str = "between-us";
 
 pub struct Server {
     pub url: String,
-    told: Arc<Mutex<Told>>,
+    state: Arc<Mutex<ServerState>>,
     _task: AbortOnDropHandle<()>,
 }
 
 /// What it knows and was told to do.
 #[derive(Default)]
-pub struct Told {
+pub struct ServerState {
     data: Vec<Datum>,
     requests: Vec<Request>,
     assumed: usize,
@@ -70,52 +70,52 @@ impl Request {
     }
 }
 
-struct Refused {
+struct ErrorReply {
     status: u16,
     code: &'static str,
     message: String,
 }
 
-fn refused(status: u16, code: &'static str, message: impl Into<String>) -> Refused {
-    Refused { status, code, message: message.into() }
+fn error_reply(status: u16, code: &'static str, message: impl Into<String>) -> ErrorReply {
+    ErrorReply { status, code, message: message.into() }
 }
 
-fn invalid(message: impl Into<String>) -> Refused {
-    refused(400, "ValidationError", message)
+fn invalid(message: impl Into<String>) -> ErrorReply {
+    error_reply(400, "ValidationError", message)
 }
 
 impl Server {
     pub async fn start() -> Server {
-        let told = Arc::new(Mutex::new(Told::default()));
-        let app = Router::new().fallback(answer).with_state(Arc::clone(&told));
+        let told = Arc::new(Mutex::new(ServerState::default()));
+        let app = Router::new().fallback(handle).with_state(Arc::clone(&told));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let serve = async move { axum::serve(listener, app).await.expect("a server") };
-        Server { url, told, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
+        Server { url, state: told, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
     }
 
     /// A datapoint of a metric: namespace, name and dimensions in the order of
     /// their names, such as `shop/errors{TargetGroup=canary}`.
     pub fn put(&self, metric: &str, at: i64, value: f64) {
-        self.told.lock().data.push(Datum { metric: metric.to_owned(), at, value });
+        self.state.lock().data.push(Datum { metric: metric.to_owned(), at, value });
     }
 
-    pub fn tell(&self, change: impl FnOnce(&mut Told)) {
-        change(&mut self.told.lock());
+    pub fn configure(&self, change: impl FnOnce(&mut ServerState)) {
+        change(&mut self.state.lock());
     }
 
     pub fn requests(&self) -> Vec<Request> {
-        self.told.lock().requests.clone()
+        self.state.lock().requests.clone()
     }
 
     /// How often a role was assumed.
     pub fn assumed(&self) -> usize {
-        self.told.lock().assumed
+        self.state.lock().assumed
     }
 }
 
-async fn answer(
-    State(told): State<Arc<Mutex<Told>>>,
+async fn handle(
+    State(told): State<Arc<Mutex<ServerState>>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
@@ -127,7 +127,7 @@ async fn answer(
     }
     let (status, content, error) = match metric_data(&mut told, &uri, headers, &body, signed) {
         Ok(content) => (200, content, None),
-        Err(Refused { status, code, message }) => {
+        Err(ErrorReply { status, code, message }) => {
             let content = json!({"__type": format!("com.amazonaws.cloudwatch#{code}"), "message": message});
             (status, content, Some(format!("{code};Sender")))
         }
@@ -140,14 +140,14 @@ async fn answer(
     response.body(cbor::encode(&content).into()).expect("a response")
 }
 
-/// Key and region of `AWS4-HMAC-SHA256 Credential=KEY/DAY/REGION/SERVICE/…`.
+/// Key and region of `AWS4-HMAC-SHA256 Credential=KEY/DEFAULT_MAX_AGE_SECS/REGION/SERVICE/…`.
 fn signer(headers: &HeaderMap) -> Option<(String, String)> {
     let authorization = headers.get("authorization")?.to_str().ok()?;
     let mut parts = authorization.strip_prefix("AWS4-HMAC-SHA256 Credential=")?.split('/');
     Some((parts.next()?.to_owned(), parts.nth(1)?.to_owned()))
 }
 
-fn sts(told: &mut Told, form: &str) -> Response<Body> {
+fn sts(told: &mut ServerState, form: &str) -> Response<Body> {
     let encoded_role = ROLE.replace(':', "%3A").replace('/', "%2F");
     let right = [
         "Action=AssumeRole".to_owned(),
@@ -170,20 +170,20 @@ fn sts(told: &mut Told, form: &str) -> Response<Body> {
 }
 
 fn metric_data(
-    told: &mut Told,
+    told: &mut ServerState,
     uri: &Uri,
     headers: HeaderMap,
     body: &[u8],
     signed: Option<(String, String)>,
-) -> Result<Value, Refused> {
+) -> Result<Value, ErrorReply> {
     if uri.path() != "/service/GraniteServiceVersion20100801/operation/GetMetricData" {
-        return Err(refused(404, "UnknownOperationException", uri.path()));
+        return Err(error_reply(404, "UnknownOperationException", uri.path()));
     }
     let Some((key, region)) = signed else {
-        return Err(refused(403, "MissingAuthenticationToken", "who are you?"));
+        return Err(error_reply(403, "MissingAuthenticationToken", "who are you?"));
     };
     if key != KEY && !key.starts_with("ASIA") {
-        return Err(refused(
+        return Err(error_reply(
             403,
             "InvalidClientTokenId",
             "The security token included in the request is invalid.",
@@ -193,7 +193,7 @@ fn metric_data(
     told.requests.push(Request { path: uri.path().to_owned(), headers, body: body.clone(), key, region });
     if told.throttle > 0 {
         told.throttle -= 1;
-        return Err(refused(400, "Throttling", "Rate exceeded"));
+        return Err(error_reply(400, "Throttling", "Rate exceeded"));
     }
     let time = |field: &str| {
         body[field].as_f64().map(|at| at as i64).ok_or_else(|| invalid(format!("{field} is missing")))
@@ -211,7 +211,12 @@ fn metric_data(
 }
 
 /// Every series that is to be returned, by its query.
-fn results(told: &Told, queries: &[Value], start: i64, end: i64) -> Result<Vec<(Value, Series)>, Refused> {
+fn results(
+    told: &ServerState,
+    queries: &[Value],
+    start: i64,
+    end: i64,
+) -> Result<Vec<(Value, Series)>, ErrorReply> {
     let mut ids = BTreeMap::new();
     let mut metrics = Vec::new();
     let mut shortest = i64::MAX;
@@ -227,7 +232,7 @@ fn results(told: &Told, queries: &[Value], start: i64, end: i64) -> Result<Vec<(
         insert(&mut ids, query, series)?;
     }
     let periods = (start..end).step_by(usize::try_from(shortest.clamp(1, 86_400)).unwrap_or(60)).collect();
-    let known = Known { ids: &ids.clone(), metrics, periods };
+    let known = EvalContext { ids: &ids.clone(), metrics, periods };
     for query in queries.iter().filter(|query| !query["Expression"].is_null()) {
         let expression = query["Expression"].as_str().unwrap_or_default();
         if expression.len() > 2048 {
@@ -240,7 +245,7 @@ fn results(told: &Told, queries: &[Value], start: i64, end: i64) -> Result<Vec<(
     Ok(returned.map(|query| (query.clone(), series(query))).collect())
 }
 
-fn insert(ids: &mut BTreeMap<String, Series>, query: &Value, series: Series) -> Result<(), Refused> {
+fn insert(ids: &mut BTreeMap<String, Series>, query: &Value, series: Series) -> Result<(), ErrorReply> {
     let id = query["Id"].as_str().unwrap_or_default();
     let lower = id.starts_with(|c: char| c.is_ascii_lowercase());
     if !lower || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
@@ -274,7 +279,13 @@ fn metric_of(query: &Value) -> String {
     )
 }
 
-fn statistic(told: &Told, query: &Value, period: i64, start: i64, end: i64) -> Result<Series, Refused> {
+fn statistic(
+    told: &ServerState,
+    query: &Value,
+    period: i64,
+    start: i64,
+    end: i64,
+) -> Result<Series, ErrorReply> {
     let metric = metric_of(query);
     let stat = query["MetricStat"]["Stat"].as_str().unwrap_or_default();
     let mut by_period: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
@@ -321,7 +332,7 @@ fn statistic(told: &Told, query: &Value, period: i64, start: i64, end: i64) -> R
 }
 
 /// The datapoints from where the token says, newest first.
-fn page(told: &Told, body: &Value, results: Vec<(Value, Series)>) -> Value {
+fn page(told: &ServerState, body: &Value, results: Vec<(Value, Series)>) -> Value {
     let from: usize = body["NextToken"].as_str().map_or(0, |token| token.parse().expect("a token of ours"));
     let until = told.page.map_or(usize::MAX, |page| from + page);
     let (mut at, mut page) = (0, Vec::new());

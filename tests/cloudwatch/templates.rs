@@ -2,21 +2,21 @@
 
 use serin::analysis::measurement::Histogram;
 use serin::api::AnalysisTemplate;
-use serin::metrics::cloudwatch::BOUNDS;
+use serin::metrics::cloudwatch::HISTOGRAM_BOUNDS;
 
 use super::*;
 
 const APP_MESH: &str = include_str!("../../analysis-templates/app-mesh-cloudwatch.yaml");
 
 /// The metric of a Canary that names a template of the file, at the server.
-fn of_file(server: &Server, template: &str, variables: Value, judge: JudgeType) -> Ask {
+fn of_file(server: &Server, template: &str, variables: Value, judge: JudgeType) -> MetricQuery {
     let all: Vec<AnalysisTemplate> = serde_saphyr::from_multiple(APP_MESH).expect("templates");
     let named = all.into_iter().find(|found| found.metadata.name.as_deref() == Some(template));
     let mut spec = serde_json::to_value(named.expect("a template of this name").spec).expect("JSON");
     json_patch::merge(&mut spec, &json!({"provider": {"address": server.url}}));
     let metric = json!({"name": "of the file", "templateVariables": variables});
     let metric: Metric = serde_json::from_value(metric).expect("a metric");
-    asked("web", &metric, spec, judge).unwrap_or_else(|refusal| panic!("{refusal}"))
+    query_for_metric("web", &metric, spec, judge).unwrap_or_else(|refusal| panic!("{refusal}"))
 }
 
 /// Ten minutes of one request a second: every twentieth of the canary's fails,
@@ -41,7 +41,7 @@ fn record(server: &Server, namespace: &str) {
 }
 
 #[tokio::test]
-async fn app_mesh_answers_what_was_recorded() {
+async fn the_app_mesh_template_measures_the_recorded_values() {
     let (server, sources) = (Server::start().await, sources());
     record(&server, "CWAgent");
     let ten_minutes = window(0, 780);
@@ -55,7 +55,7 @@ async fn app_mesh_answers_what_was_recorded() {
     let durations = of_file(&server, "app-mesh-cloudwatch-latency", mesh, JudgeType::Sequential);
     let arm = |longest: f64| {
         let within = |seconds: f64| ((seconds / longest * 600.0).floor() as u64).min(600);
-        let bounds = BOUNDS.map(|bound| (bound, within(bound)));
+        let bounds = HISTOGRAM_BOUNDS.map(|bound| (bound, within(bound)));
         Histogram::cumulative(bounds.into_iter().chain([(f64::INFINITY, 600)])).expect("a histogram")
     };
     let expected = Measurement::Histogram(Arms { canary: arm(0.6), primary: arm(0.06) });
@@ -74,7 +74,7 @@ async fn app_mesh_answers_what_was_recorded() {
 }
 
 #[tokio::test]
-async fn the_agent_may_send_to_a_namespace_of_its_own() {
+async fn the_template_reads_a_custom_agent_namespace() {
     let (server, sources) = (Server::start().await, sources());
     record(&server, "Mesh");
     let variables = json!({"mesh": "shop", "agentNamespace": "Mesh"});

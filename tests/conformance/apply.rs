@@ -29,7 +29,7 @@ pub async fn a_dropped_field_disappears(t: Session) {
     assert_eq!(fields(&applied, "one"), json!({"f:data": {"f:l": {}}}));
 }
 
-pub async fn anothers_field_stays(t: Session) {
+pub async fn a_field_of_another_manager_is_kept(t: Session) {
     t.apply("one", "configmaps/a", config_map(json!({"k": "1"}))).await.created();
     t.apply("two", "configmaps/a", config_map(json!({"l": "2"}))).await.ok();
     let applied = t.apply("one", "configmaps/a", config_map(json!({"m": "1"}))).await.ok();
@@ -62,7 +62,7 @@ pub async fn a_contested_field_is_a_conflict(t: Session) {
 
 pub async fn force_takes_the_field(t: Session) {
     t.apply("one", "configmaps/a", config_map(json!({"k": "1", "l": "1"}))).await.created();
-    let taken = t.apply_by_force("two", "configmaps/a", config_map(json!({"k": "2"}))).await.ok();
+    let taken = t.force_apply("two", "configmaps/a", config_map(json!({"k": "2"}))).await.ok();
     assert_eq!(taken["data"], json!({"k": "2", "l": "1"}));
     assert_eq!(fields(&taken, "one"), json!({"f:data": {"f:l": {}}}));
     assert_eq!(fields(&taken, "two"), json!({"f:data": {"f:k": {}}}));
@@ -70,7 +70,7 @@ pub async fn force_takes_the_field(t: Session) {
     assert_eq!(applied["data"]["k"], "2", "no longer one's to drop");
 }
 
-pub async fn an_update_takes_what_it_changes(t: Session) {
+pub async fn an_update_owns_the_fields_it_changes(t: Session) {
     t.apply("one", "configmaps/a", config_map(json!({"k": "1", "l": "1"}))).await.created();
     let patched =
         t.patch(Patch::Merge, "configmaps/a?fieldManager=editor", json!({"data": {"k": "2"}})).await.ok();
@@ -82,13 +82,13 @@ pub async fn an_update_takes_what_it_changes(t: Session) {
     assert_eq!(answer.refused(409, "Conflict"), expected);
 }
 
-pub async fn an_update_that_changes_nothing_takes_nothing(t: Session) {
+pub async fn an_update_without_changes_owns_nothing(t: Session) {
     let made = t.apply("one", "configmaps/a", config_map(json!({"k": "1"}))).await.created();
     let same = t.put("configmaps/a?fieldManager=editor", made.clone()).await.ok();
     assert_eq!(same["metadata"]["managedFields"], made["metadata"]["managedFields"]);
 }
 
-pub async fn creating_owns_what_it_sets(t: Session) {
+pub async fn a_create_owns_the_fields_it_sets(t: Session) {
     let body = json!({"metadata": {"name": "a", "labels": {"x": "y"}}, "data": {"k": "1"}});
     let made = t.post("configmaps?fieldManager=maker", body).await.created();
     assert_eq!(managers(&made), [("maker".into(), "Update".into())]);
@@ -139,7 +139,7 @@ pub async fn applying_an_old_version_is_a_conflict(t: Session) {
     assert_eq!(answer.refused(409, "Conflict"), expected);
 }
 
-pub async fn applying_to_one_that_is_gone_is_a_conflict(t: Session) {
+pub async fn applying_with_the_uid_of_a_deleted_object_is_a_conflict(t: Session) {
     let mut body = config_map(json!({}));
     body["metadata"]["uid"] = "made-up".into();
     let answer = t.apply("one", "configmaps/a", body).await;

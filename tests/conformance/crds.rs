@@ -55,7 +55,7 @@ pub async fn unknown_fields_are_pruned(t: Session) {
     assert_eq!(made["spec"]["free"], json!({"any": {"at": "all"}}), "asked to be preserved");
 }
 
-pub async fn unknown_fields_are_told_of(t: Session) {
+pub async fn unknown_fields_are_reported(t: Session) {
     let path = things(&t).await;
     let spec = json!({"colour": "red", "bogus": 1, "list": [{"a": "1", "z": 2}]});
     let answer = t.post(&format!("{path}?fieldValidation=Strict"), thing(&t, "a", spec.clone())).await;
@@ -83,7 +83,7 @@ pub async fn defaults_are_filled_in(t: Session) {
     assert!(made["spec"].as_object().expect("a spec").contains_key("maybe"), "and kept where it is");
 }
 
-pub async fn each_violation_has_its_words(t: Session) {
+pub async fn each_violation_has_the_message_of_the_real_server(t: Session) {
     let path = things(&t).await;
     for (spec, field, reason, message) in [
         (
@@ -179,7 +179,7 @@ pub async fn each_violation_has_its_words(t: Session) {
     }
 }
 
-pub async fn a_missing_spec_is_told_of(t: Session) {
+pub async fn a_missing_spec_is_reported(t: Session) {
     let path = things(&t).await;
     let body = json!({"apiVersion": api_version(&t), "kind": "Thing", "metadata": {"name": "a"}});
     let answer = t.post(&path, body).await;
@@ -308,14 +308,14 @@ pub async fn deleting_a_definition_deletes_its_objects(t: Session) {
     let made = t.post(&path, thing(&t, "a", json!({}))).await.created();
     let mut watch = t.watch(&format!("{path}?resourceVersion={}", version(&made))).await;
     t.delete(&format!("{CRDS}/things.{}", group(&t))).await.ok();
-    assert_eq!(watch.next_brief().await, "DELETED a");
+    assert_eq!(watch.next_summary().await, "DELETED a");
     t.eventually_gone(&format!("{CRDS}/things.{}", group(&t))).await;
     t.eventually_gone(&path).await;
     establish(&t, definition(&t, json!({"type": "object"}), json!({}))).await;
     assert_eq!(t.get(&path).await.ok()["items"], json!([]), "a definition of the same name starts empty");
 }
 
-pub async fn a_changed_definition_governs_from_then_on(t: Session) {
+pub async fn a_changed_definition_applies_at_once(t: Session) {
     let path = plain(&t).await;
     t.post(&path, thing(&t, "a", json!({"size": 1}))).await.created();
     let schema = json!({"type": "object", "properties": {"spec": {

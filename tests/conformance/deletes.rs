@@ -19,7 +19,7 @@ pub async fn deleting_answers_with_a_status(t: Session) {
     assert_eq!(status["details"], details);
 }
 
-pub async fn deleting_what_is_not_there_is_not_found(t: Session) {
+pub async fn deleting_a_missing_object_is_not_found(t: Session) {
     let answer = t.delete("configmaps/a").await;
     assert_eq!(answer.refused(404, "NotFound"), r#"configmaps "a" not found"#);
 }
@@ -76,10 +76,10 @@ pub async fn a_finalizer_holds_the_object(t: Session) {
     let mut watch = t.watch(&format!("configmaps?resourceVersion={}", version(&one))).await;
     t.patch(Patch::Merge, "configmaps/a", json!({"metadata": {"finalizers": null}})).await.ok();
     t.get("configmaps/a").await.refused(404, "NotFound");
-    assert_eq!(watch.next_brief().await, "DELETED a", "with no change before");
+    assert_eq!(watch.next_summary().await, "DELETED a", "with no change before");
 }
 
-pub async fn what_is_being_deleted_takes_no_new_finalizers(t: Session) {
+pub async fn an_object_being_deleted_takes_no_new_finalizers(t: Session) {
     with_finalizers(&t, "a", &["example.dev/one"]).await;
     t.delete("configmaps/a").await.ok();
     let answer =
@@ -88,7 +88,7 @@ pub async fn what_is_being_deleted_takes_no_new_finalizers(t: Session) {
     assert_eq!(answer.refused(422, "Invalid"), expected);
 }
 
-pub async fn what_is_being_deleted_cannot_be_revived(t: Session) {
+pub async fn an_object_being_deleted_cannot_be_revived(t: Session) {
     with_finalizers(&t, "a", &["example.dev/one"]).await;
     let marked = t.delete("configmaps/a").await.ok();
     let patch = json!({"metadata": {"deletionTimestamp": null, "labels": {"a": "b"}}});
@@ -150,7 +150,7 @@ pub async fn a_pod_on_no_node_is_gone_at_once(t: Session) {
     t.get("pods/a").await.refused(404, "NotFound");
 }
 
-pub async fn a_namespace_takes_its_content_along(t: Session) {
+pub async fn a_namespace_is_deleted_with_its_content(t: Session) {
     t.config_map("a", json!({})).await;
     with_finalizers(&t, "held", &["example.dev/hold"]).await;
     let marked = t.delete("/api/v1/namespaces/{ns}").await.ok();

@@ -8,14 +8,14 @@ use crate::session::*;
 const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
 
-pub async fn the_server_is_well(t: Session) {
+pub async fn the_server_is_healthy(t: Session) {
     for path in ["/healthz", "/readyz", "/livez"] {
         let answer = t.get(path).await;
         assert_eq!((answer.code, answer.text.as_str()), (200, "ok"), "{path}");
     }
 }
 
-pub async fn the_version_is_told(t: Session) {
+pub async fn the_version_is_served(t: Session) {
     let version = t.get("/version").await.ok();
     assert_eq!(version["major"], "1");
     let git = version["gitVersion"].as_str().expect("a version");
@@ -85,7 +85,7 @@ pub async fn groups_are_listed(t: Session) {
     );
 }
 
-pub async fn groups_are_listed_in_one_go(t: Session) {
+pub async fn groups_are_listed_aggregated(t: Session) {
     for (path, group, kind, resource, short) in
         [("/api", "", "Pod", "pods", "po"), ("/apis", "apps", "Deployment", "deployments", "deploy")]
     {

@@ -47,7 +47,7 @@ pub async fn a_dry_deletion_deletes_nothing(t: Session) {
     assert_eq!(t.get("configmaps/a").await.ok(), made);
 }
 
-pub async fn nobody_watches_a_dry_run(t: Session) {
+pub async fn a_dry_run_sends_no_watch_event(t: Session) {
     let from = version(&t.config_map("a", json!({})).await);
     t.patch(Patch::Merge, "configmaps/a?dryRun=All", json!({"data": {"k": "2"}})).await.ok();
     t.delete("configmaps/a?dryRun=All").await.ok();

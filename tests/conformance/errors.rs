@@ -32,13 +32,13 @@ pub async fn a_body_may_be_yaml(t: Session) {
     assert_eq!(t.send(request, body.into()).await.created()["data"], json!({"k": "one"}));
 }
 
-pub async fn an_answer_in_an_unknown_format_is_refused(t: Session) {
+pub async fn a_response_in_an_unknown_format_is_refused(t: Session) {
     t.config_map("a", json!({})).await;
     let answer = t.get_as("configmaps/a", "text/html").await;
     answer.refused(406, "NotAcceptable");
 }
 
-pub async fn a_method_without_meaning_is_refused(t: Session) {
+pub async fn an_unsupported_method_is_refused(t: Session) {
     t.config_map("a", json!({})).await;
     let expected = "the server does not allow this method on the requested resource";
     assert_eq!(t.post("configmaps/a", json!({})).await.refused(405, "MethodNotAllowed"), expected);
@@ -51,7 +51,7 @@ pub async fn a_method_without_meaning_is_refused(t: Session) {
     assert_eq!(t.get(reviews).await.refused(405, "MethodNotAllowed"), expected);
 }
 
-pub async fn an_unknown_field_of_a_built_in_kind_is_told_of(t: Session) {
+pub async fn an_unknown_field_of_a_built_in_kind_is_reported(t: Session) {
     let body = |name: &str| json!({"metadata": {"name": name}, "dat": {"a": "b"}});
     let answer = t.post("configmaps?fieldValidation=Strict", body("a")).await;
     let expected = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: strict decoding error: unknown field "dat""#;
@@ -71,7 +71,7 @@ pub async fn an_unknown_field_of_a_built_in_kind_is_told_of(t: Session) {
     assert_eq!(answer.refused(400, "BadRequest"), expected);
 }
 
-pub async fn an_unknown_field_in_a_patch_is_told_of(t: Session) {
+pub async fn an_unknown_field_in_a_patch_is_reported(t: Session) {
     t.config_map("a", json!({})).await;
     let answer =
         t.patch(Patch::Merge, "configmaps/a?fieldValidation=Strict", json!({"dat": {"a": "b"}})).await;

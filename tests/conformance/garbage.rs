@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::session::*;
 
-pub async fn the_owned_go_with_their_owner(t: Session) {
+pub async fn dependents_are_deleted_with_their_owner(t: Session) {
     let owner = t.config_map("owner", json!({})).await;
     let child = owned(&t, "child", &[&owner]).await;
     owned(&t, "grandchild", &[&child]).await;
@@ -14,7 +14,7 @@ pub async fn the_owned_go_with_their_owner(t: Session) {
     t.eventually_gone("configmaps/grandchild").await;
 }
 
-pub async fn in_the_foreground_the_owner_goes_last(t: Session) {
+pub async fn foreground_deletion_removes_the_owner_last(t: Session) {
     let owner = t.config_map("owner", json!({})).await;
     let reference = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid(&owner), "blockOwnerDeletion": true,
@@ -32,7 +32,7 @@ pub async fn in_the_foreground_the_owner_goes_last(t: Session) {
     t.eventually_gone("configmaps/owner").await;
 }
 
-pub async fn orphans_stay_without_their_owner(t: Session) {
+pub async fn orphaned_dependents_stay_without_owner_reference(t: Session) {
     let owner = t.config_map("owner", json!({})).await;
     owned(&t, "child", &[&owner]).await;
     t.delete_with("configmaps/owner", json!({"propagationPolicy": "Orphan"})).await.ok();
@@ -42,7 +42,7 @@ pub async fn orphans_stay_without_their_owner(t: Session) {
     assert_eq!(child["metadata"]["deletionTimestamp"], Value::Null);
 }
 
-pub async fn one_living_owner_is_enough(t: Session) {
+pub async fn one_existing_owner_keeps_a_dependent(t: Session) {
     let one = t.config_map("one", json!({})).await;
     let two = t.config_map("two", json!({})).await;
     owned(&t, "child", &[&one, &two]).await;
@@ -56,7 +56,7 @@ pub async fn one_living_owner_is_enough(t: Session) {
     t.eventually_gone("configmaps/child").await;
 }
 
-pub async fn an_owner_that_never_was_takes_its_child_along(t: Session) {
+pub async fn a_dependent_of_a_nonexistent_owner_is_deleted(t: Session) {
     let ghost = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "ghost", "uid": "11111111-2222-3333-4444-555555555555"},
@@ -85,7 +85,7 @@ pub async fn an_object_has_at_most_one_controller(t: Session) {
     assert!(message.contains("Only one reference can have Controller set to true"), "{message}");
 }
 
-pub async fn a_custom_owner_counts_too(t: Session) {
+pub async fn a_custom_object_can_be_an_owner(t: Session) {
     let path = crate::crds::plain(&t).await;
     let owner = t.post(&path, crate::crds::thing(&t, "owner", json!({}))).await.created();
     owned(&t, "child", &[&owner]).await;

@@ -56,7 +56,7 @@ pub async fn a_limit_cuts_the_list_into_pages(t: Session) {
     assert_eq!(third["metadata"]["remainingItemCount"], Value::Null);
 }
 
-pub async fn pages_show_the_moment_of_the_first(t: Session) {
+pub async fn pages_show_the_version_of_the_first_page(t: Session) {
     five(&t).await;
     let first = t.get("configmaps?limit=2").await.ok();
     t.delete("configmaps/c4").await.ok();
@@ -97,7 +97,7 @@ pub async fn a_version_match_needs_a_version(t: Session) {
     assert_eq!(answer.refused(422, "Invalid"), expected);
 }
 
-pub async fn a_list_at_an_exact_version_is_history(t: Session) {
+pub async fn a_list_at_an_exact_version_shows_that_version(t: Session) {
     t.config_map("a", json!({})).await;
     let then = version(&t.get("configmaps").await.ok());
     t.config_map("b", json!({})).await;

@@ -57,14 +57,14 @@ laws! {
         creating_in_another_namespace_than_the_path_is_refused
         generate_name_appends_a_suffix
         a_body_of_another_kind_is_refused
-        getting_what_is_not_there_is_not_found
+        getting_a_missing_object_is_not_found
         an_update_with_an_old_version_is_a_conflict
         an_update_without_a_version_wins
         an_update_that_changes_nothing_keeps_the_version
-        an_update_of_what_is_not_there_is_not_found
+        updating_a_missing_object_is_not_found
         an_update_under_another_name_is_refused
         an_update_of_another_incarnation_is_a_conflict
-        an_update_cannot_change_what_the_server_owns
+        an_update_cannot_change_server_owned_fields
         versions_rise_across_kinds
         generation_counts_changes_of_the_spec
         a_config_map_has_no_generation
@@ -79,12 +79,12 @@ laws! {
         a_list_is_in_the_order_of_names
         a_list_across_namespaces_has_them_all
         a_limit_cuts_the_list_into_pages
-        pages_show_the_moment_of_the_first
+        pages_show_the_version_of_the_first_page
         a_page_with_a_selector_does_not_count_the_rest
         an_unreadable_continue_token_is_refused
         a_continue_token_with_a_version_is_refused
         a_version_match_needs_a_version
-        a_list_at_an_exact_version_is_history
+        a_list_at_an_exact_version_shows_that_version
         a_list_not_older_than_a_version_is_current
         an_unreadable_version_is_refused
         label_selectors_choose
@@ -95,9 +95,9 @@ laws! {
         a_list_of_a_missing_namespace_is_empty;
     watches:
         a_watch_from_a_version_begins_after_it
-        a_watch_without_a_version_begins_with_what_is_there
-        a_watch_from_zero_begins_with_what_is_there
-        a_watch_tells_of_every_change_once
+        a_watch_without_a_version_begins_with_existing_objects
+        a_watch_from_zero_begins_with_existing_objects
+        a_watch_delivers_every_change_once
         a_watch_sees_only_its_namespace
         a_watch_across_namespaces_sees_all
         a_watch_of_one_name_sees_one_object
@@ -106,62 +106,62 @@ laws! {
         a_watch_ends_after_its_timeout
         initial_events_end_with_a_marked_bookmark
         initial_events_need_a_version_match
-        bookmarks_come_only_when_asked_for
+        bookmarks_are_sent_only_on_request
         a_last_bookmark_comes_before_the_timeout
         watch_from_old_version_gets_410
         events_of_all_watchers_come_in_the_same_order;
     deletes:
         deleting_answers_with_a_status
-        deleting_what_is_not_there_is_not_found
+        deleting_a_missing_object_is_not_found
         a_precondition_on_the_uid_guards
         a_precondition_on_the_version_guards
         an_unknown_propagation_is_refused
         a_finalizer_holds_the_object
-        what_is_being_deleted_takes_no_new_finalizers
-        what_is_being_deleted_cannot_be_revived
+        an_object_being_deleted_takes_no_new_finalizers
+        an_object_being_deleted_cannot_be_revived
         a_finalizer_is_a_qualified_name
         a_new_object_has_a_new_uid
         a_collection_is_deleted_by_selector
         a_pod_on_a_node_has_time_to_end
         a_pod_on_no_node_is_gone_at_once
-        a_namespace_takes_its_content_along;
+        a_namespace_is_deleted_with_its_content;
     patches:
         a_merge_patch_merges_maps_and_null_removes
         a_merge_patch_replaces_lists
         a_patch_with_an_old_version_is_a_conflict
-        a_patch_of_what_is_not_there_is_not_found
+        patching_a_missing_object_is_not_found
         a_patch_cannot_rename
         a_merge_patch_is_an_object
         a_patch_names_its_format
         parallel_patches_all_arrive
         a_json_patch_is_done_in_order
         a_failed_test_refuses_the_json_patch
-        a_json_patch_below_nothing_is_refused
+        a_json_patch_of_a_missing_parent_is_refused
         a_json_patch_is_a_list
         a_json_patch_indexes_lists
         a_strategic_patch_merges_containers_by_name
-        a_strategic_patch_adds_what_it_does_not_find
+        a_strategic_patch_adds_missing_items
         a_strategic_patch_deletes_by_directive
         a_strategic_patch_replaces_by_directive
-        a_strategic_patch_orders_as_told
+        a_strategic_patch_orders_by_directive
         a_strategic_patch_merges_finalizers;
     apply:
         applying_creates
         applying_the_same_changes_nothing
         a_dropped_field_disappears
-        anothers_field_stays
+        a_field_of_another_manager_is_kept
         a_field_that_two_own_stays_until_both_drop_it
         a_contested_field_is_a_conflict
         force_takes_the_field
-        an_update_takes_what_it_changes
-        an_update_that_changes_nothing_takes_nothing
-        creating_owns_what_it_sets
+        an_update_owns_the_fields_it_changes
+        an_update_without_changes_owns_nothing
+        a_create_owns_the_fields_it_sets
         one_manager_may_apply_and_update
         applying_needs_a_manager
         force_is_for_applying_only
         an_applied_object_brings_no_managed_fields
         applying_an_old_version_is_a_conflict
-        applying_to_one_that_is_gone_is_a_conflict
+        applying_with_the_uid_of_a_deleted_object_is_a_conflict
         a_body_may_be_yaml
         list_items_are_owned_by_key
         a_dropped_field_with_a_default_gets_the_default
@@ -179,17 +179,17 @@ laws! {
         a_negative_scale_is_refused
         scale_with_an_old_version_is_a_conflict
         a_custom_kind_scales_by_its_paths
-        a_custom_status_is_kept_apart;
+        the_status_of_a_custom_object_is_a_subresource;
     crds:
         a_definition_is_established_and_names_accepted
         a_definition_is_named_after_its_plural_and_group
         a_definition_needs_a_structural_schema
         a_rule_that_does_not_compile_is_refused
         unknown_fields_are_pruned
-        unknown_fields_are_told_of
+        unknown_fields_are_reported
         defaults_are_filled_in
-        each_violation_has_its_words
-        a_missing_spec_is_told_of
+        each_violation_has_the_message_of_the_real_server
+        a_missing_spec_is_reported
         rules_refuse_with_their_message
         rules_see_the_old_value
         an_update_of_a_custom_object_names_its_version
@@ -199,11 +199,11 @@ laws! {
         only_served_versions_are_served
         a_cluster_scoped_kind_has_no_namespace
         deleting_a_definition_deletes_its_objects
-        a_changed_definition_governs_from_then_on;
+        a_changed_definition_applies_at_once;
     tables:
         a_table_has_columns_and_rows
         a_table_of_one_object_has_one_row
-        a_table_includes_as_much_as_asked_for
+        a_table_includes_objects_as_requested
         a_table_comes_in_pages
         a_watched_table_names_its_columns_once
         pods_show_readiness_status_and_restarts
@@ -212,14 +212,14 @@ laws! {
         every_built_in_kind_has_its_columns
         a_custom_kind_shows_its_printer_columns
         a_custom_kind_without_columns_shows_its_age
-        metadata_may_come_alone;
+        metadata_may_be_requested_alone;
     discovery:
-        the_server_is_well
-        the_version_is_told
+        the_server_is_healthy
+        the_version_is_served
         the_core_group_is_listed
         every_kind_we_use_is_served
         groups_are_listed
-        groups_are_listed_in_one_go
+        groups_are_listed_aggregated
         a_custom_kind_is_discovered
         schemas_are_published
         the_schema_of_a_custom_kind_is_published
@@ -229,16 +229,16 @@ laws! {
         a_dry_creation_is_checked
         a_dry_change_changes_nothing
         a_dry_deletion_deletes_nothing
-        nobody_watches_a_dry_run
+        a_dry_run_sends_no_watch_event
         an_unknown_dry_run_is_refused;
     errors:
         a_body_that_is_not_json_is_refused
         a_body_of_an_unknown_format_is_refused
         a_body_may_be_yaml
-        an_answer_in_an_unknown_format_is_refused
-        a_method_without_meaning_is_refused
-        an_unknown_field_of_a_built_in_kind_is_told_of
-        an_unknown_field_in_a_patch_is_told_of
+        a_response_in_an_unknown_format_is_refused
+        an_unsupported_method_is_refused
+        an_unknown_field_of_a_built_in_kind_is_reported
+        an_unknown_field_in_a_patch_is_reported
         an_unknown_field_validation_is_refused
         a_value_of_the_wrong_type_is_refused
         a_workload_must_select_its_own_pods
@@ -250,30 +250,30 @@ laws! {
         a_token_is_reviewed
         access_is_reviewed;
     garbage:
-        the_owned_go_with_their_owner
-        in_the_foreground_the_owner_goes_last
-        orphans_stay_without_their_owner
-        one_living_owner_is_enough
-        an_owner_that_never_was_takes_its_child_along
+        dependents_are_deleted_with_their_owner
+        foreground_deletion_removes_the_owner_last
+        orphaned_dependents_stay_without_owner_reference
+        one_existing_owner_keeps_a_dependent
+        a_dependent_of_a_nonexistent_owner_is_deleted
         an_owner_is_known_by_its_uid
         an_object_has_at_most_one_controller
-        a_custom_owner_counts_too;
+        a_custom_object_can_be_an_owner;
     workloads:
         a_deployment_makes_a_replica_set_and_its_pods
         a_deployment_reports_its_pods
         a_new_template_rolls_over_step_by_step
-        an_old_template_takes_its_old_replica_set
+        an_old_template_reuses_its_replica_set
         a_change_of_scale_is_no_new_revision
         scaling_to_zero_ends_all_pods
         a_lost_pod_is_replaced
         a_failed_pod_is_replaced
         recreate_ends_the_old_before_the_new
         a_paused_deployment_waits
-        a_deployment_that_does_not_get_on_says_so
+        a_deployment_without_progress_reports_it
         a_pod_counts_only_after_its_ready_seconds
         deleting_a_deployment_reaches_its_pods
-        a_replica_set_adopts_what_it_selects
+        a_replica_set_adopts_pods_it_selects
         a_service_lists_its_pods_with_their_readiness
         a_daemon_set_has_a_pod_on_every_node
-        controllers_tell_what_they_did;
+        controllers_write_events;
 }

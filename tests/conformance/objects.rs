@@ -107,7 +107,7 @@ pub async fn a_body_of_another_kind_is_refused(t: Session) {
     );
 }
 
-pub async fn getting_what_is_not_there_is_not_found(t: Session) {
+pub async fn getting_a_missing_object_is_not_found(t: Session) {
     let answer = t.get("configmaps/a").await;
     assert_eq!(answer.refused(404, "NotFound"), r#"configmaps "a" not found"#);
     assert_eq!(answer.body["details"], json!({"name": "a", "kind": "configmaps"}));
@@ -148,7 +148,7 @@ pub async fn an_update_that_changes_nothing_keeps_the_version(t: Session) {
     assert_eq!(version(&same), version(&made));
 }
 
-pub async fn an_update_of_what_is_not_there_is_not_found(t: Session) {
+pub async fn updating_a_missing_object_is_not_found(t: Session) {
     let answer = t.put("configmaps/a", json!({"metadata": {"name": "a"}})).await;
     assert_eq!(answer.refused(404, "NotFound"), r#"configmaps "a" not found"#);
 }
@@ -170,7 +170,7 @@ pub async fn an_update_of_another_incarnation_is_a_conflict(t: Session) {
     assert!(message.contains(&difference), "{message}");
 }
 
-pub async fn an_update_cannot_change_what_the_server_owns(t: Session) {
+pub async fn an_update_cannot_change_server_owned_fields(t: Session) {
     // A kind that no controller of either cluster touches.
     let path = "/apis/networking.k8s.io/v1/namespaces/{ns}/ingresses";
     let spec = json!({"defaultBackend": {"service": {"name": "a", "port": {"number": 80}}}});

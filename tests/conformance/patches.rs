@@ -27,7 +27,7 @@ pub async fn a_patch_with_an_old_version_is_a_conflict(t: Session) {
     assert_eq!(answer.refused(409, "Conflict"), expected);
 }
 
-pub async fn a_patch_of_what_is_not_there_is_not_found(t: Session) {
+pub async fn patching_a_missing_object_is_not_found(t: Session) {
     let answer = t.patch(Patch::Merge, "configmaps/a", json!({"data": {}})).await;
     assert_eq!(answer.refused(404, "NotFound"), r#"configmaps "a" not found"#);
 }
@@ -95,7 +95,7 @@ pub async fn a_failed_test_refuses_the_json_patch(t: Session) {
     assert_eq!(t.get("configmaps/a").await.ok()["data"], json!({"k": "1"}), "all of it or none");
 }
 
-pub async fn a_json_patch_below_nothing_is_refused(t: Session) {
+pub async fn a_json_patch_of_a_missing_parent_is_refused(t: Session) {
     t.config_map("a", json!({"k": "1"})).await;
     let patch = json!([{"op": "add", "path": "/metadata/labels/a", "value": "b"}]);
     t.patch(Patch::Json, "configmaps/a", patch).await.refused(422, "Invalid");
@@ -137,7 +137,7 @@ pub async fn a_strategic_patch_merges_containers_by_name(t: Session) {
     assert_eq!(variables, ["A", "B"]);
 }
 
-pub async fn a_strategic_patch_adds_what_it_does_not_find(t: Session) {
+pub async fn a_strategic_patch_adds_missing_items(t: Session) {
     let path = two_containers(&t).await;
     let patched =
         t.patch(Patch::Strategic, &path, containers(json!([{"name": "new", "image": "new:1"}]))).await.ok();
@@ -163,7 +163,7 @@ pub async fn a_strategic_patch_replaces_by_directive(t: Session) {
     assert_eq!(patched["spec"]["strategy"], json!({"type": "Recreate"}));
 }
 
-pub async fn a_strategic_patch_orders_as_told(t: Session) {
+pub async fn a_strategic_patch_orders_by_directive(t: Session) {
     let path = two_containers(&t).await;
     let patch = json!({"spec": {"template": {"spec": {
         "$setElementOrder/containers": [{"name": "new"}, {"name": "main"}, {"name": "side"}],

@@ -17,7 +17,7 @@ use crate::support::{Cluster, User};
 /// How long anything asynchronous may take before a law is broken. A correct
 /// server mostly needs milliseconds; but the real garbage collector learns of a
 /// new kind only every 30 s, and a machine that also compiles is slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub const APPS: &str = "/apis/apps/v1/namespaces/{ns}";
 
@@ -62,7 +62,7 @@ impl Session {
         }
     }
 
-    pub async fn send(&self, request: http::request::Builder, body: Vec<u8>) -> Answer {
+    pub async fn send(&self, request: http::request::Builder, body: Vec<u8>) -> ApiResponse {
         let request = request.body(body.into()).expect("a well-formed request");
         let what = format!("{} {}", request.method(), request.uri());
         let response = self.client.send(request).await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -70,39 +70,39 @@ impl Session {
         let bytes = body.collect().await.unwrap_or_else(|error| panic!("{what}: {error}")).to_bytes();
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Answer { what, code: head.status.as_u16(), headers: head.headers, text, body }
+        ApiResponse { request: what, code: head.status.as_u16(), headers: head.headers, text, body }
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> ApiResponse {
         self.send(Request::get(self.url(path)), Vec::new()).await
     }
 
     /// GET with an `Accept` header.
-    pub async fn get_as(&self, path: &str, accept: &str) -> Answer {
+    pub async fn get_as(&self, path: &str, accept: &str) -> ApiResponse {
         self.send(Request::get(self.url(path)).header("accept", accept), Vec::new()).await
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
+    pub async fn post(&self, path: &str, body: Value) -> ApiResponse {
         let request = Request::post(self.url(path)).header("content-type", "application/json");
         self.send(request, body.to_string().into_bytes()).await
     }
 
-    pub async fn put(&self, path: &str, body: Value) -> Answer {
+    pub async fn put(&self, path: &str, body: Value) -> ApiResponse {
         let request = Request::put(self.url(path)).header("content-type", "application/json");
         self.send(request, body.to_string().into_bytes()).await
     }
 
-    pub async fn delete(&self, path: &str) -> Answer {
+    pub async fn delete(&self, path: &str) -> ApiResponse {
         self.send(Request::delete(self.url(path)), Vec::new()).await
     }
 
     /// DELETE with `DeleteOptions`.
-    pub async fn delete_with(&self, path: &str, options: Value) -> Answer {
+    pub async fn delete_with(&self, path: &str, options: Value) -> ApiResponse {
         let request = Request::delete(self.url(path)).header("content-type", "application/json");
         self.send(request, options.to_string().into_bytes()).await
     }
 
-    pub async fn patch(&self, kind: Patch, path: &str, body: Value) -> Answer {
+    pub async fn patch(&self, kind: Patch, path: &str, body: Value) -> ApiResponse {
         let content_type = match kind {
             Patch::Merge => "application/merge-patch+json",
             Patch::Json => "application/json-patch+json",
@@ -114,12 +114,12 @@ impl Session {
     }
 
     /// Server-side apply under a manager's name.
-    pub async fn apply(&self, manager: &str, path: &str, body: Value) -> Answer {
+    pub async fn apply(&self, manager: &str, path: &str, body: Value) -> ApiResponse {
         self.patch(Patch::Apply, &with_query(path, &format!("fieldManager={manager}")), body).await
     }
 
     /// Server-side apply that takes contested fields.
-    pub async fn apply_by_force(&self, manager: &str, path: &str, body: Value) -> Answer {
+    pub async fn force_apply(&self, manager: &str, path: &str, body: Value) -> ApiResponse {
         self.patch(Patch::Apply, &with_query(path, &format!("force=true&fieldManager={manager}")), body).await
     }
 
@@ -145,7 +145,7 @@ impl Session {
             if answer.code == 200 && test(&answer.body) {
                 return answer.body;
             }
-            assert!(began.elapsed() < PATIENCE, "{path} is not {wanted} after {PATIENCE:?}: {}", answer.text);
+            assert!(began.elapsed() < TIMEOUT, "{path} is not {wanted} after {TIMEOUT:?}: {}", answer.text);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -154,7 +154,7 @@ impl Session {
     pub async fn eventually_gone(&self, path: &str) {
         let began = Instant::now();
         while self.get(path).await.code != 404 {
-            assert!(began.elapsed() < PATIENCE, "{path} is still there after {PATIENCE:?}");
+            assert!(began.elapsed() < TIMEOUT, "{path} is still there after {TIMEOUT:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -166,8 +166,8 @@ fn with_query(path: &str, query: &str) -> String {
 
 /// What the server said.
 #[derive(Debug)]
-pub struct Answer {
-    what: String,
+pub struct ApiResponse {
+    request: String,
     pub code: u16,
     pub headers: HeaderMap,
     pub text: String,
@@ -175,10 +175,10 @@ pub struct Answer {
     pub body: Value,
 }
 
-impl Answer {
+impl ApiResponse {
     #[track_caller]
     pub fn expect(self, code: u16) -> Value {
-        assert_eq!(self.code, code, "{} answered {}", self.what, self.text);
+        assert_eq!(self.code, code, "{} answered {}", self.request, self.text);
         self.body
     }
 
@@ -195,13 +195,13 @@ impl Answer {
     /// A `Status` that refuses, with its code and reason; returns its message.
     #[track_caller]
     pub fn refused(&self, code: u16, reason: &str) -> &str {
-        assert_eq!(self.code, code, "{} answered {}", self.what, self.text);
-        assert_eq!(self.body["kind"], "Status", "{} answered {}", self.what, self.text);
-        assert_eq!(self.body["apiVersion"], "v1", "{} answered {}", self.what, self.text);
-        assert_eq!(self.body["status"], "Failure", "{} answered {}", self.what, self.text);
-        assert_eq!(self.body["code"], code, "{} answered {}", self.what, self.text);
-        assert_eq!(self.body["reason"], reason, "{} answered {}", self.what, self.text);
-        self.body["message"].as_str().unwrap_or_else(|| panic!("{} answered {}", self.what, self.text))
+        assert_eq!(self.code, code, "{} answered {}", self.request, self.text);
+        assert_eq!(self.body["kind"], "Status", "{} answered {}", self.request, self.text);
+        assert_eq!(self.body["apiVersion"], "v1", "{} answered {}", self.request, self.text);
+        assert_eq!(self.body["status"], "Failure", "{} answered {}", self.request, self.text);
+        assert_eq!(self.body["code"], code, "{} answered {}", self.request, self.text);
+        assert_eq!(self.body["reason"], reason, "{} answered {}", self.request, self.text);
+        self.body["message"].as_str().unwrap_or_else(|| panic!("{} answered {}", self.request, self.text))
     }
 
     /// The warnings of the response, only their text.
@@ -231,9 +231,9 @@ impl Watch {
     /// None once the server has ended the watch.
     pub async fn next_or_end(&mut self) -> Option<(String, Value)> {
         let mut line = String::new();
-        let read = tokio::time::timeout(PATIENCE, self.stream.read_line(&mut line))
+        let read = tokio::time::timeout(TIMEOUT, self.stream.read_line(&mut line))
             .await
-            .unwrap_or_else(|_| panic!("no event on {} for {PATIENCE:?}", self.url))
+            .unwrap_or_else(|_| panic!("no event on {} for {TIMEOUT:?}", self.url))
             .unwrap_or_else(|error| panic!("{}: {error}", self.url));
         if read == 0 {
             return None;
@@ -254,7 +254,7 @@ impl Watch {
     }
 
     /// The next event, as `ADDED name`.
-    pub async fn next_brief(&mut self) -> String {
+    pub async fn next_summary(&mut self) -> String {
         let (kind, object) = self.next().await;
         format!("{kind} {}", name(&object))
     }

@@ -112,7 +112,7 @@ pub async fn a_custom_kind_scales_by_its_paths(t: Session) {
     assert!(message.contains("spec.replicas in body should be less than or equal to 10"), "{message}");
 }
 
-pub async fn a_custom_status_is_kept_apart(t: Session) {
+pub async fn the_status_of_a_custom_object_is_a_subresource(t: Session) {
     let path = crds::things(&t).await;
     let mut body = crds::thing(&t, "a", json!({"colour": "red"}));
     body["status"] = json!({"phase": "Ready"});

@@ -35,7 +35,7 @@ pub async fn a_table_of_one_object_has_one_row(t: Session) {
     assert_eq!(table["rows"].as_array().map(Vec::len), Some(1));
 }
 
-pub async fn a_table_includes_as_much_as_asked_for(t: Session) {
+pub async fn a_table_includes_objects_as_requested(t: Session) {
     t.config_map("a", json!({"k": "1"})).await;
     let whole = t.get_as("configmaps?includeObject=Object", TABLE).await.ok();
     assert_eq!(whole["rows"][0]["object"]["kind"], "ConfigMap");
@@ -261,7 +261,7 @@ pub async fn a_custom_kind_without_columns_shows_its_age(t: Session) {
     assert_eq!(columns(&table), [("Name", 0), ("Age", 0)]);
 }
 
-pub async fn metadata_may_come_alone(t: Session) {
+pub async fn metadata_may_be_requested_alone(t: Session) {
     t.config_map("a", json!({"k": "1"})).await;
     let accept = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
     let partial = t.get_as("configmaps/a", accept).await.ok();

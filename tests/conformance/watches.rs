@@ -8,29 +8,29 @@ pub async fn a_watch_from_a_version_begins_after_it(t: Session) {
     let a = t.config_map("a", json!({})).await;
     t.config_map("b", json!({})).await;
     let mut watch = t.watch(&format!("configmaps?resourceVersion={}", version(&a))).await;
-    assert_eq!(watch.next_brief().await, "ADDED b");
+    assert_eq!(watch.next_summary().await, "ADDED b");
     t.config_map("c", json!({})).await;
-    assert_eq!(watch.next_brief().await, "ADDED c");
+    assert_eq!(watch.next_summary().await, "ADDED c");
 }
 
-pub async fn a_watch_without_a_version_begins_with_what_is_there(t: Session) {
+pub async fn a_watch_without_a_version_begins_with_existing_objects(t: Session) {
     t.config_map("b", json!({})).await;
     t.config_map("a", json!({})).await;
     let mut watch = t.watch("configmaps").await;
-    let mut first = [watch.next_brief().await, watch.next_brief().await];
+    let mut first = [watch.next_summary().await, watch.next_summary().await];
     first.sort();
     assert_eq!(first, ["ADDED a", "ADDED b"]);
     t.delete("configmaps/a").await.ok();
-    assert_eq!(watch.next_brief().await, "DELETED a");
+    assert_eq!(watch.next_summary().await, "DELETED a");
 }
 
-pub async fn a_watch_from_zero_begins_with_what_is_there(t: Session) {
+pub async fn a_watch_from_zero_begins_with_existing_objects(t: Session) {
     t.config_map("a", json!({})).await;
     let mut watch = t.watch("configmaps?resourceVersion=0").await;
-    assert_eq!(watch.next_brief().await, "ADDED a");
+    assert_eq!(watch.next_summary().await, "ADDED a");
 }
 
-pub async fn a_watch_tells_of_every_change_once(t: Session) {
+pub async fn a_watch_delivers_every_change_once(t: Session) {
     let from = version(&t.get("configmaps").await.ok());
     let mut expected = vec![version(&t.config_map("a", json!({"k": "0"})).await)];
     for k in ["1", "2", "3"] {
@@ -62,7 +62,7 @@ pub async fn a_watch_sees_only_its_namespace(t: Session) {
         .await
         .created();
     t.config_map("b", json!({})).await;
-    assert_eq!(watch.next_brief().await, "ADDED b");
+    assert_eq!(watch.next_summary().await, "ADDED b");
 }
 
 pub async fn a_watch_across_namespaces_sees_all(t: Session) {
@@ -75,8 +75,8 @@ pub async fn a_watch_across_namespaces_sees_all(t: Session) {
         let body = json!({"metadata": {"name": format!("in-{namespace}"), "labels": {"law": t.ns}}});
         t.post(&format!("/api/v1/namespaces/{namespace}/configmaps"), body).await.created();
     }
-    assert_eq!(watch.next_brief().await, format!("ADDED in-{}", t.ns));
-    assert_eq!(watch.next_brief().await, format!("ADDED in-{other}"));
+    assert_eq!(watch.next_summary().await, format!("ADDED in-{}", t.ns));
+    assert_eq!(watch.next_summary().await, format!("ADDED in-{other}"));
 }
 
 pub async fn a_watch_of_one_name_sees_one_object(t: Session) {
@@ -94,7 +94,7 @@ pub async fn leaving_a_selector_is_a_deletion_and_entering_an_addition(t: Sessio
     let label =
         |on: Value| t.patch(Patch::Merge, "configmaps/a", json!({"metadata": {"labels": {"on": on}}}));
     label("yes".into()).await.ok();
-    assert_eq!(watch.next_brief().await, "ADDED a");
+    assert_eq!(watch.next_summary().await, "ADDED a");
     let left = label("no".into()).await.ok();
     let (kind, object) = watch.next().await;
     assert_eq!(kind, "DELETED");
@@ -102,9 +102,9 @@ pub async fn leaving_a_selector_is_a_deletion_and_entering_an_addition(t: Sessio
     assert_eq!(version(&object), version(&left), "at the version it left");
     label(Value::Null).await.ok();
     label("yes".into()).await.ok();
-    assert_eq!(watch.next_brief().await, "ADDED a");
+    assert_eq!(watch.next_summary().await, "ADDED a");
     t.delete("configmaps/a").await.ok();
-    assert_eq!(watch.next_brief().await, "DELETED a");
+    assert_eq!(watch.next_summary().await, "DELETED a");
 }
 
 pub async fn a_deletion_carries_the_last_state_and_a_new_version(t: Session) {
@@ -133,8 +133,8 @@ pub async fn initial_events_end_with_a_marked_bookmark(t: Session) {
     let b = t.config_map("b", json!({})).await;
     let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut watch = t.watch(&format!("configmaps?{query}")).await;
-    assert_eq!(watch.next_brief().await, "ADDED a");
-    assert_eq!(watch.next_brief().await, "ADDED b");
+    assert_eq!(watch.next_summary().await, "ADDED a");
+    assert_eq!(watch.next_summary().await, "ADDED b");
     let (kind, object) = watch.next().await;
     assert_eq!(kind, "BOOKMARK");
     assert_eq!(object["kind"], "ConfigMap");
@@ -142,7 +142,7 @@ pub async fn initial_events_end_with_a_marked_bookmark(t: Session) {
     let (at, last): (u64, u64) = (version(&object).parse().unwrap(), version(&b).parse().unwrap());
     assert!(at >= last, "{at} is not before {last}");
     t.config_map("c", json!({})).await;
-    assert_eq!(watch.next_brief().await, "ADDED c");
+    assert_eq!(watch.next_summary().await, "ADDED c");
 }
 
 pub async fn initial_events_need_a_version_match(t: Session) {
@@ -157,7 +157,7 @@ pub async fn initial_events_need_a_version_match(t: Session) {
     assert_eq!(answer.refused(422, "Invalid"), expected);
 }
 
-pub async fn bookmarks_come_only_when_asked_for(t: Session) {
+pub async fn bookmarks_are_sent_only_on_request(t: Session) {
     t.config_map("a", json!({})).await;
     let query = "configmaps?sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=2";
     assert_eq!(t.watch(query).await.rest().await, ["ADDED a"]);

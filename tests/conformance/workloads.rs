@@ -98,7 +98,7 @@ pub async fn a_new_template_rolls_over_step_by_step(t: Session) {
     assert!(pods.iter().all(|pod| pod["spec"]["containers"][0]["image"] == "app:2"));
 }
 
-pub async fn an_old_template_takes_its_old_replica_set(t: Session) {
+pub async fn an_old_template_reuses_its_replica_set(t: Session) {
     let _kubelet = kubelet(&t).await;
     deploy(&t, 1, json!({})).await;
     t.eventually(D, "complete", is_complete).await;
@@ -186,7 +186,7 @@ pub async fn a_paused_deployment_waits(t: Session) {
         .await;
 }
 
-pub async fn a_deployment_that_does_not_get_on_says_so(t: Session) {
+pub async fn a_deployment_without_progress_reports_it(t: Session) {
     deploy(&t, 1, json!({"progressDeadlineSeconds": 1})).await;
     let late = t.eventually(D, "late", |d| reason(d, "Progressing") == "ProgressDeadlineExceeded").await;
     assert_eq!(condition(&late, "Progressing"), "False");
@@ -216,7 +216,7 @@ pub async fn deleting_a_deployment_reaches_its_pods(t: Session) {
     assert_eq!(t.get(&format!("{APPS}/replicasets")).await.ok()["items"], json!([]));
 }
 
-pub async fn a_replica_set_adopts_what_it_selects(t: Session) {
+pub async fn a_replica_set_adopts_pods_it_selects(t: Session) {
     let mut body = crate::deletes::pod("stray", Some(NODE));
     body["metadata"]["labels"] = json!({"app": "r"});
     let stray = t.post("pods", body).await.created();
@@ -328,7 +328,7 @@ pub async fn a_daemon_set_has_a_pod_on_every_node(t: Session) {
     t.eventually(&path, "empty", |set| set["status"]["desiredNumberScheduled"] == 0).await;
 }
 
-pub async fn controllers_tell_what_they_did(t: Session) {
+pub async fn controllers_write_events(t: Session) {
     let deployment = deploy(&t, 1, json!({})).await;
     pods_until(&t, "one", |pods| pods.len() == 1).await;
     let of_deployment = "events?fieldSelector=involvedObject.kind=Deployment,involvedObject.name=d";

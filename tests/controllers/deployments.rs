@@ -138,7 +138,7 @@ pub async fn a_pod_counts_as_available_only_after_a_while(t: Session) {
     settled(&t).await;
 }
 
-pub async fn the_history_is_as_long_as_wanted(t: Session) {
+pub async fn the_revision_history_limit_is_kept(t: Session) {
     t.post(DEPLOYMENTS, web(1, json!({"revisionHistoryLimit": 1}))).await.created();
     settled(&t).await;
     for version in 2..=4 {
@@ -155,7 +155,7 @@ pub async fn the_history_is_as_long_as_wanted(t: Session) {
     assert_eq!(revisions, [Some("3"), Some("4")]);
 }
 
-pub async fn the_pods_of_a_deleted_deployment_go_too(t: Session) {
+pub async fn the_pods_of_a_deleted_deployment_are_deleted(t: Session) {
     t.post(DEPLOYMENTS, web(2, json!({}))).await.created();
     settled(&t).await;
     t.delete_with(WEB, json!({"propagationPolicy": "Background"})).await.ok();
@@ -164,7 +164,7 @@ pub async fn the_pods_of_a_deleted_deployment_go_too(t: Session) {
     eventually_pods(&t, "none", |pods| pods.is_empty()).await;
 }
 
-pub async fn in_the_foreground_the_pods_go_first(t: Session) {
+pub async fn foreground_deletion_removes_the_pods_first(t: Session) {
     t.post(DEPLOYMENTS, web(2, json!({}))).await.created();
     settled(&t).await;
     t.delete_with(WEB, json!({"propagationPolicy": "Foreground"})).await.ok();
@@ -200,7 +200,7 @@ pub async fn a_pod_that_is_deleted_is_replaced(t: Session) {
     .await;
 }
 
-pub async fn a_pod_whose_labels_change_is_let_go_and_replaced(t: Session) {
+pub async fn a_pod_whose_labels_change_is_released_and_replaced(t: Session) {
     t.post(DEPLOYMENTS, web(1, json!({}))).await.created();
     settled(&t).await;
     let first = name(&pods(&t).await[0]).to_owned();

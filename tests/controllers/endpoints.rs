@@ -55,7 +55,7 @@ pub async fn a_service_without_pods_has_an_empty_slice(t: Session) {
     assert!(readiness(&slices).is_empty());
 }
 
-pub async fn a_slice_goes_with_its_service(t: Session) {
+pub async fn a_slice_is_deleted_with_its_service(t: Session) {
     t.post("services", service()).await.created();
     t.post("pods", named_pod("one", "app:v1")).await.created();
     t.eventually("pods/one", "ready", is_ready).await;

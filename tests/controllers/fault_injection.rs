@@ -1,6 +1,6 @@
 //! Whole clusters in simulation: paused time, no sockets, and every request of
 //! the controllers and the node may go wrong. A failing seed is named; this runs
-//! it again: `STORM=<seed> cargo test --test machines storms::`.
+//! it again: `STORM=<seed> cargo test --test controllers fault_injection::`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,37 +16,37 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use serin::local::faults::FaultPlan;
 use serin::local::node::{self, Node, NodeOptions};
-use serin::local::{Local, Options, controllers};
+use serin::local::{ApiServer, Options, controllers};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Longer than any back-off.
-const A_WHILE: Duration = Duration::from_secs(120);
+const SETTLE_TIME: Duration = Duration::from_secs(120);
 
 #[tokio::test(start_paused = true)]
-async fn workloads_survive_any_weather() {
+async fn workloads_survive_injected_faults() {
     let seeds = match std::env::var("STORM") {
         Ok(seed) => vec![seed.parse().expect("STORM is a number")],
         Err(_) => (0..8).collect(),
     };
     for seed in seeds {
-        let outcome = std::panic::AssertUnwindSafe(survive(seed)).catch_unwind().await;
+        let outcome = std::panic::AssertUnwindSafe(check_seed(seed)).catch_unwind().await;
         assert!(outcome.is_ok(), "the storm of seed {seed} did damage; STORM={seed} runs it again");
     }
 }
 
-async fn survive(seed: u64) {
+async fn check_seed(seed: u64) {
     let weather = FaultPlan {
         conflict: 0.05,
         too_many_requests: 0.03,
         error_before: 0.05,
         error_after: 0.05,
-        slow: 0.1,
-        answer_late: 0.1,
+        slow_request: 0.1,
+        slow_response: 0.1,
         latency: Duration::from_millis(300),
         watch_dropped: 0.02,
-        watch_late: 0.1,
-        watch_forgotten: 0.01,
+        watch_delayed: 0.1,
+        watch_expired: 0.01,
     };
     let cluster = Simulated::start(seed, weather, |client| client);
     cluster
@@ -56,21 +56,21 @@ async fn survive(seed: u64) {
         }))
         .await;
     cluster.create::<Deployment>(deployment(4)).await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     cluster.expect_pods(4, "app:v1").await;
 
     cluster
         .change(json!({"spec": {"template": {"spec": {"containers": [{"name": "app", "image": "app:v2"}]}}}}))
         .await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     cluster.expect_pods(4, "app:v2").await;
 
     cluster.change(json!({"spec": {"replicas": 1}})).await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     cluster.expect_pods(1, "app:v2").await;
 
     cluster.api::<Deployment>().delete("web", &DeleteParams::foreground()).await.expect("a deletion");
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     assert!(
         cluster.api::<Deployment>().get_opt("web").await.expect("an answer").is_none(),
         "the deployment is left"
@@ -80,12 +80,12 @@ async fn survive(seed: u64) {
 
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     namespaces.delete("shop", &DeleteParams::default()).await.expect("a deletion");
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     assert!(namespaces.get_opt("shop").await.expect("an answer").is_none(), "the namespace is left");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_idle_cluster_is_silent() {
+async fn an_idle_cluster_sends_no_requests() {
     let requests = Arc::new(AtomicUsize::new(0));
     let counted = requests.clone();
     let cluster = Simulated::start(1, FaultPlan::default(), move |client| {
@@ -99,7 +99,7 @@ async fn an_idle_cluster_is_silent() {
         Client::new(service, "default")
     });
     cluster.create::<Deployment>(deployment(3)).await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     cluster.expect_pods(3, "app:v1").await;
     let before = requests.load(Ordering::Relaxed);
     assert!(before > 0, "the controllers and the node do ask");
@@ -111,7 +111,7 @@ async fn an_idle_cluster_is_silent() {
 async fn pods_answer_without_sockets() {
     let cluster = Simulated::start(1, FaultPlan::default(), |client| client);
     cluster.create::<Deployment>(deployment(1)).await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     let pod = cluster.list::<Pod>().await.remove(0);
     let ip = pod.status.and_then(|status| status.pod_ip).expect("an address");
     let to = |port| format!("{ip}:{port}").parse().expect("an address");
@@ -119,7 +119,7 @@ async fn pods_answer_without_sockets() {
     assert_eq!(cluster.node.call(to(8080), request()).await.expect("an answer").status(), 200);
     assert!(cluster.node.call(to(81), request()).await.is_err());
     cluster.change(json!({"spec": {"replicas": 0}})).await;
-    sleep(A_WHILE).await;
+    sleep(SETTLE_TIME).await;
     assert!(cluster.node.call(to(8080), request()).await.is_err());
 }
 
@@ -133,7 +133,7 @@ struct Simulated {
 
 impl Simulated {
     fn start(seed: u64, faults: FaultPlan, through: impl Fn(Client) -> Client) -> Simulated {
-        let local = Local::new(Options { seed, faults, ..Options::default() });
+        let local = ApiServer::new(Options { seed, faults, ..Options::default() });
         let options =
             NodeOptions { clock: local.clock(), listen: false, seed, ..NodeOptions::named(node::NAME) };
         let node = Node::new(through(local.client()), options);
@@ -142,7 +142,7 @@ impl Simulated {
         let runs = node.clone();
         let running = tokio::spawn(async move { runs.run().await });
         let _tasks = [controllers, running].map(AbortOnDropHandle::new);
-        Simulated { node, client: local.steady_client(), _tasks }
+        Simulated { node, client: local.fault_exempt_client(), _tasks }
     }
 
     fn api<K>(&self) -> Api<K>

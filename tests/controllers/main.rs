@@ -3,7 +3,7 @@
 //!
 //! Each runs on the real kube-apiserver with the real controller-manager, and
 //! on `local/` with its own controllers; the node is `local`'s on both:
-//! `cargo test --test machines real::`, or `local::`. `storms` are
+//! `cargo test --test controllers real::`, or `local::`. `fault_injection` are
 //! simulations: paused time, and faults drawn from a seed.
 
 #[path = "../support/mod.rs"]
@@ -16,8 +16,8 @@ mod session;
 mod daemons;
 mod deployments;
 mod endpoints;
+mod fault_injection;
 mod pods;
-mod storms;
 
 use serin::local::node::address::Network;
 use tokio::sync::OnceCell;
@@ -37,7 +37,7 @@ async fn with_node(
 /// Makes two tests of each law named.
 macro_rules! laws {
     ($($area:ident: $($law:ident)*;)*) => {
-        laws!(@on real Twin $($area: $($law)*;)*);
+        laws!(@on real Private $($area: $($law)*;)*);
         laws!(@on local Loopback $($area: $($law)*;)*);
     };
     (@on $cluster:ident $network:ident $($area:ident: $($law:ident)*;)*) => {
@@ -68,12 +68,12 @@ laws! {
         a_deployment_scales_to_zero_and_back
         a_deployment_that_never_gets_ready_exceeds_its_deadline
         a_pod_counts_as_available_only_after_a_while
-        the_history_is_as_long_as_wanted
-        the_pods_of_a_deleted_deployment_go_too
-        in_the_foreground_the_pods_go_first
+        the_revision_history_limit_is_kept
+        the_pods_of_a_deleted_deployment_are_deleted
+        foreground_deletion_removes_the_pods_first
         orphaned_sets_are_adopted_again
         a_pod_that_is_deleted_is_replaced
-        a_pod_whose_labels_change_is_let_go_and_replaced
+        a_pod_whose_labels_change_is_released_and_replaced
         kubectl_follows_a_rollout;
     daemons:
         a_daemon_runs_on_the_node
@@ -82,12 +82,12 @@ laws! {
     endpoints:
         a_slice_follows_the_readiness_of_its_pods
         a_service_without_pods_has_an_empty_slice
-        a_slice_goes_with_its_service;
+        a_slice_is_deleted_with_its_service;
     pods:
         a_pod_serves_on_its_own_address
-        a_pod_that_crashes_says_so
+        a_crashing_pod_reports_its_crash_loop
         a_pod_that_is_never_ready_runs
-        a_readiness_probe_decides
+        readiness_follows_the_readiness_probe
         a_pod_waits_for_its_configuration
         a_pod_that_is_deleted_stops_serving
         a_finalizer_keeps_a_stopped_pod

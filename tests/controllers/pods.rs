@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use serin::local::node::address::twin;
+use serin::local::node::address::loopback_address;
 use tokio::net::TcpStream;
 
 use crate::deployments::{condition, is_ready};
@@ -44,7 +44,7 @@ pub async fn a_pod_serves_on_its_own_address(t: Session) {
     assert!(metrics.as_str().expect("text").contains(counted), "{metrics}");
 }
 
-pub async fn a_pod_that_crashes_says_so(t: Session) {
+pub async fn a_crashing_pod_reports_its_crash_loop(t: Session) {
     t.post("pods", pod("one", "app:v5-crash")).await.created();
     let crashed = |pod: &Value| {
         pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
@@ -70,7 +70,7 @@ pub async fn a_pod_that_is_never_ready_runs(t: Session) {
     assert_eq!(get(&address, "/").await.expect("an answer")["version"], "v6");
 }
 
-pub async fn a_readiness_probe_decides(t: Session) {
+pub async fn readiness_follows_the_readiness_probe(t: Session) {
     let mut pod = pod("one", "app:v1-delay-1s");
     let probe = json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 1});
     pod["spec"]["containers"][0]["readinessProbe"] = probe;
@@ -142,8 +142,9 @@ pub fn pod(name: &str, image: &str) -> Value {
 /// the pod shows it.
 pub async fn get(address: &str, path: &str) -> Result<Value, String> {
     let address: SocketAddrV4 = address.parse().expect("an address and a port");
-    let stream =
-        TcpStream::connect((twin(*address.ip()), address.port())).await.map_err(|error| error.to_string())?;
+    let stream = TcpStream::connect((loopback_address(*address.ip()), address.port()))
+        .await
+        .map_err(|error| error.to_string())?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .map_err(|error| error.to_string())?;

@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 
 #[test]
-fn the_files_are_those_that_the_types_make() {
+fn the_files_are_generated_from_the_types() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crds");
     let kept: BTreeMap<String, String> = std::fs::read_dir(&folder)
         .expect("the folder crds/")
@@ -29,7 +29,7 @@ fn the_files_are_those_that_the_types_make() {
 }
 
 #[test]
-fn every_field_is_explained() {
+fn every_field_has_a_description() {
     let mut silent = Vec::new();
     for crd in serin::api::crds() {
         each_field(schema_of(&crd), &crd.spec.names.kind, &mut |path, field| {
@@ -44,7 +44,7 @@ fn every_field_is_explained() {
 }
 
 #[test]
-fn nothing_is_filled_in_behind_peoples_backs() {
+fn no_field_has_a_server_side_default() {
     let mut filled = Vec::new();
     for crd in serin::api::crds() {
         each_field(schema_of(&crd), &crd.spec.names.kind, &mut |path, field| {
@@ -59,7 +59,7 @@ fn nothing_is_filled_in_behind_peoples_backs() {
 /// `kubectl apply` keeps the whole object in an annotation, which must not
 /// exceed this.
 #[test]
-fn plain_kubectl_apply_can_carry_them() {
+fn the_definitions_fit_into_last_applied_annotations() {
     for (name, text) in serin::cli::crds::files().expect("definitions") {
         assert!(text.len() < 262_144, "{name} has {} bytes", text.len());
     }

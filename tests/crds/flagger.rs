@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use serin::api::canary::Provider;
 use serin::api::{AnalysisTemplateSpec, Canary};
 use serin::engine::Plan;
-use serin::routing::{Served, select};
+use serin::routing::{ServedKinds, select};
 
 use crate::definitions::{each_field, schema_of};
 use crate::support::Part;
@@ -80,7 +80,7 @@ fn every_example_is_understood_by_the_router_of_its_mesh() {
         kind: kind.to_owned(),
         plural: kind.to_lowercase() + "s",
     };
-    let served: Served = [
+    let served: ServedKinds = [
         kind("networking.istio.io", "v1", "VirtualService"),
         kind("networking.istio.io", "v1", "DestinationRule"),
         kind("gateway.networking.k8s.io", "v1", "HTTPRoute"),

@@ -32,7 +32,7 @@ macro_rules! laws {
         mod local {
             $(#[tokio::test]
             async fn $law() {
-                let client = serin::local::Local::new(Default::default()).client();
+                let client = serin::local::ApiServer::new(Default::default()).client();
                 crate::$area::$law(&crate::Server::with_definitions(client).await).await
             })*
         }
@@ -40,10 +40,10 @@ macro_rules! laws {
 }
 
 laws! {
-    manifests::what_is_wrong_is_refused_in_words
-    manifests::what_is_right_is_kept_as_written
-    manifests::an_explicit_null_is_as_good_as_nothing
-    manifests::other_notations_mean_the_same
+    manifests::invalid_manifests_are_refused_with_a_message
+    manifests::valid_manifests_are_kept_as_written
+    manifests::an_explicit_null_equals_an_absent_field
+    manifests::alternative_notations_are_equivalent
     flagger::every_example_is_accepted_and_kept
 }
 

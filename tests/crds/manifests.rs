@@ -10,14 +10,14 @@ use crate::{Server, normal, through_our_types};
 
 /// What may not be written, and what is then said.
 #[derive(serde::Deserialize)]
-struct Refusal {
+struct RefusedManifest {
     write: Value,
     says: String,
 }
 
-pub async fn what_is_wrong_is_refused_in_words(server: &Server) {
+pub async fn invalid_manifests_are_refused_with_a_message(server: &Server) {
     let mut wrong = Vec::new();
-    for (kind, Refusal { write, says }) in refusals() {
+    for (kind, RefusedManifest { write, says }) in refusals() {
         match server.try_create(&manifest(&kind, &write)).await {
             Ok(_) => wrong.push(format!("{write}\n  was accepted, should say: {says}")),
             Err(message) if message.contains(&says) => {}
@@ -27,7 +27,7 @@ pub async fn what_is_wrong_is_refused_in_words(server: &Server) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-pub async fn what_is_right_is_kept_as_written(server: &Server) {
+pub async fn valid_manifests_are_kept_as_written(server: &Server) {
     let mut wrong = Vec::new();
     for (kind, write) in accepted() {
         let manifest = manifest(&kind, &write);
@@ -45,7 +45,7 @@ pub async fn what_is_right_is_kept_as_written(server: &Server) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-pub async fn an_explicit_null_is_as_good_as_nothing(server: &Server) {
+pub async fn an_explicit_null_equals_an_absent_field(server: &Server) {
     let mut manifest = manifest("Canary", &json!({"analysis": {"judge": {"type": "sequential"}}}));
     let analysis = &mut manifest["spec"]["analysis"];
     for field in ["interval", "maxWeight", "steps", "stepWeights", "iterations", "match", "onNoData"] {
@@ -59,7 +59,7 @@ pub async fn an_explicit_null_is_as_good_as_nothing(server: &Server) {
 }
 
 /// One meaning written in two ways is one value to us.
-pub async fn other_notations_mean_the_same(server: &Server) {
+pub async fn alternative_notations_are_equivalent(server: &Server) {
     let hook = |hook_type| json!({"webhooks": [{"name": "a", "url": "http://a", "type": hook_type}]});
     let alert =
         |severity| json!({"alerts": [{"name": "a", "severity": severity, "providerRef": {"name": "b"}}]});
@@ -81,10 +81,10 @@ pub async fn other_notations_mean_the_same(server: &Server) {
 
 /// What the API server says by CEL can be said without one, word for word.
 #[test]
-fn the_rules_hold_offline_too() {
+fn the_cel_rules_hold_offline() {
     let mut wrong = Vec::new();
     let rules = serde_json::to_string(&serin::api::crds()).expect("definitions are JSON");
-    for (kind, Refusal { write, says }) in refusals() {
+    for (kind, RefusedManifest { write, says }) in refusals() {
         let said_by_a_rule = rules.contains(json!(says).to_string().trim_matches('"'));
         let messages = offline(&manifest(&kind, &write));
         if said_by_a_rule && !messages.iter().any(|message| message.contains(&says)) {
@@ -113,7 +113,7 @@ fn offline(manifest: &Value) -> Vec<String> {
     }
 }
 
-fn refusals() -> impl Iterator<Item = (String, Refusal)> {
+fn refusals() -> impl Iterator<Item = (String, RefusedManifest)> {
     cases(include_str!("refused.yaml"))
 }
 

@@ -20,21 +20,21 @@ fn measured_at(interval: &str, change: impl Fn(&mut World, i64)) -> Vec<i64> {
         let measured = world.measured.as_ref().map(|measured| measured.at.duration_since(began).as_secs());
         moments.extend(measured.filter(|at| !moments.contains(at)));
         change(&mut world, now);
-        world.now = world.wake.unwrap_or(world.now).max(world.now);
+        world.now = world.next_wake.unwrap_or(world.now).max(world.now);
     }
     moments
 }
 
 #[test]
-fn a_look_is_taken_in_several_glances_and_a_long_one_in_many() {
+fn a_check_has_several_interim_checks_and_a_long_one_has_many() {
     assert_eq!(measured_at("2s", |_, _| {}), [1, 2]);
     assert_eq!(measured_at("8s", |_, _| {}), [2, 4, 6, 8]);
     assert_eq!(measured_at("1m", |_, _| {}), [10, 20, 30, 40, 50, 60]);
 }
 
 #[test]
-fn the_rest_of_a_look_that_passed_may_be_without_data() {
-    for rest in [Health::Quiet, Health::NoData] {
+fn the_rest_of_a_check_that_passed_may_be_without_data() {
+    for rest in [Health::FewRequests, Health::NoData] {
         let after_a_glance = |world: &mut World, at: i64| {
             if at >= 10 {
                 world.health = rest;
@@ -45,9 +45,9 @@ fn the_rest_of_a_look_that_passed_may_be_without_data() {
 }
 
 #[test]
-fn a_look_without_data_does_not_pass_because_the_one_before_did() {
+fn a_check_without_data_does_not_pass_by_an_earlier_check() {
     let metric = "metrics: [{name: request-success-rate}]";
-    for rest in [Health::Quiet, Health::NoData] {
+    for rest in [Health::FewRequests, Health::NoData] {
         let mut world = World::releasing(&canary(&format!(
             "interval: 1m, iterations: 3, match: [{{headers: {{a: {{exact: b}}}}}}], {metric}"
         )));
@@ -59,24 +59,24 @@ fn a_look_without_data_does_not_pass_because_the_one_before_did() {
 }
 
 #[test]
-fn a_source_that_hears_late_is_waited_for_and_nothing_is_left_out() {
+fn a_delayed_source_is_awaited_and_no_window_is_skipped() {
     let metric = "metrics: [{name: request-success-rate}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
-    world.late = 3 * MINUTE;
+    world.source_delay = 3 * MINUTE;
     world.run_to_weight(50.0);
     let (began, mut windows) = (world.now, Vec::new());
     while world.status.phase == Phase::Progressing && windows.len() < 200 {
         world.settle();
         if let Some(measured) = &world.measured {
-            let asked = &measured.look.metrics[0];
-            let window = (asked.since, measured.until(&asked.metric));
+            let asked = &measured.check.metrics[0];
+            let window = (asked.since, measured.measured_until(&asked.metric));
             // In seconds since the step began.
             let window = [window.0, window.1].map(|at| at.duration_since(began).as_secs());
             if !windows.contains(&window) {
                 windows.push(window);
             }
         }
-        world.now = world.wake.unwrap_or(world.now).max(world.now);
+        world.now = world.next_wake.unwrap_or(world.now).max(world.now);
     }
     assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);
     // Nothing until the delay is over; then on from where the step began.
@@ -86,10 +86,10 @@ fn a_source_that_hears_late_is_waited_for_and_nothing_is_left_out() {
 }
 
 #[test]
-fn doubt_that_goes_on_with_other_numbers_is_no_news() {
+fn an_inconclusive_reason_with_new_numbers_is_not_reported_again() {
     let metric = "metrics: [{name: request-success-rate, judge: {type: sequential, minRequests: 1000}}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
-    world.health = Health::Quiet;
+    world.health = Health::FewRequests;
     world.run_to_weight(50.0);
     world.run_for(20 * MINUTE);
     let told: Vec<_> = world.journal.iter().filter(|line| line.contains("Holding")).collect();
@@ -101,7 +101,7 @@ fn doubt_that_goes_on_with_other_numbers_is_no_news() {
 }
 
 #[test]
-fn verdicts_have_their_numbers() {
+fn verdicts_carry_their_numbers() {
     let metric = "metrics: [{name: request-success-rate}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
     world.run_until(|world| world.status.metrics.iter().any(|metric| metric.at.is_some()));
@@ -117,7 +117,7 @@ fn verdicts_have_their_numbers() {
 }
 
 #[test]
-fn what_is_known_of_the_primary_outlives_a_release_and_no_verdict_does() {
+fn evidence_about_the_primary_outlives_a_release_and_verdicts_do_not() {
     let metric =
         "metrics: [{name: request-success-rate}, {name: errors, query: q, thresholdRange: {max: 1}}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
@@ -133,7 +133,10 @@ fn what_is_known_of_the_primary_outlives_a_release_and_no_verdict_does() {
     assert_eq!((metric.canary, metric.evidence, &metric.measured_until), (None, None, &None));
     let memory = &metric.analysis_state.as_ref().expect("a memory").0["evidence"];
     let memory: serde_json::Value = serde_json::from_str(memory.as_str().expect("a text")).expect("JSON");
-    assert!(memory["streams"][0]["bursts"]["pairs"].as_i64().is_some_and(|pairs| pairs > 0), "{memory:#}");
+    assert!(
+        memory["streams"][0]["overdispersion"]["pairs"].as_i64().is_some_and(|pairs| pairs > 0),
+        "{memory:#}"
+    );
     assert_eq!((&memory["seen"]["canary"], &memory["peak"]), (&0.into(), &0.into()), "{memory:#}");
 }
 
@@ -148,7 +151,7 @@ fn misrouted(analysis: &str) -> World {
 }
 
 #[test]
-fn a_split_that_requests_do_not_bear_out_holds_the_release_until_it_is_mended() {
+fn a_sample_ratio_mismatch_holds_the_release_until_it_is_fixed() {
     let mut world = misrouted("");
     world.run_for(Duration::from_secs(1800));
     assert_eq!((world.status.phase, world.split.canary.percent()), (Phase::Progressing, 10.0));
@@ -162,7 +165,7 @@ fn a_split_that_requests_do_not_bear_out_holds_the_release_until_it_is_mended() 
 }
 
 #[test]
-fn unless_nobody_is_to_look_at_it() {
+fn a_sample_ratio_mismatch_is_ignored_without_verify_split() {
     let mut world = misrouted(", verifySplit: false");
     world.run_for(Duration::from_secs(1800));
     assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);

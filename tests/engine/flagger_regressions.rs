@@ -21,7 +21,7 @@ fn five_steps() -> World {
 }
 
 #[test]
-fn a_revision_that_arrives_while_the_primary_is_not_ready_is_released_once_it_is() {
+fn a_revision_pushed_while_the_primary_is_not_ready_is_released_later() {
     let mut world = World::initialized(&canary(&format!("stepWeight: 50, {ERRORS}")));
     world.primary.as_mut().unwrap().pods.ready = 1;
     world.push("v1-b");
@@ -54,7 +54,7 @@ fn a_fix_pushed_after_a_failed_promotion_sends_nothing_to_the_broken_primary() {
     world.run();
     assert_eq!(world.status.phase, Phase::Succeeded);
     assert_eq!(world.promotions, ["v1-b", "v1-c"]);
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn after_a_failed_promotion_the_primary_gets_its_revision_back() {
     world.run();
     assert!(world.journal.contains(&"    restore primary v1-a".to_owned()));
     assert_eq!(world.primary.as_ref().unwrap().revision.as_deref(), Some("v1-a"));
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
     assert_eq!(world.status.phase, Phase::Failed);
 }
 
@@ -78,7 +78,7 @@ fn after_a_failed_promotion_the_version_before_serves_if_it_is_warm() {
 }
 
 #[test]
-fn what_is_pushed_while_a_gate_is_asked_is_not_promoted() {
+fn a_revision_pushed_during_a_gate_call_is_not_promoted() {
     let gated =
         format!("stepWeights: [50], {ERRORS}, webhooks: [{{name: ship, type: confirm-promotion, url: u}}]");
     let mut world = World::releasing(&canary(&gated));
@@ -95,7 +95,7 @@ fn what_is_pushed_while_a_gate_is_asked_is_not_promoted() {
 }
 
 #[test]
-fn what_is_pushed_after_the_decision_to_promote_is_not_promoted_either() {
+fn a_revision_pushed_after_the_promotion_decision_is_not_promoted() {
     let mut world = five_steps();
     world.run_to(Phase::Promoting);
     world.promotions.clear();
@@ -149,19 +149,19 @@ fn editing_something_else_moves_no_traffic() {
 }
 
 #[test]
-fn the_rollback_gate_is_heard_while_waiting() {
+fn the_rollback_gate_is_called_while_waiting() {
     let gates = "webhooks: [{name: go, type: confirm-rollout, url: u}, {name: stop, type: rollback, url: u}]";
     let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}, {gates}")));
     world.closed.insert("go".to_owned());
     world.run_for(Duration::from_secs(300));
     assert_eq!(world.status.phase, Phase::Waiting);
-    world.alarmed.insert("stop".to_owned());
+    world.rollback_gates_open.insert("stop".to_owned());
     world.run_for(Duration::from_secs(300));
     assert_eq!(world.status.phase, Phase::Failed);
 }
 
 #[test]
-fn a_deadline_is_told_as_loudly_as_any_rollback() {
+fn a_deadline_rollback_is_reported_as_an_error() {
     let mut world = World::initialized(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.canary_starts = false;
     world.push("v1-b");
@@ -170,20 +170,20 @@ fn a_deadline_is_told_as_loudly_as_any_rollback() {
         if decision.status.phase == Phase::Failed {
             break decision.report;
         }
-        world.now = world.wake.unwrap();
+        world.now = world.next_wake.unwrap();
     };
-    assert!(told.news);
+    assert!(told.should_notify);
     assert_eq!(told.severity, Severity::Error);
     assert_eq!(
-        told.sentence,
+        told.message,
         "Revision v1-b is rolled back: no progress for 600 seconds; waiting for the canary: 0 of 3 pods ready."
     );
 }
 
 #[test]
-fn an_alert_without_a_severity_hears_everything() {
+fn an_alert_without_a_severity_gets_every_event() {
     let alert = serin::api::canary::Alert::default();
-    for reason in [Reason::Initialized, Reason::TargetMissing, Reason::TrafficHeld] {
+    for reason in [Reason::Initialized, Reason::TargetMissing, Reason::PrimaryUnavailable] {
         assert!(reason.severity() >= alert.severity.unwrap_or_default());
     }
 }
@@ -206,11 +206,11 @@ fn no_data_is_no_failure() {
 }
 
 #[test]
-fn little_traffic_takes_longer_and_is_judged_all_the_same() {
+fn a_release_with_little_traffic_takes_longer_and_is_judged() {
     let metrics = "metrics: [{name: request-success-rate}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metrics}")));
     // Two requests at each look; twenty are needed.
-    world.health = Health::Quiet;
+    world.health = Health::FewRequests;
     world.run_to_weight(50.0);
     let began = world.now;
     world.run_to(Phase::Promoting);
@@ -218,7 +218,7 @@ fn little_traffic_takes_longer_and_is_judged_all_the_same() {
 }
 
 #[test]
-fn the_users_own_deadline_ends_a_release_nothing_is_known_about() {
+fn an_explicit_deadline_ends_a_release_without_data() {
     let metrics = "metrics: [{name: request-success-rate}]";
     let own =
         canary_with("progressDeadlineSeconds: 900", &format!("interval: 1m, stepWeights: [50], {metrics}"));
@@ -231,7 +231,7 @@ fn the_users_own_deadline_ends_a_release_nothing_is_known_about() {
 }
 
 #[test]
-fn no_data_fails_if_the_user_wants_it_to() {
+fn no_data_fails_if_configured_to() {
     let strict = format!("stepWeights: [50], onNoData: fail, {ERRORS}");
     let mut world = World::releasing(&canary(&strict));
     world.health = Health::NoData;
@@ -240,7 +240,7 @@ fn no_data_fails_if_the_user_wants_it_to() {
 }
 
 #[test]
-fn the_primary_keeps_its_size_until_traffic_is_home() {
+fn the_primary_keeps_its_size_until_it_has_all_traffic() {
     let mut world = five_steps();
     let mut pinned_at_first_weight = None;
     for _ in 0..200 {
@@ -250,7 +250,7 @@ fn the_primary_keeps_its_size_until_traffic_is_home() {
             pinned_at_first_weight.get_or_insert(pinned);
             assert!(pinned, "with {} % at the canary", world.split.canary);
         }
-        if let Some(at) = world.wake {
+        if let Some(at) = world.next_wake {
             world.now = at.max(world.now);
         }
     }
@@ -265,7 +265,7 @@ fn a_canary_that_dies_under_traffic_loses_it_and_gets_it_back() {
     world.run_to_weight(20.0);
     world.target.pods = Pods { ready: 0, ..pods(3) };
     world.settle();
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
     assert_eq!(world.status.phase, Phase::Progressing);
     world.target.pods = pods(3);
     world.settle();
@@ -290,7 +290,7 @@ fn a_retry_needs_no_dummy_annotation() {
 /// What is said of pods comes late: of pods that end it is still said that they
 /// are ready, and whoever scales up meanwhile is taken in.
 #[test]
-fn a_target_just_emptied_is_not_taken_for_ready() {
+fn a_target_just_scaled_down_is_not_treated_as_ready() {
     // One of them was ready, two were about to be.
     let just_emptied = |world: &mut World| world.target.pods = Pods { desired: 0, ready: 1, ..pods(3) };
     let not_ready_yet = |world: &mut World| world.target.pods = Pods { desired: 0, ready: 0, ..pods(2) };

@@ -17,10 +17,10 @@ use serin::{
     engine::{
         Decision, Observed, Plan,
         action::Split,
-        begun,
         command::{Command, Verb},
         decide,
-        observed::{Pods, Reply},
+        observed::{GateReply, Pods},
+        started_releases,
     },
 };
 
@@ -77,7 +77,7 @@ enum Event {
     Cap(Option<u32>),
     Edit(usize),
     Tick(u32),
-    Back(u32),
+    ClockBack(u32),
     Pass(Fault),
 }
 
@@ -87,12 +87,12 @@ enum Fault {
     /// The controller dies before this action, or before recording.
     Crash(usize),
     /// These actions have no effect.
-    Lost(u8),
+    LostActions(u8),
     /// The workloads and the router are seen as they were a pass ago.
     Stale,
     /// What took effect is followed up before it is recorded; and maybe the
     /// controller dies then.
-    Rounds {
+    FollowUps {
         dies: bool,
     },
 }
@@ -114,14 +114,14 @@ fn event() -> impl Strategy<Value = Event> {
         Health::Bad,
         Health::NoData,
         Health::Unavailable,
-        Health::Quiet,
+        Health::FewRequests,
     ]);
     let fault = prop_oneof![
         6 => Just(Fault::None),
         3 => (0..5usize).prop_map(Fault::Crash),
-        2 => any::<u8>().prop_map(Fault::Lost),
+        2 => any::<u8>().prop_map(Fault::LostActions),
         2 => Just(Fault::Stale),
-        3 => any::<bool>().prop_map(|dies| Fault::Rounds { dies }),
+        3 => any::<bool>().prop_map(|dies| Fault::FollowUps { dies }),
     ];
     prop_oneof![
         2 => (0..4u8).prop_map(Event::Push),
@@ -141,7 +141,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0..PLANS.len()).prop_map(Event::Edit),
         4 => (1..90u32).prop_map(Event::Tick),
         2 => (90..4000u32).prop_map(Event::Tick),
-        1 => (1..200u32).prop_map(Event::Back),
+        1 => (1..200u32).prop_map(Event::ClockBack),
         16 => fault.prop_map(Event::Pass),
     ]
 }
@@ -150,18 +150,18 @@ struct History {
     world: World,
     model: Model,
     last_seen: Option<Observed>,
-    trail: Vec<String>,
+    log: Vec<String>,
 }
 
 impl History {
     fn new(plan: usize) -> Self {
         let mut world = World::new(&canary_with("", "stepWeight: 50"));
         world.plan = PLANS[plan].clone();
-        Self { world, model: Model::default(), last_seen: None, trail: Vec::new() }
+        Self { world, model: Model::default(), last_seen: None, log: Vec::new() }
     }
 
     fn apply(&mut self, event: &Event) {
-        self.trail.push(format!("{event:?}"));
+        self.log.push(format!("{event:?}"));
         let world = &mut self.world;
         match event {
             Event::Push(revision) => world.push(&format!("v1-{revision}")),
@@ -190,12 +190,12 @@ impl History {
                     if member { set.insert(name.clone()) } else { set.remove(&name) }
                 };
                 set(&mut world.closed, *closed);
-                set(&mut world.silent, *silent);
+                set(&mut world.unreachable, *silent);
             }
-            Event::Alarm(true) => drop(world.alarmed.insert("stop".to_owned())),
-            Event::Alarm(false) => world.alarmed.clear(),
+            Event::Alarm(true) => drop(world.rollback_gates_open.insert("stop".to_owned())),
+            Event::Alarm(false) => world.rollback_gates_open.clear(),
             Event::Approve(yes) => drop(world.approvals.insert("40 %".to_owned(), *yes)),
-            Event::Router(obeys) => world.router_obeys = *obeys,
+            Event::Router(obeys) => world.router_applies = *obeys,
             Event::Drift(percent) => {
                 world.split = Split::weight(Weight::from_percent(f64::from(*percent)).unwrap())
             }
@@ -203,17 +203,17 @@ impl History {
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
             Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
-            Event::Back(seconds) => world.now -= SignedDuration::from_secs(i64::from(*seconds)),
+            Event::ClockBack(seconds) => world.now -= SignedDuration::from_secs(i64::from(*seconds)),
             Event::Pass(fault) => self.pass(fault),
         }
     }
 
     fn pass(&mut self, fault: &Fault) {
-        if let Fault::Rounds { dies } = fault {
+        if let Fault::FollowUps { dies } = fault {
             let recorded = self.world.status.clone();
             for _ in 0..3 {
                 self.pass(&Fault::None);
-                self.world.recorded = begun(&recorded);
+                self.world.recorded = started_releases(&recorded);
                 if matches!(self.world.status.phase, Phase::Waiting | Phase::Promoting | Phase::Failed) {
                     break;
                 }
@@ -221,7 +221,7 @@ impl History {
             if *dies {
                 self.world.status = recorded;
             } else {
-                self.world.recorded = begun(&self.world.status);
+                self.world.recorded = started_releases(&self.world.status);
             }
             return;
         }
@@ -236,18 +236,18 @@ impl History {
         self.last_seen = Some(fresh);
         let before = self.world.status.clone();
         let decision = decide(&self.world.plan, &before, &seen, self.world.now);
-        self.trail.push(format!(
+        self.log.push(format!(
             "    {:?} -> {:?} {} | {}",
-            before.phase, decision.status.phase, decision.status.canary_weight, decision.report.sentence
+            before.phase, decision.status.phase, decision.status.canary_weight, decision.report.message
         ));
         self.check(&before, &seen, &decision);
         for (at, action) in decision.actions.iter().enumerate() {
             match fault {
                 Fault::Crash(after) if *after == at => return,
-                Fault::Lost(which) if which >> (at % 8) & 1 == 1 => continue,
+                Fault::LostActions(which) if which >> (at % 8) & 1 == 1 => continue,
                 _ => self.world.perform(action),
             }
-            self.trail.push(format!("        {}", crate::world::told(action)));
+            self.log.push(format!("        {}", crate::world::describe_action(action)));
         }
         if !matches!(fault, Fault::Crash(_)) {
             self.world.record(&decision);
@@ -255,23 +255,23 @@ impl History {
     }
 
     fn check(&mut self, before: &CanaryStatus, seen: &Observed, decision: &Decision) {
-        self.learn(before, seen);
+        self.update_model(before, seen);
         let after = &decision.status;
         let laws = Laws { plan: &self.world.plan, model: &self.model, before, seen, decision };
         let now = self.world.now;
         let window_open = self.world.plan.windows.check(now).is_ok();
-        let broken = laws.broken(window_open);
+        let broken = laws.violated(window_open);
         let wants = &decision.actions;
-        assert!(broken.is_empty(), "{broken:#?}\nby {wants:?}\nafter\n{}", self.trail.join("\n"));
+        assert!(broken.is_empty(), "{broken:#?}\nby {wants:?}\nafter\n{}", self.log.join("\n"));
         if let Some((wake, why)) = decision.wake {
-            assert!(wake > now, "woken at once by {why:?}\nafter\n{}", self.trail.join("\n"));
+            assert!(wake > now, "woken at once by {why:?}\nafter\n{}", self.log.join("\n"));
         }
         self.assert_fixpoint(after, seen, decision);
         if after.last_command != before.last_command
             && after.phase == Phase::Promoting
             && before.phase != Phase::Promoting
         {
-            self.model.waved_through.insert(after.releases);
+            self.model.promoted_by_command.insert(after.releases);
         }
     }
 
@@ -287,20 +287,20 @@ impl History {
             status
         };
         let third = decide(&self.world.plan, &again.status, seen, self.world.now);
-        assert_eq!(strip(&third.status), strip(&again.status), "restless after\n{}", self.trail.join("\n"));
+        assert_eq!(strip(&third.status), strip(&again.status), "restless after\n{}", self.log.join("\n"));
         for action in &decision.actions {
             let moved_on = again.status.phase != after.phase || strip(&again.status) != strip(after);
             assert!(
                 moved_on || again.actions.contains(action),
                 "{action:?} is no longer wanted although nothing changed, after\n{}",
-                self.trail.join("\n")
+                self.log.join("\n")
             );
         }
     }
 
     /// Counts what this observation delivers.
-    fn learn(&mut self, before: &CanaryStatus, seen: &Observed) {
-        if let Some(measured) = &seen.measured {
+    fn update_model(&mut self, before: &CanaryStatus, seen: &Observed) {
+        if let Some(measured) = &seen.measurements {
             let bad = measured.results.values().any(|result| match result {
                 Measurement::Scalar(value) => *value > 1.0,
                 Measurement::Counts(arms) => arms.canary.rate().is_some_and(|rate| rate > 0.1),
@@ -311,22 +311,26 @@ impl History {
                 .values()
                 .any(|result| matches!(result, Measurement::NoData | Measurement::Unavailable { .. }));
             if bad {
-                self.model.accused.insert(measured.look.release);
-            } else if !silent && measured.look.full {
-                let looks = self.model.good.entry((measured.look.release, measured.look.step)).or_default();
-                looks.insert(measured.look.look);
+                self.model.with_negative_evidence.insert(measured.check.release);
+            } else if !silent && measured.check.full {
+                let looks = self
+                    .model
+                    .passed_checks
+                    .entry((measured.check.release, measured.check.step))
+                    .or_default();
+                looks.insert(measured.check.index);
             }
         }
-        for answer in &seen.answers {
-            if matches!(answer.reply, Reply::No { .. }) && answer.question.release == before.releases {
-                self.model.accused.insert(answer.question.release);
+        for answer in &seen.gate_results {
+            if matches!(answer.reply, GateReply::No { .. }) && answer.call.release == before.releases {
+                self.model.with_negative_evidence.insert(answer.call.release);
             }
         }
     }
 
     /// Everything gets well, everybody says yes, and enough time passes.
-    fn calm_down(&mut self) {
-        self.trail.push("calm".to_owned());
+    fn heal_and_settle(&mut self) {
+        self.log.push("calm".to_owned());
         let world = &mut self.world;
         if world.plan.suspend {
             world.plan = PLANS[0].clone();
@@ -335,10 +339,10 @@ impl History {
         world.target_exists = true;
         world.canary_starts = true;
         world.primary_starts = true;
-        world.router_obeys = true;
+        world.router_applies = true;
         world.closed.clear();
-        world.silent.clear();
-        world.alarmed.clear();
+        world.unreachable.clear();
+        world.rollback_gates_open.clear();
         world.approvals.insert("40 %".to_owned(), true);
         world.release_cap = None;
         if let Some(primary) = &mut world.primary {
@@ -353,7 +357,7 @@ impl History {
             if before != world.status {
                 continue;
             }
-            match world.wake {
+            match world.next_wake {
                 Some(at) => world.now = at.max(world.now),
                 None => break,
             }
@@ -369,9 +373,9 @@ impl History {
         }
     }
 
-    fn assert_good_end(&self) {
+    fn assert_settled(&self) {
         let world = &self.world;
-        let trail = || format!("{:?}\nafter\n{}", world.status, self.trail.join("\n"));
+        let trail = || format!("{:?}\nafter\n{}", world.status, self.log.join("\n"));
         let status = &world.status;
         assert!(
             matches!(status.phase, Phase::Initialized | Phase::Succeeded | Phase::Failed),
@@ -379,7 +383,7 @@ impl History {
             status.phase,
             trail()
         );
-        assert_eq!(world.split, Split::home(), "traffic is not home: {}", trail());
+        assert_eq!(world.split, Split::all_primary(), "traffic is not home: {}", trail());
         assert!(status.release.is_none(), "not settled: {}", trail());
         let primary = world.primary.as_ref().unwrap();
         let revisions = status.revisions.as_ref().unwrap();
@@ -408,7 +412,7 @@ proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn every_history_keeps_the_laws_and_ends_well(
+    fn every_history_keeps_the_invariants_and_settles(
         plan in 0..PLANS.len(),
         events in prop::collection::vec(event(), 1..120),
     ) {
@@ -416,7 +420,7 @@ proptest! {
         for event in &events {
             history.apply(event);
         }
-        history.calm_down();
-        history.assert_good_end();
+        history.heal_and_settle();
+        history.assert_settled();
     }
 }

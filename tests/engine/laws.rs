@@ -12,9 +12,9 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan, Reason,
-        action::{Moment, Split, Stable},
-        observed::Reply,
-        report::Cause,
+        action::{GateScope, Split, Stable},
+        observed::GateReply,
+        report::RollbackCause,
         steps::Strategy,
     },
 };
@@ -23,11 +23,11 @@ use serin::{
 #[derive(Default)]
 pub struct Model {
     /// Good full looks that were delivered, by release and step.
-    pub good: BTreeMap<(u64, u32), BTreeSet<u32>>,
+    pub passed_checks: BTreeMap<(u64, u32), BTreeSet<u32>>,
     /// Releases that anything ever spoke against.
-    pub accused: BTreeSet<u64>,
+    pub with_negative_evidence: BTreeSet<u64>,
     /// Releases that a person promoted.
-    pub waved_through: BTreeSet<u64>,
+    pub promoted_by_command: BTreeSet<u64>,
 }
 
 /// One pass, and the laws it must keep.
@@ -41,23 +41,23 @@ pub struct Laws<'a> {
 
 impl Laws<'_> {
     /// Those that it does not.
-    pub fn broken(&self, window_open: bool) -> Vec<&'static str> {
+    pub fn violated(&self, window_open: bool) -> Vec<&'static str> {
         let laws: [(&'static str, bool); 15] = [
-            ("1: what is promoted was analysed", self.promotes_what_was_analysed()),
+            ("1: what is promoted was analysed", self.promotes_only_analysed_revisions()),
             ("2: a canary gets traffic only while it can serve", self.routes_to_a_serving_canary()),
             ("2: shares rise along the plan, after the present one was judged", self.rises_along_the_plan()),
             ("2: a canary that is down loses its traffic", self.withdraws_from_a_dead_canary()),
             ("3: a broken primary gets nothing back", self.spares_a_broken_primary()),
-            ("3: without a release nothing goes to the canary", self.stays_home()),
-            ("3: a lost canary loses its traffic at once", self.goes_home_at_once()),
-            ("4: traffic comes home to a ready primary", self.comes_home_to_a_ready_primary()),
-            ("4: a promotion is done once the primary is ready with it", self.records_what_is_ready()),
+            ("3: without a release nothing goes to the canary", self.keeps_traffic_on_the_primary()),
+            ("3: a lost canary loses its traffic at once", self.withdraws_traffic_at_once()),
+            ("4: traffic comes home to a ready primary", self.returns_to_a_ready_primary()),
+            ("4: a promotion is done once the primary is ready with it", self.records_promotion_when_ready()),
             ("5: only evidence rolls back", self.rolls_back_on_evidence()),
-            ("a gate is opened by the answer to its own question", self.hears_the_right_answers()),
+            ("a gate is opened by the answer to its own question", self.opens_gates_by_their_own_answers()),
             ("8: nothing moves in a freeze", window_open || !self.moves()),
             ("8: nothing moves while suspended", !self.plan.suspend || self.decision.actions.is_empty()),
             ("a paused release does not move", !self.was_paused() || !self.moves()),
-            ("a canary is emptied only without traffic", self.empties_without_traffic()),
+            ("a canary is emptied only without traffic", self.scales_down_without_traffic()),
         ];
         laws.into_iter().filter(|(_, kept)| !kept).map(|(law, _)| law).collect()
     }
@@ -92,7 +92,7 @@ impl Laws<'_> {
         starts || promotes || steps || self.rises()
     }
 
-    fn promotes_what_was_analysed(&self) -> bool {
+    fn promotes_only_analysed_revisions(&self) -> bool {
         self.decision.actions.iter().all(|action| {
             let Action::Promote { revision } = action else { return true };
             let release = self.after().release.as_ref().unwrap();
@@ -101,7 +101,7 @@ impl Laws<'_> {
             let last = self.plan.steps.len() as u32 - 1;
             let was_judged = self.plan.skip_analysis
                 || self.before.phase == Phase::Promoting
-                || self.model.waved_through.contains(&releases)
+                || self.model.promoted_by_command.contains(&releases)
                 || self.after().last_command != self.before.last_command
                 || self.judged(releases, last);
             release.revision == *revision && is_target && was_judged
@@ -109,8 +109,8 @@ impl Laws<'_> {
     }
 
     fn judged(&self, release: u64, step: u32) -> bool {
-        let needed = self.plan.steps[step as usize].looks as usize;
-        let good = self.model.good.get(&(release, step)).map_or(0, BTreeSet::len);
+        let needed = self.plan.steps[step as usize].checks as usize;
+        let good = self.model.passed_checks.get(&(release, step)).map_or(0, BTreeSet::len);
         good >= needed
     }
 
@@ -168,7 +168,7 @@ impl Laws<'_> {
         ready && planned
     }
 
-    fn stays_home(&self) -> bool {
+    fn keeps_traffic_on_the_primary(&self) -> bool {
         let running = matches!(
             self.after().phase,
             Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising
@@ -176,7 +176,7 @@ impl Laws<'_> {
         running || self.routed().all(|split| !split.reaches_canary())
     }
 
-    fn goes_home_at_once(&self) -> bool {
+    fn withdraws_traffic_at_once(&self) -> bool {
         let resting = matches!(
             self.after().phase,
             Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting
@@ -196,7 +196,7 @@ impl Laws<'_> {
             || self.routed().any(|split| !split.reaches_canary())
     }
 
-    fn comes_home_to_a_ready_primary(&self) -> bool {
+    fn returns_to_a_ready_primary(&self) -> bool {
         let promoting = matches!(self.before.phase, Phase::Promoting | Phase::Finalising);
         let after = self.after();
         let had = self.seen.split.as_ref().map_or(Weight::ZERO, |split| split.canary);
@@ -216,7 +216,7 @@ impl Laws<'_> {
         })
     }
 
-    fn records_what_is_ready(&self) -> bool {
+    fn records_promotion_when_ready(&self) -> bool {
         let promoted =
             |status: &CanaryStatus| status.revisions.as_ref().and_then(|revisions| revisions.primary.clone());
         let (before, after) = (promoted(self.before), promoted(self.after()));
@@ -228,17 +228,17 @@ impl Laws<'_> {
 
     fn rolls_back_on_evidence(&self) -> bool {
         let report = &self.decision.report;
-        let mut said = report.before.iter().chain([report]).map(|report| &report.reason);
+        let mut said = report.preceding.iter().chain([report]).map(|report| &report.reason);
         let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. }))
         else {
             return true;
         };
-        let accused = self.model.accused.contains(&self.before.releases);
+        let accused = self.model.with_negative_evidence.contains(&self.before.releases);
         let canary = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
         let primary = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
         match cause {
-            Cause::Checks { .. } | Cause::Metric { .. } => accused,
-            Cause::Deadline { .. } => {
+            RollbackCause::Checks { .. } | RollbackCause::Metric { .. } => accused,
+            RollbackCause::Deadline { .. } => {
                 let unready = canary.desired == 0
                     || !canary.are_ready(self.plan.canary_ready_percent)
                     || !primary.are_ready(self.plan.primary_ready_percent);
@@ -247,45 +247,46 @@ impl Laws<'_> {
                     // An edit may have taken the step away.
                     Some(step) => {
                         let planned = self.plan.steps.get(step.index as usize);
-                        let planned = planned.map_or_else(Split::home, |step| step.split.clone());
+                        let planned = planned.map_or_else(Split::all_primary, |step| step.split.clone());
                         Split { canary: asked, ..planned }
                     }
-                    None => Split::home(),
+                    None => Split::all_primary(),
                 };
                 let astray = self.seen.split.as_ref() != Some(&wanted);
                 // Copying to the primary was asked for and never seen.
                 let copying = self.before.phase == Phase::Promoting;
-                self.plan.deadline.own || unready || astray || copying
+                self.plan.deadline.explicit || unready || astray || copying
             }
-            Cause::GateExpired { .. } | Cause::ApprovalRefused { .. } | Cause::RollbackGate { .. } => true,
-            Cause::Aborted { .. } | Cause::TakenBack { .. } => {
+            RollbackCause::GateExpired { .. }
+            | RollbackCause::ApprovalRefused { .. }
+            | RollbackCause::RollbackGate { .. } => true,
+            RollbackCause::Aborted { .. } | RollbackCause::PromotionRolledBack { .. } => {
                 self.after().last_command != self.before.last_command
             }
         }
     }
 
-    fn hears_the_right_answers(&self) -> bool {
+    fn opens_gates_by_their_own_answers(&self) -> bool {
         let after = self.after();
         let opened =
             |gate: &&GateStatus| gate.state == GateState::Open && gate.type_ != Some(HookType::PostRollout);
         after.gates.iter().filter(opened).all(|gate| {
             let known = after.releases == self.before.releases && self.before.gates.contains(gate);
-            let answered = self.seen.answers.iter().any(|answer| {
-                let question = &answer.question;
-                matches!(answer.reply, Reply::Yes { .. })
+            let answered = self.seen.gate_results.iter().any(|answer| {
+                let question = &answer.call;
+                matches!(answer.reply, GateReply::Yes { .. })
                     && (question.release, question.kind, &question.gate)
                         == (after.releases, gate.type_, &gate.name)
-                    && question.moment == gate.step.map_or(Moment::Release, Moment::Step)
+                    && question.scope == gate.step.map_or(GateScope::Release, GateScope::Step)
             });
             known || answered
         })
     }
 
-    fn empties_without_traffic(&self) -> bool {
-        let empties =
-            self.decision.actions.iter().any(|action| {
-                matches!(action, Action::ScaleCanary { replicas: 0 } | Action::EmptyCanary { .. })
-            });
+    fn scales_down_without_traffic(&self) -> bool {
+        let empties = self.decision.actions.iter().any(|action| {
+            matches!(action, Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. })
+        });
         !empties || self.seen.split.as_ref().is_some_and(|split| !split.reaches_canary())
     }
 }

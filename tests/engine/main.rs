@@ -1,12 +1,12 @@
 //! The release engine, from the outside: a simulated world performs what it
 //! wants done, and laws are checked on the way.
 
-mod defects;
-mod found;
+mod checks;
+mod flagger_regressions;
 mod histories;
 mod laws;
-mod looks;
 mod plans;
+mod regressions;
 mod revision;
 mod scenarios;
 mod world;

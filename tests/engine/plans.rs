@@ -26,7 +26,7 @@ fn refused(canary: &Canary, words: &str) {
 }
 
 #[test]
-fn all_four_ways_of_writing_steps_become_one() {
+fn all_four_step_notations_make_the_same_plan() {
     assert_eq!(weights("stepWeight: 25"), [25.0, 50.0, 75.0, 100.0]);
     assert_eq!(weights("stepWeight: 0.5, maxWeight: 1.2"), [0.5, 1.0, 1.2]);
     assert_eq!(weights("stepWeights: [1, 10, 80], maxWeight: 60"), [1.0, 10.0, 60.0]);
@@ -46,17 +46,17 @@ fn the_strategy_follows_from_the_fields() {
 #[test]
 fn a_router_that_cannot_divide_traffic_gets_blue_green() {
     let plan = Plan::try_from(&canary_with("provider: kubernetes", "stepWeight: 10")).unwrap();
-    assert_eq!((plan.strategy, plan.steps.len(), plan.steps[0].looks), (Strategy::BlueGreen, 1, 10));
+    assert_eq!((plan.strategy, plan.steps.len(), plan.steps[0].checks), (Strategy::BlueGreen, 1, 10));
 }
 
 #[test]
-fn defaults_are_flaggers() {
+fn defaults_are_those_of_flagger() {
     let plan = plan("stepWeight: 50");
     assert_eq!(plan.interval.as_secs(), 60);
     assert_eq!(plan.threshold, 1);
     assert_eq!(plan.deadline.after.as_secs(), 600);
     assert_eq!((plan.primary_ready_percent, plan.canary_ready_percent), (100, 100));
-    assert_eq!(plan.return_by, Weight::FULL);
+    assert_eq!(plan.step_down_weight, Weight::FULL);
 }
 
 #[test]
@@ -68,18 +68,18 @@ fn mirroring_comes_first() {
 }
 
 #[test]
-fn steps_say_what_they_set_and_what_they_wait_for() {
+fn explicit_steps_set_replicas_weights_and_pauses() {
     let plan = plan(
         "interval: 1m, match: [{headers: {x: {exact: y}}}], metrics: [{name: request-success-rate}, {name: request-duration}], \
          steps: [{weight: 5, replicas: {percent: 20}}, {pause: {duration: 5m}}, {approval: {expireAfter: 1h}}, \
                  {weight: 30, interval: 10s, iterations: 6, analysis: {metrics: [request-duration]}}, {mirror: 10, analysis: {skip: true}}]",
     );
     let [five, pause, approval, thirty, mirror] = &plan.steps[..] else { panic!("{:#?}", plan.steps) };
-    assert_eq!((five.replicas, five.looks, five.split.matches.len()), (Some(Replicas::Percent(20)), 1, 1));
-    assert_eq!((pause.looks, pause.pause), (0, Some(Pause::For(std::time::Duration::from_secs(300)))));
+    assert_eq!((five.replicas, five.checks, five.split.matches.len()), (Some(Replicas::Percent(20)), 1, 1));
+    assert_eq!((pause.checks, pause.pause), (0, Some(Pause::For(std::time::Duration::from_secs(300)))));
     assert_eq!(pause.metrics, [0, 1], "a pause is watched");
     assert!(approval.approval.is_some());
-    assert_eq!((thirty.looks, thirty.interval.as_secs(), &thirty.metrics[..]), (6, 10, &[1][..]));
+    assert_eq!((thirty.checks, thirty.interval.as_secs(), &thirty.metrics[..]), (6, 10, &[1][..]));
     assert_eq!((mirror.split.canary.percent(), mirror.split.mirror.percent()), (30.0, 10.0));
     assert_eq!(mirror.metrics, Vec::<usize>::new());
     assert_eq!(mirror.replicas, Some(Replicas::Percent(20)), "from that step on");
@@ -103,7 +103,7 @@ fn replicas_are_rounded_up_and_never_none() {
 }
 
 #[test]
-fn a_refusal_names_the_field_and_what_to_write_instead() {
+fn a_plan_error_names_the_field_and_the_remedy() {
     refused(&canary("threshold: 2"), "write one of iterations, stepWeight, stepWeights and steps");
     refused(&canary("stepWeight: 5, stepWeights: [1]"), "(stepWeight, stepWeights); keep one");
     refused(&canary("stepWeight: 0"), "spec.analysis.stepWeight is 0");
@@ -167,7 +167,7 @@ fn a_refusal_names_the_field_and_what_to_write_instead() {
 #[test]
 fn a_range_on_a_metric_means_the_threshold_judge() {
     let ranged = "metrics: [{name: request-success-rate, thresholdRange: {min: 99}}]";
-    let glance = |analysis: &str| plan(analysis).metrics[0].terms.judge.may_peek();
+    let glance = |analysis: &str| plan(analysis).metrics[0].policy.judge.may_peek();
     assert!(!glance(&format!("stepWeight: 5, {ranged}")));
     assert!(!glance(&format!("stepWeight: 5, judge: {{type: sequential}}, {ranged}")));
     assert!(!glance("stepWeight: 5, metrics: [{name: request-success-rate, threshold: 99}]"));

@@ -13,12 +13,12 @@ use serin::engine::observed::Pods;
 use crate::world::{Health, World, canary, canary_with, pods};
 
 #[test]
-fn a_step_is_not_judged_by_a_look_that_passed_at_the_moment_it_began() {
+fn a_step_is_not_judged_by_a_check_that_passed_when_it_began() {
     let mut world = World::releasing(&canary(
         "interval: 1m, stepWeights: [10, 30, 60], metrics: [{name: request-success-rate}]",
     ));
     world.run_to_weight(30.0);
-    world.health = Health::Quiet;
+    world.health = Health::FewRequests;
     world.run_for(Duration::from_secs(70));
     assert_eq!(world.split.canary.percent(), 30.0, "a dozen requests are not enough");
     world.health = Health::Good;
@@ -27,18 +27,18 @@ fn a_step_is_not_judged_by_a_look_that_passed_at_the_moment_it_began() {
 }
 
 #[test]
-fn nor_is_a_second_look_by_the_first() {
+fn a_second_check_is_not_judged_by_the_first() {
     let mut world = World::releasing(&canary(
         "interval: 1m, steps: [{weight: 10, iterations: 2}, {weight: 60}], metrics: [{name: request-success-rate}]",
     ));
     world.run_until(|world| world.status.iterations == 1);
-    world.health = Health::Quiet;
+    world.health = Health::FewRequests;
     world.run_for(Duration::from_secs(70));
     assert_eq!((world.split.canary.percent(), world.status.iterations), (10.0, 1));
 }
 
 #[test]
-fn nothing_is_promoted_before_its_release_is_on_record() {
+fn a_release_is_not_promoted_before_it_is_recorded() {
     let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
     world.target.pods = pods(3);
     world.push("v1-b");
@@ -56,7 +56,7 @@ fn nothing_is_promoted_before_its_release_is_on_record() {
 /// Nor while it waits by the record: whoever comes after a crash would give the
 /// primary back what it ran, and promote once more.
 #[test]
-fn nothing_is_promoted_while_its_release_waits_by_the_record() {
+fn a_release_recorded_as_waiting_is_not_promoted() {
     let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
     world.target.pods = pods(3);
     world.release_cap = Some(0);
@@ -75,12 +75,12 @@ fn nothing_is_promoted_while_its_release_waits_by_the_record() {
 }
 
 #[test]
-fn steps_that_begin_again_have_the_whole_deadline() {
+fn restarted_steps_have_the_whole_deadline() {
     let mut world = World::releasing(&canary("interval: 1m, stepWeights: [20, 40]"));
-    world.router_obeys = false;
+    world.router_applies = false;
     world.run_until(|world| world.status.step.is_some());
     world.step();
-    world.router_obeys = true;
+    world.router_applies = true;
     world.step();
     // Nobody looked for as long as the deadline is.
     world.pass_time(Duration::from_secs(600));
@@ -92,7 +92,7 @@ fn steps_that_begin_again_have_the_whole_deadline() {
 /// For a tenth of a second proxies followed the old weight, and called pods
 /// that were gone.
 #[test]
-fn pods_outlive_their_traffic_until_proxies_have_followed() {
+fn canary_pods_are_kept_until_proxies_have_drained() {
     for (health, pushed_again) in [(Health::Good, false), (Health::Bad, false), (Health::Good, true)] {
         let mut world = World::releasing(&canary(
             "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
@@ -102,7 +102,7 @@ fn pods_outlive_their_traffic_until_proxies_have_followed() {
         if pushed_again {
             world.push("v1-c");
         }
-        world.run_until(|world| world.split == Split::home());
+        world.run_until(|world| world.split == Split::all_primary());
         let home = world.now;
         world.run_until(|world| world.target.pods.desired == 0);
         let stayed = world.now.duration_since(home);
@@ -112,10 +112,10 @@ fn pods_outlive_their_traffic_until_proxies_have_followed() {
 
 /// Neither the pods that served before there was a primary,
 #[test]
-fn a_target_is_emptied_when_proxies_have_followed_to_its_primary() {
+fn a_target_is_scaled_down_after_proxies_moved_to_its_primary() {
     let mut world = World::new(&canary("stepWeights: [50]"));
     world.split = Split::weight(Weight::FULL);
-    world.run_until(|world| world.split == Split::home());
+    world.run_until(|world| world.split == Split::all_primary());
     let home = world.now;
     world.run_until(|world| world.target.pods.desired == 0);
     assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
@@ -125,7 +125,7 @@ fn a_target_is_emptied_when_proxies_have_followed_to_its_primary() {
 
 /// nor the copy of the version before, when it has served once more.
 #[test]
-fn so_is_a_copy_that_served_while_the_primary_was_restored() {
+fn a_previous_copy_that_served_during_a_restore_is_dropped_after_proxies_moved() {
     let mut world = World::releasing(&canary_with("rollback: {keepWarmSeconds: 3600}", "stepWeights: [50]"));
     world.run_to(Phase::Succeeded);
     world.settle();
@@ -134,7 +134,7 @@ fn so_is_a_copy_that_served_while_the_primary_was_restored() {
     world.run_until(|world| world.split.stable == Stable::Previous);
     world.primary_starts = true;
     world.primary.iter_mut().for_each(|primary| primary.pods = pods(3));
-    world.run_until(|world| world.split == Split::home());
+    world.run_until(|world| world.split == Split::all_primary());
     let home = world.now;
     world.run_until(|world| world.previous.is_none());
     assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
@@ -143,7 +143,7 @@ fn so_is_a_copy_that_served_while_the_primary_was_restored() {
 /// They go once. The note of it is on the target, so the status is not written
 /// again for it, and whoever scales the target up afterwards has it so.
 #[test]
-fn pods_go_once_and_from_then_on_the_size_is_the_owners() {
+fn canary_pods_are_scaled_down_once_and_later_sizes_are_kept() {
     for health in [Health::Good, Health::Bad] {
         let mut world = World::releasing(&canary(
             "threshold: 1, stepWeights: [50], metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]",
@@ -169,7 +169,7 @@ fn pods_go_once_and_from_then_on_the_size_is_the_owners() {
 /// A release that left no pods has nothing to take away, whoever scales the
 /// target up later.
 #[test]
-fn a_release_that_left_no_pods_takes_none_away() {
+fn a_release_without_pods_scales_nothing_down() {
     let mut world = World::releasing(&canary(
         "stepWeights: [50], webhooks: [{name: gate, type: confirm-rollout, url: 'http://gate'}]",
     ));
@@ -187,7 +187,7 @@ fn a_release_that_left_no_pods_takes_none_away() {
 /// Else the release would go on if that were lost, and its pods, noted to be
 /// gone, would stay.
 #[test]
-fn pods_go_only_once_the_end_of_their_release_is_on_record() {
+fn canary_pods_are_scaled_down_only_after_the_end_of_the_release_is_recorded() {
     let mut world = World::releasing(&canary(
         "threshold: 1, stepWeights: [50], webhooks: [{name: smoke, type: pre-rollout, url: 'http://smoke'}]",
     ));
@@ -205,7 +205,7 @@ fn pods_go_only_once_the_end_of_their_release_is_on_record() {
 
 /// Else it would be promoted once more if that were lost.
 #[test]
-fn the_primary_is_restored_only_once_the_failure_is_on_record() {
+fn the_primary_is_restored_only_after_the_failure_is_recorded() {
     let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
     world.primary_starts = false;
     world.run_until(|world| world.status.phase == Phase::Promoting);
@@ -223,7 +223,7 @@ fn the_primary_is_restored_only_once_the_failure_is_on_record() {
 }
 
 #[test]
-fn pods_of_the_revision_before_are_not_counted_as_ready() {
+fn pods_of_an_earlier_revision_are_not_counted_as_ready() {
     let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
     world.primary_starts = false;
     world.run_to(Phase::Promoting);
@@ -238,7 +238,7 @@ fn pods_of_the_revision_before_are_not_counted_as_ready() {
 /// Somebody could approve what was over, and the status said for ever that it
 /// waited.
 #[test]
-fn nothing_waits_for_an_answer_once_the_release_went_on_without_it() {
+fn no_gate_waits_after_its_release_went_on() {
     let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
     for verb in [Verb::Promote, Verb::Abort] {
         let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {gate}")));
@@ -253,7 +253,7 @@ fn nothing_waits_for_an_answer_once_the_release_went_on_without_it() {
 
 /// A Deployment's controller used to wake it by chance.
 #[test]
-fn what_a_new_revision_waits_for_is_said_though_nothing_else_happens() {
+fn a_waiting_reason_is_reported_without_any_other_event() {
     let mut world = World::initialized(&canary("interval: 10m, stepWeights: [50]"));
     (world.other_releases, world.release_cap) = (2, Some(2));
     world.push("v1-b");

@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use serde_json::{Value, json};
-use serin::engine::revision::{ConfigRef, Configs, Form, canonical, config_digest, revision};
+use serin::engine::revision::{ConfigRef, Configs, HashVersion, canonical, config_digest, revision};
 
 /// The two values a golden file describes.
 struct Case {
@@ -32,24 +32,25 @@ impl Case {
     }
 
     fn revision(&self) -> String {
-        revision(Form::V1, &self.template, &self.configs())
+        revision(HashVersion::V1, &self.template, &self.configs())
     }
 }
 
 /// Form v1 must never change. A difference here means that every canary in the
 /// world would be released again: add a form, do not edit the files.
 #[test]
-fn form_v1_is_what_it_always_was() {
+fn hash_version_v1_never_changes() {
     for name in ["minimal", "podinfo", "unusual"] {
         let case = Case::read(name);
-        let text = format!("{}{}\n", canonical(Form::V1, &case.template, &case.configs()), case.revision());
+        let text =
+            format!("{}{}\n", canonical(HashVersion::V1, &case.template, &case.configs()), case.revision());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/revision/{name}.v1"));
         assert_eq!(text, fs::read_to_string(path).unwrap(), "{name}");
     }
 }
 
 #[test]
-fn what_restarts_pods_makes_a_revision() {
+fn a_change_that_restarts_pods_makes_a_revision() {
     let case = Case::read("podinfo");
     for (pointer, value) in [
         ("/spec/containers/0/image", json!("ghcr.io/stefanprodan/podinfo:6.0.1")),
@@ -74,7 +75,7 @@ fn what_restarts_pods_makes_a_revision() {
 }
 
 #[test]
-fn what_restarts_nothing_makes_no_revision() {
+fn a_change_that_restarts_no_pod_makes_no_revision() {
     let case = Case::read("podinfo");
     for (pointer, value) in [
         ("/metadata/creationTimestamp", json!("2025-06-01T00:00:00Z")),
@@ -111,7 +112,7 @@ fn what_restarts_nothing_makes_no_revision() {
 }
 
 #[test]
-fn what_looks_empty_may_mean_something() {
+fn an_empty_value_may_be_significant() {
     let case = Case::read("unusual");
     for pointer in [
         "/spec/automountServiceAccountToken",
@@ -161,7 +162,7 @@ fn the_order_of_keys_does_not_count_and_the_order_of_lists_does() {
     let forwards: Value = serde_json::from_str(r#"{"spec":{"a":1,"b":{"c":1,"d":2}}}"#).unwrap();
     let backwards: Value = serde_json::from_str(r#"{"spec":{"b":{"d":2,"c":1},"a":1}}"#).unwrap();
     let none = Configs::new();
-    assert_eq!(revision(Form::V1, &forwards, &none), revision(Form::V1, &backwards, &none));
+    assert_eq!(revision(HashVersion::V1, &forwards, &none), revision(HashVersion::V1, &backwards, &none));
     let mut case = Case::read("podinfo");
     let before = case.revision();
     case.template["spec"]["containers"][0]["env"].as_array_mut().unwrap().swap(0, 1);
@@ -169,9 +170,9 @@ fn the_order_of_keys_does_not_count_and_the_order_of_lists_does() {
 }
 
 #[test]
-fn a_recorded_revision_is_compared_in_its_own_form() {
-    assert_eq!(Form::of(Some("v1-0011223344556677")), Form::V1);
-    assert_eq!(Form::of(None), Form::CURRENT);
+fn a_recorded_revision_is_compared_in_its_own_hash_version() {
+    assert_eq!(HashVersion::of(Some("v1-0011223344556677")), HashVersion::V1);
+    assert_eq!(HashVersion::of(None), HashVersion::CURRENT);
 }
 
 /// Sets what a JSON pointer names, making the last key where it is missing;

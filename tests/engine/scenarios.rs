@@ -19,7 +19,7 @@ macro_rules! assert_story {
 }
 
 #[test]
-fn first_the_primary_is_made() {
+fn initialization_creates_the_primary() {
     let mut world = World::new(&canary(&format!("stepWeight: 50, {ERRORS}")));
     world.run();
     assert_story!(world);
@@ -107,7 +107,7 @@ fn evidence_may_end_a_step_early() {
 }
 
 #[test]
-fn a_metric_may_be_inconclusive_only_so_often() {
+fn a_metric_may_be_inconclusive_a_limited_number_of_times() {
     let metric = "metrics: [{name: request-success-rate, inconclusiveLimit: 4}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
     world.run_to_weight(50.0);
@@ -130,7 +130,7 @@ fn a_critical_metric_fails_at_once() {
 }
 
 #[test]
-fn blue_green_mirrors_judges_switches_and_comes_home() {
+fn blue_green_mirrors_judges_switches_and_returns_to_the_primary() {
     let gates = "webhooks: [{name: test, type: pre-rollout, url: u}, {name: load, url: u}, \
                  {name: ship, type: confirm-promotion, url: u}, {name: after, type: post-rollout, url: u}]";
     let mut world =
@@ -222,13 +222,13 @@ fn pre_rollout_refusals_count_once_each() {
 }
 
 #[test]
-fn a_hook_that_cannot_be_reached_says_nothing_about_the_canary() {
+fn an_unreachable_hook_is_no_verdict_on_the_canary() {
     let hook = "webhooks: [{name: load, url: u}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {ERRORS}, {hook}")));
-    world.silent.insert("load".to_owned());
+    world.unreachable.insert("load".to_owned());
     world.run_for(30 * MINUTE);
     assert_eq!((world.status.phase, world.status.failed_checks), (Phase::Progressing, 0));
-    world.silent.clear();
+    world.unreachable.clear();
     world.run();
     assert_eq!(world.status.phase, Phase::Succeeded);
 }
@@ -252,7 +252,7 @@ fn a_config_alone_makes_a_release() {
     world.push("v1-b");
     world.target.configs.insert("ConfigMap/env".to_owned(), "bb".to_owned());
     let decision = world.step();
-    assert_eq!(decision.report.sentence, "New revision v1-b: ConfigMap/env changed.");
+    assert_eq!(decision.report.message, "New revision v1-b: ConfigMap/env changed.");
     world.run();
     assert_eq!(world.promotions, ["v1-b"]);
 }
@@ -278,7 +278,7 @@ fn a_revert_in_the_middle_calls_the_release_off() {
     world.push("v1-a");
     world.run();
     assert_eq!(world.status.phase, Phase::Initialized);
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
     assert_eq!(world.target.pods.desired, 0);
     assert!(world.promotions.is_empty());
 }
@@ -313,7 +313,7 @@ fn a_suspended_canary_does_nothing_and_loses_nothing() {
 }
 
 #[test]
-fn traffic_may_come_home_little_by_little() {
+fn traffic_may_return_to_the_primary_stepwise() {
     let mut world = World::releasing(&canary(&format!(
         "interval: 1m, stepWeights: [50], stepWeightPromotion: 20, {ERRORS}"
     )));
@@ -324,7 +324,7 @@ fn traffic_may_come_home_little_by_little() {
 }
 
 #[test]
-fn nothing_moves_in_a_freeze_and_a_rollback_does() {
+fn a_freeze_blocks_releases_but_not_rollbacks() {
     let nights = "releaseWindows: [{kind: freeze, cron: '0 18 * * *', duration: 14h}]";
     let mut world = World::releasing(&canary_with(
         nights,
@@ -339,14 +339,14 @@ fn nothing_moves_in_a_freeze_and_a_rollback_does() {
     world.health = Health::Bad;
     world.run_for(Duration::from_secs(4 * 3600));
     assert_eq!(world.status.phase, Phase::Failed);
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
     world.command(Verb::Retry);
     world.run_for(Duration::from_secs(3600));
     assert_eq!(world.status.phase, Phase::Waiting, "a retry waits for the morning");
 }
 
 #[test]
-fn only_so_many_releases_at_a_time() {
+fn releases_beyond_the_cap_wait() {
     let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
     (world.other_releases, world.release_cap) = (2, Some(2));
     world.run_for(10 * MINUTE);
@@ -357,7 +357,7 @@ fn only_so_many_releases_at_a_time() {
 }
 
 #[test]
-fn the_version_before_stays_warm_and_takes_over_at_once() {
+fn the_previous_version_stays_warm_and_takes_over_at_once() {
     let warm = canary_with("rollback: {keepWarmSeconds: 3600}", &format!("stepWeights: [50], {ERRORS}"));
     let mut world = World::releasing(&warm);
     world.run_for(30 * MINUTE);
@@ -375,14 +375,14 @@ fn the_version_before_stays_warm_and_takes_over_at_once() {
 }
 
 #[test]
-fn the_version_before_is_let_go_in_time() {
+fn the_previous_version_is_dropped_after_its_warm_time() {
     let warm = canary_with("rollback: {keepWarmSeconds: 3600}", &format!("stepWeights: [50], {ERRORS}"));
     let mut world = World::releasing(&warm);
     world.run_for(50 * MINUTE);
     assert!(world.previous.is_some());
     world.run();
     assert!(world.previous.is_none());
-    assert_eq!(world.wake, None, "an idle canary wakes nobody");
+    assert_eq!(world.next_wake, None, "an idle canary wakes nobody");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn commands_steer_a_release() {
     world.run_to_weight(50.0);
     world.command(Verb::Abort);
     world.run();
-    assert_eq!((world.status.phase, world.split.clone()), (Phase::Failed, Split::home()));
+    assert_eq!((world.status.phase, world.split.clone()), (Phase::Failed, Split::all_primary()));
     assert_eq!(world.status.history[0].reason, "aborted by ann");
     world.command(Verb::Retry);
     world.run_to_weight(10.0);
@@ -409,7 +409,7 @@ fn commands_steer_a_release() {
 }
 
 #[test]
-fn a_command_is_obeyed_once() {
+fn a_command_is_applied_once() {
     let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.run_to_weight(50.0);
     world.command(Verb::Abort);
@@ -419,7 +419,7 @@ fn a_command_is_obeyed_once() {
 }
 
 #[test]
-fn a_target_that_is_deleted_and_comes_back_is_no_reason_for_anything() {
+fn a_target_that_is_deleted_and_recreated_starts_no_release() {
     let mut world = World::initialized(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.target_exists = false;
     let decision = world.step();
@@ -430,19 +430,19 @@ fn a_target_that_is_deleted_and_comes_back_is_no_reason_for_anything() {
 }
 
 #[test]
-fn a_target_deleted_in_the_middle_takes_no_request_with_it() {
+fn a_target_deleted_during_a_release_loses_its_traffic() {
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
     world.run_to_weight(50.0);
     world.target_exists = false;
     world.settle();
-    assert_eq!(world.split, Split::home());
+    assert_eq!(world.split, Split::all_primary());
     world.target_exists = true;
     world.run();
     assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
 #[test]
-fn a_degraded_canary_keeps_what_it_has_and_gets_no_more() {
+fn a_degraded_canary_keeps_its_weight_and_gets_no_more() {
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
     world.run_to_weight(10.0);
     world.target.pods = Pods { ready: 2, ..pods(3) };
@@ -477,22 +477,22 @@ fn deletion_does_not_wait_for_ever_for_a_target_that_cannot_start() {
 }
 
 #[test]
-fn a_refused_spec_touches_nothing_and_says_so() {
+fn an_invalid_spec_changes_nothing_and_is_reported() {
     let world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
     let refusal = Plan::try_from(&canary("stepWeight: 5, iterations: 2")).unwrap_err();
-    let decision = serin::engine::refuse(&refusal, &world.status, &world.observe(), world.now);
+    let decision = serin::engine::reject(&refusal, &world.status, &world.observe(), world.now);
     assert!(decision.actions.is_empty());
     assert_eq!(
-        decision.report.sentence,
+        decision.report.message,
         "The Canary cannot be carried out: spec.analysis says in several ways how to release (iterations, stepWeight); keep one of them."
     );
     let stalled = decision.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
-    assert_eq!(stalled.message, decision.report.sentence);
+    assert_eq!(stalled.message, decision.report.message);
 }
 
 /// The one release, killed before each of its actions and before each record.
 #[test]
-fn a_crash_anywhere_changes_nothing_about_the_end() {
+fn a_crash_at_any_action_does_not_change_the_outcome() {
     let gates = "webhooks: [{name: go, type: confirm-rollout, url: u}, {name: ship, type: confirm-promotion, url: u}]";
     let spec = "rollback: {keepWarmSeconds: 600}";
     let plan = canary_with(spec, &format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}"));
@@ -531,7 +531,7 @@ fn a_crash_anywhere_changes_nothing_about_the_end() {
             let idle = world.status == decision.status && decision.actions.is_empty();
             world.record(&decision);
             if idle {
-                match world.wake {
+                match world.next_wake {
                     Some(at) => world.now = at.max(world.now),
                     None => break,
                 }
@@ -552,7 +552,7 @@ fn a_crash_anywhere_changes_nothing_about_the_end() {
 }
 
 #[test]
-fn a_promotion_that_was_done_but_not_recorded_goes_on() {
+fn an_unrecorded_promotion_is_continued() {
     let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {ERRORS}, {gate}")));
     world.run_until(|world| world.status.phase == Phase::WaitingPromotion);
@@ -565,11 +565,11 @@ fn a_promotion_that_was_done_but_not_recorded_goes_on() {
 }
 
 #[test]
-fn nothing_is_wanted_of_an_idle_world() {
+fn an_idle_world_gets_no_actions() {
     let mut world = World::releasing(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.run();
     let decision = world.step();
     assert_eq!(decision.actions, Vec::<Action>::new());
     assert_eq!(decision.wake, None);
-    assert!(!decision.report.news);
+    assert!(!decision.report.should_notify);
 }

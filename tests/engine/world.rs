@@ -16,11 +16,11 @@ use serin::{
     },
     engine::{
         Action, Decision, Observed, Plan,
-        action::{Look, Question, Since, Split, Stable},
-        begun,
+        action::{Check, GateCall, MetricWindow, Split, Stable},
         command::{Command, Verb},
         decide,
-        observed::{Answer, Measured, Pods, Previous, Primary, Reply, Target},
+        observed::{CheckMeasurements, GateReply, GateResult, Pods, Previous, Primary, Target},
+        started_releases,
     },
 };
 
@@ -32,7 +32,7 @@ pub enum Health {
     NoData,
     Unavailable,
     /// There is traffic, but next to none.
-    Quiet,
+    FewRequests,
 }
 
 #[derive(Clone, Debug)]
@@ -53,21 +53,21 @@ pub struct World {
     /// Pods of the canary, primary become ready by themselves.
     pub canary_starts: bool,
     pub primary_starts: bool,
-    pub router_obeys: bool,
+    pub router_applies: bool,
     /// Otherwise requests are halved, whatever the router says.
     pub router_splits: bool,
     pub health: Health,
     /// How late the source hears of requests.
-    pub late: Duration,
+    pub source_delay: Duration,
     /// Gates that say no; all others say yes.
     pub closed: BTreeSet<String>,
     /// Hooks that do not answer.
-    pub silent: BTreeSet<String>,
+    pub unreachable: BTreeSet<String>,
     /// Rollback gates that say yes.
-    pub alarmed: BTreeSet<String>,
+    pub rollback_gates_open: BTreeSet<String>,
     pub approvals: BTreeMap<String, bool>,
-    pub answers: Vec<Answer>,
-    pub measured: Option<Measured>,
+    pub answers: Vec<GateResult>,
+    pub measured: Option<CheckMeasurements>,
     pub commands: Vec<Command>,
     /// Releases on record.
     pub recorded: u64,
@@ -76,10 +76,10 @@ pub struct World {
 
     /// Everything that was done, for golden stories.
     pub journal: Vec<String>,
-    futile: Vec<Action>,
+    ineffective: Vec<Action>,
     /// Revisions written to the primary, in order.
     pub promotions: Vec<String>,
-    pub wake: Option<Timestamp>,
+    pub next_wake: Option<Timestamp>,
 }
 
 pub fn canary(analysis: &str) -> Canary {
@@ -112,19 +112,19 @@ impl World {
             target_exists: true,
             primary: None,
             previous: None,
-            split: Split::home(),
+            split: Split::all_primary(),
             restored: false,
             deleting: false,
             finalizer: true,
             canary_starts: true,
             primary_starts: true,
-            router_obeys: true,
+            router_applies: true,
             router_splits: true,
             health: Health::Good,
-            late: Duration::ZERO,
+            source_delay: Duration::ZERO,
             closed: BTreeSet::new(),
-            silent: BTreeSet::new(),
-            alarmed: BTreeSet::new(),
+            unreachable: BTreeSet::new(),
+            rollback_gates_open: BTreeSet::new(),
             approvals: BTreeMap::new(),
             answers: Vec::new(),
             measured: None,
@@ -133,9 +133,9 @@ impl World {
             other_releases: 0,
             release_cap: None,
             journal: Vec::new(),
-            futile: Vec::new(),
+            ineffective: Vec::new(),
             promotions: Vec::new(),
-            wake: None,
+            next_wake: None,
         }
     }
 
@@ -185,10 +185,10 @@ impl World {
             split: Some(self.split.clone()),
             route_pending: None,
             routing_restored: self.restored,
-            answers: self.answers.clone(),
-            measured: self.measured.clone(),
+            gate_results: self.answers.clone(),
+            measurements: self.measured.clone(),
             commands: self.commands.clone(),
-            recorded: self.recorded,
+            persisted_releases: self.recorded,
             other_releases: self.other_releases,
             release_cap: self.release_cap,
         }
@@ -197,11 +197,11 @@ impl World {
     /// Decides once, performs everything and records.
     pub fn step(&mut self) -> Decision {
         let decision = decide(&self.plan, &self.status, &self.observe(), self.now);
-        for report in &decision.report.before {
-            self.journal.push(format!("{:?}: {}", decision.status.phase, report.sentence));
+        for report in &decision.report.preceding {
+            self.journal.push(format!("{:?}: {}", decision.status.phase, report.message));
         }
-        if decision.report.news {
-            self.journal.push(format!("{:?}: {}", decision.status.phase, decision.report.sentence));
+        if decision.report.should_notify {
+            self.journal.push(format!("{:?}: {}", decision.status.phase, decision.report.message));
         }
         for action in &decision.actions {
             self.perform(action);
@@ -212,8 +212,8 @@ impl World {
 
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
-        self.recorded = begun(&self.status);
-        self.wake = decision.wake.map(|(at, _)| at);
+        self.recorded = started_releases(&self.status);
+        self.next_wake = decision.wake.map(|(at, _)| at);
     }
 
     /// Steps until nothing more happens at this moment.
@@ -238,12 +238,12 @@ impl World {
         let end = self.now + SignedDuration::try_from(length).unwrap();
         for _ in 0..20_000 {
             self.settle();
-            match self.wake {
+            match self.next_wake {
                 Some(at) if at <= end => self.now = at.max(self.now),
                 _ => break,
             }
         }
-        if self.wake.is_some() {
+        if self.next_wake.is_some() {
             self.now = end;
             self.settle();
         }
@@ -271,7 +271,7 @@ impl World {
             let before = (self.status.clone(), self.journal.len());
             self.step();
             if before == (self.status.clone(), self.journal.len()) {
-                match self.wake {
+                match self.next_wake {
                     Some(at) => self.now = at.max(self.now),
                     None => break,
                 }
@@ -283,24 +283,24 @@ impl World {
     /// Performs an action. One that has no effect, such as a question nobody
     /// answers yet, is told once however often it is wanted.
     pub fn perform(&mut self, action: &Action) {
-        let before = self.truth();
-        self.carry_out(action);
-        let futile = before == self.truth();
-        if !futile || !self.futile.contains(action) {
-            self.journal.push(format!("    {}", told(action)));
+        let before = self.state();
+        self.apply_action(action);
+        let futile = before == self.state();
+        if !futile || !self.ineffective.contains(action) {
+            self.journal.push(format!("    {}", describe_action(action)));
         }
         if futile {
-            self.futile.push(action.clone());
+            self.ineffective.push(action.clone());
         } else {
-            self.futile.clear();
+            self.ineffective.clear();
         }
     }
 
-    fn truth(&self) -> (Observed, bool) {
+    fn state(&self) -> (Observed, bool) {
         (self.observe(), self.finalizer)
     }
 
-    fn carry_out(&mut self, action: &Action) {
+    fn apply_action(&mut self, action: &Action) {
         match action {
             Action::CreatePrimary { revision } => {
                 if self.target.revision == *revision {
@@ -314,18 +314,18 @@ impl World {
                     false => Pods { ready: 0, ..pods(*replicas) },
                 };
             }
-            Action::EmptyCanary { after } => {
+            Action::ScaleDownCanary { after } => {
                 self.target.pods = pods(0);
-                self.target.emptied_after = Some(*after);
+                self.target.scaled_down_after = Some(*after);
             }
             Action::PinPrimary => self.with_primary(|primary| primary.pinned = true),
             Action::UnpinPrimary => self.with_primary(|primary| primary.pinned = false),
             Action::Route(split) => {
-                if self.router_obeys {
+                if self.router_applies {
                     self.split = split.clone();
                 }
             }
-            Action::Ask(question) => self.answer(question),
+            Action::CallGate(question) => self.answer(question),
             Action::Measure(look) => self.measure(look),
             Action::KeepPrevious { revision } => {
                 let running = self.primary.as_ref().and_then(|primary| primary.revision.clone());
@@ -372,34 +372,34 @@ impl World {
         }
     }
 
-    pub fn answer(&mut self, question: &Question) {
+    pub fn answer(&mut self, question: &GateCall) {
         let name = &question.gate;
         let reply = if question.kind.is_none() {
             match self.approvals.get(name) {
-                Some(true) => Reply::Yes { by: Some("ann".to_owned()) },
-                Some(false) => Reply::No { by: Some("ann".to_owned()), why: "not today".to_owned() },
+                Some(true) => GateReply::Yes { by: Some("ann".to_owned()) },
+                Some(false) => GateReply::No { by: Some("ann".to_owned()), why: "not today".to_owned() },
                 None => return,
             }
-        } else if self.silent.contains(name) {
-            Reply::Silence { why: "timed out".to_owned() }
+        } else if self.unreachable.contains(name) {
+            GateReply::Unreachable { why: "timed out".to_owned() }
         } else if question.kind == Some(serin::api::canary::HookType::Rollback) {
-            match self.alarmed.contains(name) {
-                true => Reply::Yes { by: None },
-                false => Reply::No { by: None, why: "all quiet".to_owned() },
+            match self.rollback_gates_open.contains(name) {
+                true => GateReply::Yes { by: None },
+                false => GateReply::No { by: None, why: "all quiet".to_owned() },
             }
         } else if self.closed.contains(name) {
-            Reply::No { by: None, why: "closed".to_owned() }
+            GateReply::No { by: None, why: "closed".to_owned() }
         } else {
-            Reply::Yes { by: None }
+            GateReply::Yes { by: None }
         };
-        self.answers.push(Answer { question: question.clone(), reply, at: self.now });
+        self.answers.push(GateResult { call: question.clone(), reply, at: self.now });
         // Old answers stay around for a while, as they do in a controller.
         if self.answers.len() > 32 {
             self.answers.remove(0);
         }
     }
 
-    pub fn measure(&mut self, look: &Look) {
+    pub fn measure(&mut self, look: &Check) {
         let counts = |bad: u64, total: u64| Counts::of_bad(bad, total);
         // As many as the split leaves it beside the canary's two hundred.
         let share = if self.router_splits { self.split.canary.percent() / 100.0 } else { 0.5 };
@@ -408,7 +408,7 @@ impl World {
         let value = |metric: &str| match (self.health, metric) {
             (Health::NoData, _) => Measurement::NoData,
             (Health::Unavailable, _) => Measurement::Unavailable { why: "connection refused".to_owned() },
-            (Health::Quiet, "errors") => Measurement::Scalar(0.0),
+            (Health::FewRequests, "errors") => Measurement::Scalar(0.0),
             (Health::Good, "errors") => Measurement::Scalar(0.1),
             (Health::Bad, "errors") => Measurement::Scalar(7.5),
             (health, "ranks" | "more ranks") => {
@@ -418,28 +418,29 @@ impl World {
             }
             (health, _) => Measurement::Counts(match health {
                 Health::Bad => Arms { canary: counts(60, 200), primary },
-                Health::Quiet => Arms { canary: counts(0, 2), primary: counts(0, 2) },
+                Health::FewRequests => Arms { canary: counts(0, 2), primary: counts(0, 2) },
                 _ => Arms { canary: counts(1, 200), primary },
             }),
         };
-        let known = |asked: &Since| (self.now - self.late).max(asked.since);
-        let result = |asked: &Since| match self.late.is_zero() || known(asked) > asked.since {
+        let known = |asked: &MetricWindow| (self.now - self.source_delay).max(asked.since);
+        let result = |asked: &MetricWindow| match self.source_delay.is_zero() || known(asked) > asked.since {
             true => value(&asked.metric),
             false => Measurement::NoData,
         };
         let results = look.metrics.iter().map(|asked| (asked.metric.clone(), result(asked))).collect();
-        let late = look.metrics.iter().filter(|_| !self.late.is_zero());
-        let known_until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
-        self.measured = Some(Measured { look: look.clone(), at: self.now, known_until, results });
+        let late = look.metrics.iter().filter(|_| !self.source_delay.is_zero());
+        let available_until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
+        self.measured =
+            Some(CheckMeasurements { check: look.clone(), at: self.now, available_until, results });
     }
 }
 
 /// An action in a few words.
-pub fn told(action: &Action) -> String {
+pub fn describe_action(action: &Action) -> String {
     match action {
         Action::CreatePrimary { revision } => format!("create primary {revision}"),
         Action::ScaleCanary { replicas } => format!("scale canary to {replicas}"),
-        Action::EmptyCanary { after } => format!("empty canary after release {after}"),
+        Action::ScaleDownCanary { after } => format!("empty canary after release {after}"),
         Action::PinPrimary => "pin primary".to_owned(),
         Action::UnpinPrimary => "unpin primary".to_owned(),
         Action::Route(Split { canary, matches, mirror, stable }) => {
@@ -449,7 +450,7 @@ pub fn told(action: &Action) -> String {
             let previous = if *stable == Stable::Previous { ", rest to the version before" } else { "" };
             format!("route {canary} %{matched}{mirrored}{previous}")
         }
-        Action::Ask(question) => format!("ask {}", question.gate),
+        Action::CallGate(question) => format!("ask {}", question.gate),
         Action::Measure(look) => {
             let names: Vec<_> = look.metrics.iter().map(|asked| asked.metric.as_str()).collect();
             format!("measure {}", names.join(", "))

@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 use serin::api::Canary;
-use serin::engine::action::{Moment, Question};
+use serin::engine::action::{GateCall, GateScope};
 use serin::engine::command::Verb;
-use serin::engine::observed::Reply;
+use serin::engine::observed::GateReply;
 use serin::gates::annotations::{APPROVALS, COMMANDS, answers, commands, malformed};
 
 #[test]
-fn what_cannot_be_read_is_told_and_the_rest_counts() {
-    let canary = noted(&[
+fn malformed_entries_are_reported_and_the_others_count() {
+    let canary = canary_with_annotations(&[
         (
             APPROVALS,
             r#"[{"release": "three"}, {"release": 3, "gate": "go", "answer": "yes", "at": "1970-01-01T00:00:00Z"}, 7]"#,
@@ -18,8 +18,8 @@ fn what_cannot_be_read_is_told_and_the_rest_counts() {
     ]);
     let said = answers(&canary);
     assert_eq!(said.len(), 1);
-    let question = Question { release: 3, gate: "go".to_owned(), kind: None, moment: Moment::Release };
-    assert_eq!((&said[0].question, &said[0].reply), (&question, &Reply::Yes { by: None }));
+    let question = GateCall { release: 3, gate: "go".to_owned(), kind: None, scope: GateScope::Release };
+    assert_eq!((&said[0].call, &said[0].reply), (&question, &GateReply::Yes { by: None }));
     assert!(commands(&canary).is_empty());
     let told: Vec<String> = malformed(&canary).iter().map(ToString::to_string).collect();
     assert_eq!(told.len(), 3, "{told:?}");
@@ -33,14 +33,14 @@ fn what_cannot_be_read_is_told_and_the_rest_counts() {
 }
 
 #[test]
-fn what_was_said_to_another_canary_does_not_count() {
+fn entries_for_another_canary_do_not_count() {
     let yes = |uid: &str| {
         format!(
             r#"{{"uid": "{uid}", "release": 1, "gate": "go", "answer": "yes", "at": "1970-01-01T00:00:00Z"}}"#
         )
     };
     let order = |uid: &str| format!(r#"{{"uid": "{uid}", "id": "{uid}", "verb": "abort"}}"#);
-    let canary = noted(&[
+    let canary = canary_with_annotations(&[
         (APPROVALS, &format!("[{}, {}]", yes("mine"), yes("another"))),
         (COMMANDS, &format!("[{}, {}]", order("another"), order("mine"))),
     ]);
@@ -50,7 +50,7 @@ fn what_was_said_to_another_canary_does_not_count() {
     assert!(malformed(&canary).is_empty());
 }
 
-fn noted(annotations: &[(&str, &str)]) -> Canary {
+fn canary_with_annotations(annotations: &[(&str, &str)]) -> Canary {
     let annotations: serde_json::Map<String, Value> =
         annotations.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
     serde_json::from_value(json!({

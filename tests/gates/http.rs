@@ -3,23 +3,23 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 use serin::engine::command::Verb;
-use serin::engine::observed::Reply;
+use serin::engine::observed::GateReply;
 use serin::gates::annotations::{answers, commands};
-use serin::server::{Server, Serving, people};
+use serin::server::{BoundServer, ServerHandle, command_router};
 
-use crate::world::{Known, World, gate};
+use crate::world::{ApiUser, World, gate};
 
 /// Where the people of a world are heard.
-struct Ear {
+struct CommandApiClient {
     http: reqwest::Client,
-    serving: Serving,
+    serving: ServerHandle,
     web: String,
 }
 
-impl Ear {
-    async fn of(world: &World, served: &[String]) -> Self {
-        let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        let serving = server.serve(people(world.client.clone(), served), None);
+impl CommandApiClient {
+    async fn start(world: &World, served: &[String]) -> Self {
+        let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+        let serving = server.serve(command_router(world.client.clone(), served), None);
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
         Self { http, serving, web: format!("/api/v1/namespaces/{}/canaries/web", world.namespace) }
     }
@@ -29,13 +29,13 @@ impl Ear {
     }
 
     /// To the Canary `web`, with this body.
-    async fn say(&self, who: &Known, verb: &str, body: &str) -> (StatusCode, Value) {
+    async fn post_command(&self, who: &ApiUser, verb: &str, body: &str) -> (StatusCode, Value) {
         let request = self.http.post(self.url(&format!("{}/{verb}", self.web))).body(body.to_owned());
-        answer(request.bearer_auth(&who.token)).await
+        send_request(request.bearer_auth(&who.token)).await
     }
 }
 
-async fn answer(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
+async fn send_request(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
     let response = request.send().await.expect("an answer");
     (response.status(), response.json().await.expect("JSON"))
 }
@@ -44,31 +44,31 @@ fn error(answer: &Value) -> &str {
     answer["error"].as_str().unwrap_or_else(|| panic!("no error: {answer}"))
 }
 
-pub async fn who_may_is_heard_over_http(world: World) {
-    let (ear, carol) = (Ear::of(&world, &[]).await, &world.carol);
-    world.asks(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
-    let (code, said) = ear.say(carol, "approve", r#"{"gate": "second"}"#).await;
+pub async fn a_permitted_users_command_is_accepted_over_http(world: World) {
+    let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
+    world.set_waiting_gates(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
+    let (code, said) = api.post_command(carol, "approve", r#"{"gate": "second"}"#).await;
     assert_eq!((code, &said["gate"], &said["release"]), (StatusCode::ACCEPTED, &json!("second"), &json!(3)));
     assert_eq!(said["by"], *carol.name);
     let written = answers(&world.canary().await);
-    assert_eq!((written.len(), written[0].question.gate.as_str()), (1, "second"));
-    assert_eq!(written[0].reply, Reply::Yes { by: Some(carol.name.clone()) });
+    assert_eq!((written.len(), written[0].call.gate.as_str()), (1, "second"));
+    assert_eq!(written[0].reply, GateReply::Yes { by: Some(carol.name.clone()) });
 
-    let (code, said) = ear.say(carol, "reject", r#"{"gate": "first", "reason": "too slow"}"#).await;
+    let (code, said) = api.post_command(carol, "reject", r#"{"gate": "first", "reason": "too slow"}"#).await;
     assert_eq!(code, StatusCode::ACCEPTED, "{said}");
-    let no = Reply::No { by: Some(carol.name.clone()), why: "too slow".to_owned() };
+    let no = GateReply::No { by: Some(carol.name.clone()), why: "too slow".to_owned() };
     assert_eq!(answers(&world.canary().await).pop().expect("an answer").reply, no);
 }
 
-pub async fn whom_nobody_knows_is_not_heard(world: World) {
-    let ear = Ear::of(&world, &[]).await;
-    world.asks(&[gate("go-live", None, Some(2))]).await;
+pub async fn an_unauthenticated_command_is_rejected(world: World) {
+    let api = CommandApiClient::start(&world, &[]).await;
+    world.set_waiting_gates(&[gate("go-live", None, Some(2))]).await;
     let before = world.canary().await;
-    let url = ear.url(&format!("{}/approve", ear.web));
+    let url = api.url(&format!("{}/approve", api.web));
     for header in
         [None, Some("Bearer made-up"), Some("Bearer "), Some("Basic Y2Fyb2w6cHc="), Some(&*world.carol.token)]
     {
-        let request = ear.http.post(&url);
+        let request = api.http.post(&url);
         let request =
             header.into_iter().fold(request, |request, header| request.header("authorization", header));
         let response = request.send().await.expect("an answer");
@@ -80,12 +80,12 @@ pub async fn whom_nobody_knows_is_not_heard(world: World) {
     assert_eq!(world.canary().await.metadata, before.metadata);
 }
 
-pub async fn who_may_not_is_told_so_and_nothing_else(world: World) {
-    let ear = Ear::of(&world, &[]).await;
-    world.asks(&[gate("go-live", None, Some(2))]).await;
+pub async fn a_forbidden_user_learns_nothing_but_that(world: World) {
+    let api = CommandApiClient::start(&world, &[]).await;
+    world.set_waiting_gates(&[gate("go-live", None, Some(2))]).await;
     let before = world.canary().await;
     for verb in ["approve", "reject", "promote", "abort"] {
-        let (code, said) = ear.say(&world.mallory, verb, "").await;
+        let (code, said) = api.post_command(&world.mallory, verb, "").await;
         assert_eq!(code, StatusCode::FORBIDDEN, "{verb}: {said}");
         let expected = format!("{} may not do that to web", world.mallory.name);
         assert!(error(&said).starts_with(&expected), "{said}");
@@ -93,27 +93,27 @@ pub async fn who_may_not_is_told_so_and_nothing_else(world: World) {
     assert_eq!(world.canary().await.metadata, before.metadata);
     // Nor do they learn what there is.
     let gone =
-        ear.http.post(ear.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
-    assert_eq!(answer(gone.bearer_auth(&world.mallory.token)).await.0, StatusCode::FORBIDDEN);
+        api.http.post(api.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
+    assert_eq!(send_request(gone.bearer_auth(&world.mallory.token)).await.0, StatusCode::FORBIDDEN);
 }
 
-pub async fn every_command_is_heard_over_http(world: World) {
-    let (ear, carol) = (Ear::of(&world, &[]).await, &world.carol);
-    world.asks(&[]).await;
+pub async fn every_command_is_accepted_over_http(world: World) {
+    let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
+    world.set_waiting_gates(&[]).await;
     for verb in Verb::ALL {
-        let (code, said) = ear.say(carol, verb.name(), r#"{"revision": "1-mine"}"#).await;
+        let (code, said) = api.post_command(carol, verb.name(), r#"{"revision": "1-mine"}"#).await;
         assert_eq!((code, &said["verb"]), (StatusCode::ACCEPTED, &json!(verb.name())), "{said}");
         let last = commands(&world.canary().await).pop().expect("a command");
         assert_eq!((last.verb, last.revision.as_deref()), (verb, Some("1-mine")));
         assert_eq!((said["id"].as_str(), last.by.as_deref()), (Some(&*last.id), Some(&*carol.name)));
     }
-    let (_, said) = ear.say(carol, "promote", "").await;
+    let (_, said) = api.post_command(carol, "promote", "").await;
     assert_eq!(said["revision"], "1-abc", "without a word the present one is meant");
 }
 
-pub async fn what_is_misspelt_is_refused_with_the_way_out(world: World) {
-    let (ear, carol) = (Ear::of(&world, &[]).await, &world.carol);
-    world.asks(&[]).await;
+pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
+    let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
+    world.set_waiting_gates(&[]).await;
     let large = format!(r#"{{"reason": "{}"}}"#, "x".repeat(20_000));
     for (verb, body, code, expected) in [
         (
@@ -128,33 +128,33 @@ pub async fn what_is_misspelt_is_refused_with_the_way_out(world: World) {
         ("reject", &large, StatusCode::PAYLOAD_TOO_LARGE, "the body"),
         ("approve", "", StatusCode::CONFLICT, "nothing waits for approval: Judging."),
     ] {
-        let (is, said) = ear.say(carol, verb, body).await;
+        let (is, said) = api.post_command(carol, verb, body).await;
         assert_eq!(is, code, "{verb} {body:.40}: {said}");
         assert!(error(&said).contains(expected), "{said}");
     }
     let gone =
-        ear.http.post(ear.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
-    let (code, said) = answer(gone.bearer_auth(&carol.token)).await;
+        api.http.post(api.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
+    let (code, said) = send_request(gone.bearer_auth(&carol.token)).await;
     let expected = format!("there is no Canary gone in the namespace {}", world.namespace);
     assert_eq!((code, error(&said)), (StatusCode::NOT_FOUND, &*expected));
-    let (code, said) = answer(ear.http.get(ear.url(&format!("{}/approve", ear.web)))).await;
+    let (code, said) = send_request(api.http.get(api.url(&format!("{}/approve", api.web)))).await;
     assert_eq!(
         (code, error(&said)),
         (StatusCode::METHOD_NOT_ALLOWED, "only POST says something to a Canary")
     );
-    let (code, said) = answer(ear.http.post(ear.url("/api/v1/canaries"))).await;
+    let (code, said) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert!(error(&said).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{said}");
 }
 
-pub async fn other_namespaces_are_not_spoken_of(world: World) {
-    let ear = Ear::of(&world, &["shop".to_owned(), "front".to_owned()]).await;
-    let (code, said) = ear.say(&world.carol, "approve", "").await;
+pub async fn canaries_of_other_namespaces_are_not_disclosed(world: World) {
+    let api = CommandApiClient::start(&world, &["shop".to_owned(), "front".to_owned()]).await;
+    let (code, said) = api.post_command(&world.carol, "approve", "").await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert_eq!(
         error(&said),
         format!("namespace {} is not served here; these are: shop, front", world.namespace)
     );
-    let ear = Ear::of(&world, std::slice::from_ref(&world.namespace)).await;
-    assert_eq!(ear.say(&world.carol, "approve", "").await.0, StatusCode::CONFLICT);
+    let api = CommandApiClient::start(&world, std::slice::from_ref(&world.namespace)).await;
+    assert_eq!(api.post_command(&world.carol, "approve", "").await.0, StatusCode::CONFLICT);
 }

@@ -4,8 +4,8 @@
 mod support;
 
 mod annotations;
+mod commands;
 mod http;
-mod people;
 mod webhooks;
 mod world;
 
@@ -18,21 +18,21 @@ macro_rules! laws {
 }
 
 laws! {
-    people:
-    an_approval_answers_the_question_that_waits
-    who_may_not_approve_is_refused_and_nothing_is_written
-    people_who_write_at_once_are_all_heard
-    who_answers_again_has_changed_their_mind
-    only_what_waits_can_be_approved
+    commands:
+    an_approval_answers_the_waiting_gate
+    an_approval_without_permission_is_refused_and_not_written
+    concurrent_approvals_are_all_recorded
+    a_second_answer_replaces_the_first
+    only_a_waiting_gate_can_be_approved
     a_webhook_can_be_opened_by_hand_but_not_refused
-    what_is_over_is_forgotten_when_somebody_writes
-    a_command_is_meant_for_the_present_revision
-    the_command_line_says_yes_and_says_what_is_wrong;
+    entries_of_past_releases_are_pruned_on_write
+    a_command_applies_to_the_current_revision_only
+    the_command_line_approves_and_reports_errors;
     http:
-    who_may_is_heard_over_http
-    whom_nobody_knows_is_not_heard
-    who_may_not_is_told_so_and_nothing_else
-    every_command_is_heard_over_http
-    what_is_misspelt_is_refused_with_the_way_out
-    other_namespaces_are_not_spoken_of;
+    a_permitted_users_command_is_accepted_over_http
+    an_unauthenticated_command_is_rejected
+    a_forbidden_user_learns_nothing_but_that
+    every_command_is_accepted_over_http
+    an_invalid_command_is_refused_with_a_remedy
+    canaries_of_other_namespaces_are_not_disclosed;
 }

@@ -8,8 +8,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use serde_json::json;
 use serin::api::canary::{Phase, Severity, Webhook};
-use serin::engine::observed::Reply;
-use serin::gates::webhook::{Event, SIGNATURE, Subject, Webhooks};
+use serin::engine::observed::GateReply;
+use serin::gates::webhook::{Event, HookContext, SIGNATURE_HEADER, Webhooks};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -19,38 +19,38 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_webhook_is_asked_as_flagger_asks() {
+async fn a_webhook_gets_flaggers_payload() {
     let receiver = Receiver::start([]).await;
     let hook =
         Webhook { metadata: [("team".to_owned(), "web".to_owned())].into(), ..hook("gate", &receiver.url) };
-    assert_eq!(webhooks().ask(&hook, &subject(), None).await, Reply::Yes { by: None });
-    let got = receiver.got().remove(0);
+    assert_eq!(webhooks().call_gate(&hook, &subject(), None).await, GateReply::Yes { by: None });
+    let got = receiver.received().remove(0);
     let expected = json!({
         "name": "web", "namespace": "prod", "phase": "Progressing", "checksum": "1-abc",
         "metadata": {"team": "web"},
     });
     assert_eq!(got.json(), expected);
     assert_eq!(got.header("content-type"), "application/json");
-    assert_eq!(got.header(SIGNATURE), "", "nobody gave a key");
+    assert_eq!(got.header(SIGNATURE_HEADER), "", "nobody gave a key");
 }
 
 #[tokio::test]
-async fn an_event_says_what_happened_and_when() {
+async fn an_event_payload_has_message_and_time() {
     let receiver = Receiver::start([]).await;
     let metadata =
         [("team", "web"), ("eventType", "Mine")].map(|(key, value)| (key.to_owned(), value.to_owned()));
     let hook = Webhook { metadata: metadata.into(), ..hook("events", &receiver.url) };
     let at = Timestamp::from_millisecond(1_700_000_000_123).unwrap();
     let event = Event { message: "It is rolled back.", severity: Severity::Error, at };
-    webhooks().tell(&hook, &subject(), &event, None).await;
+    webhooks().send_event(&hook, &subject(), &event, None).await;
     let expected = json!({
         "team": "web", "eventMessage": "It is rolled back.", "eventType": "Warning", "timestamp": "1700000000123",
     });
-    assert_eq!(receiver.got()[0].json()["metadata"], expected);
+    assert_eq!(receiver.received()[0].json()["metadata"], expected);
 }
 
 #[tokio::test]
-async fn up_to_202_is_a_yes_and_all_else_a_no_with_its_reason() {
+async fn statuses_up_to_202_approve_and_others_reject_with_a_reason() {
     for (status, body, expected) in [
         (200, "", None),
         (201, "made", None),
@@ -63,69 +63,74 @@ async fn up_to_202_is_a_yes_and_all_else_a_no_with_its_reason() {
         let receiver = Receiver::start([answer(status, body).header("location", "/elsewhere")]).await;
         let hook = Webhook { retries: Some(3), ..hook("gate", &receiver.url) };
         let expected = match expected {
-            None => Reply::Yes { by: None },
-            Some(why) => Reply::No { by: None, why: why.to_owned() },
+            None => GateReply::Yes { by: None },
+            Some(why) => GateReply::No { by: None, why: why.to_owned() },
         };
-        assert_eq!(webhooks().ask(&hook, &subject(), None).await, expected);
-        assert_eq!(receiver.got().len(), 1, "an answer is an answer: {status}");
+        assert_eq!(webhooks().call_gate(&hook, &subject(), None).await, expected);
+        assert_eq!(receiver.received().len(), 1, "an answer is an answer: {status}");
     }
 }
 
 #[tokio::test]
-async fn no_answer_is_silence_and_tells_no_secret() {
+async fn a_failed_call_is_unreachable_and_discloses_no_secret() {
     let url = format!("http://user:hunter2@127.0.0.1:{}/T0/hunter2?token=hunter2", support::free_port());
-    let Reply::Silence { why } = webhooks().ask(&hook("gate", &url), &subject(), None).await else {
+    let GateReply::Unreachable { why } = webhooks().call_gate(&hook("gate", &url), &subject(), None).await
+    else {
         panic!("nobody is there")
     };
     assert!(why.starts_with("no answer: ") && why.contains("refused"), "{why}");
     assert!(!why.contains("hunter2"), "{why}");
-    let Reply::Silence { why } = webhooks().ask(&hook("gate", "hunter2"), &subject(), None).await else {
+    let GateReply::Unreachable { why } =
+        webhooks().call_gate(&hook("gate", "hunter2"), &subject(), None).await
+    else {
         panic!("that is no URL")
     };
     assert!(why.starts_with("cannot ask") && !why.contains("hunter2"), "{why}");
 }
 
 #[tokio::test]
-async fn a_slow_answer_is_silence() {
+async fn a_timed_out_call_is_unreachable() {
     let receiver = Receiver::start([answer(200, "").after(Duration::from_secs(30))]).await;
     let hook = Webhook { timeout: Some("200ms".parse().unwrap()), ..hook("gate", &receiver.url) };
     let began = Instant::now();
-    let reply = webhooks().ask(&hook, &subject(), None).await;
-    assert_eq!(reply, Reply::Silence { why: "no answer within 200ms".to_owned() });
+    let reply = webhooks().call_gate(&hook, &subject(), None).await;
+    assert_eq!(reply, GateReply::Unreachable { why: "no answer within 200ms".to_owned() });
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
-async fn silence_is_tried_again_as_often_as_asked() {
+async fn an_unreachable_hook_is_retried_as_configured() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let server = tokio::spawn(async move {
         for _ in 0..2 {
             drop(listener.accept().await.unwrap());
         }
-        say_yes(listener.accept().await.unwrap().0).await;
+        respond_ok(listener.accept().await.unwrap().0).await;
         listener
     });
     let patient = Webhook { retries: Some(2), ..hook("gate", &url) };
-    assert_eq!(webhooks().ask(&patient, &subject(), None).await, Reply::Yes { by: None });
+    assert_eq!(webhooks().call_gate(&patient, &subject(), None).await, GateReply::Yes { by: None });
 
     let listener = server.await.unwrap();
     tokio::spawn(async move {
         for _ in 0..2 {
             drop(listener.accept().await.unwrap());
         }
-        say_yes(listener.accept().await.unwrap().0).await;
+        respond_ok(listener.accept().await.unwrap().0).await;
     });
     let hasty = Webhook { retries: Some(1), ..hook("gate", &url) };
-    assert!(matches!(webhooks().ask(&hasty, &subject(), None).await, Reply::Silence { .. }));
+    assert!(matches!(webhooks().call_gate(&hasty, &subject(), None).await, GateReply::Unreachable { .. }));
 }
 
 #[tokio::test]
-async fn an_endless_answer_is_cut() {
+async fn an_endless_response_is_truncated() {
     let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024])));
     let receiver = Receiver::start([answer(500, Body::from_stream(endless))]).await;
     let began = Instant::now();
-    let Reply::No { why, .. } = webhooks().ask(&hook("gate", &receiver.url), &subject(), None).await else {
+    let GateReply::No { why, .. } =
+        webhooks().call_gate(&hook("gate", &receiver.url), &subject(), None).await
+    else {
         panic!("it said no")
     };
     assert!(why.starts_with("500 Internal Server Error: xxx") && why.len() < 300, "{why}");
@@ -133,11 +138,11 @@ async fn an_endless_answer_is_cut() {
 }
 
 #[tokio::test]
-async fn the_receiver_can_tell_that_it_was_us() {
+async fn a_request_carries_a_verifiable_signature() {
     let receiver = Receiver::start([]).await;
-    webhooks().ask(&hook("gate", &receiver.url), &subject(), Some(b"the key")).await;
-    let got = receiver.got().remove(0);
-    let digits = got.header(SIGNATURE).strip_prefix("sha256=").expect("a signature");
+    webhooks().call_gate(&hook("gate", &receiver.url), &subject(), Some(b"the key")).await;
+    let got = receiver.received().remove(0);
+    let digits = got.header(SIGNATURE_HEADER).strip_prefix("sha256=").expect("a signature");
     let bytes: Vec<u8> =
         (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
     let verify = |key: &[u8], body: &[u8]| {
@@ -150,7 +155,7 @@ async fn the_receiver_can_tell_that_it_was_us() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_verified_unless_told_not_to() {
+async fn a_certificate_is_verified_unless_disabled() {
     let webhooks = webhooks();
     let certified = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
     let key = rustls::pki_types::PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
@@ -165,21 +170,21 @@ async fn a_certificate_is_verified_unless_told_not_to() {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             if let Ok(stream) = acceptor.accept(stream).await {
-                say_yes(stream).await;
+                respond_ok(stream).await;
             }
         }
     });
     let strict = hook("gate", &url);
-    let Reply::Silence { why } = webhooks.ask(&strict, &subject(), None).await else {
+    let GateReply::Unreachable { why } = webhooks.call_gate(&strict, &subject(), None).await else {
         panic!("nobody vouches for it")
     };
     assert!(why.to_lowercase().contains("certificate"), "{why}");
     let lax = Webhook { disable_tls: true, ..strict };
-    assert_eq!(webhooks.ask(&lax, &subject(), None).await, Reply::Yes { by: None });
+    assert_eq!(webhooks.call_gate(&lax, &subject(), None).await, GateReply::Yes { by: None });
 }
 
 fn webhooks() -> Webhooks {
-    serin::tls::choose_cryptography();
+    serin::tls::install_crypto_provider();
     Webhooks::new().expect("a client")
 }
 
@@ -187,8 +192,8 @@ fn hook(name: &str, url: &str) -> Webhook {
     Webhook { name: name.to_owned(), url: url.to_owned(), ..Webhook::default() }
 }
 
-fn subject() -> Subject {
-    Subject {
+fn subject() -> HookContext {
+    HookContext {
         name: "web".to_owned(),
         namespace: "prod".to_owned(),
         phase: Phase::Progressing,
@@ -197,7 +202,7 @@ fn subject() -> Subject {
 }
 
 /// An HTTP server of one answer.
-async fn say_yes(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
+async fn respond_ok(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
     let mut request = [0; 4096];
     let _ = stream.read(&mut request).await;
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;

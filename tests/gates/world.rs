@@ -12,10 +12,10 @@ use kube::runtime::{conditions, wait::await_condition};
 use kube::{Client, CustomResourceExt as _};
 use serde_json::{Value, json};
 use serin::api::Canary;
-use serin::engine::action::Question;
-use serin::gates::people::{self, Name, Refused, Who};
+use serin::engine::action::GateCall;
+use serin::gates::commands::{self, Caller, CanaryRef, CommandError};
 use serin::local::access::{Grant, Identity};
-use serin::local::{Local, Options};
+use serin::local::{ApiServer, Options};
 
 use crate::support;
 
@@ -24,15 +24,15 @@ pub struct World {
     pub client: Client,
     pub namespace: String,
     /// With a token: one who may approve, and one who may not.
-    pub carol: Known,
-    pub mallory: Known,
+    pub carol: ApiUser,
+    pub mallory: ApiUser,
     kubeconfig: std::path::PathBuf,
     /// Keeps the server and its kubeconfig.
-    _kept: Option<(serin::local::serve::Serving, support::Folder)>,
+    _kept: Option<(serin::local::serve::ApiServerHandle, support::Folder)>,
 }
 
 /// Somebody whom the API server knows.
-pub struct Known {
+pub struct ApiUser {
     pub name: String,
     pub token: String,
 }
@@ -63,20 +63,20 @@ impl World {
             let account = ServiceAccount { metadata, ..Default::default() };
             Api::namespaced(client.clone(), &namespace).create(&create, &account).await.expect("an account");
             let token = support::chart::token(cluster, &namespace, name).await;
-            Known { name: format!("system:serviceaccount:{namespace}:{name}"), token }
+            ApiUser { name: format!("system:serviceaccount:{namespace}:{name}"), token }
         };
         let (carol, mallory) = (known("carol").await, known("mallory").await);
         let kubeconfig = cluster.kubeconfig();
         let world = World { client, namespace, carol, mallory, kubeconfig, _kept: None };
         // The authorizer learns of a new binding a moment later.
-        world.begin().await
+        world.set_up().await
     }
 
     pub async fn local() -> World {
-        serin::tls::choose_cryptography();
+        serin::tls::install_crypto_provider();
         let namespace = "gates".to_owned();
         let grant = Grant {
-            to: "approvers".to_owned(),
+            subject: "approvers".to_owned(),
             verb: "update".to_owned(),
             group: "serin.dev".to_owned(),
             resource: "canaries/approve".to_owned(),
@@ -84,13 +84,13 @@ impl World {
         };
         let known = |name: &str, group: &str| {
             let identity = Identity { user: name.to_owned(), groups: vec![group.to_owned()] };
-            let known = Known { name: name.to_owned(), token: format!("token-of-{name}") };
+            let known = ApiUser { name: name.to_owned(), token: format!("token-of-{name}") };
             ((known.token.clone(), identity), known)
         };
         let (carol_is, carol) = known("carol", "approvers");
         let (mallory_is, mallory) = known("mallory", "strangers");
         let users = vec![carol_is, mallory_is];
-        let local = Local::new(Options { grants: vec![grant], users, ..Options::default() });
+        let local = ApiServer::new(Options { grants: vec![grant], users, ..Options::default() });
         let serving = local.serve(([127, 0, 0, 1], 0).into()).await.expect("served");
         let folder = support::Folder::new("gates");
         let kubeconfig = folder.join("kubeconfig");
@@ -101,11 +101,11 @@ impl World {
         };
         let client = local.client();
         Api::all(client.clone()).create(&PostParams::default(), &made).await.expect("a namespace");
-        World { client, namespace, carol, mallory, kubeconfig, _kept: Some((serving, folder)) }.begin().await
+        World { client, namespace, carol, mallory, kubeconfig, _kept: Some((serving, folder)) }.set_up().await
     }
 
     /// Defines Canaries, makes one, and waits until alice may approve it.
-    async fn begin(self) -> World {
+    async fn set_up(self) -> World {
         let definitions = Api::<CustomResourceDefinition>::all(self.client.clone());
         let apply = PatchParams::apply("test").force();
         let name = Canary::crd_name();
@@ -125,7 +125,7 @@ impl World {
             assert!(began.elapsed() < Duration::from_secs(30), "{error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        while matches!(self.approve("alice", None).await, Err(Refused::NotAllowed { .. })) {
+        while matches!(self.approve("alice", None).await, Err(CommandError::NotAllowed { .. })) {
             assert!(began.elapsed() < Duration::from_secs(30), "alice may still not approve");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -140,20 +140,20 @@ impl World {
         self.canaries().get("web").await.expect("the Canary")
     }
 
-    pub fn name(&self) -> Name<'_> {
-        Name { namespace: &self.namespace, name: "web" }
+    pub fn name(&self) -> CanaryRef<'_> {
+        CanaryRef { namespace: &self.namespace, name: "web" }
     }
 
-    pub fn who(&self, user: &str) -> Who {
-        person(user, "approvers")
+    pub fn caller(&self, user: &str) -> Caller {
+        user_in_group(user, "approvers")
     }
 
-    pub async fn approve(&self, user: &str, gate: Option<&str>) -> Result<Question, Refused> {
-        people::approve(&self.client, &self.who(user), self.name(), gate).await
+    pub async fn approve(&self, user: &str, gate: Option<&str>) -> Result<GateCall, CommandError> {
+        commands::approve(&self.client, &self.caller(user), self.name(), gate).await
     }
 
     /// The controller's part: the third release waits for these.
-    pub async fn asks(&self, gates: &[Value]) {
+    pub async fn set_waiting_gates(&self, gates: &[Value]) {
         let now = Timestamp::now();
         self.status(json!({
             "phase": "Progressing", "message": "Judging.", "releases": 3, "gates": gates,
@@ -183,9 +183,9 @@ impl World {
 }
 
 /// Somebody of one group, whom the API server has named.
-pub fn person(name: &str, group: &str) -> Who {
+pub fn user_in_group(name: &str, group: &str) -> Caller {
     let (username, groups) = (Some(name.to_owned()), Some(vec![group.to_owned()]));
-    Who::Person(UserInfo { username, groups, ..UserInfo::default() })
+    Caller::User(UserInfo { username, groups, ..UserInfo::default() })
 }
 
 pub fn gate(name: &str, kind: Option<&str>, step: Option<u32>) -> Value {

@@ -13,14 +13,14 @@ const CALLERS: usize = 4;
 
 /// They call until dropped.
 pub struct Callers {
-    answers: Arc<Mutex<Vec<Answer>>>,
+    results: Arc<Mutex<Vec<Answer>>>,
     _work: Vec<AbortOnDropHandle<()>>,
 }
 
 #[derive(Clone)]
-pub struct Answer {
-    pub called: Instant,
-    pub answered: Instant,
+pub struct CallResult {
+    pub sent_at: Instant,
+    pub answered_at: Instant,
     /// Whether the canary gave it; what went wrong, if something did.
     pub by_canary: Result<bool, String>,
 }

@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::controller::Controller;
-use serin::controller::lease::Fence;
-use serin::gates::people::{self, Name, Who};
+use serin::controller::fence::Fence;
+use serin::gates::commands::{self, Name, Who};
 use serin::local::node::NodeOptions;
 use serin::local::node::address::Network;
 use serin::metrics::scrape::HttpFetch;
@@ -32,22 +32,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use callers::Callers;
 use mesh::Mesh;
-use world::{World, run_machines, spawn};
+use world::{World, run_node_and_mesh, spawn};
 
 /// So many requests at each weight, of which so many percent may go astray.
 const REQUESTS: usize = 20_000;
-const ASTRAY: f64 = 1.0;
+const MAX_SHARE_ERROR: f64 = 1.0;
 
 /// Releases from nothing to everything: two moments each at which the answers
 /// tell which weight they followed.
-const FLIPS: u64 = 5;
+const ROUTE_CHANGES: u64 = 5;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_go_where_a_release_sends_them() {
+async fn requests_follow_the_weights_of_a_release() {
     let extras = Extras { without: Some("endpointslice-controller"), ..Extras::default() };
     let cluster: &'static support::Cluster = Box::leak(Box::new(support::real_with(extras).await));
-    let options = NodeOptions { network: Network::Twin, ..NodeOptions::named(support::NODE) };
-    let machines = run_machines(cluster, options).await;
+    let options = NodeOptions { network: Network::Private, ..NodeOptions::named(support::NODE) };
+    let machines = run_node_and_mesh(cluster, options).await;
     let world = World::on(cluster, &machines).await;
     let mesh = Mesh::start(cluster, &world.namespace).await;
 
@@ -59,7 +59,7 @@ async fn requests_go_where_a_release_sends_them() {
             "analysis": {"stepWeights": null, "steps": [step(5), step(20), step(100)], "metrics": null},
         }))
         .await;
-    let writes = Writes::default();
+    let writes = RouteWrites::default();
     let _serin = serin(&world, cluster.client().await, &writes).await;
     world.reaches(Phase::Initialized).await;
     let callers = Callers::start(&mesh.url());
@@ -72,7 +72,7 @@ async fn requests_go_where_a_release_sends_them() {
     let began = Instant::now();
     world.push("web:v2").await;
     for weight in [5, 20, 100] {
-        world.is_told(&format!("at {weight}")).await;
+        world.event_contains(&format!("at {weight}")).await;
         let asked = Weight::from_percent(weight as f64).expect("a weight");
         world.becomes("at its weight", |status| status.canary_weight == asked).await;
         let written = writes.last();
@@ -82,15 +82,18 @@ async fn requests_go_where_a_release_sends_them() {
         let share = 100.0 * by_canary as f64 / REQUESTS as f64;
         println!("weight {weight} %: {share:.2} % of {REQUESTS} requests were answered by the canary");
         assert!(answers.iter().all(|answer| answer.by_canary.is_ok()), "{}", mesh.state().await);
-        assert!((share - weight as f64).abs() <= ASTRAY, "{weight} % was asked for, {share} % measured");
+        assert!(
+            (share - weight as f64).abs() <= MAX_SHARE_ERROR,
+            "{weight} % was asked for, {share} % measured"
+        );
         let web = Name { namespace: &world.namespace, name: "web" };
-        people::approve(&world.client, &Who::Myself, web, None).await.expect("an approval");
+        people::approve(&world.client, &Who::Current, web, None).await.expect("an approval");
     }
     world.released(1).await;
 
     world.edit(json!({"analysis": {"steps": [{"weight": 100}]}})).await;
     let mut delays = Vec::new();
-    for release in 2..2 + FLIPS {
+    for release in 2..2 + ROUTE_CHANGES {
         let before = writes.count();
         world.push(&format!("web:v{}", release + 1)).await;
         world.released(release).await;
@@ -100,7 +103,7 @@ async fn requests_go_where_a_release_sends_them() {
             delays.push((first - written.sent).as_secs_f64() * 1000.0);
         }
     }
-    assert_eq!(delays.len() as u64, 2 * FLIPS, "there and back: {delays:?}");
+    assert_eq!(delays.len() as u64, 2 * ROUTE_CHANGES, "there and back: {delays:?}");
     delays.sort_by(f64::total_cmp);
     let at = |share: f64| delays[((delays.len() as f64 * share).ceil() as usize).clamp(1, delays.len()) - 1];
     println!(
@@ -121,16 +124,16 @@ async fn requests_go_where_a_release_sends_them() {
 }
 
 /// Waits until the callers have seen it.
-async fn until(callers: &Callers, is_so: impl Fn(&Callers) -> bool) {
+async fn until(callers: &Callers, is_in_sync: impl Fn(&Callers) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so(callers) {
+    while !is_in_sync(callers) {
         assert!(Instant::now() < deadline, "the proxy never followed");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 /// The controller, as it would run in a cluster.
-async fn serin(world: &World, client: Client, writes: &Writes) -> AbortOnDropHandle<()> {
+async fn serin(world: &World, client: Client, writes: &RouteWrites) -> AbortOnDropHandle<()> {
     let fetch = Arc::new(HttpFetch::new().expect("an HTTP client"));
     let (client, options) = (writes.timed(client), world.options());
     let controller = Controller::new(client, world.clock, fetch, Fence::open(), options).await;
@@ -139,15 +142,15 @@ async fn serin(world: &World, client: Client, writes: &Writes) -> AbortOnDropHan
 
 /// When the controller wrote the VirtualService, and what weight.
 #[derive(Clone, Default)]
-struct Writes(Arc<Mutex<Vec<(u64, Written)>>>);
+struct RouteWrites(Arc<Mutex<Vec<(u64, Written)>>>);
 
 #[derive(Clone, Copy)]
-struct Written {
-    sent: Instant,
-    answered: Instant,
+struct RouteWrite {
+    sent_at: Instant,
+    answered_at: Instant,
 }
 
-impl Writes {
+impl RouteWrites {
     /// A client whose writes are timed.
     fn timed(&self, client: Client) -> Client {
         let writes = self.clone();

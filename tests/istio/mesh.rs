@@ -14,14 +14,14 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use serin::local::node::address::twin;
+use serin::local::node::address::loopback_address;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{Child, Cluster, Folder, Part, definitions, free_port, program};
 
 /// Two cores shared with a build are slow; a healthy start takes ten seconds.
-const PATIENCE: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 const SYSTEM: &str = "istio-system";
 
@@ -179,13 +179,13 @@ async fn await_answer(child: &mut Child, url: &str) {
     let began = Instant::now();
     while !client.get(url).send().await.is_ok_and(|answer| answer.status().is_success()) {
         assert!(!child.has_ended(), "it ended while it started; {}", child.tail());
-        assert!(began.elapsed() < PATIENCE, "not ready after {PATIENCE:?}; {}", child.tail());
+        assert!(began.elapsed() < PATIENCE, "not ready after {START_TIMEOUT:?}; {}", child.tail());
         sleep(Duration::from_millis(100)).await;
     }
 }
 
 /// Keeps a WorkloadEntry for each pod that can be called.
-async fn show_twins(client: Client, namespace: String) {
+async fn sync_workload_entries(client: Client, namespace: String) {
     let kind = resource("WorkloadEntry", "workloadentries");
     let entries: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind);
     let pods: Api<Pod> = Api::namespaced(client, &namespace);
@@ -206,7 +206,7 @@ async fn show_twins(client: Client, namespace: String) {
     }
 }
 
-async fn forget(entries: &Api<DynamicObject>, pod: &Pod) {
+async fn delete_entry(entries: &Api<DynamicObject>, pod: &Pod) {
     match entries.delete(&pod.name_any(), &DeleteParams::default()).await {
         Ok(_) => {}
         Err(kube::Error::Api(error)) if error.code == 404 => {}
@@ -226,7 +226,7 @@ fn entry(pod: &Pod) -> Option<Value> {
         json!({
             "apiVersion": "networking.istio.io/v1", "kind": "WorkloadEntry",
             "metadata": {"name": pod.name_any()},
-            "spec": {"address": twin(address), "ports": {"http": 8080}, "labels": pod.labels()},
+            "spec": {"address": loopback_address(address), "ports": {"http": 8080}, "labels": pod.labels()},
         })
     })
 }

@@ -8,12 +8,12 @@ use serin::analysis::measurement::{Arms, Counts};
 use crate::random::{Poisson, Random};
 
 /// Seconds between two looks.
-pub const SCRAPE: u64 = 10;
+pub const CHECK_INTERVAL: u64 = 10;
 
 /// A stretch of a release during which nothing changes.
 #[derive(Clone, Copy)]
-pub struct Stretch {
-    pub looks: u32,
+pub struct TrafficPhase {
+    pub checks: u32,
     /// Requests a second, both arms together.
     pub rps: f64,
     /// The canary's share of them.
@@ -23,26 +23,32 @@ pub struct Stretch {
     pub clump: u64,
 }
 
-impl Stretch {
+impl TrafficPhase {
     /// Ten minutes with five percent of the traffic on a canary as healthy as the primary.
     pub fn healthy(rps: f64, errors: f64) -> Self {
-        Stretch { looks: 60, rps, weight: 0.05, errors: Arms { canary: errors, primary: errors }, clump: 1 }
+        TrafficPhase {
+            checks: 60,
+            rps,
+            weight: 0.05,
+            errors: Arms { canary: errors, primary: errors },
+            clump: 1,
+        }
     }
 
     pub fn canary_errors(self, canary: f64) -> Self {
-        Stretch { errors: Arms { canary, ..self.errors }, ..self }
+        TrafficPhase { errors: Arms { canary, ..self.errors }, ..self }
     }
 
     pub fn weight(self, weight: f64) -> Self {
-        Stretch { weight, ..self }
+        TrafficPhase { weight, ..self }
     }
 
-    pub fn looks(self, looks: u32) -> Self {
-        Stretch { looks, ..self }
+    pub fn checks(self, looks: u32) -> Self {
+        TrafficPhase { checks: looks, ..self }
     }
 
     pub fn clumps_of(self, clump: u64) -> Self {
-        Stretch { clump, ..self }
+        TrafficPhase { clump, ..self }
     }
 }
 
@@ -67,18 +73,18 @@ impl Arm {
 }
 
 impl Release {
-    pub fn new(stretches: &[Stretch]) -> Self {
+    pub fn new(stretches: &[TrafficPhase]) -> Self {
         let stretches = stretches.iter().map(|s| {
-            let requests = s.rps * SCRAPE as f64;
+            let requests = s.rps * CHECK_INTERVAL as f64;
             let canary = Arm::new(requests * s.weight, s.errors.canary, s.clump);
             let primary = Arm::new(requests * (1.0 - s.weight), s.errors.primary, s.clump);
-            (s.looks, Arms { canary, primary })
+            (s.checks, Arms { canary, primary })
         });
         Release(stretches.collect())
     }
 
     /// What one run of this release measures, look by look.
-    pub fn looks(&self, run: u64) -> impl Iterator<Item = Arms<Counts>> {
+    pub fn checks(&self, run: u64) -> impl Iterator<Item = Arms<Counts>> {
         let mut random = Random::seeded(run);
         let arms = self.0.iter().flat_map(|(looks, arms)| (0..*looks).map(move |_| arms));
         arms.map(move |arms| Arms {

@@ -3,7 +3,7 @@
 use serin::analysis::measurement::Counts;
 
 use super::*;
-use crate::support::front::App;
+use crate::support::http_fixtures::App;
 use crate::support::prometheus::Prometheus;
 
 /// Counters as an application shows them.
@@ -26,7 +26,7 @@ async fn await_hits(server: &str, expected: u64) {
     await_value(server, "sum(hits_total)", expected as f64).await;
 }
 
-fn counted(server: &str) -> Ask {
+fn counted(server: &str) -> MetricQuery {
     let spec = template(json!({
         "provider": {"type": "prometheus"},
         "counts": {
@@ -109,7 +109,7 @@ async fn prometheus_killed_is_unavailable_and_once_back_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn expressions_that_are_no_plain_counters_are_followed_too() {
+async fn expressions_other_than_counters_are_measured_by_increase() {
     let app = App::start().await;
     app.show(&hits(100, 10, 900));
     let prometheus = watched(&app).await;
@@ -134,7 +134,7 @@ async fn expressions_that_are_no_plain_counters_are_followed_too() {
 }
 
 #[tokio::test]
-async fn an_answer_is_one_number_or_none_and_never_a_guess() {
+async fn a_response_is_one_number_or_no_data() {
     let app = App::start().await;
     app.show(&hits(100, 10, 900));
     let prometheus = watched(&app).await;

@@ -3,10 +3,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod asking;
-mod growth;
+mod connections;
+mod increase;
 mod pods;
-mod reaching;
+mod queries;
 mod scraping;
 mod web;
 
@@ -21,10 +21,12 @@ use serin::api::canary::{Metric, Provider};
 use serin::api::judge::JudgeType;
 use serin::api::{AnalysisTemplateSpec, Canary};
 use serin::metrics::scrape::HttpFetch;
-use serin::metrics::{Ask, Credentials, Endpoint, Refusal, Sources, Subject, Template, View, Window};
+use serin::metrics::{
+    Credentials, Endpoint, MeasureContext, MetricQuery, QueryContext, QueryError, Sources, Template, Window,
+};
 
 /// Two cores shared with a build are slow.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A Canary of the Deployment `web`.
 fn canary(namespace: &str) -> Canary {
@@ -50,21 +52,21 @@ fn template(spec: Value) -> AnalysisTemplateSpec {
 }
 
 /// A built-in metric of a Canary without a mesh.
-fn built_in(namespace: &str, name: &str, judge: JudgeType, server: Option<&str>) -> Ask {
+fn built_in(namespace: &str, name: &str, judge: JudgeType, server: Option<&str>) -> MetricQuery {
     let canary = canary(namespace);
-    let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
-    Ask::new(&subject, &metric(name), None, judge).expect("a built-in metric can be asked for")
+    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    MetricQuery::new(&subject, &metric(name), None, judge).expect("a built-in metric can be asked for")
 }
 
 fn from_template(
     spec: &AnalysisTemplateSpec,
     judge: JudgeType,
     server: Option<&str>,
-) -> Result<Ask, Refusal> {
+) -> Result<MetricQuery, QueryError> {
     let canary = canary("shop");
-    let subject = Subject { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
     let template = Template { name: "AnalysisTemplate shop/errors", namespace: "shop", spec };
-    Ask::new(&subject, &metric("errors"), Some(&template), judge)
+    MetricQuery::new(&subject, &metric("errors"), Some(&template), judge)
 }
 
 fn sources() -> Sources {
@@ -72,19 +74,19 @@ fn sources() -> Sources {
 }
 
 /// What is asked of a source that needs no pods, from `since` until now.
-async fn measure_since(sources: &Sources, ask: &Ask, since: Timestamp) -> Measurement {
+async fn measure_since(sources: &Sources, ask: &MetricQuery, since: Timestamp) -> Measurement {
     measure(sources, ask, None, since, &Arms::default()).await
 }
 
 async fn measure(
     sources: &Sources,
-    ask: &Ask,
+    ask: &MetricQuery,
     credentials: Option<&Credentials>,
     since: Timestamp,
     pods: &Arms<Vec<Endpoint>>,
 ) -> Measurement {
     let window = Window { since, until: Timestamp::now() };
-    sources.measure(ask, credentials, &View { window, pods }).await
+    sources.measure(ask, credentials, &MeasureContext { window, pods }).await
 }
 
 #[track_caller]
@@ -100,7 +102,7 @@ async fn await_value(server: &str, query: &str, expected: f64) {
     let client = reqwest::Client::new();
     let began = Instant::now();
     let mut last = Value::Null;
-    while began.elapsed() < PATIENCE {
+    while began.elapsed() < TIMEOUT {
         let request = client.get(format!("{server}/api/v1/query")).query(&[("query", query)]);
         if let Ok(answer) = request.send().await {
             last = answer.json().await.unwrap_or_default();
@@ -111,5 +113,5 @@ async fn await_value(server: &str, query: &str, expected: f64) {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    panic!("{query} is not {expected} after {PATIENCE:?} but {last}");
+    panic!("{query} is not {expected} after {TIMEOUT:?} but {last}");
 }

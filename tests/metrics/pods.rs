@@ -56,7 +56,7 @@ impl Pods {
             if conditions.into_iter().flatten().any(|is| is.type_ == "Ready" && is.status == "True") {
                 return pod;
             }
-            assert!(began.elapsed() < PATIENCE, "{name} is not ready: {:?}", pod.status);
+            assert!(began.elapsed() < TIMEOUT, "{name} is not ready: {:?}", pod.status);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

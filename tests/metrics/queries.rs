@@ -1,6 +1,6 @@
 //! From what people wrote to what is asked.
 
-use serin::metrics::{CountQueries, Part, Query};
+use serin::metrics::{CountQueries, CountedPart, Query};
 
 use super::*;
 use crate::support::{Part as Bed, prometheus::Prometheus};
@@ -30,15 +30,15 @@ const PROVIDERS: [Provider; 21] = [
 ];
 
 #[tokio::test]
-async fn every_built_in_query_is_one_that_prometheus_takes() {
+async fn every_built_in_query_is_valid_promql() {
     let prometheus = Prometheus::start("").await;
     let (sources, server, canary) = (sources(), prometheus.url(), canary("shop"));
     let since = Timestamp::now() - Duration::from_secs(10);
     for mesh in PROVIDERS {
-        let subject = Subject { canary: &canary, mesh, metrics_server: Some(&server) };
+        let subject = QueryContext { canary: &canary, mesh, metrics_server: Some(&server) };
         for name in ["request-success-rate", "request-duration"] {
             for judge in [JudgeType::Threshold, JudgeType::Sequential, JudgeType::MannWhitney] {
-                let ask = Ask::new(&subject, &metric(name), None, judge).expect("a built-in metric");
+                let ask = MetricQuery::new(&subject, &metric(name), None, judge).expect("a built-in metric");
                 let measured = measure_since(&sources, &ask, since).await;
                 assert_eq!(measured, Measurement::NoData, "{mesh:?} {name} {judge:?}: {:?}", ask.query);
             }
@@ -50,7 +50,7 @@ async fn every_built_in_query_is_one_that_prometheus_takes() {
 async fn every_template_of_flagger_works_as_it_is() {
     let prometheus = Prometheus::start("").await;
     let (sources, server, canary) = (sources(), prometheus.url(), canary("shop"));
-    let subject = Subject { canary: &canary, mesh: Provider::Istio, metrics_server: None };
+    let subject = QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: None };
     let templates = flagger_templates();
     assert_eq!(templates.len(), 9);
     for (name, mut spec) in templates {
@@ -60,7 +60,8 @@ async fn every_template_of_flagger_works_as_it_is() {
             metric.template_variables.insert(variable.to_owned(), "x".to_owned());
         }
         let template = Template { name: &name, namespace: "shop", spec: &spec };
-        let ask = Ask::new(&subject, &metric, Some(&template), JudgeType::Threshold).expect("a query");
+        let ask =
+            MetricQuery::new(&subject, &metric, Some(&template), JudgeType::Threshold).expect("a query");
         assert_eq!(measure_since(&sources, &ask, Timestamp::now()).await, Measurement::NoData, "{name}");
     }
 }
@@ -97,7 +98,7 @@ fn a_template_counts_each_arm_by_its_own_workload() {
     }));
     let ask = from_template(&spec, JudgeType::Sequential, None).unwrap();
     let arm = |target: &str, arm: &str| CountQueries {
-        part: Part::Good(format!("good{{app=\"{target}\"}}")),
+        part: CountedPart::Good(format!("good{{app=\"{target}\"}}")),
         total: format!("all{{svc=\"web-{arm}\"}}"),
     };
     let expected = Arms { canary: arm("web", "canary"), primary: arm("web-primary", "primary") };
@@ -105,7 +106,7 @@ fn a_template_counts_each_arm_by_its_own_workload() {
 }
 
 #[test]
-fn the_metric_speaks_before_its_template() {
+fn the_metric_overrides_its_template() {
     let mut spec = template(json!({
         "provider": {"type": "prometheus", "address": "http://prometheus:9090"},
         "query": "{{ variables.a }} {{ variables.b }} [{{ interval }}]",
@@ -113,17 +114,17 @@ fn the_metric_speaks_before_its_template() {
     }));
     spec.description = Some("two variables".to_owned());
     let canary = canary("shop");
-    let subject = Subject { canary: &canary, mesh: Provider::Istio, metrics_server: None };
+    let subject = QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: None };
     let mut metric = metric("errors");
     metric.template_variables.insert("b".to_owned(), "own".to_owned());
     metric.interval = Some("90s".parse().unwrap());
     let template = Template { name: "t", namespace: "shop", spec: &spec };
-    let ask = Ask::new(&subject, &metric, Some(&template), JudgeType::Threshold).unwrap();
+    let ask = MetricQuery::new(&subject, &metric, Some(&template), JudgeType::Threshold).unwrap();
     assert_eq!(ask.query, Query::Scalar("theirs own [1m30s]".to_owned()));
 }
 
 #[test]
-fn without_a_prometheus_the_pods_are_read() {
+fn without_a_prometheus_pods_are_scraped() {
     assert!(built_in("shop", "request-success-rate", JudgeType::Sequential, None).reads_pods());
     assert!(
         !built_in("shop", "request-success-rate", JudgeType::Sequential, Some("http://p:9090")).reads_pods()
@@ -131,7 +132,7 @@ fn without_a_prometheus_the_pods_are_read() {
 }
 
 #[test]
-fn what_could_never_be_answered_is_refused_with_a_way_out() {
+fn an_unanswerable_query_is_refused_with_a_remedy() {
     let prometheus = json!({"type": "prometheus", "address": "http://p:9090"});
     for (spec, judge, sentence) in [
         (
@@ -184,8 +185,10 @@ fn what_could_never_be_answered_is_refused_with_a_way_out() {
         assert!(refusal.contains(sentence), "{refusal}\n  does not say\n{sentence}");
     }
     let canary = canary("shop");
-    let subject = Subject { canary: &canary, mesh: Provider::Knative, metrics_server: Some("http://p:9090") };
-    let refusal = Ask::new(&subject, &metric("request-duration"), None, JudgeType::Sequential).unwrap_err();
+    let subject =
+        QueryContext { canary: &canary, mesh: Provider::Knative, metrics_server: Some("http://p:9090") };
+    let refusal =
+        MetricQuery::new(&subject, &metric("request-duration"), None, JudgeType::Sequential).unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "request-duration is not built in for provider Knative; measure it with a template"
@@ -193,11 +196,12 @@ fn what_could_never_be_answered_is_refused_with_a_way_out() {
 }
 
 #[test]
-fn the_old_inline_query_is_asked_of_the_metrics_server() {
+fn the_old_inline_query_is_sent_to_the_metrics_server() {
     let canary = canary("shop");
-    let subject = Subject { canary: &canary, mesh: Provider::Istio, metrics_server: Some("http://p:9090") };
+    let subject =
+        QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: Some("http://p:9090") };
     let metric = Metric { query: Some("errors{app=\"{{ target }}\"}".to_owned()), ..metric("errors") };
-    let ask = Ask::new(&subject, &metric, None, JudgeType::Threshold).unwrap();
+    let ask = MetricQuery::new(&subject, &metric, None, JudgeType::Threshold).unwrap();
     assert_eq!(ask.query, Query::Scalar("errors{app=\"web\"}".to_owned()));
     assert_eq!(ask.provider.address.as_deref(), Some("http://p:9090"));
 }

@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use serin::analysis::measurement::{Counts, Histogram};
 use serin::local::node::Node;
-use serin::local::{Local, Options};
-use serin::metrics::MetricOf;
+use serin::local::{ApiServer, Options};
+use serin::metrics::MetricKey;
 use serin::metrics::scrape::{Fetch, endpoint};
 
 use super::*;
 use crate::pods::{CANARY_POD, PRIMARY_POD, Pods, cluster};
-use crate::support::front::App;
+use crate::support::http_fixtures::App;
 
 fn endpoints(pods: &[&Pod]) -> Vec<Endpoint> {
     pods.iter().map(|pod| endpoint(pod, None, 8080).expect("a pod with an address")).collect()
@@ -25,11 +25,11 @@ fn at(url: String, pod: &str) -> Vec<Endpoint> {
 }
 
 /// A window opens.
-async fn begin(sources: &Sources, asks: &[&Ask], pods: &Arms<Vec<Endpoint>>) -> Timestamp {
+async fn open_window(sources: &Sources, asks: &[&MetricQuery], pods: &Arms<Vec<Endpoint>>) -> Timestamp {
     let now = Timestamp::now();
     let window = Window { since: now, until: now };
     for ask in asks {
-        sources.begin(ask, &View { window, pods }).await;
+        sources.open_window(ask, &MeasureContext { window, pods }).await;
     }
     now
 }
@@ -50,17 +50,17 @@ async fn requests_and_durations_are_what_the_pods_served() {
     let ask = |name: &str, judge| built_in(&namespace, name, judge, None);
     let requests = ask("request-success-rate", JudgeType::Sequential);
     let durations = ask("request-duration", JudgeType::Sequential);
-    let slow = Ask {
-        of: MetricOf { metric: "slow".to_owned(), ..durations.of.clone() },
+    let slow = MetricQuery {
+        key: MetricKey { metric: "slow".to_owned(), ..durations.key.clone() },
         ..ask("request-duration", JudgeType::Threshold)
     };
-    let since = begin(&sources, &[&requests, &durations, &slow], &arms).await;
+    let since = open_window(&sources, &[&requests, &durations, &slow], &arms).await;
 
     pods.send(&canary, "/", 90).await;
     pods.send(&canary, "/status/503", 7).await;
     pods.send(&canary, "/delay/300ms", 3).await;
     pods.send(&primary, "/", 50).await;
-    let look = async |ask: &Ask, since| measure(&sources, ask, None, since, &arms).await;
+    let look = async |ask: &MetricQuery, since| measure(&sources, ask, None, since, &arms).await;
     assert_eq!(look(&requests, since).await, counts(Counts::of_bad(7, 100), Counts::of_bad(0, 50)));
     let middle = Timestamp::now();
     let Measurement::Histogram(found) = look(&durations, since).await else {
@@ -81,7 +81,7 @@ async fn requests_and_durations_are_what_the_pods_served() {
 }
 
 #[tokio::test]
-async fn counters_may_fall_and_pods_may_be_silent_and_nothing_is_invented() {
+async fn counter_resets_and_failed_scrapes_add_no_requests() {
     let (canary, primary) = (App::start().await, App::start().await);
     let arms = Arms { canary: at(canary.url(), "c"), primary: at(primary.url(), "p") };
     let hits = |good: u32, bad: u32| {
@@ -94,7 +94,7 @@ async fn counters_may_fall_and_pods_may_be_silent_and_nothing_is_invented() {
     let ask = built_in("shop", "request-success-rate", JudgeType::Sequential, None);
     let look = async |since| measure(&sources, &ask, None, since, &arms).await;
     // The primary cannot be read yet: nobody knows what it counted before.
-    let since = begin(&sources, &[&ask], &arms).await;
+    let since = open_window(&sources, &[&ask], &arms).await;
     let why = unavailable(look(since).await);
     assert!(
         why.starts_with("no pod of the primary can be read: http://127.0.0.1") && why.contains("500"),
@@ -136,15 +136,18 @@ async fn a_window_nobody_opened_has_no_data_and_the_next_one_has() {
     let later = Timestamp::now() + Duration::from_secs(3600);
     let window = Window { since: later, until: later + Duration::from_secs(10) };
     app.show("http_requests_total{code=\"200\"} 99999\n");
-    assert_eq!(sources.measure(&ask, None, &View { window, pods: &arms }).await, Measurement::NoData);
+    assert_eq!(
+        sources.measure(&ask, None, &MeasureContext { window, pods: &arms }).await,
+        Measurement::NoData
+    );
     app.show("other_series 1\n");
     sources.forget("shop", "web");
-    begin(&sources, &[&ask], &arms).await;
+    open_window(&sources, &[&ask], &arms).await;
     assert_eq!(measure(&sources, &ask, None, since, &arms).await, Measurement::NoData, "nothing of the kind");
 }
 
 #[tokio::test]
-async fn a_template_may_ask_for_any_series() {
+async fn a_template_may_query_any_series() {
     let app = App::start().await;
     let arms = Arms { canary: at(app.url(), "c"), primary: Vec::new() };
     let text = |jobs: u32| {
@@ -157,15 +160,15 @@ async fn a_template_may_ask_for_any_series() {
     let ask = |name: &str, query: &str| {
         let spec = template(json!({"provider": {"type": "scrape"}, "query": query}));
         let mut ask = from_template(&spec, JudgeType::Threshold, None).expect("a selector");
-        ask.of.metric = name.to_owned();
+        ask.key.metric = name.to_owned();
         ask
     };
     let (depth, jobs) = (ask("depth", "queue_depth{q=~\"a|b\"}"), ask("jobs", "jobs_total"));
-    let since = begin(&sources, &[&jobs], &arms).await;
+    let since = open_window(&sources, &[&jobs], &arms).await;
     assert_eq!(measure(&sources, &depth, None, since, &arms).await, Measurement::Scalar(6.5));
     app.show(&text(30));
     let window = Window { since, until: since + Duration::from_secs(10) };
-    let measured = sources.measure(&jobs, None, &View { window, pods: &arms }).await;
+    let measured = sources.measure(&jobs, None, &MeasureContext { window, pods: &arms }).await;
     assert_eq!(measured, Measurement::Scalar(2.0), "jobs a second");
     assert_eq!(measure(&sources, &ask("x", "nothing"), None, since, &arms).await, Measurement::NoData);
 }
@@ -188,7 +191,7 @@ impl Fetch for InProcess {
 
 #[tokio::test(start_paused = true)]
 async fn pods_without_sockets_are_read_in_process() {
-    let local = Local::new(Options::default());
+    let local = ApiServer::new(Options::default());
     let cluster = local.start_cluster(false);
     let api: Api<Pod> = Api::namespaced(local.client(), "default");
     let mut pods = Vec::new();
@@ -214,7 +217,7 @@ async fn pods_without_sockets_are_read_in_process() {
     let arms = Arms { canary: vec![pods[0].clone()], primary: vec![pods[1].clone()] };
     let sources = Sources::new(Arc::new(InProcess(cluster.node.clone())));
     let ask = built_in("default", "request-success-rate", JudgeType::Sequential, None);
-    let since = begin(&sources, &[&ask], &arms).await;
+    let since = open_window(&sources, &[&ask], &arms).await;
     for path in ["/", "/", "/status/500"] {
         cluster.node.call(address(&arms.canary[0]), request(path)).await.expect("the pod answers");
     }

@@ -15,18 +15,19 @@ use serin::api::alert_provider::AlertProviderType;
 use serin::api::canary::status::Verdict;
 use serin::api::canary::{Alert, Phase, Severity};
 use serin::api::{AlertProviderSpec, Canary, CanaryStatus, Weight};
-use serin::engine::report::{Cause, Reason, Report};
-use serin::notify::{Destination, MetricLine, NoDestination, Notice, Options, Outbox, notices};
+use serin::engine::report::{Reason, Report, RollbackCause};
+use serin::notify::{
+    Destination, DestinationError, MetricLine, Notification, Options, Outbox, notifications,
+};
 use support::receiver::{Receiver, answer};
 use support::slack_rules::check_slack;
 
-const SENTENCE: &str =
-    "Revision 1-abc is rolled back: request-success-rate failed (98.1 % < 99 % & falling).";
+const MESSAGE: &str = "Revision 1-abc is rolled back: request-success-rate failed (98.1 % < 99 % & falling).";
 
 // What is told.
 
 #[test]
-fn an_alert_without_a_severity_is_told_everything() {
+fn an_alert_without_a_severity_gets_every_notification() {
     for (written, told) in [
         (json!({}), [true, true, true]),
         (json!({"severity": ""}), [true, true, true]),
@@ -38,13 +39,13 @@ fn an_alert_without_a_severity_is_told_everything() {
         alert.as_object_mut().unwrap().extend(written.as_object().unwrap().clone());
         let alert: Alert = serde_json::from_value(alert).expect("an alert");
         let wanted = [Severity::Info, Severity::Warn, Severity::Error]
-            .map(|severity| Notice { severity, ..notice() }.is_wanted_by(&alert));
+            .map(|severity| Notification { severity, ..notification() }.meets_severity_of(&alert));
         assert_eq!(wanted, told, "{written}");
     }
 }
 
 #[test]
-fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
+fn each_event_is_notified_once_and_repetitions_are_not() {
     let status: CanaryStatus = serde_json::from_value(json!({
         "phase": "Failed", "canaryWeight": 0, "revisions": {"candidate": "1-abc"},
         "metrics": [
@@ -53,12 +54,12 @@ fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
         ],
     }))
     .expect("a status");
-    let told = |report: &Report| notices(&canary(), &status, report, Timestamp::UNIX_EPOCH);
+    let told = |report: &Report| notifications(&canary(), &status, report, Timestamp::UNIX_EPOCH);
     let mut report = Report::from(Reason::RolledBack {
         revision: "1-abc".to_owned(),
-        cause: Cause::Metric { metric: "errors".to_owned(), why: "too many".to_owned() },
+        cause: RollbackCause::Metric { metric: "errors".to_owned(), why: "too many".to_owned() },
     });
-    report.before.push(Reason::CheckFailed { failed: 1, threshold: 1, why: "too many".to_owned() }.into());
+    report.preceding.push(Reason::CheckFailed { failed: 1, threshold: 1, why: "too many".to_owned() }.into());
     let both = told(&report);
     let codes: Vec<_> = both.iter().map(|notice| (notice.reason, notice.severity)).collect();
     assert_eq!(codes, [("CheckFailed", Severity::Warn), ("RolledBack", Severity::Error)]);
@@ -66,7 +67,7 @@ fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
     assert_eq!((both[1].name.as_str(), both[1].namespace.as_str()), ("web", "prod"));
     assert_eq!(both[1].revision.as_deref(), Some("1-abc"));
     assert_eq!((both[1].metrics.len(), both[1].metrics[0].canary), (1, Some(2.5)), "what was judged");
-    report.news = false;
+    report.should_notify = false;
     assert_eq!(told(&report).len(), 1, "the check that failed is still news");
     assert!(
         told(&Reason::CanaryNotReady { ready: 1, desired: 3 }.into()).is_empty(),
@@ -77,11 +78,12 @@ fn each_thing_that_happened_is_told_once_and_what_is_no_news_is_not() {
 #[test]
 fn a_muted_webhook_raises_no_alert_but_the_end_of_its_release_does() {
     let status = CanaryStatus::default();
-    let told = |reason: Reason| notices(&canary(), &status, &reason.into(), Timestamp::UNIX_EPOCH).len();
+    let told =
+        |reason: Reason| notifications(&canary(), &status, &reason.into(), Timestamp::UNIX_EPOCH).len();
     let closed = |gate: &str| Reason::GateClosed { gate: gate.to_owned(), why: String::new() };
     assert_eq!(told(closed("quiet")), 0);
     assert_eq!(told(closed("loud")), 1);
-    let cause = Cause::GateExpired { gate: "quiet".to_owned() };
+    let cause = RollbackCause::GateExpired { gate: "quiet".to_owned() };
     assert_eq!(told(Reason::RolledBack { revision: "1-abc".to_owned(), cause }), 1);
 }
 
@@ -90,8 +92,8 @@ fn a_muted_webhook_raises_no_alert_but_the_end_of_its_release_does() {
 #[tokio::test]
 async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     let receiver = Receiver::start([]).await;
-    deliver(&destination("slack", &receiver.url), &notice()).await;
-    let got = receiver.await_got(1).await.remove(0);
+    deliver(&destination("slack", &receiver.url), &notification()).await;
+    let got = receiver.await_received(1).await.remove(0);
     assert_eq!(got.header("content-type"), "application/json; charset=utf-8");
     let message = got.json();
     check_slack(&message);
@@ -100,7 +102,7 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     let attachment = &message["attachments"][0];
     assert_eq!(attachment["author_name"], "web.prod");
     assert_eq!(attachment["color"], "danger");
-    assert_eq!(attachment["text"], SENTENCE.replace('&', "&amp;").replace('<', "&lt;"));
+    assert_eq!(attachment["text"], MESSAGE.replace('&', "&amp;").replace('<', "&lt;"));
     assert_eq!(attachment["mrkdwn_in"], json!(["text"]));
     let fields = json!([
         {"title": "Phase", "value": "Progressing", "short": true},
@@ -122,12 +124,12 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     // A phone shows this and nothing else.
     assert!(message["text"].as_str().is_some_and(|text| text.starts_with("web.prod: Revision 1-abc is")));
     let sentence = "Revision 1-abc is rolled back: 98.1 against 99.95.".to_owned();
-    let said = destination("slack", "http://s/").message(&Notice { sentence, ..notice() });
+    let said = destination("slack", "http://s/").message(&Notification { sentence, ..notification() });
     assert!(!said["blocks"].to_string().contains("against"), "why is said once: {said:#}");
 }
 
 #[test]
-fn slack_s_rules_hold_for_whatever_is_said() {
+fn slack_s_rules_hold_for_every_message() {
     let to = destination("slack", "http://127.0.0.1/");
     let long = "<!channel> & a very long text. ".repeat(500);
     let line = |at: usize| MetricLine {
@@ -141,14 +143,14 @@ fn slack_s_rules_hold_for_whatever_is_said() {
         [(Severity::Info, "good"), (Severity::Warn, "warning"), (Severity::Error, "danger")]
     {
         for count in [0, 1, 50] {
-            let hostile = Notice {
+            let hostile = Notification {
                 severity,
                 name: "n".repeat(253),
                 sentence: long.clone(),
                 step: Some(long.clone()),
                 revision: Some(long.clone()),
                 metrics: (0..count).map(line).collect(),
-                ..notice()
+                ..notification()
             };
             let message = to.message(&hostile);
             check_slack(&message);
@@ -158,16 +160,16 @@ fn slack_s_rules_hold_for_whatever_is_said() {
 }
 
 #[tokio::test]
-async fn a_slack_bot_shows_its_token_and_is_not_tried_again_when_refused() {
+async fn a_slack_bot_sends_its_token_and_is_not_retried_when_refused() {
     let refusal = r#"{"ok":false,"error":"channel_not_found"}"#;
     let receiver = Receiver::start([answer(200, refusal)]).await;
     let secret = secret(&[("token", "xoxb-secret\n"), ("address", &receiver.url)]);
     let spec = spec("slack", Some("http://ignored.invalid"));
     let to = Arc::new(Destination::new(&spec, &secret).expect("a destination"));
     let log = Log::start();
-    deliver(&to, &notice()).await;
-    assert_eq!(receiver.got().len(), 1);
-    let got = &receiver.got()[0];
+    deliver(&to, &notification()).await;
+    assert_eq!(receiver.received().len(), 1);
+    let got = &receiver.received()[0];
     assert_eq!(got.header("authorization"), "Bearer xoxb-secret");
     check_slack(&got.json());
     let log = log.text();
@@ -175,52 +177,53 @@ async fn a_slack_bot_shows_its_token_and_is_not_tried_again_when_refused() {
 }
 
 #[test]
-fn a_bot_needs_a_channel_and_everybody_an_address() {
+fn a_bot_needs_a_channel_and_every_destination_an_address() {
     let none = BTreeMap::new();
     let new = |spec: &AlertProviderSpec, secret| Destination::new(spec, secret);
-    assert_eq!(new(&spec("slack", None), &none), Err(NoDestination::NoAddress));
+    assert_eq!(new(&spec("slack", None), &none), Err(DestinationError::NoAddress));
     let token = secret(&[("token", "xoxb")]);
     let bot = new(&spec("slack", None), &token).expect("a bot needs no address");
     assert_eq!(bot.address, "https://slack.com/api/chat.postMessage");
     let nowhere = AlertProviderSpec { channel: None, ..spec("slack", None) };
-    assert_eq!(new(&nowhere, &token), Err(NoDestination::NoChannel));
-    assert_eq!(new(&spec("gchat", None), &token), Err(NoDestination::NoAddress), "only Slack has bots");
+    assert_eq!(new(&nowhere, &token), Err(DestinationError::NoChannel));
+    assert_eq!(new(&spec("gchat", None), &token), Err(DestinationError::NoAddress), "only Slack has bots");
     let binary = BTreeMap::from([("address".to_owned(), ByteString(vec![0xff]))]);
-    assert_eq!(new(&spec("slack", None), &binary), Err(NoDestination::NotText("address")));
+    assert_eq!(new(&spec("slack", None), &binary), Err(DestinationError::NotText("address")));
 }
 
 #[test]
-fn every_chat_gets_the_sentence_in_its_own_form() {
-    let teams = destination("msteams", "http://t/").message(&notice());
+fn every_chat_gets_the_message_in_its_own_format() {
+    let teams = destination("msteams", "http://t/").message(&notification());
     let card = &teams["attachments"][0];
     assert_eq!(card["contentType"], "application/vnd.microsoft.card.adaptive");
     assert_eq!(card["content"]["type"], "AdaptiveCard");
     assert_eq!(card["content"]["body"][0]["color"], "Attention");
-    assert_eq!(card["content"]["body"][1]["text"], SENTENCE);
+    assert_eq!(card["content"]["body"][1]["text"], MESSAGE);
 
-    let discord = destination("discord", "http://d/").message(&notice());
+    let discord = destination("discord", "http://d/").message(&notification());
     let embed = &discord["embeds"][0];
     assert_eq!(embed["author"]["name"], "web.prod");
     assert_eq!(embed["color"], 0xa30200);
-    assert!(embed["description"].as_str().unwrap().starts_with(SENTENCE));
+    assert!(embed["description"].as_str().unwrap().starts_with(MESSAGE));
 
-    let rocket = destination("rocket", "http://r/").message(&notice());
+    let rocket = destination("rocket", "http://r/").message(&notification());
     assert_eq!(rocket["attachments"][0]["author_name"], "web.prod");
     assert_eq!(rocket["attachments"][0]["color"], "#a30200");
-    assert!(rocket["attachments"][0]["text"].as_str().unwrap().starts_with(SENTENCE));
+    assert!(rocket["attachments"][0]["text"].as_str().unwrap().starts_with(MESSAGE));
 
-    let google = destination("gchat", "http://g/").message(&notice());
+    let google = destination("gchat", "http://g/").message(&notification());
     let card = &google["cardsV2"][0]["card"];
     let text = card["sections"][0]["widgets"][0]["textParagraph"]["text"].as_str().unwrap();
-    assert_eq!(text, SENTENCE.replace('&', "&amp;").replace('<', "&lt;"));
+    assert_eq!(text, MESSAGE.replace('&', "&amp;").replace('<', "&lt;"));
 }
 
 #[test]
-fn no_chat_gets_more_than_it_takes() {
+fn no_message_exceeds_the_limits_of_its_chat() {
     let long = "words and more words ".repeat(2000);
     let metric =
-        |at| MetricLine { name: format!("m{at}"), reason: long.clone(), ..notice().metrics[0].clone() };
-    let hostile = Notice { sentence: long.clone(), metrics: (0..50).map(metric).collect(), ..notice() };
+        |at| MetricLine { name: format!("m{at}"), reason: long.clone(), ..notification().metrics[0].clone() };
+    let hostile =
+        Notification { sentence: long.clone(), metrics: (0..50).map(metric).collect(), ..notification() };
     for (kind, most) in [("msteams", 28_000), ("discord", 8_000), ("rocket", 10_000), ("gchat", 32_000)] {
         let message = destination(kind, "http://x/").message(&hostile).to_string();
         assert!(message.len() <= most, "{kind}: {} bytes", message.len());
@@ -235,10 +238,10 @@ fn no_chat_gets_more_than_it_takes() {
 }
 
 #[tokio::test]
-async fn a_program_gets_a_cloud_event() {
+async fn a_webhook_gets_a_cloud_event() {
     let receiver = Receiver::start([]).await;
-    deliver(&destination("webhook", &receiver.url), &notice()).await;
-    let got = receiver.await_got(1).await.remove(0);
+    deliver(&destination("webhook", &receiver.url), &notification()).await;
+    let got = receiver.await_received(1).await.remove(0);
     assert_eq!(got.header("content-type"), "application/cloudevents+json");
     let event = got.json();
     assert_eq!(event["specversion"], "1.0");
@@ -246,7 +249,7 @@ async fn a_program_gets_a_cloud_event() {
     assert_eq!(event["source"], "/apis/serin.dev/v1alpha1/namespaces/prod/canaries/web");
     assert_eq!(event["time"], "1970-01-01T00:00:00Z");
     assert!(event["id"].as_str().is_some_and(|id| !id.is_empty()));
-    assert_eq!(event["data"]["sentence"], SENTENCE);
+    assert_eq!(event["data"]["sentence"], MESSAGE);
     assert_eq!(event["data"]["weight"], 30);
     assert_eq!(event["data"]["metrics"][0]["verdict"], "Fail");
 }
@@ -254,12 +257,12 @@ async fn a_program_gets_a_cloud_event() {
 // And when they do not listen.
 
 #[tokio::test]
-async fn a_failure_is_tried_again_when_the_receiver_says() {
+async fn a_failed_delivery_is_retried_after_retry_after() {
     let busy = answer(429, "slow down").header("retry-after", "1");
     let receiver = Receiver::start([answer(500, "oops"), busy]).await;
     let began = Instant::now();
-    deliver(&destination("slack", &receiver.url), &notice()).await;
-    let got = receiver.got();
+    deliver(&destination("slack", &receiver.url), &notification()).await;
+    let got = receiver.received();
     assert_eq!(got.len(), 3, "two failures and the delivery");
     let gaps: Vec<Duration> = got.windows(2).map(|pair| pair[1].at - pair[0].at).collect();
     assert!(gaps[0] < Duration::from_millis(500), "{gaps:?}");
@@ -269,23 +272,23 @@ async fn a_failure_is_tried_again_when_the_receiver_says() {
 }
 
 #[tokio::test]
-async fn a_message_that_cannot_be_delivered_is_given_up_and_told_without_its_address() {
+async fn an_undeliverable_message_is_dropped_and_logged_without_its_address() {
     let receiver = Receiver::start((0..10).map(|_| answer(503, ""))).await;
     let to = destination("slack", &receiver.url.replace("/hook", "/T0/secret-path"));
     let log = Log::start();
-    deliver(&to, &notice()).await;
-    assert_eq!(receiver.got().len(), 4, "as often as the options say");
+    deliver(&to, &notification()).await;
+    assert_eq!(receiver.received().len(), 4, "as often as the options say");
     let log = log.text();
     assert!(log.contains("could not be delivered") && log.contains("127.0.0.1"), "{log}");
     assert!(!log.contains("secret-path") && !format!("{to:?}").contains("secret-path"), "{log}");
 }
 
 #[tokio::test]
-async fn what_is_refused_is_not_tried_again() {
+async fn a_refused_message_is_not_retried() {
     let receiver = Receiver::start([answer(404, "no_such_hook")]).await;
     let log = Log::start();
-    deliver(&destination("slack", &receiver.url), &notice()).await;
-    assert_eq!(receiver.got().len(), 1);
+    deliver(&destination("slack", &receiver.url), &notification()).await;
+    assert_eq!(receiver.received().len(), 1);
     assert!(log.text().contains("no_such_hook"));
 }
 
@@ -297,11 +300,11 @@ async fn a_dead_receiver_blocks_nobody() {
     let outbox = outbox(Options { timeout: Duration::from_secs(60), ..quick() });
     let began = Instant::now();
     for _ in 0..500 {
-        outbox.send(&dead, &notice());
+        outbox.send(&dead, &notification());
     }
-    outbox.send(&destination("slack", &alive.url), &notice());
+    outbox.send(&destination("slack", &alive.url), &notification());
     assert!(began.elapsed() < Duration::from_secs(2), "sending took {:?}", began.elapsed());
-    alive.await_got(1).await;
+    alive.await_received(1).await;
     assert!(began.elapsed() < Duration::from_secs(5), "the other one waited {:?}", began.elapsed());
     let began = Instant::now();
     assert!(!outbox.flush(Duration::from_millis(100)).await, "the dead one has not got anything");
@@ -309,83 +312,84 @@ async fn a_dead_receiver_blocks_nobody() {
 }
 
 #[tokio::test]
-async fn a_full_queue_drops_the_oldest_and_says_so() {
+async fn a_full_queue_drops_and_logs_the_oldest() {
     let receiver = Receiver::start([answer(200, "").after(Duration::from_millis(300))]).await;
     let to = destination("webhook", &receiver.url);
-    let outbox = outbox(Options { capacity: 3, ..quick() });
+    let outbox = outbox(Options { queue_capacity: 3, ..quick() });
     let log = Log::start();
-    let numbered = |at: usize| Notice { sentence: at.to_string(), ..notice() };
+    let numbered = |at: usize| Notification { sentence: at.to_string(), ..notification() };
     outbox.send(&to, &numbered(0));
-    receiver.await_got(1).await;
+    receiver.await_received(1).await;
     for at in 1..=10 {
         outbox.send(&to, &numbered(at));
     }
     assert!(outbox.flush(Duration::from_secs(10)).await);
-    let got: Vec<Value> = receiver.got().iter().map(|got| got.json()["data"]["sentence"].clone()).collect();
+    let got: Vec<Value> =
+        receiver.received().iter().map(|got| got.json()["data"]["sentence"].clone()).collect();
     assert_eq!(got, ["0", "8", "9", "10"]);
     assert_eq!(log.text().matches("the oldest notice is dropped").count(), 7);
 }
 
 #[tokio::test]
-async fn what_becomes_of_messages_is_counted() {
-    let options = Options { lanes: 3, ..quick() };
-    let tally = Arc::clone(&options.tally);
+async fn deliveries_and_failures_are_counted() {
+    let options = Options { max_destinations: 3, ..quick() };
+    let tally = Arc::clone(&options.counters);
     let outbox = outbox(options);
     let listens = Receiver::start([]).await;
     let refuses = Receiver::start([answer(404, "")]).await;
     let fails = Receiver::start((0..10).map(|_| answer(503, ""))).await;
     for receiver in [&listens, &listens, &refuses, &fails] {
-        outbox.send(&destination("slack", &receiver.url), &notice());
+        outbox.send(&destination("slack", &receiver.url), &notification());
     }
-    outbox.send(&destination("slack", "http://127.0.0.1:1/one-too-many"), &notice());
+    outbox.send(&destination("slack", "http://127.0.0.1:1/one-too-many"), &notification());
     assert!(outbox.flush(Duration::from_secs(20)).await);
-    assert_eq!(tally.rows(), [("delivered", 2), ("refused", 1), ("failed", 1), ("dropped", 1)]);
+    assert_eq!(tally.snapshot(), [("delivered", 2), ("refused", 1), ("failed", 1), ("dropped", 1)]);
 }
 
 #[tokio::test]
 async fn an_address_gets_no_more_than_its_rate() {
     let receiver = Receiver::start([]).await;
     let pace = Duration::from_millis(200);
-    let outbox = outbox(Options { pace, burst: 3, ..quick() });
+    let outbox = outbox(Options { refill_interval: pace, burst: 3, ..quick() });
     let to = destination("slack", &receiver.url);
-    (0..6).for_each(|_| outbox.send(&to, &notice()));
+    (0..6).for_each(|_| outbox.send(&to, &notification()));
     assert!(outbox.flush(Duration::from_secs(10)).await);
-    let got = receiver.got();
+    let got = receiver.received();
     assert_eq!(got.len(), 6);
     assert!(got[2].at - got[0].at < pace, "three at once");
     assert!(got[5].at - got[2].at >= pace * 5 / 2, "then one at a time: {:?}", got[5].at - got[2].at);
 }
 
 #[tokio::test]
-async fn an_idle_lane_ends_and_begins_anew() {
+async fn an_idle_destination_queue_stops_and_restarts() {
     let receiver = Receiver::start([]).await;
-    let outbox = outbox(Options { lanes: 1, idle: Duration::from_millis(50), ..quick() });
-    outbox.send(&destination("slack", &receiver.url), &notice());
+    let outbox = outbox(Options { max_destinations: 1, idle_timeout: Duration::from_millis(50), ..quick() });
+    outbox.send(&destination("slack", &receiver.url), &notification());
     assert!(outbox.flush(Duration::from_secs(10)).await);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let other = Receiver::start([]).await;
-    outbox.send(&destination("slack", &other.url), &notice());
-    other.await_got(1).await;
+    outbox.send(&destination("slack", &other.url), &notification());
+    other.await_received(1).await;
 }
 
 #[tokio::test]
-async fn a_proxy_is_gone_through() {
+async fn deliveries_use_the_proxy() {
     let proxy = Receiver::start([]).await;
     let mut to = Destination::clone(&destination("slack", "http://chat.invalid/hook"));
     to.proxy = Some(proxy.url.replace("/hook", ""));
-    deliver(&Arc::new(to), &notice()).await;
-    let got = proxy.await_got(1).await.remove(0);
+    deliver(&Arc::new(to), &notification()).await;
+    let got = proxy.await_received(1).await.remove(0);
     assert_eq!(got.uri.to_string(), "http://chat.invalid/hook");
 }
 
 #[tokio::test]
-async fn discord_is_spoken_to_in_its_own_way_at_flagger_s_address() {
+async fn a_flagger_discord_address_gets_the_discord_format() {
     let receiver = Receiver::start([]).await;
-    deliver(&destination("discord", &format!("{}/slack", receiver.url)), &notice()).await;
-    assert_eq!(receiver.await_got(1).await[0].uri.path(), "/hook");
+    deliver(&destination("discord", &format!("{}/slack", receiver.url)), &notification()).await;
+    assert_eq!(receiver.await_received(1).await[0].uri.path(), "/hook");
 }
 
-fn notice() -> Notice {
+fn notification() -> Notification {
     let metric = |name: &str, verdict, canary, primary, reason: &str| MetricLine {
         name: name.to_owned(),
         verdict,
@@ -393,7 +397,7 @@ fn notice() -> Notice {
         primary,
         reason: reason.to_owned(),
     };
-    Notice {
+    Notification {
         name: "web".to_owned(),
         namespace: "prod".to_owned(),
         phase: Phase::Progressing,
@@ -402,7 +406,7 @@ fn notice() -> Notice {
         revision: Some("1-abc".to_owned()),
         severity: Severity::Error,
         reason: "RolledBack",
-        sentence: SENTENCE.to_owned(),
+        sentence: MESSAGE.to_owned(),
         metrics: vec![
             metric("request-success-rate", Verdict::Fail, Some(98.1), Some(99.95), "98.1 against 99.95"),
             metric("request-duration", Verdict::Pass, Some(120.0), None, "fast enough"),
@@ -450,19 +454,19 @@ fn destination(kind: &str, address: &str) -> Arc<Destination> {
 
 fn quick() -> Options {
     Options {
-        tries: 4,
-        first_pause: Duration::from_millis(10),
-        pace: Duration::from_millis(1),
+        max_attempts: 4,
+        initial_backoff: Duration::from_millis(10),
+        refill_interval: Duration::from_millis(1),
         ..Options::default()
     }
 }
 
 fn outbox(options: Options) -> Outbox {
-    serin::tls::choose_cryptography();
+    serin::tls::install_crypto_provider();
     Outbox::new(options).expect("an outbox")
 }
 
-async fn deliver(to: &Arc<Destination>, notice: &Notice) {
+async fn deliver(to: &Arc<Destination>, notice: &Notification) {
     let outbox = outbox(quick());
     outbox.send(to, notice);
     assert!(outbox.flush(Duration::from_secs(20)).await, "still not delivered");

@@ -3,17 +3,17 @@
 //! The same on `serin::local` and on the real servers. Time is real here, so
 //! all releases of a server go on at once, each in a namespace of its own, with
 //! one Prometheus for all but the one that loses it. To run one release, name
-//! it: `SCENARIO=no_traffic`.
+//! it: `SCENARIO=missing_traffic_holds_the_release`.
 
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../world/mod.rs"]
 mod world;
 
-mod ends;
+mod no_data;
+mod notifications;
+mod outcomes;
 mod queries;
-mod silence;
-mod told;
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use support::Cluster;
 use support::prometheus::Prometheus;
 
 use world::together::{Scenario, together};
-use world::{Machines, Running, World, run_machines};
+use world::{NodeAndMesh, Running, World, run_node_and_mesh};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local() {
@@ -33,7 +33,7 @@ async fn local() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn real() {
-    all_releases(support::real().await, Network::Twin).await;
+    all_releases(support::real().await, Network::Private).await;
 }
 
 async fn all_releases(cluster: &'static Cluster, network: Network) {
@@ -44,15 +44,15 @@ async fn all_releases(cluster: &'static Cluster, network: Network) {
         };
     }
     together(releases![
-        ends::a_healthy_revision_is_promoted
-        ends::errors_roll_back
-        ends::slowness_rolls_back
-        queries::thresholds_mean_what_they_mean_to_flagger
-        queries::a_query_of_its_own
-        queries::a_token_that_changes
-        silence::prometheus_is_killed
-        silence::no_traffic
-        told::every_chat_is_told
+        outcomes::a_healthy_revision_is_promoted
+        outcomes::errors_roll_back
+        outcomes::slowness_rolls_back
+        queries::thresholds_judge_as_in_flagger
+        queries::a_custom_query_judges_a_release
+        queries::a_rotated_token_is_used
+        no_data::a_killed_prometheus_holds_the_release
+        no_data::missing_traffic_holds_the_release
+        notifications::every_chat_is_notified
     ])
     .await;
 }
@@ -60,20 +60,21 @@ async fn all_releases(cluster: &'static Cluster, network: Network) {
 /// What the releases on one server share.
 struct Stage {
     cluster: &'static Cluster,
-    machines: Machines,
+    node_and_mesh: NodeAndMesh,
     prometheus: Prometheus,
 }
 
 impl Stage {
     async fn new(cluster: &'static Cluster, network: Network) -> Arc<Stage> {
-        let machines = run_machines(cluster, NodeOptions { network, ..NodeOptions::named(support::NODE) });
+        let machines =
+            run_node_and_mesh(cluster, NodeOptions { network, ..NodeOptions::named(support::NODE) });
         let machines = machines.await;
         let prometheus = Prometheus::of_pods(&cluster.kubeconfig()).await;
-        Arc::new(Stage { cluster, machines, prometheus })
+        Arc::new(Stage { cluster, node_and_mesh: machines, prometheus })
     }
 
     async fn world(&self) -> World {
-        World::on(self.cluster, &self.machines).await
+        World::on(self.cluster, &self.node_and_mesh).await
     }
 
     /// A world whose Canary is judged by the Prometheus of all, and is

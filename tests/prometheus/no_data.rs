@@ -12,7 +12,7 @@ use crate::support::prometheus::Prometheus;
 use crate::world::World;
 use crate::{Stage, initialized};
 
-pub async fn prometheus_is_killed(stage: Arc<Stage>) {
+pub async fn a_killed_prometheus_holds_the_release(stage: Arc<Stage>) {
     let world = stage.world().await;
     let mut prometheus = Prometheus::of_pods_in(&world.namespace, &stage.cluster.kubeconfig()).await;
     let _serin = initialized(&world, &prometheus, json!({"stepWeights": [20, 40, 60]})).await;
@@ -22,20 +22,20 @@ pub async fn prometheus_is_killed(stage: Arc<Stage>) {
     world.becomes("judged", judged).await;
     prometheus.stop();
     let url = prometheus.url();
-    holds(&world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
+    assert_held(&world, &[&format!("not measured: Prometheus at {url}/ cannot be reached"), "refused"]).await;
     prometheus.restart().await;
     world.released(1).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
 }
 
-pub async fn no_traffic(stage: Arc<Stage>) {
+pub async fn missing_traffic_holds_the_release(stage: Arc<Stage>) {
     let metrics = json!([
         {"name": "request-success-rate"},
         {"name": "request-duration", "threshold": 500, "interval": "5s"},
     ]);
     let (world, _serin) = stage.initialized(json!({"threshold": 1, "metrics": metrics})).await;
     world.push("web:v2").await;
-    let status = holds(&world, &["request-success-rate: no data"]).await;
+    let status = assert_held(&world, &["request-success-rate: no data"]).await;
     assert!(
         status.metrics.iter().all(|metric| metric.reason.starts_with("no data")),
         "{:#?}",
@@ -48,7 +48,7 @@ pub async fn no_traffic(stage: Arc<Stage>) {
 
 /// Waits until a release has held for several looks, sees that nothing moved
 /// meanwhile, and that everybody who asks is told why.
-async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
+async fn assert_held(world: &World, why: &[&str]) -> CanaryStatus {
     let doubted = |status: &CanaryStatus, times: u32| {
         !status.metrics.is_empty() && status.metrics.iter().all(|metric| metric.inconclusives >= times)
     };
@@ -68,7 +68,7 @@ async fn holds(world: &World, why: &[&str]) -> CanaryStatus {
         let condition = condition.unwrap_or_else(|| panic!("no condition {type_}"));
         assert!(condition.reason == "Inconclusive" && condition.message == message, "{condition:?}");
     }
-    let news = world.news().await;
+    let news = world.event_messages().await;
     let told = news.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| said(text));
     assert_eq!(told.count(), 1, "it is told once: {news:#?}");
     status

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::support::receiver::{Got, Receiver};
+use crate::support::receiver::{ReceivedRequest, Receiver};
 use crate::support::slack_rules::check_slack;
 use crate::world::World;
 use crate::{Stage, initialized};
@@ -29,11 +29,11 @@ async fn alerts(world: &World, receiver: &Receiver) -> Value {
 
 /// What was sent to a kind of receiver, in its order.
 fn sent(receiver: &Receiver, kind: &str) -> Vec<Value> {
-    let to_it = |got: &Got| got.uri.path() == format!("/hook/{kind}");
-    receiver.got().iter().filter(|got| to_it(got)).map(Got::json).collect()
+    let to_it = |got: &ReceivedRequest| got.uri.path() == format!("/hook/{kind}");
+    receiver.received().iter().filter(|got| to_it(got)).map(ReceivedRequest::json).collect()
 }
 
-pub async fn every_chat_is_told(stage: Arc<Stage>) {
+pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     let world = stage.world().await;
     let receiver = Receiver::start([]).await;
     let analysis = json!({"alerts": alerts(&world, &receiver).await});
@@ -47,7 +47,7 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
     let end = format!("Revision {} is rolled back: {}.", past.revision, past.reason);
     world
         .eventually("everybody is told the end", async || {
-            KINDS.iter().all(|kind| is_told(&receiver, kind, &end))
+            KINDS.iter().all(|kind| was_notified(&receiver, kind, &end))
         })
         .await;
 
@@ -109,7 +109,7 @@ pub async fn every_chat_is_told(stage: Arc<Stage>) {
 }
 
 /// Is this the last that they were told?
-fn is_told(receiver: &Receiver, kind: &str, sentence: &str) -> bool {
+fn was_notified(receiver: &Receiver, kind: &str, sentence: &str) -> bool {
     let last = sent(receiver, kind).last().map(Value::to_string).unwrap_or_default();
     last.contains(sentence) || last.contains(&escaped(sentence))
 }

@@ -52,7 +52,7 @@ async fn rolls_back(stage: &Stage, image: &str, metric: &str) {
     assert!(judged.evidence.is_some_and(|evidence| evidence >= 100.0), "{judged:#?}");
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v1", 0));
     assert_eq!(world.split().await, Some((0, 100)));
-    let news = world.news().await;
+    let news = world.event_messages().await;
     assert!(
         news.iter().any(|event| event.starts_with("RolledBack: ") && event.contains(metric)),
         "{news:#?}"

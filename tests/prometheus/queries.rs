@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::Phase;
 
-use crate::support::front::Door;
+use crate::support::http_fixtures::GuardedProxy;
 use crate::world::World;
 use crate::{Stage, initialized};
 
@@ -21,7 +21,7 @@ async fn template(world: &World, spec: Value) {
         .await;
 }
 
-pub async fn thresholds_mean_what_they_mean_to_flagger(stage: Arc<Stage>) {
+pub async fn thresholds_judge_as_in_flagger(stage: Arc<Stage>) {
     let metrics = json!([
         {"name": "request-success-rate", "threshold": 95, "interval": "5s"},
         {"name": "request-duration", "threshold": 500, "interval": "5s"},
@@ -36,11 +36,13 @@ pub async fn thresholds_mean_what_they_mean_to_flagger(stage: Arc<Stage>) {
     let reason = &status.history[0].reason;
     assert!(reason.starts_with("2 checks failed, the last one request-success-rate: value "), "{reason}");
     assert!(reason.ends_with("below the minimum 95"), "{reason}");
-    world.is_told("CheckFailed: Check failed, 1 of 2 that roll back: request-success-rate: value ").await;
+    world
+        .event_contains("CheckFailed: Check failed, 1 of 2 that roll back: request-success-rate: value ")
+        .await;
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v2", Some((0, 100))));
 }
 
-pub async fn a_query_of_its_own(stage: Arc<Stage>) {
+pub async fn a_custom_query_judges_a_release(stage: Arc<Stage>) {
     let world = stage.world().await;
     let rate = |labels: &str| format!("sum(rate({REQUESTS}{labels}}}[{{{{ interval }}}}]))");
     let query = format!("100 * {} / {}", rate(r#",code=~"{{ variables.good }}""#), rate(""));
@@ -64,10 +66,11 @@ pub async fn a_query_of_its_own(stage: Arc<Stage>) {
 }
 
 /// The token is replaced at Prometheus first, and in the Secret later.
-pub async fn a_token_that_changes(stage: Arc<Stage>) {
+pub async fn a_rotated_token_is_used(stage: Arc<Stage>) {
     let world = stage.world().await;
-    let door = Door { bearer: Mutex::new(Some("first")), ..Door::to(stage.prometheus.url()) };
-    let (door, address, _open) = door.open().await;
+    let proxy =
+        GuardedProxy { bearer: Mutex::new(Some("first")), ..GuardedProxy::to(stage.prometheus.url()) };
+    let (proxy, address, _open) = proxy.open().await;
     let keep = async |token: &str| {
         let (data, metadata) = (json!({"token": token}), json!({"name": "prometheus"}));
         world
@@ -85,7 +88,7 @@ pub async fn a_token_that_changes(stage: Arc<Stage>) {
     world.push("web:v2").await;
     let first = Weight::from_hundredths(2000).unwrap();
     world.becomes("beyond the first step", |status| status.canary_weight > first).await;
-    *door.bearer.lock() = Some("second");
+    *proxy.bearer.lock() = Some("second");
     let held = world.becomes("held", |status| status.metrics[0].inconclusives > 1).await;
     assert_eq!((held.phase, held.failed_checks), (Phase::Progressing, 0));
     let message = held.message.expect("a message");

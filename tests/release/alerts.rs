@@ -13,10 +13,10 @@ fn read(chat: &Receiver) -> Vec<String> {
         assert_eq!(message["channel"], "releases");
         attachment["text"].as_str().unwrap_or_else(|| panic!("no text in {message:#}")).to_owned()
     };
-    chat.got().iter().map(|got| text(got.json())).collect()
+    chat.received().iter().map(|got| text(got.json())).collect()
 }
 
-pub async fn chats_are_told_what_they_ask_for(world: World) {
+pub async fn alerts_are_filtered_by_severity(world: World) {
     let (all, grave) = (world.receiver([]).await, world.receiver([]).await);
     for (name, chat) in [("all", &all), ("grave", &grave)] {
         let secret = json!({"address": chat.url});

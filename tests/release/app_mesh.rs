@@ -16,7 +16,7 @@ use crate::world::World;
 fn weights(mesh: &AppMeshServer, route: &Path) -> Vec<u64> {
     let weight = |route: &Value| route["httpRoute"]["action"]["weightedTargets"][0]["weight"].as_u64();
     let mut weights: Vec<_> =
-        mesh.as_people(|people| people.history(route)).iter().filter_map(weight).collect();
+        mesh.as_user(|people| people.history(route)).iter().filter_map(weight).collect();
     weights.dedup();
     weights
 }
@@ -27,7 +27,7 @@ pub async fn one_revision_is_promoted_and_the_next_is_rolled_back(world: World) 
     let analysis = json!({"interval": "4s", "metrics": null});
     let canary = json!({"provider": "appmesh:aws", "revertOnDeletion": true, "analysis": analysis});
     world.canary(canary).await;
-    let app_mesh = AppMeshOptions { remembered_for: Duration::from_secs(5), ..mesh.options() };
+    let app_mesh = AppMeshOptions { cache_ttl: Duration::from_secs(5), ..mesh.options() };
     let _serin = world.serin_with(Options { app_mesh, ..world.options() }).await;
     world.reaches(Phase::Initialized).await;
 
@@ -38,7 +38,7 @@ pub async fn one_revision_is_promoted_and_the_next_is_rolled_back(world: World) 
     assert_eq!(weights(&mesh, &route), [0, 20, 50, 0]);
 
     let asked = mesh.requests().len();
-    world.a_long_time().await;
+    world.sleep_long().await;
     assert_eq!(mesh.requests().split_off(asked), Vec::<String>::new(), "idle costs nothing");
 
     world.push("web:v3").await;
@@ -51,23 +51,23 @@ pub async fn one_revision_is_promoted_and_the_next_is_rolled_back(world: World) 
 
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
-    let left = mesh.as_people(|people| people.all());
+    let left = mesh.as_user(|people| people.all());
     assert!(left.is_empty(), "{left:?}");
 }
 
 /// As whoever leaves App Mesh does.
-pub async fn another_router_takes_over_from_it(world: World) {
+pub async fn another_router_takes_over_from_app_mesh(world: World) {
     let mesh = world.app_mesh();
     world.canary(json!({"provider": "appmesh:aws", "analysis": {"metrics": null}})).await;
     let _serin = world.serin_with(Options { app_mesh: mesh.options(), ..world.options() }).await;
     world.reaches(Phase::Initialized).await;
-    assert!(!mesh.as_people(|people| people.all()).is_empty());
+    assert!(!mesh.as_user(|people| people.all()).is_empty());
     world.edit(json!({"provider": "smi:v1alpha2"})).await;
-    world.eventually("the mesh is left", async || mesh.as_people(|people| people.all()).is_empty()).await;
+    world.eventually("the mesh is left", async || mesh.as_user(|people| people.all()).is_empty()).await;
     assert_eq!(world.split().await, Some((0, 100)));
 }
 
-pub async fn what_the_mesh_refuses_is_said(world: World) {
+pub async fn an_app_mesh_error_is_reported(world: World) {
     let mesh = world.app_mesh();
     world.canary(json!({"provider": "appmesh:aws", "analysis": {"metrics": null}})).await;
     let app_mesh = AppMeshOptions { mesh: Some("no-such-mesh".to_owned()), ..mesh.options() };

@@ -39,10 +39,10 @@ pub async fn an_autoscaler_is_copied_and_edits_follow(world: World) {
     let pinned = world.follow("HorizontalPodAutoscaler", "web-primary", least).await;
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    pinned.was(&[1, 2, 1]).await;
+    pinned.assert_sequence(&[1, 2, 1]).await;
 }
 
-pub async fn keda_rests_except_in_a_release(world: World) {
+pub async fn keda_is_paused_except_during_a_release(world: World) {
     let trigger = json!({"type": "prometheus", "metadata": {"query": "sum(rate(x{app=\"web\"}[1m]))"}});
     let spec = json!({"scaleTargetRef": {"name": "web"}, "maxReplicaCount": 5, "triggers": [trigger]});
     world
@@ -64,5 +64,5 @@ pub async fn keda_rests_except_in_a_release(world: World) {
     assert_eq!(paused(&copy), Some(false));
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    rest.was(&[true, false, true]).await;
+    rest.assert_sequence(&[true, false, true]).await;
 }

@@ -32,7 +32,7 @@ async fn deploy(world: &World) {
     world.apply(web).await;
 }
 
-pub async fn an_edit_of_any_of_them_is_released(world: World) {
+pub async fn an_edit_of_any_config_is_released(world: World) {
     deploy(&world).await;
     let _serin = world.initialized(json!({"skipAnalysis": true})).await;
     let edits = [
@@ -48,7 +48,7 @@ pub async fn an_edit_of_any_of_them_is_released(world: World) {
         world.patch(kind, name, edit).await;
         let status = world.released(release).await;
         assert_eq!(status.phase, Phase::Succeeded, "{kind} {name}: {status:#?}");
-        world.is_told(&format!("{}/{name} changed.", kind.to_lowercase())).await;
+        world.event_contains(&format!("{}/{name} changed.", kind.to_lowercase())).await;
         let copy = copy_of(&world, name).await;
         let copied = &world.get(kind, &copy).await;
         let original = &world.get(kind, name).await;
@@ -65,7 +65,7 @@ async fn copy_of(world: &World, name: &str) -> String {
     template[start + 1..].split('"').next().unwrap_or_default().to_owned()
 }
 
-pub async fn a_bad_one_is_rolled_back_and_reaches_the_canary_only(world: World) {
+pub async fn a_bad_config_is_rolled_back_and_reaches_only_the_canary(world: World) {
     deploy(&world).await;
     let _serin = world.initialized(json!({})).await;
     let traffic = world.traffic();
@@ -75,10 +75,10 @@ pub async fn a_bad_one_is_rolled_back_and_reaches_the_canary_only(world: World) 
     assert!(status.history[0].reason.contains("request-success-rate"), "{:?}", status.history);
     let bad = traffic.bad();
     assert!(bad > 0, "the canary read it");
-    world.a_long_time().await;
+    world.sleep_long().await;
     assert_eq!(traffic.bad(), bad, "the primary did not, and nobody else will");
     world.patch("Secret", "variables", json!({"stringData": {"ERROR_RATE": "0"}})).await;
-    world.is_told("which the primary runs: nothing to release.").await;
+    world.event_contains("which the primary runs: nothing to release.").await;
     assert_eq!(world.status().await.releases, 1);
     let unread: Value = world.get("Deployment", "web").await["spec"]["template"].take();
     assert_eq!(

@@ -16,7 +16,7 @@ pub async fn a_deletion_that_reverts_leaves_the_target_serving(world: World) {
         world.is_gone("Service", service).await;
     }
     assert!(world.find("TrafficSplit", "web").await.is_none());
-    world.is_told("Putting back what was there before this Canary.").await;
+    world.event_contains("Putting back what was there before this Canary.").await;
 }
 
 pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World) {
@@ -45,15 +45,15 @@ pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
     assert_eq!(world.replicas("web").await, 2);
-    assert_eq!(written(world.get("Service", "web").await), written(service));
-    assert_eq!(written(world.get("TrafficSplit", "web").await), written(route));
+    assert_eq!(user_fields(world.get("Service", "web").await), user_fields(service));
+    assert_eq!(user_fields(world.get("TrafficSplit", "web").await), user_fields(route));
     world.is_gone("Deployment", "web-primary").await;
-    let served = traffic.answers_of("v2");
-    world.eventually("they are served", async || traffic.answers_of("v2") > served + 50).await;
-    traffic.was_served_well();
+    let served = traffic.served_by("v2");
+    world.eventually("they are served", async || traffic.served_by("v2") > served + 50).await;
+    traffic.assert_all_served();
 }
 
-pub async fn a_deletion_that_does_not_revert_lets_go(world: World) {
+pub async fn a_deletion_without_revert_leaves_everything_in_place(world: World) {
     let _serin = world.initialized(json!({})).await;
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
@@ -62,7 +62,7 @@ pub async fn a_deletion_that_does_not_revert_lets_go(world: World) {
 }
 
 /// What people wrote in an object and can expect to find again.
-fn written(object: Value) -> Value {
+fn user_fields(object: Value) -> Value {
     let metadata = &object["metadata"];
     json!({"labels": metadata["labels"], "annotations": metadata["annotations"], "spec": object["spec"]})
 }

@@ -22,9 +22,9 @@ pub async fn a_newer_revision_takes_the_place_of_the_one_under_way(world: World)
     let outcomes: Vec<_> = status.history.iter().map(|past| past.outcome).collect();
     assert_eq!(outcomes, [Outcome::Promoted, Outcome::Superseded]);
     assert_eq!(world.image("web-primary").await, "web:v3");
-    weights.was(&[0, 20, 0, 20, 50, 0]).await;
-    traffic.was_served_well();
-    world.is_told("takes the place of this release").await;
+    weights.assert_sequence(&[0, 20, 0, 20, 50, 0]).await;
+    traffic.assert_all_served();
+    world.event_contains("takes the place of this release").await;
 }
 
 pub async fn a_suspended_release_stays_where_it_is(world: World) {
@@ -33,15 +33,15 @@ pub async fn a_suspended_release_stays_where_it_is(world: World) {
     world.push("web:v2").await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
     world.edit(json!({"suspend": true})).await;
-    world.is_told("Suspended: nothing moves").await;
-    world.a_long_time().await;
+    world.event_contains("Suspended: nothing moves").await;
+    world.sleep_long().await;
     assert_eq!(world.split().await, Some((20, 80)));
     world.edit(json!({"suspend": false})).await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    weights.was(&[0, 20, 50, 0]).await;
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
 }
 
-pub async fn a_revision_pushed_while_nobody_looks_is_released(world: World) {
+pub async fn a_revision_pushed_while_no_controller_runs_is_released(world: World) {
     let serin = world.initialized(json!({})).await;
     serin.end().await;
     let _traffic = world.traffic();
@@ -61,8 +61,8 @@ pub async fn a_restart_in_a_release_changes_nothing(world: World) {
     let _again = world.serin().await;
     let status = world.released(1).await;
     assert_eq!((status.phase, status.history.len()), (Phase::Succeeded, 1));
-    weights.was(&[0, 20, 50, 0]).await;
-    traffic.was_served_well();
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
+    traffic.assert_all_served();
 }
 
 pub async fn another_replica_takes_over_a_release_under_way(world: World) {
@@ -96,7 +96,7 @@ pub async fn another_replica_takes_over_a_release_under_way(world: World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_at_any_moment_reaches_the_same_end() {
+async fn a_restart_at_any_moment_reaches_the_same_outcome() {
     for moment in 0..8 {
         let world = World::new().await;
         let serin = world.initialized(json!({})).await;
@@ -117,19 +117,19 @@ async fn a_restart_at_any_moment_reaches_the_same_end() {
 
 /// A minute for each look, and watches that are always behind the answers to
 /// Serin's own writes.
-async fn with_late_watches(steps: Value) -> (World, Running) {
+async fn with_delayed_watches(steps: Value) -> (World, Running) {
     let world = World::new().await;
     let mut analysis = json!({"interval": "60s", "stepWeights": null, "metrics": null});
     json_patch::merge(&mut analysis, &steps);
     let serin = world.initialized(json!({ "analysis": analysis })).await;
-    world.set_faults(FaultPlan { watch_late: 1.0, latency: Duration::from_secs(1), ..Default::default() });
+    world.set_faults(FaultPlan { watch_delayed: 1.0, latency: Duration::from_secs(1), ..Default::default() });
     world.push("web:v2").await;
     (world, serin)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_switch_goes_on_however_late_watches_tell_of_it() {
-    let (world, _serin) = with_late_watches(json!({"iterations": 1})).await;
+async fn a_switch_completes_with_delayed_watches() {
+    let (world, _serin) = with_delayed_watches(json!({"iterations": 1})).await;
     let began = Instant::now();
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     let took = began.elapsed();
@@ -137,8 +137,8 @@ async fn a_switch_goes_on_however_late_watches_tell_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_does_a_rollback() {
-    let (world, _serin) = with_late_watches(json!({"stepWeights": [50]})).await;
+async fn a_rollback_completes_with_delayed_watches() {
+    let (world, _serin) = with_delayed_watches(json!({"stepWeights": [50]})).await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
     let began = Instant::now();
     world.command(Verb::Abort).await;
@@ -148,7 +148,7 @@ async fn so_does_a_rollback() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn faults_of_the_api_server_change_nothing_about_the_end() {
+async fn api_server_faults_do_not_change_the_outcome() {
     for seed in 1..=4 {
         let faults = FaultPlan {
             conflict: 0.05,
@@ -156,8 +156,8 @@ async fn faults_of_the_api_server_change_nothing_about_the_end() {
             error_before: 0.05,
             error_after: 0.05,
             watch_dropped: 0.02,
-            watch_late: 0.1,
-            watch_forgotten: 0.02,
+            watch_delayed: 0.1,
+            watch_expired: 0.02,
             latency: Duration::from_millis(300),
             ..FaultPlan::default()
         };

@@ -14,9 +14,9 @@ pub async fn a_daemon_set_is_released_step_by_step(world: World) {
     let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push_to("DaemonSet", "web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    weights.was(&[0, 20, 50, 0]).await;
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
     assert_eq!(world.image_of("DaemonSet", "web-primary").await, "web:v2");
-    traffic.was_served_well();
+    traffic.assert_all_served();
     world.push_to("DaemonSet", "web:v3-errors-50").await;
     let status = world.released(2).await;
     assert!(status.history[0].reason.contains("request-success-rate"), "{:?}", status.history);
@@ -24,7 +24,7 @@ pub async fn a_daemon_set_is_released_step_by_step(world: World) {
     assert_eq!(world.image_of("DaemonSet", "web-primary").await, "web:v2");
 }
 
-pub async fn a_service_in_front_of_what_others_run(world: World) {
+pub async fn a_service_target_is_released_without_a_workload(world: World) {
     for version in ["v1", "v2"] {
         world.apply(workload("Deployment", &format!("app-{version}"), &format!("web:{version}"))).await;
     }
@@ -37,25 +37,25 @@ pub async fn a_service_in_front_of_what_others_run(world: World) {
     world.canary_of("Service", json!({"analysis": {"interval": "1s", "metrics": null}})).await;
     let _serin = world.serin().await;
     world.reaches(Phase::Initialized).await;
-    let (weights, first) = (world.weights().await, traffic.answers_of("v1"));
-    world.eventually("all get v1", async || traffic.answers_of("v1") > first).await;
-    assert_eq!(traffic.answers_of("v2"), 0);
+    let (weights, first) = (world.weights().await, traffic.served_by("v1"));
+    world.eventually("all get v1", async || traffic.served_by("v1") > first).await;
+    assert_eq!(traffic.served_by("v2"), 0);
     world.patch("Service", "web", leads("app-v2")).await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    weights.was(&[0, 20, 50, 0]).await;
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
     assert_eq!(world.get("Service", "web-primary").await["spec"]["selector"], json!({"app": "app-v2"}));
     world
         .eventually("all get v2", async || {
-            let before = traffic.answers_of("v1");
+            let before = traffic.served_by("v1");
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-            traffic.answers_of("v1") == before
+            traffic.served_by("v1") == before
         })
         .await;
-    traffic.was_served_well();
+    traffic.assert_all_served();
 }
 
 pub async fn several_namespaces_are_watched_and_others_are_not(world: World) {
-    let (near, far) = (world.beside().await, world.beside().await);
+    let (near, far) = (world.in_new_namespace().await, world.in_new_namespace().await);
     for world in [&world, &near, &far] {
         world.canary(json!({"analysis": {"interval": "1s", "metrics": null}})).await;
     }

@@ -8,20 +8,20 @@ use serin::engine::command::Verb;
 use crate::support::receiver::answer;
 use crate::world::World;
 
-pub async fn what_was_rolled_back_is_tried_again_by_command(world: World) {
-    tried_again(world, async |world| world.command(Verb::Retry).await, "gets another try.").await;
+pub async fn a_rolled_back_revision_is_retried_by_command(world: World) {
+    assert_retried(world, async |world| world.command(Verb::Retry).await, "gets another try.").await;
 }
 
-pub async fn what_was_rolled_back_is_tried_again_by_annotation(world: World) {
+pub async fn a_rolled_back_revision_is_retried_by_annotation(world: World) {
     let retry = async |world: &World| {
         let annotations = json!({"example.com/retry": "1"});
         let patch = json!({"spec": {"template": {"metadata": {"annotations": annotations}}}});
         world.patch("Deployment", "web", patch).await;
     };
-    tried_again(world, retry, "the pod template changed.").await;
+    assert_retried(world, retry, "the pod template changed.").await;
 }
 
-async fn tried_again(world: World, retry: impl AsyncFn(&World), told: &str) {
+async fn assert_retried(world: World, retry: impl AsyncFn(&World), told: &str) {
     let noes = (0..4).map(|_| answer(500, "the database is down"));
     let acceptance = world.receiver(noes).await;
     let hooks = json!([{"name": "acceptance", "type": "rollout", "url": acceptance.url}]);
@@ -36,23 +36,23 @@ async fn tried_again(world: World, retry: impl AsyncFn(&World), told: &str) {
     world.push("web:v1").await;
     let status = world.becomes("reverted", |status| status.phase == Phase::Initialized).await;
     assert_eq!(status.releases, 1, "what the primary runs is not released");
-    world.is_told("which the primary runs: nothing to release.").await;
+    world.event_contains("which the primary runs: nothing to release.").await;
     world.push("web:v2").await;
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].outcome), (Phase::Failed, Outcome::RolledBack));
     assert_eq!(world.image("web-primary").await, "web:v1");
 
-    world.a_long_time().await;
+    world.sleep_long().await;
     assert_eq!(world.status().await.releases, 2, "it is not tried again by itself");
     retry(&world).await;
     let status = world.released(3).await;
     assert_eq!((status.phase, world.image("web-primary").await.as_str()), (Phase::Succeeded, "web:v2"));
-    weights.was(&[0, 20, 0, 20, 0, 20, 50, 0]).await;
-    world.is_told(told).await;
-    traffic.was_served_well();
+    weights.assert_sequence(&[0, 20, 0, 20, 0, 20, 50, 0]).await;
+    world.event_contains(told).await;
+    traffic.assert_all_served();
 }
 
-pub async fn what_is_promoted_can_be_taken_back_while_it_is_warm(world: World) {
+pub async fn a_promotion_can_be_rolled_back_while_the_previous_version_is_warm(world: World) {
     let warm = json!({"rollback": {"keepWarmSeconds": 600}, "analysis": {"interval": "1s", "metrics": null}});
     let _serin = world.initialized(warm).await;
     let (traffic, weights) = (world.traffic(), world.weights().await);
@@ -68,10 +68,10 @@ pub async fn what_is_promoted_can_be_taken_back_while_it_is_warm(world: World) {
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].outcome), (Phase::Failed, Outcome::RolledBack));
     assert!(status.history[0].reason.starts_with("taken back to the version before"), "{:?}", status.history);
-    stable.was(&["web-primary", "web-previous", "web-primary"].map(str::to_owned)).await;
+    stable.assert_sequence(&["web-primary", "web-previous", "web-primary"].map(str::to_owned)).await;
     assert_eq!(world.image("web-primary").await, "web:v1");
-    weights.was(&[0, 20, 50, 0]).await;
-    traffic.was_served_well();
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
+    traffic.assert_all_served();
     world.is_gone("Deployment", "web-previous").await;
 }
 

@@ -15,7 +15,7 @@ use crate::replicas::{OTHERS, others, push, reach, status};
 use crate::world::World;
 
 #[tokio::test(start_paused = true)]
-async fn so_many_releases_are_under_way_and_the_others_wait_for_their_turn() {
+async fn releases_beyond_the_limit_wait_for_a_slot() {
     let world = World::new().await;
     others(&world).await;
     let options = Options { max_releases: Some(2), ..world.options() };
@@ -58,7 +58,7 @@ async fn so_many_releases_are_under_way_and_the_others_wait_for_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canary_that_cannot_be_read_says_so_and_holds_up_nobody() {
+async fn an_invalid_canary_is_reported_and_blocks_no_other() {
     let world = World::new().await;
     let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let lax = json!([{
@@ -84,7 +84,7 @@ async fn a_canary_that_cannot_be_read_says_so_and_holds_up_nobody() {
     others(&world).await;
     reach(&world, Phase::Initialized).await;
     world.annotate("seen", json!(true)).await;
-    world.a_long_time().await;
+    world.sleep_long().await;
     let patches = world.requests().into_iter().filter(|request| request.ends_with("/canaries/web/status"));
     assert_eq!(patches.count(), 1);
     world.edit(json!({"service": {"port": 80}})).await;

@@ -5,21 +5,21 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::{CanaryStatus, Phase};
 
-use crate::support::{definitions, reports};
+use crate::support::{definitions, route_status};
 use crate::world::World;
 
 /// Plays the controller of the Gateway; true if there was something to accept.
-async fn accept(world: &World) -> bool {
+async fn report_accepted(world: &World) -> bool {
     let Some(live) = world.find("HTTPRoute", "web").await else { return false };
     let seen = &live["status"]["parents"][0]["conditions"][0]["observedGeneration"];
     if *seen == live["metadata"]["generation"] {
         return false;
     }
-    let patch = Patch::Merge(json!({"status": reports::of_parents(&live, "True")}));
+    let patch = Patch::Merge(json!({"status": route_status::parent_status(&live, "True")}));
     world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await.is_ok()
 }
 
-pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
+pub async fn each_step_waits_until_the_gateway_has_accepted_it(world: World) {
     definitions::install(&world.client, definitions::gateway()).await;
     world
         .canary(json!({
@@ -34,7 +34,7 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     };
     let gateway = format!("the Gateway {}/public", world.namespace);
     world.becomes("waiting", says(format!("{gateway} has said nothing about the HTTPRoute"))).await;
-    assert!(accept(&world).await);
+    assert!(report_accepted(&world).await);
     world.reaches(Phase::Initialized).await;
 
     world.push("web:v2").await;
@@ -42,7 +42,7 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     world.becomes("at the first step", |status| status.canary_weight == half).await;
     world.becomes("held", says(format!("{gateway} has not looked at the HTTPRoute"))).await;
     let before = world.requests().len();
-    world.a_long_time().await;
+    world.sleep_long().await;
     let held = world.status().await;
     assert_eq!((held.canary_weight, held.phase, held.failed_checks), (half, Phase::Progressing, 0));
     let asked = world.requests().split_off(before);
@@ -51,7 +51,7 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     let mut accepted = 0;
     world
         .eventually("the release is over", async || {
-            accepted += u32::from(accept(&world).await);
+            accepted += u32::from(report_accepted(&world).await);
             world.status().await.phase == Phase::Succeeded
         })
         .await;
@@ -60,7 +60,7 @@ pub async fn each_step_waits_until_the_gateway_has_taken_it(world: World) {
     assert_eq!(route["spec"]["rules"][0]["backendRefs"][1]["weight"], 0);
 }
 
-pub async fn a_virtual_service_of_people_is_stepped_and_put_back(world: World) {
+pub async fn an_adopted_virtual_service_is_stepped_and_restored(world: World) {
     definitions::install(&world.client, definitions::istio()).await;
     let to = |host: &str| json!([{"destination": {"host": host}}]);
     let legacy = json!({"match": [{"uri": {"prefix": "/legacy"}}], "route": to("legacy")});
@@ -78,7 +78,7 @@ pub async fn a_virtual_service_of_people_is_stepped_and_put_back(world: World) {
     let weights = world.follow("VirtualService", "web", weight).await;
     world.push("web:v2").await;
     world.released(1).await;
-    weights.was(&[0, 20, 50, 0]).await;
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
     let during = world.get("VirtualService", "web").await;
     assert_eq!((&during["spec"]["http"][0], &during["spec"]["http"][1]["timeout"]), (&legacy, &json!("5s")));
 

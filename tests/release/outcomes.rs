@@ -21,17 +21,17 @@ pub async fn a_healthy_revision_is_promoted(world: World) {
     assert_eq!(status.history[0].outcome, Outcome::Promoted);
     assert_eq!(holds(&status, "Promoted"), ConditionStatus::True);
     assert_eq!(holds(&status, "Ready"), ConditionStatus::True);
-    weights.was(&[0, 20, 50, 0]).await;
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v2", 0));
-    traffic.was_served_well();
-    assert!(traffic.answers_of("v1") > 0 && traffic.answers_of("v2") > 0, "{:?}", traffic.versions());
+    traffic.assert_all_served();
+    assert!(traffic.served_by("v1") > 0 && traffic.served_by("v2") > 0, "{:?}", traffic.versions());
     for told in [
         "the pod template changed",
         "Step 1 of 2, 20 %: the canary has 20 % of the traffic.",
         "Step 2 of 2, 50 %: the canary has 50 % of the traffic.",
         "is promoted and serves all traffic.",
     ] {
-        world.is_told(told).await;
+        world.event_contains(told).await;
     }
 }
 
@@ -52,12 +52,12 @@ async fn rolls_back(world: World, image: &str, metric: &str) {
     assert_eq!(status.history[0].outcome, Outcome::RolledBack);
     assert!(status.history[0].reason.contains(metric), "{}", status.history[0].reason);
     assert_eq!(holds(&status, "Promoted"), ConditionStatus::False);
-    let highest = weights.so_far();
+    let highest = weights.observed();
     let planned = [vec![0, 20, 0], vec![0, 20, 50, 0]];
     assert!(planned.contains(&highest), "{highest:?}");
     assert_eq!(world.split().await, Some((0, 100)));
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v1", 0));
-    world.is_told("is rolled back").await;
+    world.event_contains("is rolled back").await;
 }
 
 pub async fn a_revision_that_never_becomes_ready_gets_no_traffic_and_is_rolled_back(world: World) {
@@ -68,24 +68,24 @@ pub async fn a_revision_that_never_becomes_ready_gets_no_traffic_and_is_rolled_b
     assert_eq!((status.phase, status.history[0].highest_weight), (Phase::Failed, Weight::ZERO));
     assert!(status.history[0].reason.contains("no progress for 5 seconds"), "{:?}", status.history);
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v1", 0));
-    weights.was(&[0]).await;
-    traffic.was_served_well();
+    weights.assert_sequence(&[0]).await;
+    traffic.assert_all_served();
 }
 
-pub async fn no_traffic_holds_and_is_not_bad(world: World) {
+pub async fn missing_traffic_holds_a_release_and_does_not_fail_it(world: World) {
     let _serin = world.initialized(json!({})).await;
     world.push("web:v2").await;
     world.becomes("at the first weight", |status| status.canary_weight > Weight::ZERO).await;
-    world.a_long_time().await;
+    world.sleep_long().await;
     let status = world.status().await;
     assert_eq!((status.phase, status.failed_checks), (Phase::Progressing, 0), "{status:#?}");
     assert_eq!(world.split().await, Some((20, 80)));
-    world.is_told("Holding, neither good nor bad: request-success-rate").await;
+    world.event_contains("Holding, neither good nor bad: request-success-rate").await;
     let _traffic = world.traffic();
     world.reaches(Phase::Succeeded).await;
 }
 
-pub async fn without_analysis_the_good_is_promoted_and_the_bad_is_not(world: World) {
+pub async fn without_analysis_a_ready_revision_is_promoted_and_a_crashing_one_is_not(world: World) {
     let _serin = world.initialized(json!({"skipAnalysis": true})).await;
     let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
@@ -96,11 +96,11 @@ pub async fn without_analysis_the_good_is_promoted_and_the_bad_is_not(world: Wor
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].highest_weight), (Phase::Failed, Weight::ZERO));
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v2", 0));
-    weights.was(&[0]).await;
-    traffic.was_served_well();
+    weights.assert_sequence(&[0]).await;
+    traffic.assert_all_served();
 }
 
-pub async fn a_canary_that_comes_back_begins_anew(world: World) {
+pub async fn a_recreated_canary_starts_over(world: World) {
     let _serin = world.initialized(json!({})).await;
     let _traffic = world.traffic();
     world.push("web:v2").await;
@@ -116,16 +116,16 @@ pub async fn a_canary_that_comes_back_begins_anew(world: World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_that_go_around_the_route_hold_a_release_until_they_stop() {
+async fn a_sample_ratio_mismatch_holds_a_release_until_it_ends() {
     let world = World::new().await;
     let _serin = world.initialized(json!({"analysis": {"interval": "2m", "stepWeights": [10, 50]}})).await;
-    let (_traffic, detour) = (world.traffic(), world.detour());
+    let (_traffic, direct_traffic) = (world.traffic(), world.direct_traffic());
     world.push("web:v2").await;
     world.becomes("at the first weight", |status| status.canary_weight > Weight::ZERO).await;
     sleep(Duration::from_secs(600)).await;
-    world.is_told("10 % was asked for: the route does not split as asked").await;
+    world.event_contains("10 % was asked for: the route does not split as asked").await;
     assert_eq!((world.status().await.phase, world.split().await), (Phase::Progressing, Some((10, 90))));
-    drop(detour);
+    drop(direct_traffic);
     sleep(Duration::from_secs(600)).await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
 }
@@ -158,13 +158,13 @@ async fn an_idle_canary_costs_no_request() {
 
 /// The primary takes longer than an interval, and then traffic is home at once.
 #[tokio::test(start_paused = true)]
-async fn nobody_is_told_of_what_is_done_by_then() {
+async fn an_action_already_done_is_not_announced() {
     let world = World::new().await;
     let _serin = world.initialized(json!({"analysis": {"metrics": null}})).await;
     world.push("web:v2-delay-20s").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    world.is_told("is promoted and serves all traffic.").await;
-    let news = world.news().await;
+    world.event_contains("is promoted and serves all traffic.").await;
+    let news = world.event_messages().await;
     assert!(news.iter().any(|told| told.contains("Waiting for the primary")), "{news:#?}");
-    assert!(!news.iter().any(|told| told.contains("goes home")), "{news:#?}");
+    assert!(!news.iter().any(|told| told.contains("Shifting traffic back")), "{news:#?}");
 }

@@ -7,20 +7,20 @@ use serin::api::condition::ConditionStatus;
 use crate::world::{World, holds, workload};
 
 /// Refused with these words, and carried out once it is put right.
-async fn is_refused(world: World, spec: Value, words: &str, right: Value) {
+async fn assert_refused(world: World, spec: Value, words: &str, right: Value) {
     world.canary(spec).await;
     let _serin = world.serin().await;
     let status = world.becomes("refused", |status| !status.conditions.is_empty()).await;
     assert_eq!(holds(&status, "Stalled"), ConditionStatus::True);
     let message = status.message.unwrap_or_default();
     assert!(message.contains(words), "{message}");
-    world.is_told(words).await;
-    nothing_is_touched(&world).await;
+    world.event_contains(words).await;
+    assert_nothing_created(&world).await;
     world.edit(right).await;
     world.reaches(Phase::Initialized).await;
 }
 
-async fn nothing_is_touched(world: &World) {
+async fn assert_nothing_created(world: &World) {
     assert_eq!(world.replicas("web").await, 2);
     for (kind, name) in [
         ("Deployment", "web-primary"),
@@ -33,37 +33,37 @@ async fn nothing_is_touched(world: &World) {
     }
 }
 
-pub async fn a_mesh_that_is_not_supported(world: World) {
+pub async fn an_unsupported_mesh_is_refused(world: World) {
     let words = "spec.provider gloo is not supported; set one of kubernetes, istio, gatewayapi:v1";
-    is_refused(world, json!({"provider": "gloo"}), words, json!({"provider": "smi:v1alpha2"})).await;
+    assert_refused(world, json!({"provider": "gloo"}), words, json!({"provider": "smi:v1alpha2"})).await;
 }
 
-pub async fn delegation(world: World) {
+pub async fn smi_refuses_delegation(world: World) {
     let spec = json!({"service": {"delegation": true}});
     let words = "spec.service.delegation needs a VirtualService, and smi (v1alpha2) writes none; remove it";
-    is_refused(world, spec, words, json!({"service": {"delegation": null}})).await;
+    assert_refused(world, spec, words, json!({"service": {"delegation": null}})).await;
 }
 
-pub async fn session_affinity(world: World) {
+pub async fn smi_refuses_session_affinity(world: World) {
     let spec = json!({"analysis": {"sessionAffinity": {"cookieName": "canary"}}});
     let words = "spec.analysis.sessionAffinity needs a router that sets cookies, and smi (v1alpha2) does not";
-    is_refused(world, spec, words, json!({"analysis": {"sessionAffinity": null}})).await;
+    assert_refused(world, spec, words, json!({"analysis": {"sessionAffinity": null}})).await;
 }
 
-pub async fn mirroring(world: World) {
+pub async fn smi_refuses_mirroring(world: World) {
     let words = "spec.analysis asks to mirror traffic, and smi (v1alpha2) cannot; remove mirror";
     let right = json!({"analysis": {"mirror": null}});
-    is_refused(world, json!({"analysis": {"mirror": true}}), words, right).await;
+    assert_refused(world, json!({"analysis": {"mirror": true}}), words, right).await;
 }
 
-pub async fn conditions_that_the_mesh_does_not_know(world: World) {
+pub async fn unsupported_match_conditions_are_refused(world: World) {
     let matches = json!([{"headers": {"x-canary": {"exact": "insider"}}}]);
     let spec = json!({"analysis": {"stepWeights": null, "iterations": 2, "match": matches}});
     let words = "spec.analysis asks to match requests, and smi (v1alpha2) cannot; remove match";
-    is_refused(world, spec, words, json!({"provider": "smi:v1alpha3"})).await;
+    assert_refused(world, spec, words, json!({"provider": "smi:v1alpha3"})).await;
 }
 
-pub async fn a_stateful_set(world: World) {
+pub async fn stateful_sets_are_refused(world: World) {
     world.canary(json!({"suspend": true})).await;
     let _serin = world.serin().await;
     let mut canary = world.get("Canary", "web").await;

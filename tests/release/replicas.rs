@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::world::{World, workload};
 
 /// Waits until each replica holds so many shards.
-async fn become_fair(world: &World, fair: &[(&str, usize)]) {
+async fn await_fair_shares(world: &World, fair: &[(&str, usize)]) {
     let fair: BTreeMap<String, usize> =
         fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
     let what = format!("the shares become {fair:?}");
@@ -74,25 +74,25 @@ pub async fn reach(world: &World, phase: Phase) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shards_move_while_releases_are_under_way() {
+async fn shards_move_during_releases() {
     let world = World::new().await;
     world.canary(json!({})).await;
     others(&world).await;
     let first = world.replica("first", 16);
-    become_fair(&world, &[("first", 16)]).await;
+    await_fair_shares(&world, &[("first", 16)]).await;
     reach(&world, Phase::Initialized).await;
     for name in OTHERS {
         push(&world, name).await;
     }
     sleep(Duration::from_secs(3)).await;
     let second = world.replica("second", 16);
-    become_fair(&world, &[("first", 8), ("second", 8)]).await;
+    await_fair_shares(&world, &[("first", 8), ("second", 8)]).await;
     let _third = world.replica("third", 16);
-    become_fair(&world, &[("first", 6), ("second", 5), ("third", 5)]).await;
+    await_fair_shares(&world, &[("first", 6), ("second", 5), ("third", 5)]).await;
     drop(first);
-    become_fair(&world, &[("second", 8), ("third", 8)]).await;
+    await_fair_shares(&world, &[("second", 8), ("third", 8)]).await;
     second.end().await;
-    become_fair(&world, &[("third", 16)]).await;
+    await_fair_shares(&world, &[("third", 16)]).await;
     reach(&world, Phase::Succeeded).await;
     for name in OTHERS {
         let status = status(&world, name).await;
@@ -102,7 +102,7 @@ async fn shards_move_while_releases_are_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mesh_that_is_uninstalled_is_no_trouble_of_others_when_shards_move() {
+async fn an_uninstalled_mesh_does_not_block_other_canaries_when_shards_move() {
     let world = World::new().await;
     world.canary(json!({})).await;
     others_by(&world, "kubernetes", &json!({"interval": "10s", "threshold": 2, "iterations": 2})).await;
@@ -110,12 +110,12 @@ async fn a_mesh_that_is_uninstalled_is_no_trouble_of_others_when_shards_move() {
     world.reaches(Phase::Initialized).await;
     reach(&world, Phase::Initialized).await;
     let goes = world.replica("goes", 16);
-    become_fair(&world, &[("goes", 8), ("stays", 8)]).await;
+    await_fair_shares(&world, &[("goes", 8), ("stays", 8)]).await;
     let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
     let splits = "trafficsplits.split.smi-spec.io";
     definitions.delete(splits, &DeleteParams::default()).await.expect("a mesh to uninstall");
     drop(goes);
-    become_fair(&world, &[("stays", 16)]).await;
+    await_fair_shares(&world, &[("stays", 16)]).await;
     for name in OTHERS {
         push(&world, name).await;
     }
@@ -123,13 +123,13 @@ async fn a_mesh_that_is_uninstalled_is_no_trouble_of_others_when_shards_move() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_rest_a_replica_sends_nothing_but_renewals() {
+async fn an_idle_replica_only_renews_its_leases() {
     let world = World::new().await;
     world.canary(json!({})).await;
     let _first = world.replica("first", 16);
     world.reaches(Phase::Initialized).await;
     let _second = world.replica("second", 16);
-    become_fair(&world, &[("first", 8), ("second", 8)]).await;
+    await_fair_shares(&world, &[("first", 8), ("second", 8)]).await;
     sleep(Duration::from_secs(30)).await;
     let before = world.requests().len();
     sleep(Duration::from_secs(60)).await;
@@ -140,7 +140,7 @@ async fn at_rest_a_replica_sends_nothing_but_renewals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_counts_shards_differently_says_so_and_ends() {
+async fn a_replica_with_another_shard_count_reports_it_and_exits() {
     let world = World::new().await;
     world.canary(json!({})).await;
     let _first = world.replica("first", 16);
@@ -149,5 +149,5 @@ async fn a_replica_that_counts_shards_differently_says_so_and_ends() {
     let refused = run.await.expect_err("it must not work").to_string();
     assert!(refused.contains("into 16 shards and this one into 8"), "{refused}");
     assert!(refused.contains("--shards"), "{refused}");
-    become_fair(&world, &[("first", 16)]).await;
+    await_fair_shares(&world, &[("first", 16)]).await;
 }

@@ -8,7 +8,7 @@ use crate::world::World;
 
 const OLD: [(&str, &str); 3] = [("Service", "web-canary"), ("Service", "web-primary"), ("Service", "web")];
 
-pub async fn another_name_takes_everything_along(world: World) {
+pub async fn a_renamed_service_moves_all_objects(world: World) {
     let _serin = world.initialized(json!({"analysis": {"interval": "3s", "metrics": null}})).await;
     world.push("web:v2").await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;
@@ -25,7 +25,7 @@ pub async fn another_name_takes_everything_along(world: World) {
     }
 }
 
-pub async fn another_router_takes_its_route_along(world: World) {
+pub async fn another_router_replaces_the_route(world: World) {
     let analysis = json!({"interval": "1s", "stepWeights": null, "iterations": 2, "metrics": null});
     let serin = world.initialized(json!({ "analysis": analysis })).await;
     let traffic = world.traffic();
@@ -38,5 +38,5 @@ pub async fn another_router_takes_its_route_along(world: World) {
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(world.image("web-primary").await, "web:v2");
-    traffic.was_served_well();
+    traffic.assert_all_served();
 }

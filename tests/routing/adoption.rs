@@ -4,13 +4,13 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
-use serin::routing::{Error, Subject};
+use serin::routing::{Error, RouteContext};
 
-use crate::world::{World, create_canary, is_owned_by, written};
+use crate::world::{World, create_canary, is_owned_by, user_fields};
 
 /// A Service as people have them: selected by two labels, under a port name of
 /// their own, labelled and annotated.
-fn theirs() -> Value {
+fn users_service() -> Value {
     json!({
         "metadata": {"labels": {"team": "web", "app": "mine"}, "annotations": {"example.com/note": "keep"}},
         "spec": {
@@ -22,17 +22,22 @@ fn theirs() -> Value {
 }
 
 async fn release(world: &World) {
-    for split in [Split::home(), Split::weight(world.some()), Split::weight(Weight::FULL), Split::home()] {
+    for split in [
+        Split::all_primary(),
+        Split::weight(world.partial_weight()),
+        Split::weight(Weight::FULL),
+        Split::all_primary(),
+    ] {
         world.set(&split).await;
     }
 }
 
-pub async fn an_existing_service_is_adopted_and_put_back(world: World) {
+pub async fn an_existing_service_is_adopted_and_restored(world: World) {
     let apex = world.service("web");
-    let before = world.create(&apex, theirs()).await;
+    let before = world.create(&apex, users_service()).await;
     release(&world).await;
     let during = world.get(&apex).await;
-    assert_eq!(during.data["spec"]["selector"], json!(world.arms.primary));
+    assert_eq!(during.data["spec"]["selector"], json!(world.selectors.primary));
     assert_eq!(during.data["spec"]["type"], "NodePort");
     assert_eq!(during.labels()["team"], "web");
     assert_eq!(during.labels()["app"], "mine", "an adopted Service keeps its labels");
@@ -41,14 +46,14 @@ pub async fn an_existing_service_is_adopted_and_put_back(world: World) {
     assert!(!world.is_restored().await);
 
     world.restore().await;
-    assert_eq!(written(&world.get(&apex).await), written(&before));
+    assert_eq!(user_fields(&world.get(&apex).await), user_fields(&before));
     assert_eq!(world.split().await, None);
 }
 
-pub async fn an_existing_route_is_adopted_and_put_back(world: World) {
+pub async fn an_existing_route_is_adopted_and_restored(world: World) {
     // Where the apex Service is the route, that is what is adopted.
     let route = world.route();
-    let mut body = world.row.before.clone().unwrap_or_else(theirs);
+    let mut body = world.case.existing_route.clone().unwrap_or_else(users_service);
     body["metadata"]["labels"] = json!({"team": "web"});
     let before = world.create(&route, body).await;
     release(&world).await;
@@ -56,16 +61,16 @@ pub async fn an_existing_route_is_adopted_and_put_back(world: World) {
     assert_eq!(during.labels()["team"], "web");
     assert!(!is_owned_by(&during, &world.canary), "it must outlive the Canary");
     world.restore().await;
-    assert_eq!(written(&world.get(&route).await), written(&before));
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
 }
 
-pub async fn what_others_changed_meanwhile_stays(world: World) {
+pub async fn changes_by_others_are_kept(world: World) {
     let apex = world.service("web");
-    world.create(&apex, theirs()).await;
-    world.set(&Split::home()).await;
-    world.meddle(&apex, &json!({"metadata": {"labels": {"team": "shop", "new": "1"}}})).await;
-    world.meddle(&apex, &json!({"spec": {"sessionAffinity": "ClientIP"}})).await;
-    world.set(&Split::weight(world.some())).await;
+    world.create(&apex, users_service()).await;
+    world.set(&Split::all_primary()).await;
+    world.patch_as_user(&apex, &json!({"metadata": {"labels": {"team": "shop", "new": "1"}}})).await;
+    world.patch_as_user(&apex, &json!({"spec": {"sessionAffinity": "ClientIP"}})).await;
+    world.set(&Split::weight(world.partial_weight())).await;
     world.restore().await;
     let after = world.get(&apex).await;
     assert_eq!(after.labels()["team"], "shop");
@@ -78,62 +83,62 @@ pub async fn another_port_by_the_same_name_is_kept(world: World) {
     let apex = world.service("web");
     let ports = json!([{"name": "http", "port": 8000, "targetPort": 8080}]);
     let before = world.create(&apex, json!({"spec": {"selector": {"app": "web"}, "ports": ports}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let ports = world.get(&apex).await.data["spec"]["ports"].clone();
     let numbers: Vec<_> = ports.as_array().expect("ports").iter().map(|port| port["port"].clone()).collect();
     assert!(numbers.contains(&json!(8000)) && numbers.contains(&json!(80)), "{ports}");
     world.restore().await;
-    assert_eq!(written(&world.get(&apex).await), written(&before));
+    assert_eq!(user_fields(&world.get(&apex).await), user_fields(&before));
 }
 
-pub async fn a_later_edit_is_put_back_as_well(mut world: World) {
+pub async fn a_later_edit_is_restored_as_well(mut world: World) {
     let apex = world.service("web");
-    let before = world.create(&apex, theirs()).await;
-    world.set(&Split::home()).await;
+    let before = world.create(&apex, users_service()).await;
+    world.set(&Split::all_primary()).await;
     let labels = json!({"team": "serin", "fresh": "1"});
     world.edit(json!({"service": {"apex": {"labels": labels}, "trafficDistribution": "PreferClose"}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(world.get(&apex).await.labels()["team"], "serin", "as the Canary says");
     world.restore().await;
-    assert_eq!(written(&world.get(&apex).await), written(&before));
+    assert_eq!(user_fields(&world.get(&apex).await), user_fields(&before));
 }
 
 pub async fn restoring_twice_is_harmless(world: World) {
     assert!(world.is_restored().await, "nothing was done");
     world.restore().await;
     let apex = world.service("web");
-    world.create(&apex, theirs()).await;
-    world.set(&Split::weight(world.some())).await;
-    let stale = world.seen().await;
+    world.create(&apex, users_service()).await;
+    world.set(&Split::weight(world.partial_weight())).await;
+    let stale = world.cached_objects().await;
     world.restore().await;
-    let after = written(&world.get(&apex).await);
+    let after = user_fields(&world.get(&apex).await);
     world.router().restore(&world.client, &world.canary, &stale).await.unwrap();
-    assert_eq!(written(&world.get(&apex).await), after);
+    assert_eq!(user_fields(&world.get(&apex).await), after);
     assert!(world.is_restored().await);
 }
 
-pub async fn an_apex_of_ours_leads_to_the_target_in_the_end(world: World) {
-    world.set(&Split::home()).await;
+pub async fn an_owned_apex_selects_the_target_after_restore(world: World) {
+    world.set(&Split::all_primary()).await;
     assert!(!world.is_restored().await);
     world.restore().await;
-    assert_eq!(world.selector("web").await, json!(world.arms.canary));
+    assert_eq!(world.selector("web").await, json!(world.selectors.canary));
     let route = world.route();
     assert!(route.kind.kind == "Service" || world.find(&route).await.is_none(), "nothing divides any more");
 }
 
-pub async fn what_belongs_to_another_canary_is_not_taken(world: World) {
-    world.create(&world.service("web"), theirs()).await;
-    world.set(&Split::home()).await;
+pub async fn an_object_of_another_canary_is_not_taken_over(world: World) {
+    world.create(&world.service("web"), users_service()).await;
+    world.set(&Split::all_primary()).await;
     let mut spec = serde_json::to_value(&world.canary.spec).expect("a spec");
     spec["service"]["name"] = json!("web");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec).await;
-    let on = Subject { canary: &rival, arms: &world.arms, stood: None };
-    let seen = world.seen().await;
-    assert_eq!(world.router().split(&on, &seen), None);
-    let refused = world.router().set(&world.client, &on, &seen, &Split::home()).await;
-    assert!(matches!(&refused, Err(error @ Error::Taken { .. }) if error.is_final()), "{refused:?}");
+    let on = RouteContext { canary: &rival, pod_selectors: &world.selectors, services_memo: None };
+    let seen = world.cached_objects().await;
+    assert_eq!(world.router().effective_split(&on, &seen), None);
+    let refused = world.router().apply_split(&world.client, &on, &seen, &Split::all_primary()).await;
+    assert!(matches!(&refused, Err(error @ Error::AlreadyOwned { .. }) if error.is_final()), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains("Canary web"));
     // Nor is it put back on behalf of somebody else.
     world.router().restore(&world.client, &rival, &seen).await.unwrap();
-    assert_eq!(world.split().await, Some(Split::home()));
+    assert_eq!(world.split().await, Some(Split::all_primary()));
 }

@@ -3,18 +3,18 @@
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
-use serin::routing::{Error, ObjectName, Unsupported};
+use serin::routing::{Error, ObjectKey, Unsupported};
 
-use crate::rows;
-use crate::steps::chosen;
+use crate::routers;
+use crate::steps::match_conditions;
 use crate::support;
 use crate::world::World;
 
-async fn world(row: rows::Row) -> World {
-    World::new(support::real().await, row).await
+async fn world(case: routers::RouterCase) -> World {
+    World::new(support::real().await, case).await
 }
 
-fn object(world: &World, kind: &str, name: &str) -> ObjectName {
+fn object(world: &World, kind: &str, name: &str) -> ObjectKey {
     let objects = world.router().objects(&world.canary);
     objects.into_iter().find(|object| object.kind.kind == kind && object.name == name).expect("an object")
 }
@@ -24,8 +24,8 @@ async fn spec(world: &World, kind: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn nodes_and_services_are_made_as_written() {
-    let mut world = world(rows::app_mesh()).await;
+async fn nodes_and_services_are_created_from_the_spec() {
+    let mut world = world(routers::app_mesh()).await;
     let elsewhere = "arn:aws:appmesh:eu-west-1:123456789012:mesh/m/virtualService/db";
     world
         .edit(json!({"service": {"backends": ["cart", elsewhere], "timeout": "15s",
@@ -66,9 +66,14 @@ async fn nodes_and_services_are_made_as_written() {
 
 #[tokio::test]
 async fn each_condition_has_a_route_before_the_others() {
-    let mut world = world(rows::app_mesh()).await;
+    let mut world = world(routers::app_mesh()).await;
     world.edit(json!({"service": {"match": [{"uri": {"prefix": "/shop"}}]}})).await;
-    world.set(&Split { matches: chosen(&world), ..Split::weight(Weight::from_percent(10.0).unwrap()) }).await;
+    world
+        .set(&Split {
+            matches: match_conditions(&world),
+            ..Split::weight(Weight::from_percent(10.0).unwrap())
+        })
+        .await;
     let routes = spec(&world, "VirtualRouter", "web").await["routes"].clone();
     let said = |at: usize| {
         (routes[at]["name"].clone(), routes[at]["priority"].clone(), routes[at]["httpRoute"]["match"].clone())
@@ -82,41 +87,43 @@ async fn each_condition_has_a_route_before_the_others() {
 }
 
 #[tokio::test]
-async fn they_come_before_a_route_of_people_s_too() {
-    let world = world(rows::app_mesh()).await;
-    let mut before = world.row.before.clone().expect("a route");
+async fn condition_routes_precede_an_adopted_route() {
+    let world = world(routers::app_mesh()).await;
+    let mut before = world.case.existing_route.clone().expect("a route");
     before["spec"]["routes"][1]["priority"] = json!(7);
     world.create(&world.route(), before).await;
-    world.set(&Split { matches: chosen(&world), ..Split::home() }).await;
+    world.set(&Split { matches: match_conditions(&world), ..Split::all_primary() }).await;
     let routes = spec(&world, "VirtualRouter", "web").await["routes"].clone();
     let priorities: Vec<_> = [1, 2, 3].map(|at: usize| routes[at]["priority"].clone()).into();
     assert_eq!(priorities, [json!(5), json!(6), json!(7)]);
 }
 
 #[tokio::test]
-async fn a_split_counts_once_the_mesh_has_it() {
-    let world = world(rows::app_mesh()).await;
-    world.set(&Split::home()).await;
+async fn a_split_is_in_force_once_the_mesh_reports_it() {
+    let world = world(routers::app_mesh()).await;
+    world.set(&Split::all_primary()).await;
     let router = world.route();
     let split = Split::weight(Weight::from_percent(10.0).unwrap());
     world.try_set(&split).await.unwrap();
-    let why = || async { world.router().pending(&world.canary, &world.seen().await).unwrap_or_default() };
-    assert_eq!(world.split_in(&world.seen().await), None);
+    let why = || async {
+        world.router().pending_reason(&world.canary, &world.cached_objects().await).unwrap_or_default()
+    };
+    assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.contains("has not looked at the VirtualRouter"), "{}", why().await);
-    world.activate(&router, "False").await;
-    assert_eq!(world.split_in(&world.seen().await), None);
+    world.report_mesh_active(&router, "False").await;
+    assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.ends_with("is not active: the test says so"), "{}", why().await);
     assert_eq!(world.split().await, Some(split));
     assert_eq!(why().await, "");
 }
 
 #[tokio::test]
-async fn a_service_that_leads_past_the_router_is_refused_before_anything_is_touched() {
-    let world = world(rows::app_mesh()).await;
+async fn a_service_that_bypasses_the_router_is_refused_before_any_write() {
+    let world = world(routers::app_mesh()).await;
     let theirs = object(&world, "VirtualService", "web");
     let provider = json!({"virtualNode": {"virtualNodeRef": {"name": "web"}}});
     world.create(&theirs, json!({"spec": {"provider": provider}})).await;
-    let refused = world.try_set(&Split::home()).await;
+    let refused = world.try_set(&Split::all_primary()).await;
     assert!(matches!(&refused, Err(Error::Unsupported(Unsupported::Field { .. }))), "{refused:?}");
     assert!(world.find(&world.service("web")).await.is_none());
 }

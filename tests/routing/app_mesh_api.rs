@@ -8,28 +8,28 @@ use axum::http::Method;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
-use serin::routing::{AppMeshOptions, Error, Subject, Unsupported, app_mesh, aws};
+use serin::routing::{AppMeshOptions, Error, RouteContext, Unsupported, app_mesh, aws};
 
-use crate::rows::{self, Row, calling};
-use crate::steps::chosen;
+use crate::routers::{self, RouterCase, app_mesh_router};
+use crate::steps::match_conditions;
 use crate::support;
 use crate::support::app_mesh::{AppMeshServer, Fault, OWNER, Path};
 use crate::world::{World, create_canary};
 
 async fn world() -> World {
-    World::new(support::local().await, rows::app_mesh_api()).await
+    World::new(support::local().await, routers::app_mesh_api()).await
 }
 
 /// With a router that was told otherwise.
 async fn world_with(change: impl FnOnce(&mut AppMeshOptions)) -> World {
-    let row = rows::app_mesh_api();
-    let mut options = row.mesh.as_ref().expect("a mesh").options();
+    let case = routers::app_mesh_api();
+    let mut options = case.mesh.as_ref().expect("a mesh").options();
     change(&mut options);
-    World::new(support::local().await, Row { router: calling(options), ..row }).await
+    World::new(support::local().await, RouterCase { router: app_mesh_router(options), ..case }).await
 }
 
 fn mesh(world: &World) -> &AppMeshServer {
-    world.row.mesh.as_ref().expect("a mesh")
+    world.case.mesh.as_ref().expect("a mesh")
 }
 
 fn ten() -> Split {
@@ -53,16 +53,16 @@ fn route(world: &World, name: &str) -> Path {
 }
 
 fn spec(world: &World, path: &Path) -> Value {
-    mesh(world).as_people(|people| people.find(path)).unwrap_or_else(|| panic!("{path:?} is not there")).0
+    mesh(world).as_user(|people| people.find(path)).unwrap_or_else(|| panic!("{path:?} is not there")).0
 }
 
-fn is_there(world: &World, path: &Path) -> bool {
-    mesh(world).as_people(|people| people.find(path)).is_some()
+fn exists(world: &World, path: &Path) -> bool {
+    mesh(world).as_user(|people| people.find(path)).is_some()
 }
 
 /// People's own, with nothing of ours.
-fn have(world: &World, things: &[(&Path, Value)]) {
-    mesh(world).as_people(|people| {
+fn create_as_user(world: &World, things: &[(&Path, Value)]) {
+    mesh(world).as_user(|people| {
         things.iter().for_each(|(path, spec)| people.create(path, spec.clone(), BTreeMap::new()));
     });
 }
@@ -75,12 +75,12 @@ fn http(prefix: &str, targets: Value) -> Value {
     json!({"httpRoute": {"match": {"prefix": prefix}, "action": {"weightedTargets": targets}}})
 }
 
-fn to(node: &str) -> Value {
+fn weighted_target(node: &str) -> Value {
     json!([{"virtualNode": node, "weight": 100}])
 }
 
 #[tokio::test]
-async fn nodes_and_services_are_made_as_written() {
+async fn nodes_and_services_are_created_from_the_spec() {
     let mut world = world().await;
     world
         .edit(json!({"service": {"backends": ["cart.shop"], "timeout": "15s",
@@ -113,23 +113,23 @@ async fn nodes_and_services_are_made_as_written() {
                 "httpRetryEvents": ["gateway-error", "client-error"]},
         })
     );
-    let (_, tags) = mesh(&world).as_people(|people| people.find(&router(&world))).expect("a router");
+    let (_, tags) = mesh(&world).as_user(|people| people.find(&router(&world))).expect("a router");
     assert_eq!(tags["serin.dev/canary"], format!("{}/web", world.namespace));
 }
 
 #[tokio::test]
-async fn what_is_not_said_any_more_goes_and_what_others_said_stays() {
+async fn unset_fields_are_removed_and_fields_of_others_are_kept() {
     let mut world = world().await;
     world.set(&ten()).await;
     let theirs = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
-    world.meddle(&world.route(), &json!({"spec": {"httpRoute": {"retryPolicy": theirs}}})).await;
+    world.patch_as_user(&world.route(), &json!({"spec": {"httpRoute": {"retryPolicy": theirs}}})).await;
     world.edit(json!({"service": {"timeout": "15s", "backends": ["cart.shop"]}})).await;
     assert_eq!(world.split().await, None);
     world.set(&ten()).await;
     assert_eq!(spec(&world, &route(&world, "web"))["httpRoute"]["timeout"]["perRequest"]["value"], 15000);
     // Also if another controller comes to know of it.
     let options = mesh(&world).options();
-    world.row.router = calling(options);
+    world.case.router = app_mesh_router(options);
     world.edit(json!({"service": {"timeout": null, "backends": null}})).await;
     assert_eq!(world.split().await, None);
     world.set(&ten()).await;
@@ -151,7 +151,7 @@ async fn pods_can_be_found_by_cloud_map() {
 async fn each_condition_has_a_route_before_the_others() {
     let mut world = world().await;
     world.edit(json!({"service": {"match": [{"uri": {"prefix": "/shop"}}]}})).await;
-    world.set(&Split { matches: chosen(&world), ..ten() }).await;
+    world.set(&Split { matches: match_conditions(&world), ..ten() }).await;
     let said = |name: &str| {
         let route = spec(&world, &route(&world, name));
         (route["priority"].clone(), route["httpRoute"]["match"].clone())
@@ -166,37 +166,35 @@ async fn each_condition_has_a_route_before_the_others() {
         spec(&world, &route(&world, "web-match-0"))["httpRoute"]["action"]["weightedTargets"][0].clone();
     assert_eq!(all["weight"], 100);
     world.set(&ten()).await;
-    assert!(
-        !is_there(&world, &route(&world, "web-match-0")) && !is_there(&world, &route(&world, "web-match-1"))
-    );
+    assert!(!exists(&world, &route(&world, "web-match-0")) && !exists(&world, &route(&world, "web-match-1")));
 }
 
 /// What conditions are in force is known to a controller that has just begun.
 #[tokio::test]
-async fn another_controller_reads_the_same_split() {
+async fn another_controller_instance_reads_the_same_split() {
     let mut world = world().await;
     let conditions = json!([{"headers": {"x-team": {"exact": "ours"}}}]);
     world.edit(json!({"analysis": {"match": conditions}})).await;
     let split = Split { matches: world.canary.spec.analysis.match_[..].into(), ..ten() };
     world.set(&split).await;
     let options = mesh(&world).options();
-    world.row.router = calling(options);
+    world.case.router = app_mesh_router(options);
     assert_eq!(world.split().await, Some(split));
 }
 
 /// Their service, their router, their nodes; of their route only the targets
 /// change.
 #[tokio::test]
-async fn what_people_have_is_used_and_put_back() {
+async fn existing_resources_are_adopted_and_restored() {
     let world = world().await;
     let theirs = |name: &str| Path::Route { router: "front".to_owned(), name: name.to_owned() };
     let mut shop = http("/", json!([{"virtualNode": "web", "weight": 100, "port": 8080}]));
     shop["priority"] = json!(7);
     shop["httpRoute"]["timeout"] = json!({"idle": {"unit": "s", "value": 60}});
     shop["httpRoute"]["retryPolicy"] = json!({"maxRetries": 2, "perRetryTimeout": {"unit": "s", "value": 1}, "tcpRetryEvents": ["connection-error"]});
-    let legacy = http("/legacy", to("legacy"));
+    let legacy = http("/legacy", weighted_target("legacy"));
     let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": "front"}}});
-    have(
+    create_as_user(
         &world,
         &[
             (&Path::Node("web".to_owned()), listening()),
@@ -208,7 +206,7 @@ async fn what_people_have_is_used_and_put_back() {
         ],
     );
     mesh(&world).set_page(1);
-    for split in [Split::home(), ten(), Split { matches: chosen(&world), ..ten() }] {
+    for split in [Split::all_primary(), ten(), Split { matches: match_conditions(&world), ..ten() }] {
         world.set(&split).await;
         let now = spec(&world, &theirs("shop"));
         for field in ["timeout", "retryPolicy", "match"] {
@@ -220,23 +218,23 @@ async fn what_people_have_is_used_and_put_back() {
     // Before theirs, in the order they are written.
     assert_eq!(spec(&world, &theirs("shop-match-0"))["priority"], 5);
     assert_eq!(spec(&world, &theirs("shop-match-1"))["priority"], 6);
-    assert!(!is_there(&world, &router(&world)) && !is_there(&world, &route(&world, "web")));
+    assert!(!exists(&world, &router(&world)) && !exists(&world, &route(&world, "web")));
 
     world.restore().await;
     assert_eq!((spec(&world, &theirs("shop")), spec(&world, &theirs("legacy"))), (shop, legacy));
     assert_eq!(spec(&world, &service(&world, "web")), leads);
     let ours = [theirs("shop-match-0"), node(&world, "web-primary"), service(&world, "web-canary")];
-    assert!(ours.iter().all(|path| !is_there(&world, path)));
-    let (_, tags) = mesh(&world).as_people(|people| people.find(&theirs("shop"))).expect("a route");
+    assert!(ours.iter().all(|path| !exists(&world, path)));
+    let (_, tags) = mesh(&world).as_user(|people| people.find(&theirs("shop"))).expect("a route");
     assert_eq!(tags, BTreeMap::new());
 }
 
 #[tokio::test]
-async fn a_route_that_is_first_leaves_no_room_for_chosen_requests() {
+async fn a_route_of_priority_zero_blocks_matched_requests() {
     let world = world().await;
-    let mut first = http("/", to("web"));
+    let mut first = http("/", weighted_target("web"));
     first["priority"] = json!(0);
-    have(
+    create_as_user(
         &world,
         &[
             (&Path::Node("web".to_owned()), listening()),
@@ -244,18 +242,18 @@ async fn a_route_that_is_first_leaves_no_room_for_chosen_requests() {
             (&route(&world, "web"), first),
         ],
     );
-    let refused = world.try_set(&Split { matches: chosen(&world), ..ten() }).await;
+    let refused = world.try_set(&Split { matches: match_conditions(&world), ..ten() }).await;
     assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains("greater number"));
     world.set(&ten()).await;
 }
 
 #[tokio::test]
-async fn a_service_that_leads_past_the_router_is_refused_before_anything_is_touched() {
+async fn a_service_that_bypasses_the_router_is_refused_before_any_write() {
     let world = world().await;
     let leads = json!({"provider": {"virtualNode": {"virtualNodeName": "web"}}});
-    have(&world, &[(&Path::Node("web".to_owned()), listening()), (&service(&world, "web"), leads)]);
-    let refused = world.try_set(&Split::home()).await;
+    create_as_user(&world, &[(&Path::Node("web".to_owned()), listening()), (&service(&world, "web"), leads)]);
+    let refused = world.try_set(&Split::all_primary()).await;
     let unsupported =
         matches!(&refused, Err(Error::AppMesh(aws::Error::Unsupported(Unsupported::Field { .. }))));
     assert!(unsupported, "{refused:?}");
@@ -264,26 +262,26 @@ async fn a_service_that_leads_past_the_router_is_refused_before_anything_is_touc
 }
 
 #[tokio::test]
-async fn what_another_canary_has_in_the_mesh_is_not_taken() {
+async fn mesh_resources_of_another_canary_are_not_taken_over() {
     let mut world = world().await;
     world.edit(json!({"service": {"hosts": ["shop.example.com"]}})).await;
     world.set(&ten()).await;
     let mut spec_ = serde_json::to_value(&world.canary.spec).expect("a spec");
     spec_["service"]["name"] = json!("rival");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec_).await;
-    let on = Subject { canary: &rival, arms: &world.arms, stood: None };
-    let seen = world.seen().await;
-    world.router().look(&rival).await.unwrap();
-    let refused = world.router().set(&world.client, &on, &seen, &Split::home()).await;
+    let on = RouteContext { canary: &rival, pod_selectors: &world.selectors, services_memo: None };
+    let seen = world.cached_objects().await;
+    world.router().refresh(&rival).await.unwrap();
+    let refused = world.router().apply_split(&world.client, &on, &seen, &Split::all_primary()).await;
     assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains(&format!("the Canary {}/web", world.namespace)));
     assert_eq!(world.split().await, Some(ten()));
 }
 
 #[tokio::test]
-async fn a_write_counts_once_it_shows() {
+async fn a_write_counts_once_it_is_visible() {
     let world = world().await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     mesh(&world).set_delay(Duration::from_millis(700));
     world.set(&ten()).await;
     mesh(&world).set_delay(Duration::from_secs(7));
@@ -291,7 +289,7 @@ async fn a_write_counts_once_it_shows() {
     let outcome = world.try_set(&late).await;
     assert!(outcome.as_ref().is_err_and(|error| !error.is_final()), "{outcome:?}");
     assert!(outcome.unwrap_err().to_string().contains("does not show it yet"));
-    assert_ne!(world.split_in(&world.seen().await), Some(late.clone()));
+    assert_ne!(world.split_in(&world.cached_objects().await), Some(late.clone()));
     tokio::time::sleep(Duration::from_secs(4)).await;
     let writes = mesh(&world).writes();
     world.set(&late).await;
@@ -300,10 +298,10 @@ async fn a_write_counts_once_it_shows() {
 
 /// The library tries again with the same token, so once is all that happens.
 #[tokio::test]
-async fn what_is_throttled_or_fails_for_a_moment_is_tried_again() {
+async fn throttled_and_transient_failures_are_retried() {
     let world = world().await;
-    world.set(&Split::home()).await;
-    let written = mesh(&world).as_people(|people| people.history(&route(&world, "web")).len());
+    world.set(&Split::all_primary()).await;
+    let written = mesh(&world).as_user(|people| people.history(&route(&world, "web")).len());
     let path = "/routes/web";
     for (method, code) in [
         (Method::PUT, "TooManyRequestsException"),
@@ -313,14 +311,14 @@ async fn what_is_throttled_or_fails_for_a_moment_is_tried_again() {
         mesh(&world).fail(Fault { method, path, code, times: 1 });
     }
     world.set(&ten()).await;
-    let now = mesh(&world).as_people(|people| people.history(&route(&world, "web")).len());
+    let now = mesh(&world).as_user(|people| people.history(&route(&world, "web")).len());
     assert_eq!(now, written + 1);
 }
 
 #[tokio::test]
-async fn every_refusal_says_what_was_attempted_and_the_way_out() {
+async fn every_error_names_the_attempt_and_a_remedy() {
     let world = world().await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let cases = [
         ("BadRequestException", true, "correct spec.service"),
         ("ConflictException", false, "at the same moment"),
@@ -339,21 +337,21 @@ async fn every_refusal_says_what_was_attempted_and_the_way_out() {
         assert_eq!(error.is_final(), is_final, "{code}: {error}");
         let sentence = error.to_string();
         assert!(sentence.contains(says) && sentence.contains("route web"), "{code}: {sentence}");
-        mesh(&world).forgive();
+        mesh(&world).clear_faults();
     }
     world.set(&ten()).await;
 }
 
 #[tokio::test]
-async fn the_mesh_and_its_owner_must_be_right() {
+async fn a_wrong_mesh_or_owner_is_refused() {
     let missing = world_with(|options| options.mesh = Some("no-such-mesh".to_owned())).await;
-    let refused = missing.try_set(&Split::home()).await.expect_err("no mesh");
+    let refused = missing.try_set(&Split::all_primary()).await.expect_err("no mesh");
     assert!(refused.is_final() && refused.to_string().contains("--appmesh-mesh"), "{refused}");
 
     let shared = world_with(|options| options.mesh_owner = Some(OWNER.to_owned())).await;
     shared.set(&ten()).await;
     let stranger = world_with(|options| options.mesh_owner = Some("999999999999".to_owned())).await;
-    let refused = stranger.router().look(&stranger.canary).await.expect_err("another owner");
+    let refused = stranger.router().refresh(&stranger.canary).await.expect_err("another owner");
     assert!(refused.is_final() && refused.to_string().contains("not allowed"), "{refused}");
 
     let mut said = world_with(|options| options.mesh = None).await;
@@ -366,87 +364,88 @@ async fn the_mesh_and_its_owner_must_be_right() {
 }
 
 #[tokio::test]
-async fn a_quota_that_is_used_up_is_said() {
+async fn an_exhausted_quota_is_reported() {
     let world = world().await;
     mesh(&world).set_quota(1);
     world.set(&ten()).await;
-    let refused = world.try_set(&Split { matches: chosen(&world), ..ten() }).await.expect_err("a quota");
+    let refused =
+        world.try_set(&Split { matches: match_conditions(&world), ..ten() }).await.expect_err("a quota");
     assert!(refused.is_final() && refused.to_string().contains("quota"), "{refused}");
 }
 
 #[tokio::test]
-async fn what_others_have_come_to_use_is_left_to_them() {
+async fn resources_that_others_use_are_left_in_place() {
     let world = world().await;
     world.set(&ten()).await;
     let primary = node(&world, "web-primary");
     let name = format!("web-primary_{}", world.namespace);
-    have(&world, &[(&route(&world, "theirs"), http("/theirs", to(&name)))]);
+    create_as_user(&world, &[(&route(&world, "theirs"), http("/theirs", weighted_target(&name)))]);
     world.restore().await;
     for path in [&primary, &router(&world)] {
-        let (_, tags) = mesh(&world).as_people(|people| people.find(path)).expect("what they use");
+        let (_, tags) = mesh(&world).as_user(|people| people.find(path)).expect("what they use");
         assert_eq!(tags, BTreeMap::new(), "{path:?}");
     }
     let gone = [node(&world, "web-canary"), service(&world, "web"), route(&world, "web")];
-    assert!(gone.iter().all(|path| !is_there(&world, path)));
+    assert!(gone.iter().all(|path| !exists(&world, path)));
 }
 
 #[tokio::test]
 async fn a_replica_that_lost_its_shard_writes_nothing() {
     let mut world = world().await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let options = mesh(&world).options();
     let here = world.namespace.clone();
-    let may_write = move |namespace: &str, name: &str| (namespace, name) != (here.as_str(), "web");
+    let check_fence = move |namespace: &str, name: &str| (namespace, name) != (here.as_str(), "web");
     let writes = mesh(&world).writes();
-    let fenced = app_mesh(&options, Arc::new(may_write)).expect("a router");
-    world.row.router = fenced;
+    let fenced = app_mesh(&options, Arc::new(check_fence)).expect("a router");
+    world.case.router = fenced;
     let refused = world.try_set(&ten()).await.expect_err("a fence");
     assert!(!refused.is_final() && refused.to_string().contains("shard"), "{refused}");
     assert_eq!(mesh(&world).writes(), writes);
 }
 
 #[tokio::test]
-async fn one_look_is_enough_for_a_while() {
-    let world = world_with(|options| options.remembered_for = Duration::from_secs(3600)).await;
-    world.router().look(&world.canary).await.unwrap();
+async fn a_fetched_state_is_cached_for_a_while() {
+    let world = world_with(|options| options.cache_ttl = Duration::from_secs(3600)).await;
+    world.router().refresh(&world.canary).await.unwrap();
     let asked = mesh(&world).requests().len();
-    world.router().look(&world.canary).await.unwrap();
+    world.router().refresh(&world.canary).await.unwrap();
     assert_eq!(mesh(&world).requests().len(), asked);
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let asked = mesh(&world).requests().len();
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(mesh(&world).requests().len(), asked, "what is right is not asked for");
 }
 
 /// At rest a look is for six things, and what was not changed is not described.
 #[tokio::test]
-async fn a_look_asks_for_no_more_than_it_must() {
+async fn a_refresh_sends_only_the_necessary_requests() {
     let world = world().await;
-    world.set(&Split::home()).await;
-    world.seen().await;
+    world.set(&Split::all_primary()).await;
+    world.cached_objects().await;
     let asked = mesh(&world).requests().len();
-    world.seen().await;
+    world.cached_objects().await;
     let requests = mesh(&world).requests().split_off(asked);
     assert_eq!(requests.len(), 6, "{requests:?}");
 }
 
 #[tokio::test]
-async fn another_name_takes_everything_along() {
+async fn a_renamed_service_moves_all_resources() {
     let mut world = world().await;
     world.edit(json!({"service": {"hosts": ["shop.example.com"]}})).await;
     world.set(&ten()).await;
     let before = world.canary.clone();
     world.edit(json!({"service": {"name": "shop"}})).await;
     world.try_set(&ten()).await.unwrap();
-    world.router().leave(&before, Some(&world.canary)).await.unwrap();
-    assert!(!is_there(&world, &router(&world)) && !is_there(&world, &node(&world, "web-primary")));
+    world.router().cleanup_external(&before, Some(&world.canary)).await.unwrap();
+    assert!(!exists(&world, &router(&world)) && !exists(&world, &node(&world, "web-primary")));
     let router = format!("shop_{}", world.namespace);
     let leads = json!({"provider": {"virtualRouter": {"virtualRouterName": router}}});
     assert_eq!(spec(&world, &Path::Service("shop.example.com".to_owned())), leads);
     assert_eq!(world.split().await, Some(ten()));
     // Another router takes over.
     let leaving = world.canary.clone();
-    world.router().leave(&leaving, None).await.unwrap();
-    assert!(!is_there(&world, &Path::Service("shop.example.com".to_owned())));
-    assert!(!is_there(&world, &Path::Router(router)));
+    world.router().cleanup_external(&leaving, None).await.unwrap();
+    assert!(!exists(&world, &Path::Service("shop.example.com".to_owned())));
+    assert!(!exists(&world, &Path::Router(router)));
 }

@@ -14,26 +14,26 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
 
-use crate::rows::{self, Row, calling};
-use crate::steps::chosen;
+use crate::routers::{self, RouterCase, app_mesh_router};
+use crate::steps::match_conditions;
 use crate::support;
 use crate::support::app_mesh::MESH;
-use crate::support::front::serve;
+use crate::support::http_fixtures::serve;
 use crate::support::moto::Moto;
 use crate::world::World;
 
 /// Who moto is to believe it is asked by.
 const SCOPE: &str = "AWS4-HMAC-SHA256 Credential=AKIATEST/20260101/eu-west-1/appmesh/aws4_request, SignedHeaders=host, Signature=0";
 
-struct Front {
+struct MotoFront {
     moto: Moto,
     rest: String,
     http: reqwest::Client,
 }
 
-type Answer = (StatusCode, HeaderMap, Vec<u8>);
+type RawResponse = (StatusCode, HeaderMap, Vec<u8>);
 
-impl Front {
+impl MotoFront {
     async fn send(
         &self,
         to: &str,
@@ -41,7 +41,7 @@ impl Front {
         path: &str,
         headers: &HeaderMap,
         body: Vec<u8>,
-    ) -> Answer {
+    ) -> RawResponse {
         let mut request = self.http.request(method.clone(), format!("{to}{path}")).body(body);
         for name in [AUTHORIZATION, CONTENT_TYPE] {
             if let Some(value) = headers.get(&name) {
@@ -53,7 +53,7 @@ impl Front {
         (status, headers, answer.bytes().await.expect("a body").to_vec())
     }
 
-    async fn ask(&self, path: &str) -> Value {
+    async fn get_json(&self, path: &str) -> Value {
         let headers = HeaderMap::from_iter([(AUTHORIZATION, SCOPE.parse().expect("a header"))]);
         let path = format!("/v20190125/meshes/{MESH}/{path}");
         let (status, _, body) = self.send(&self.moto.url(), &Method::GET, &path, &headers, Vec::new()).await;
@@ -62,7 +62,7 @@ impl Front {
     }
 }
 
-async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
+async fn forward(State(front): State<Arc<MotoFront>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body").to_vec();
     let path = parts.uri.path_and_query().expect("a path").to_string();
@@ -87,7 +87,7 @@ async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     }
     let body = match serde_json::from_slice::<Value>(&body) {
         Ok(mut body) => {
-            tell_time(&mut body);
+            fix_times(&mut body);
             body.to_string().into_bytes()
         }
         Err(_) => body,
@@ -95,54 +95,56 @@ async fn pass(State(front): State<Arc<Front>>, request: Request) -> Response {
     response.body(Body::from(body)).expect("a response")
 }
 
-fn tell_time(value: &mut Value) {
+fn fix_times(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
                 match name.as_str() {
                     "createdAt" | "lastUpdatedAt" if value.is_string() => *value = json!(1_790_000_000),
-                    _ => tell_time(value),
+                    _ => fix_times(value),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(tell_time),
+        Value::Array(items) => items.iter_mut().for_each(fix_times),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
 #[tokio::test]
-async fn what_moto_serves_is_written_and_read() {
-    let (row, moto) = (rows::app_mesh_api(), Moto::start().await);
-    let mesh = row.mesh.as_ref().expect("a mesh");
+async fn a_split_is_written_to_and_read_from_moto() {
+    let (case, moto) = (routers::app_mesh_api(), Moto::start().await);
+    let mesh = case.mesh.as_ref().expect("a mesh");
     let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let front = Arc::new(Front { moto, rest: mesh.url.clone(), http });
+    let front = Arc::new(MotoFront { moto, rest: mesh.url.clone(), http });
     let headers = HeaderMap::from_iter([(AUTHORIZATION, SCOPE.parse().expect("a header"))]);
     let body = json!({"meshName": MESH}).to_string().into_bytes();
     let (made, _, _) = front.send(&front.moto.url(), &Method::PUT, "/v20190125/meshes", &headers, body).await;
     assert!(made.is_success(), "{made}");
-    let (address, _serving) = serve(axum::Router::new().fallback(pass).with_state(Arc::clone(&front))).await;
+    let (address, _serving) =
+        serve(axum::Router::new().fallback(forward).with_state(Arc::clone(&front))).await;
     let mut options = mesh.options();
     options.account.endpoint = Some(format!("http://{address}"));
-    let world = World::new(support::local().await, Row { router: calling(options), ..row }).await;
+    let world =
+        World::new(support::local().await, RouterCase { router: app_mesh_router(options), ..case }).await;
 
     let ten = Split::weight(Weight::from_percent(10.0).unwrap());
-    let choosing = Split { matches: chosen(&world), ..ten.clone() };
-    for split in [Split::home(), ten.clone(), choosing, ten] {
+    let choosing = Split { matches: match_conditions(&world), ..ten.clone() };
+    for split in [Split::all_primary(), ten.clone(), choosing, ten] {
         world.set(&split).await;
     }
     let router = format!("web_{}", world.namespace);
     let [canary, primary] = ["web-canary", "web-primary"].map(|name| format!("{name}_{}", world.namespace));
-    let route = front.ask(&format!("virtualRouter/{router}/routes/web")).await;
+    let route = front.get_json(&format!("virtualRouter/{router}/routes/web")).await;
     let targets = &route["spec"]["httpRoute"]["action"]["weightedTargets"];
     let said = |at: usize| (targets[at]["virtualNode"].clone(), targets[at]["weight"].clone());
     assert_eq!([said(0), said(1)], [(json!(canary), json!(10)), (json!(primary), json!(90))]);
-    let node = front.ask(&format!("virtualNodes/{canary}")).await;
+    let node = front.get_json(&format!("virtualNodes/{canary}")).await;
     let host = format!("web-canary.{}.svc.cluster.local", world.namespace);
     assert_eq!(node["spec"]["serviceDiscovery"]["dns"]["hostname"], json!(host));
     assert_eq!(node["spec"]["listeners"][0]["portMapping"], json!({"port": 8080, "protocol": "http"}));
 
     world.restore().await;
     for list in ["virtualNodes", "virtualRouters"] {
-        assert_eq!(front.ask(list).await[list], json!([]), "{list}");
+        assert_eq!(front.get_json(list).await[list], json!([]), "{list}");
     }
 }

@@ -8,13 +8,13 @@ use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::Canary;
-use serin::routing::ObjectName;
+use serin::routing::ObjectKey;
 
 use crate::support::app_mesh::{AppMeshServer, Path};
 
 pub const GROUP: &str = "appmesh.amazonaws.com";
 
-pub fn named(namespace: &str, kind: &str, name: &str) -> ObjectName {
+pub fn object_key(namespace: &str, kind: &str, name: &str) -> ObjectKey {
     let kind = ApiResource {
         group: GROUP.to_owned(),
         version: "v20190125".to_owned(),
@@ -22,11 +22,11 @@ pub fn named(namespace: &str, kind: &str, name: &str) -> ObjectName {
         kind: kind.to_owned(),
         plural: String::new(),
     };
-    ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() }
+    ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
 /// Everything that a Canary `web` has there.
-pub fn objects(namespace: &str) -> Vec<ObjectName> {
+pub fn objects(namespace: &str) -> Vec<ObjectKey> {
     let names = [
         ("Route", "web".to_owned()),
         ("VirtualService", format!("web.{namespace}")),
@@ -35,11 +35,11 @@ pub fn objects(namespace: &str) -> Vec<ObjectName> {
         ("VirtualNode", format!("web-primary_{namespace}")),
         ("VirtualNode", format!("web-canary_{namespace}")),
     ];
-    names.iter().map(|(kind, name)| self::named(namespace, kind, name)).collect()
+    names.iter().map(|(kind, name)| self::object_key(namespace, kind, name)).collect()
 }
 
-pub fn path(object: &ObjectName) -> Path {
-    let ObjectName { kind, namespace, name } = object.clone();
+pub fn path(object: &ObjectKey) -> Path {
+    let ObjectKey { kind, namespace, name } = object.clone();
     match kind.kind.as_str() {
         "Route" => Path::Route { router: format!("web_{namespace}"), name },
         "VirtualRouter" => Path::Router(name),
@@ -48,8 +48,8 @@ pub fn path(object: &ObjectName) -> Path {
     }
 }
 
-pub fn find(mesh: &AppMeshServer, object: &ObjectName, canary: &Canary) -> Option<DynamicObject> {
-    let (spec, tags) = mesh.as_people(|people| people.find(&path(object)))?;
+pub fn find(mesh: &AppMeshServer, object: &ObjectKey, canary: &Canary) -> Option<DynamicObject> {
+    let (spec, tags) = mesh.as_user(|people| people.find(&path(object)))?;
     let mark = format!("{}/{}", canary.namespace().unwrap_or_default(), canary.name_any());
     let owned = tags.get("serin.dev/canary") == Some(&mark) && !tags.contains_key("serin.dev/original");
     let owner = canary.controller_owner_ref(&()).filter(|_| owned);
@@ -64,9 +64,9 @@ pub fn find(mesh: &AppMeshServer, object: &ObjectName, canary: &Canary) -> Optio
 }
 
 /// What a route needs comes first.
-pub fn create(mesh: &AppMeshServer, object: &ObjectName, body: &Value) {
+pub fn create(mesh: &AppMeshServer, object: &ObjectKey, body: &Value) {
     let path = path(object);
-    mesh.as_people(|people| {
+    mesh.as_user(|people| {
         if let Path::Route { router, .. } = &path {
             let router = Path::Router(router.clone());
             if people.find(&router).is_none() {
@@ -74,14 +74,14 @@ pub fn create(mesh: &AppMeshServer, object: &ObjectName, body: &Value) {
             }
         }
     });
-    need_nodes(mesh, &body["spec"]);
-    mesh.as_people(|people| people.create(&path, body["spec"].clone(), tags(body)));
+    create_nodes(mesh, &body["spec"]);
+    mesh.as_user(|people| people.create(&path, body["spec"].clone(), tags(body)));
 }
 
-pub fn meddle(mesh: &AppMeshServer, object: &ObjectName, patch: &Value) {
+pub fn patch_as_user(mesh: &AppMeshServer, object: &ObjectKey, patch: &Value) {
     let path = path(object);
-    need_nodes(mesh, &patch["spec"]);
-    mesh.as_people(|people| {
+    create_nodes(mesh, &patch["spec"]);
+    mesh.as_user(|people| {
         people.tag(&path, &tags(patch));
         if patch["spec"].is_object() {
             let (mut spec, _) = people.find(&path).expect("something to meddle with");
@@ -91,12 +91,12 @@ pub fn meddle(mesh: &AppMeshServer, object: &ObjectName, patch: &Value) {
     });
 }
 
-fn need_nodes(mesh: &AppMeshServer, route: &Value) {
+fn create_nodes(mesh: &AppMeshServer, route: &Value) {
     let inner = route.as_object().into_iter().flat_map(|route| route.values());
     let targets = inner.filter_map(|inner| inner["action"]["weightedTargets"].as_array()).flatten();
     let nodes =
         targets.filter_map(|target| target["virtualNode"].as_str()).map(|name| Path::Node(name.to_owned()));
-    mesh.as_people(|people| {
+    mesh.as_user(|people| {
         for node in nodes {
             if people.find(&node).is_none() {
                 people.create(&node, json!({"listeners": [listener()]}), BTreeMap::new());

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
 
-use crate::rows;
+use crate::routers;
 use crate::support;
 use crate::world::World;
 
-async fn world(row: rows::Row) -> World {
-    World::new(support::real().await, row).await
+async fn world(case: routers::RouterCase) -> World {
+    World::new(support::real().await, case).await
 }
 
 async fn spec(world: &World) -> Value {
@@ -17,30 +17,30 @@ async fn spec(world: &World) -> Value {
 }
 
 #[tokio::test]
-async fn a_split_counts_once_every_parent_carries_it() {
-    let world = world(rows::gateway()).await;
-    world.set(&Split::home()).await;
+async fn a_split_is_in_force_once_every_parent_accepts_it() {
+    let world = world(routers::gateway()).await;
+    world.set(&Split::all_primary()).await;
     let route = world.route();
     let split = Split::weight(Weight::from_percent(10.0).unwrap());
     world.try_set(&split).await.unwrap();
 
-    let seen = world.seen().await;
-    let why = || async { world.router().pending(&world.canary, &world.seen().await) };
+    let seen = world.cached_objects().await;
+    let why = || async { world.router().pending_reason(&world.canary, &world.cached_objects().await) };
     assert_eq!(world.split_in(&seen), None, "their word is about the generation before");
     assert!(why().await.unwrap().contains("has not looked at the HTTPRoute"), "{:?}", why().await);
 
-    world.carry(&route, "False").await;
-    assert_eq!(world.split_in(&world.seen().await), None);
+    world.report_parents_ready(&route, "False").await;
+    assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.unwrap().contains("ResolvedRefs is False (Because: The test says so)"));
 
     // One of the two has nothing to say any more.
-    world.carry(&route, "True").await;
+    world.report_parents_ready(&route, "True").await;
     let mut parents = world.get(&route).await.data["status"]["parents"].clone();
     let last = parents.as_array_mut().unwrap().pop().unwrap();
     let patch = kube::api::Patch::Merge(json!({"status": {"parents": parents}}));
     world.api(&route).patch_status(&route.name, &Default::default(), &patch).await.unwrap();
     assert_eq!(last["parentRef"]["name"], "internal");
-    assert_eq!(world.split_in(&world.seen().await), None);
+    assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.unwrap().contains("the Gateway infra/internal has said nothing"));
 
     assert_eq!(world.split().await, Some(split));
@@ -48,42 +48,42 @@ async fn a_split_counts_once_every_parent_carries_it() {
 }
 
 #[tokio::test]
-async fn a_parent_that_never_speaks_is_not_asked_again_and_again() {
-    let world = world(rows::gateway()).await;
-    let split = Split::home();
+async fn a_parent_without_status_is_not_rewritten_repeatedly() {
+    let world = world(routers::gateway()).await;
+    let split = Split::all_primary();
     world.try_set(&split).await.unwrap();
-    let (client, count) = crate::world::counted(&world.client);
-    let seen = world.seen().await;
-    world.router().set(&client, &world.subject(), &seen, &split).await.unwrap();
+    let (client, count) = crate::world::counting_client(&world.client);
+    let seen = world.cached_objects().await;
+    world.router().apply_split(&client, &world.route_context(), &seen, &split).await.unwrap();
     assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
 async fn within_a_mesh_the_apex_service_is_the_parent() {
-    let mut world = world(rows::gateway_mesh()).await;
-    world.set(&Split::home()).await;
+    let mut world = world(routers::gateway_mesh()).await;
+    world.set(&Split::all_primary()).await;
     let parent = json!([{"group": "", "kind": "Service", "name": "web", "port": 80}]);
     assert_eq!(spec(&world).await["parentRefs"], parent);
     world.edit(json!({"service": {"gatewayRefs": [{"kind": "Service", "name": "web", "port": 80}]}})).await;
-    assert_eq!(world.split().await, Some(Split::home()), "the same, in so many words");
+    assert_eq!(world.split().await, Some(Split::all_primary()), "the same, in so many words");
 }
 
 #[tokio::test]
-async fn a_route_of_people_keeps_its_parents_unless_the_canary_names_some() {
-    let mut world = world(rows::gateway_mesh()).await;
-    world.create(&world.route(), world.row.before.clone().unwrap()).await;
-    world.set(&Split::home()).await;
+async fn an_adopted_route_keeps_its_parents_unless_the_canary_names_some() {
+    let mut world = world(routers::gateway_mesh()).await;
+    world.create(&world.route(), world.case.existing_route.clone().unwrap()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(spec(&world).await["parentRefs"][0]["name"], "old");
     world.edit(json!({"service": {"gatewayRefs": [{"name": "new"}]}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(spec(&world).await["parentRefs"][0]["name"], "new");
     world.restore().await;
     assert_eq!(spec(&world).await["parentRefs"][0]["name"], "old");
 }
 
 #[tokio::test]
-async fn what_the_canary_says_of_the_route_is_in_every_rule() {
-    let mut world = world(rows::gateway()).await;
+async fn route_options_of_the_canary_are_in_every_rule() {
+    let mut world = world(routers::gateway()).await;
     world
         .edit(json!({"service": {
             "timeout": "1m30s", "backendTimeout": "500ms",
@@ -96,8 +96,11 @@ async fn what_the_canary_says_of_the_route_is_in_every_rule() {
         .await;
     let ten = Weight::from_percent(10.0).unwrap();
     let half = Weight::from_percent(0.5).unwrap();
-    let split =
-        Split { matches: crate::steps::chosen(&world)[..1].into(), mirror: half, ..Split::weight(ten) };
+    let split = Split {
+        matches: crate::steps::match_conditions(&world)[..1].into(),
+        mirror: half,
+        ..Split::weight(ten)
+    };
     world.set(&split).await;
     let rules = spec(&world).await["rules"].clone();
     let [first, last] = [&rules[0], &rules[1]];
@@ -125,16 +128,16 @@ async fn what_the_canary_says_of_the_route_is_in_every_rule() {
 }
 
 #[tokio::test]
-async fn grpc_has_a_route_of_its_own_unless_only_http_can_say_it() {
-    let mut world = world(rows::gateway_grpc()).await;
+async fn a_grpc_route_is_used_unless_only_http_can_express_it() {
+    let mut world = world(routers::gateway_grpc()).await;
     let grpc = world.route();
     assert_eq!(grpc.kind.kind, "GRPCRoute");
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     world.edit(json!({"service": {"timeout": "10s"}})).await;
     let http = world.route();
     assert_eq!(http.kind.kind, "HTTPRoute");
     assert_eq!(world.split().await, None);
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert!(world.find(&http).await.is_some() && world.find(&grpc).await.is_none(), "one follows the other");
     world.edit(json!({"service": {"timeout": null, "portName": "http"}})).await;
     assert_eq!(world.route().kind.kind, "HTTPRoute");
@@ -164,8 +167,8 @@ async fn both_servers_refuse_the_same_routes() {
         json!({"rules": (0..16).map(|_| json!({"matches": (0..9).map(|at| json!({"headers": [{"name": "a", "value": at.to_string()}]})).collect::<Vec<_>>()})).collect::<Vec<_>>()}),
     ];
     let good = json!({"parentRefs": [parent], "rules": [{"filters": [rewrite], "timeouts": {"request": "2s", "backendRequest": "1s"}}]});
-    let real = World::new(support::real().await, rows::gateway()).await;
-    let local = World::new(support::local().await, rows::gateway()).await;
+    let real = World::new(support::real().await, routers::gateway()).await;
+    let local = World::new(support::local().await, routers::gateway()).await;
     for (at, spec) in bad.into_iter().chain([good]).enumerate() {
         let mut answers = Vec::new();
         for world in [&real, &local] {

@@ -4,32 +4,32 @@ use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::Plan;
 use serin::engine::action::Split;
-use serin::routing::ObjectName;
+use serin::routing::ObjectKey;
 
-use crate::rows;
-use crate::steps::chosen;
+use crate::routers;
+use crate::steps::match_conditions;
 use crate::support;
-use crate::world::{World, written};
+use crate::world::{World, user_fields};
 
-async fn world(row: rows::Row) -> World {
-    World::new(support::real().await, row).await
+async fn world(case: routers::RouterCase) -> World {
+    World::new(support::real().await, case).await
 }
 
 async fn spec(world: &World) -> Value {
     world.get(&world.route()).await.data["spec"].clone()
 }
 
-fn rule(world: &World, name: &str) -> ObjectName {
+fn rule(world: &World, name: &str) -> ObjectKey {
     let objects = world.router().objects(&world.canary);
-    let named = |object: &ObjectName| object.kind.kind == "DestinationRule" && object.name == name;
+    let named = |object: &ObjectKey| object.kind.kind == "DestinationRule" && object.name == name;
     objects.into_iter().find(named).expect("a DestinationRule")
 }
 
 #[tokio::test]
 async fn a_rule_for_each_service_has_the_policy_and_no_subsets() {
-    let mut world = world(rows::istio()).await;
+    let mut world = world(routers::istio()).await;
     world.edit(json!({"service": {"trafficPolicy": {"tls": {"mode": "ISTIO_MUTUAL"}}}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     for name in ["web-primary", "web-canary"] {
         let live = world.get(&rule(&world, name)).await;
         assert_eq!(
@@ -39,14 +39,14 @@ async fn a_rule_for_each_service_has_the_policy_and_no_subsets() {
     }
     world.edit(json!({"service": {"trafficPolicy": null}})).await;
     assert_eq!(world.split().await, None, "the policy is one too many");
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(world.get(&rule(&world, "web-canary")).await.data["spec"], json!({"host": "web-canary"}));
 }
 
 #[tokio::test]
-async fn hosts_and_gateways_are_those_of_the_canary_or_of_people() {
-    let mut world = world(rows::istio()).await;
-    world.set(&Split::home()).await;
+async fn hosts_and_gateways_come_from_the_canary_or_the_adopted_service() {
+    let mut world = world(routers::istio()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(
         (&spec(&world).await["hosts"], &spec(&world).await["gateways"]),
         (&json!(["web"]), &json!(["mesh"]))
@@ -54,26 +54,26 @@ async fn hosts_and_gateways_are_those_of_the_canary_or_of_people() {
     world
         .edit(json!({"service": {"hosts": ["shop.example.com"], "gateways": ["infra/public", "mesh"]}}))
         .await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(spec(&world).await["hosts"], json!(["shop.example.com", "web"]));
     assert_eq!(spec(&world).await["gateways"], json!(["infra/public", "mesh"]));
     world.edit(json!({"service": {"hosts": null, "gateways": null, "delegation": true}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!((spec(&world).await.get("hosts"), spec(&world).await.get("gateways")), (None, None));
     world.restore().await;
 
-    let theirs = world.create(&world.route(), world.row.before.clone().unwrap()).await;
+    let theirs = world.create(&world.route(), world.case.existing_route.clone().unwrap()).await;
     world.edit(json!({"service": {"delegation": false}})).await;
     world.set(&Split::weight(Weight::FULL)).await;
     assert_eq!(spec(&world).await["hosts"], theirs.data["spec"]["hosts"]);
     assert_eq!(spec(&world).await.get("gateways"), None, "they had none, and none were asked for");
     world.restore().await;
-    assert_eq!(written(&world.get(&world.route()).await), written(&theirs));
+    assert_eq!(user_fields(&world.get(&world.route()).await), user_fields(&theirs));
 }
 
 #[tokio::test]
-async fn what_the_canary_says_of_the_route_is_in_every_route() {
-    let mut world = world(rows::istio()).await;
+async fn route_options_of_the_canary_are_in_every_route() {
+    let mut world = world(routers::istio()).await;
     let retries = json!({"attempts": 3, "perTryTimeout": "1s", "retryOn": "5xx"});
     let cors = json!({"allowOrigins": [{"regex": ".*"}], "maxAge": "24h"});
     let headers = json!({"request": {"add": {"x-a": "1"}}, "response": {"remove": ["x-b"]}});
@@ -84,7 +84,7 @@ async fn what_the_canary_says_of_the_route_is_in_every_route() {
         }}))
         .await;
     let ten = Weight::from_percent(10.0).unwrap();
-    let split = Split { matches: chosen(&world), mirror: ten, ..Split::weight(ten) };
+    let split = Split { matches: match_conditions(&world), mirror: ten, ..Split::weight(ten) };
     world.set(&split).await;
     let routes = spec(&world).await["http"].clone();
     let [first, last] = [&routes[0], &routes[1]];
@@ -109,7 +109,7 @@ async fn what_the_canary_says_of_the_route_is_in_every_route() {
 
 #[tokio::test]
 async fn a_port_without_http_has_a_route_without_conditions() {
-    let mut world = world(rows::istio_tcp()).await;
+    let mut world = world(routers::istio_tcp()).await;
     world.set(&Split::weight(Weight::from_percent(10.0).unwrap())).await;
     let live = spec(&world).await;
     assert!(live.get("http").is_none() && live["tcp"][0]["route"][1]["weight"] == 10, "{live}");
@@ -120,13 +120,13 @@ async fn a_port_without_http_has_a_route_without_conditions() {
     assert!(refused(&world).unwrap_err().to_string().contains("spec.service.match"));
     world.edit(json!({"service": {"match": [{"port": 4000}], "appProtocol": "mysql"}})).await;
     refused(&world).unwrap();
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(spec(&world).await["tcp"][0]["match"], json!([{"port": 4000}]));
 }
 
 #[tokio::test]
-async fn who_delegates_has_the_hosts() {
-    let mut world = world(rows::istio()).await;
+async fn a_delegating_virtual_service_has_the_hosts() {
+    let mut world = world(routers::istio()).await;
     world.edit(json!({"service": {"delegation": true, "hosts": ["shop.example.com"]}})).await;
     let refused = world.router().check(&world.canary, &Plan::try_from(&world.canary).expect("a plan"));
     assert!(refused.unwrap_err().to_string().contains("remove hosts and gateways"));

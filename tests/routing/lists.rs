@@ -3,51 +3,51 @@
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::engine::action::Split;
-use serin::routing::ObjectName;
+use serin::routing::ObjectKey;
 
-use crate::rows::List;
-use crate::steps::chosen;
-use crate::world::{World, written};
+use crate::routers::SharedListCase;
+use crate::steps::match_conditions;
+use crate::world::{World, user_fields};
 
-fn list(world: &World) -> &List {
-    world.row.list.as_ref().expect("a router whose route is an entry of a list")
+fn list(world: &World) -> &SharedListCase {
+    world.case.list.as_ref().expect("a router whose route is an entry of a list")
 }
 
-async fn entries(world: &World, route: &ObjectName) -> Vec<Value> {
+async fn entries(world: &World, route: &ObjectKey) -> Vec<Value> {
     list(world).of(&world.get(route).await).to_vec()
 }
 
 /// Somebody else writes the whole list, as anybody must.
-async fn rewrite(world: &World, route: &ObjectName, entries: &[Value]) {
+async fn rewrite(world: &World, route: &ObjectKey, entries: &[Value]) {
     let mut patch = json!({});
     let mut at = &mut patch;
     for field in list(world).at.split('/').skip(1) {
         at = &mut at[field];
     }
     *at = json!(entries);
-    world.meddle(route, &patch).await;
+    world.patch_as_user(route, &patch).await;
 }
 
 /// Every split that the router can do.
 fn release(world: &World) -> Vec<Split> {
-    let (can, some) = (world.can(), Split::weight(world.some()));
-    let mut splits = vec![Split::home()];
+    let (can, some) = (world.capabilities(), Split::weight(world.partial_weight()));
+    let mut splits = vec![Split::all_primary()];
     if can.mirror {
-        splits.push(Split { mirror: Weight::FULL, ..Split::home() });
+        splits.push(Split { mirror: Weight::FULL, ..Split::all_primary() });
     }
     if can.matches {
-        splits.push(Split { matches: chosen(world), ..Split::home() });
+        splits.push(Split { matches: match_conditions(world), ..Split::all_primary() });
     }
     if can.match_with_weight {
-        splits.push(Split { matches: chosen(world), ..some.clone() });
+        splits.push(Split { matches: match_conditions(world), ..some.clone() });
     }
-    splits.extend([some, Split::weight(Weight::FULL), Split::home()]);
+    splits.extend([some, Split::weight(Weight::FULL), Split::all_primary()]);
     splits
 }
 
-pub async fn routes_of_others_survive_every_step_and_are_put_back(world: World) {
+pub async fn routes_of_others_survive_every_step_and_are_restored(world: World) {
     let route = world.route();
-    let before = world.create(&route, world.row.before.clone().expect("a route")).await;
+    let before = world.create(&route, world.case.existing_route.clone().expect("a route")).await;
     let theirs = list(&world).of(&before)[0].clone();
     for split in release(&world) {
         world.set(&split).await;
@@ -55,10 +55,10 @@ pub async fn routes_of_others_survive_every_step_and_are_put_back(world: World) 
     }
     // One that comes meanwhile is theirs as well.
     let mut now = entries(&world, &route).await;
-    now.push(list(&world).theirs.clone());
+    now.push(list(&world).foreign_entry.clone());
     rewrite(&world, &route, &now).await;
     let later = entries(&world, &route).await.last().expect("an entry").clone();
-    assert_eq!(world.split().await, Some(Split::home()), "it does not touch the split");
+    assert_eq!(world.split().await, Some(Split::all_primary()), "it does not touch the split");
     for split in release(&world) {
         world.set(&split).await;
         assert_eq!(entries(&world, &route).await.last(), Some(&later), "{split:?}");
@@ -69,10 +69,10 @@ pub async fn routes_of_others_survive_every_step_and_are_put_back(world: World) 
     assert_eq!(entries(&world, &route).await, expected);
 }
 
-pub async fn the_route_to_the_apex_is_stood_in_for_and_put_back(world: World) {
+pub async fn the_route_to_the_apex_is_replaced_and_restored(world: World) {
     let route = world.route();
-    let List { at, theirs, apex } = list(&world);
-    let mut body = world.row.before.clone().expect("a route");
+    let SharedListCase { at, foreign_entry: theirs, apex_entry: apex } = list(&world);
+    let mut body = world.case.existing_route.clone().expect("a route");
     let rest = body.pointer(at).expect("entries")[1].clone();
     *body.pointer_mut(at).expect("entries") = json!([theirs, apex, rest]);
     let before = world.create(&route, body).await;
@@ -91,13 +91,13 @@ pub async fn the_route_to_the_apex_is_stood_in_for_and_put_back(world: World) {
         }
     }
     world.restore().await;
-    assert_eq!(written(&world.get(&route).await), written(&before));
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
 }
 
-pub async fn every_route_to_the_apex_is_stood_in_for_and_put_back(world: World) {
+pub async fn every_route_to_the_apex_is_replaced_and_restored(world: World) {
     let route = world.route();
-    let List { at, theirs, apex } = list(&world);
-    let mut body = world.row.before.clone().expect("a route");
+    let SharedListCase { at, foreign_entry: theirs, apex_entry: apex } = list(&world);
+    let mut body = world.case.existing_route.clone().expect("a route");
     let rest = body.pointer(at).expect("entries")[1].clone();
     *body.pointer_mut(at).expect("entries") = json!([apex, theirs, apex, rest]);
     let before = world.create(&route, body).await;
@@ -111,19 +111,19 @@ pub async fn every_route_to_the_apex_is_stood_in_for_and_put_back(world: World) 
         assert!(now[0].to_string().contains("web-canary"), "{split:?}");
     }
     world.restore().await;
-    assert_eq!(written(&world.get(&route).await), written(&before));
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
 }
 
-pub async fn an_edit_of_the_list_at_the_same_moment_loses_nothing(world: World) {
+pub async fn a_concurrent_edit_of_the_list_is_kept(world: World) {
     let route = world.route();
-    world.create(&route, world.row.before.clone().expect("a route")).await;
-    world.set(&Split::home()).await;
-    let stale = world.seen().await;
+    world.create(&route, world.case.existing_route.clone().expect("a route")).await;
+    world.set(&Split::all_primary()).await;
+    let stale = world.cached_objects().await;
     let mut now = entries(&world, &route).await;
-    now.insert(0, list(&world).theirs.clone());
+    now.insert(0, list(&world).foreign_entry.clone());
     rewrite(&world, &route, &now).await;
     let theirs = entries(&world, &route).await[0].clone();
-    let split = Split::weight(world.some());
+    let split = Split::weight(world.partial_weight());
     world.set_from(&stale, &split).await.unwrap();
     assert_eq!(world.split().await, Some(split));
     assert_eq!(entries(&world, &route).await[0], theirs);
@@ -131,10 +131,10 @@ pub async fn an_edit_of_the_list_at_the_same_moment_loses_nothing(world: World) 
 }
 
 /// Whoever applies manifests from a repository does that.
-pub async fn a_list_that_somebody_puts_back_is_taken_over_again(world: World) {
+pub async fn a_list_reset_by_others_is_taken_over_again(world: World) {
     let route = world.route();
-    let before = world.create(&route, world.row.before.clone().expect("a route")).await;
-    let split = Split::weight(world.some());
+    let before = world.create(&route, world.case.existing_route.clone().expect("a route")).await;
+    let split = Split::weight(world.partial_weight());
     world.set(&split).await;
     let ours = entries(&world, &route).await;
     rewrite(&world, &route, list(&world).of(&before)).await;
@@ -142,5 +142,5 @@ pub async fn a_list_that_somebody_puts_back_is_taken_over_again(world: World) {
     world.set(&split).await;
     assert_eq!(entries(&world, &route).await, ours);
     world.restore().await;
-    assert_eq!(written(&world.get(&route).await), written(&before));
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
 }

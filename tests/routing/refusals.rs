@@ -20,8 +20,8 @@ fn header() -> Value {
     json!([{"headers": {"x-team": {"exact": "ours"}}}])
 }
 
-pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: World) {
-    let can = world.can();
+pub async fn an_unsupported_feature_is_refused_before_any_write(world: World) {
+    let can = world.capabilities();
     let steps = |steps: Value| json!({"analysis": {"iterations": null, "steps": steps}});
     let matched_and_weighed = steps(json!([{"match": header(), "weight": 10}]));
     let cookie = json!({"analysis": {"sessionAffinity": {"cookieName": "side"}}});
@@ -39,7 +39,7 @@ pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: Worl
             !can.delegation,
             json!({"service": {"delegation": true, "hosts": null, "gateways": null}}),
         ),
-        ("match by sender", world.row.provider != Provider::Istio || !can.matches, by_sender),
+        ("match by sender", world.case.provider != Provider::Istio || !can.matches, by_sender),
         ("a long name", true, json!({"service": {"name": "n".repeat(56)}})),
     ];
     for (case, refused, change) in cases {
@@ -64,9 +64,9 @@ pub async fn what_it_cannot_do_is_refused_before_anything_is_touched(world: Worl
     }
 }
 
-pub async fn what_it_can_do_is_not_refused(world: World) {
+pub async fn a_supported_feature_is_not_refused(world: World) {
     check(&world, json!({})).unwrap();
-    let can = world.can();
+    let can = world.capabilities();
     if can.finest_weight < Weight::FULL {
         let weights = json!({"analysis": {"iterations": null, "stepWeights": [1, 10, 50]}});
         check(&world, weights).unwrap();

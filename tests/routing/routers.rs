@@ -1,74 +1,74 @@
-//! One row a router: how to get it, and what a stranger would do to its route.
+//! One case a router: how to get it, and what a stranger would do to its route.
 
 use std::sync::Arc;
 
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 use serin::api::canary::Provider;
-use serin::routing::{AppMeshOptions, Router, Served, app_mesh as calling_app_mesh, select};
+use serin::routing::{AppMeshOptions, Router, ServedKinds, app_mesh as calling_app_mesh, select};
 
 use crate::support::app_mesh::AppMeshServer;
 
-pub struct Row {
+pub struct RouterCase {
     pub provider: Provider,
     pub router: Arc<dyn Router>,
     /// A merge patch of `spec.service`.
     pub service: Value,
     /// A merge patch by which a stranger moves traffic.
-    pub meddle: Value,
+    pub foreign_patch: Value,
     /// A route that people had before the Canary, beside `metadata`. None if
     /// the route is the apex Service.
-    pub before: Option<Value>,
+    pub existing_route: Option<Value>,
     /// None if the route is an object of its own.
-    pub list: Option<List>,
+    pub list: Option<SharedListCase>,
     /// Where the route is, if not in the cluster.
     pub mesh: Option<AppMeshServer>,
 }
 
 /// A list that the route is an entry of, beside those of other people.
-pub struct List {
+pub struct SharedListCase {
     pub at: &'static str,
     /// For some requests, to somebody else.
-    pub theirs: Value,
+    pub foreign_entry: Value,
     /// For some requests, to the apex Service.
-    pub apex: Value,
+    pub apex_entry: Value,
 }
 
-impl List {
+impl SharedListCase {
     pub fn of<'a>(&self, object: &'a DynamicObject) -> &'a [Value] {
         object.data.pointer(self.at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
     }
 }
 
-pub fn kubernetes() -> Row {
-    Row {
+pub fn kubernetes() -> RouterCase {
+    RouterCase {
         provider: Provider::Kubernetes,
-        router: chosen(Provider::Kubernetes, Served::default()),
+        router: selected_router(Provider::Kubernetes, ServedKinds::default()),
         service: json!({}),
-        meddle: json!({"spec": {"selector": {"app": "somebody-else"}}}),
-        before: None,
+        foreign_patch: json!({"spec": {"selector": {"app": "somebody-else"}}}),
+        existing_route: None,
         list: None,
         mesh: None,
     }
 }
 
-pub fn smi_v1alpha1() -> Row {
+pub fn smi_v1alpha1() -> RouterCase {
     smi("v1alpha1", json!("33"), json!("67"))
 }
 
-pub fn smi_v1alpha2() -> Row {
+pub fn smi_v1alpha2() -> RouterCase {
     smi("v1alpha2", json!(33), json!(67))
 }
 
-pub fn smi_v1alpha3() -> Row {
+pub fn smi_v1alpha3() -> RouterCase {
     smi("v1alpha3", json!(33), json!(67))
 }
 
-pub fn smi_v1alpha4() -> Row {
+pub fn smi_v1alpha4() -> RouterCase {
     smi("v1alpha4", json!(33), json!(67))
 }
 
-fn smi(version: &str, third: Value, rest: Value) -> Row {
+fn smi(version: &str, third: Value, rest: Value) -> RouterCase {
     let served = [
         resource("split.smi-spec.io", version, "TrafficSplit", "trafficsplits"),
         resource("specs.smi-spec.io", "v1alpha4", "HTTPRouteGroup", "httproutegroups"),
@@ -76,19 +76,19 @@ fn smi(version: &str, third: Value, rest: Value) -> Row {
     let backends = |one: &str, other: &str| json!({"spec": {"backends": [{"service": one, "weight": third}, {"service": other, "weight": rest}]}});
     let mut before = backends("blue", "green");
     before["spec"]["service"] = json!("web");
-    Row {
+    RouterCase {
         provider: Provider::Linkerd,
-        router: chosen(Provider::Linkerd, served.into_iter().collect()),
+        router: selected_router(Provider::Linkerd, served.into_iter().collect()),
         service: json!({}),
-        meddle: backends("web-canary", "web-primary"),
-        before: Some(before),
+        foreign_patch: backends("web-canary", "web-primary"),
+        existing_route: Some(before),
         list: None,
         mesh: None,
     }
 }
 
 /// North-south: two Gateways, one of them in another namespace.
-pub fn gateway() -> Row {
+pub fn gateway() -> RouterCase {
     let gateways =
         json!([{"name": "public"}, {"name": "internal", "namespace": "infra", "sectionName": "https"}]);
     let service = json!({"gatewayRefs": gateways, "hosts": ["shop.example.com"]});
@@ -97,18 +97,18 @@ pub fn gateway() -> Row {
 }
 
 /// Within a mesh: the apex Service is the parent.
-pub fn gateway_mesh() -> Row {
+pub fn gateway_mesh() -> RouterCase {
     let condition = |path: &str| json!([{"path": {"type": "PathPrefix", "value": path}}]);
     gateway_row(Provider::Linkerd, json!({}), condition)
 }
 
-pub fn gateway_grpc() -> Row {
+pub fn gateway_grpc() -> RouterCase {
     let service = json!({"portName": "grpc", "gatewayRefs": [{"name": "public"}]});
     let condition = |path: &str| json!([{"headers": [{"name": "x-path", "value": path}]}]);
     gateway_row(Provider::GatewayApiV1Beta1, service, condition)
 }
 
-fn gateway_row(provider: Provider, service: Value, condition: impl Fn(&str) -> Value) -> Row {
+fn gateway_row(provider: Provider, service: Value, condition: impl Fn(&str) -> Value) -> RouterCase {
     let group = "gateway.networking.k8s.io";
     let served = [
         resource(group, "v1", "HTTPRoute", "httproutes"),
@@ -121,36 +121,41 @@ fn gateway_row(provider: Provider, service: Value, condition: impl Fn(&str) -> V
     let apex = json!({"matches": condition("/shop"), "filters": [filter], "backendRefs": [{"name": "web", "port": 80}]});
     let mut before = json!({"spec": {"rules": [theirs, {"backendRefs": backends("blue", "green")}]}});
     before["spec"]["parentRefs"] = json!([{"name": "old"}]);
-    Row {
+    RouterCase {
         provider,
-        router: chosen(provider, served.into_iter().collect()),
+        router: selected_router(provider, served.into_iter().collect()),
         service,
-        meddle: json!({"spec": {"rules": [{"backendRefs": backends("web-canary", "web-primary")}]}}),
-        before: Some(before),
-        list: Some(List { at: "/spec/rules", theirs, apex }),
+        foreign_patch: json!({"spec": {"rules": [{"backendRefs": backends("web-canary", "web-primary")}]}}),
+        existing_route: Some(before),
+        list: Some(SharedListCase { at: "/spec/rules", foreign_entry: theirs, apex_entry: apex }),
         mesh: None,
     }
 }
 
-pub fn istio() -> Row {
+pub fn istio() -> RouterCase {
     let condition = |path: &str| json!([{"uri": {"prefix": path}}]);
     istio_row("v1", "/spec/http", json!({}), condition)
 }
 
 /// The oldest version that is served, at a gateway.
-pub fn istio_v1alpha3() -> Row {
+pub fn istio_v1alpha3() -> RouterCase {
     let service =
         json!({"gateways": ["infra/public"], "hosts": ["shop.example.com"], "portDiscovery": false});
     let condition = |path: &str| json!([{"headers": {"x-path": {"exact": path}}}]);
     istio_row("v1alpha3", "/spec/http", service, condition)
 }
 
-pub fn istio_tcp() -> Row {
+pub fn istio_tcp() -> RouterCase {
     let condition = |path: &str| json!([{"port": 4000 + path.len()}]);
     istio_row("v1", "/spec/tcp", json!({"portName": "tcp-store"}), condition)
 }
 
-fn istio_row(version: &str, at: &'static str, service: Value, condition: impl Fn(&str) -> Value) -> Row {
+fn istio_row(
+    version: &str,
+    at: &'static str,
+    service: Value,
+    condition: impl Fn(&str) -> Value,
+) -> RouterCase {
     let group = "networking.istio.io";
     let served = [
         resource(group, version, "VirtualService", "virtualservices"),
@@ -169,26 +174,26 @@ fn istio_row(version: &str, at: &'static str, service: Value, condition: impl Fn
     }
     before["spec"][field] = json!([theirs, {"route": route("blue", "green")}]);
     meddle["spec"][field] = json!([{"route": route("web-canary", "web-primary")}]);
-    Row {
+    RouterCase {
         provider: Provider::Istio,
-        router: chosen(Provider::Istio, served.into_iter().collect()),
+        router: selected_router(Provider::Istio, served.into_iter().collect()),
         service,
-        meddle,
-        before: Some(before),
-        list: Some(List { at, theirs, apex }),
+        foreign_patch: meddle,
+        existing_route: Some(before),
+        list: Some(SharedListCase { at, foreign_entry: theirs, apex_entry: apex }),
         mesh: None,
     }
 }
 
-pub fn app_mesh() -> Row {
+pub fn app_mesh() -> RouterCase {
     app_mesh_row("http", json!({}))
 }
 
-pub fn app_mesh_grpc() -> Row {
+pub fn app_mesh_grpc() -> RouterCase {
     app_mesh_row("grpc", json!({"portName": "grpc"}))
 }
 
-fn app_mesh_row(protocol: &str, service: Value) -> Row {
+fn app_mesh_row(protocol: &str, service: Value) -> RouterCase {
     let group = "appmesh.k8s.aws";
     let served = [
         resource(group, "v1beta2", "VirtualRouter", "virtualrouters"),
@@ -209,32 +214,32 @@ fn app_mesh_row(protocol: &str, service: Value) -> Row {
     apex["priority"] = json!(7);
     let listener = json!({"portMapping": {"port": 8080, "protocol": protocol}});
     let rest = route("rest", everything.clone(), pair("blue", "green"));
-    Row {
+    RouterCase {
         provider: Provider::AppMeshV1Beta2,
-        router: chosen(Provider::AppMeshV1Beta2, served.into_iter().collect()),
+        router: selected_router(Provider::AppMeshV1Beta2, served.into_iter().collect()),
         service,
-        meddle: json!({"spec": {"routes": [route("web", everything, pair("web-canary", "web-primary"))]}}),
-        before: Some(json!({"spec": {"listeners": [listener], "routes": [theirs, rest]}})),
-        list: Some(List { at: "/spec/routes", theirs, apex }),
+        foreign_patch: json!({"spec": {"routes": [route("web", everything, pair("web-canary", "web-primary"))]}}),
+        existing_route: Some(json!({"spec": {"listeners": [listener], "routes": [theirs, rest]}})),
+        list: Some(SharedListCase { at: "/spec/routes", foreign_entry: theirs, apex_entry: apex }),
         mesh: None,
     }
 }
 
-pub fn app_mesh_api() -> Row {
+pub fn app_mesh_api() -> RouterCase {
     app_mesh_api_row("http", json!({}))
 }
 
-pub fn app_mesh_api_grpc() -> Row {
+pub fn app_mesh_api_grpc() -> RouterCase {
     app_mesh_api_row("grpc", json!({"portName": "grpc"}))
 }
 
-pub fn app_mesh_api_tcp() -> Row {
+pub fn app_mesh_api_tcp() -> RouterCase {
     app_mesh_api_row("tcp", json!({"portName": "tcp-store"}))
 }
 
-fn app_mesh_api_row(protocol: &str, service: Value) -> Row {
+fn app_mesh_api_row(protocol: &str, service: Value) -> RouterCase {
     let mesh = AppMeshServer::start();
-    let (provider, router) = (Provider::AppMeshAws, Some(calling(mesh.options())));
+    let (provider, router) = (Provider::AppMeshAws, Some(app_mesh_router(mesh.options())));
     let node = |name: &str, weight: u8| json!({"virtualNode": name, "weight": weight});
     let mut route = json!({"action": {"weightedTargets": [node("blue", 33), node("green", 67)]}});
     match protocol {
@@ -243,23 +248,25 @@ fn app_mesh_api_row(protocol: &str, service: Value) -> Row {
         _ => {}
     }
     let route = json!({"spec": {format!("{protocol}Route"): route}});
-    Row {
+    RouterCase {
         provider,
-        router: select(Some(provider), None, &Served::default(), router.as_ref()).expect("a router").router,
+        router: select(Some(provider), None, &ServedKinds::default(), router.as_ref())
+            .expect("a router")
+            .router,
         service,
-        meddle: route.clone(),
-        before: Some(route),
+        foreign_patch: route.clone(),
+        existing_route: Some(route),
         list: None,
         mesh: Some(mesh),
     }
 }
 
-pub fn calling(options: AppMeshOptions) -> Arc<dyn Router> {
-    serin::tls::choose_cryptography();
+pub fn app_mesh_router(options: AppMeshOptions) -> Arc<dyn Router> {
+    serin::tls::install_crypto_provider();
     calling_app_mesh(&options, Arc::new(|_, _| true)).expect("a build that can")
 }
 
-fn chosen(provider: Provider, served: Served) -> Arc<dyn Router> {
+fn selected_router(provider: Provider, served: ServedKinds) -> Arc<dyn Router> {
     select(Some(provider), None, &served, None).unwrap_or_else(|why| panic!("{why}")).router
 }
 

@@ -4,8 +4,8 @@ use kube::Client;
 use serde_json::json;
 use serin::api::Canary;
 use serin::api::canary::Provider;
-use serin::local::Local;
-use serin::routing::{NoRouter, Served, select};
+use serin::local::ApiServer;
+use serin::routing::{RouterSelectionError, ServedKinds, select};
 
 use crate::support::definitions::{install, shipped};
 use crate::support::{self, Part};
@@ -20,15 +20,15 @@ fn canary() -> Canary {
 }
 
 async fn name(client: &Client, provider: Provider) -> String {
-    let served = Served::discover(client).await.unwrap();
+    let served = ServedKinds::discover(client).await.unwrap();
     select(Some(provider), None, &served, None).unwrap_or_else(|why| panic!("{why}")).router.name()
 }
 
 #[tokio::test]
 async fn the_version_that_is_served_is_written() {
-    let argo = Local::new(Default::default()).client();
+    let argo = ApiServer::new(Default::default()).client();
     install(&argo, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
-    let osm = Local::new(Default::default()).client();
+    let osm = ApiServer::new(Default::default()).client();
     install(&osm, vec![shipped(Part::Osm, "smi_traffic_split.yaml")]).await;
     for provider in [Provider::SmiV1Alpha1, Provider::SmiV1Alpha2, Provider::Linkerd, Provider::Osm] {
         assert!(name(&argo, provider).await.starts_with("smi (v1alpha4"));
@@ -37,11 +37,11 @@ async fn the_version_that_is_served_is_written() {
 }
 
 #[tokio::test]
-async fn the_version_that_is_asked_for_is_preferred() {
+async fn the_requested_version_is_preferred() {
     let cluster = support::real().await;
     let client = cluster.client().await;
     // Brings the definitions, every version served.
-    crate::world::World::new(cluster, crate::rows::smi_v1alpha4()).await;
+    crate::world::World::new(cluster, crate::routers::smi_v1alpha4()).await;
     assert_eq!(name(&client, Provider::SmiV1Alpha1).await, "smi (v1alpha1)");
     assert_eq!(name(&client, Provider::SmiV1Alpha2).await, "smi (v1alpha2)");
     assert_eq!(name(&client, Provider::SmiV1Alpha3).await, "smi (v1alpha3)");
@@ -51,10 +51,10 @@ async fn the_version_that_is_asked_for_is_preferred() {
 
 #[tokio::test]
 async fn matching_needs_route_groups_and_a_split_that_names_them() {
-    let client = Local::new(Default::default()).client();
+    let client = ApiServer::new(Default::default()).client();
     install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     let matches = async || {
-        let served = Served::discover(&client).await.unwrap();
+        let served = ServedKinds::discover(&client).await.unwrap();
         let router = select(Some(Provider::Linkerd), None, &served, None).unwrap().router;
         router.capabilities(&canary()).matches
     };
@@ -65,8 +65,8 @@ async fn matching_needs_route_groups_and_a_split_that_names_them() {
 }
 
 #[tokio::test]
-async fn linkerd_speaks_the_gateway_api_where_it_is_served() {
-    let client = Local::new(Default::default()).client();
+async fn linkerd_uses_the_gateway_api_where_it_is_served() {
+    let client = ApiServer::new(Default::default()).client();
     install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     assert!(name(&client, Provider::Linkerd).await.starts_with("smi"));
     install(&client, vec![shipped(Part::GatewayApi, "gateway.networking.k8s.io_httproutes.yaml")]).await;
@@ -77,8 +77,8 @@ async fn linkerd_speaks_the_gateway_api_where_it_is_served() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named() {
-    let served = Served::discover(&Local::new(Default::default()).client()).await.unwrap();
+async fn a_missing_kind_is_named() {
+    let served = ServedKinds::discover(&ApiServer::new(Default::default()).client()).await.unwrap();
     let refused = |written, default| select(written, default, &served, None).unwrap_err();
     let missing = refused(Some(Provider::Osm), Some(Provider::Kubernetes)).to_string();
     assert!(
@@ -92,18 +92,21 @@ async fn what_is_missing_is_named() {
     ];
     for (provider, kind) in kinds {
         let missing = refused(Some(provider), None);
-        assert!(matches!(missing, NoRouter::NotServed { kind: named, .. } if named == kind), "{missing}");
+        assert!(
+            matches!(missing, RouterSelectionError::NotServed { kind: named, .. } if named == kind),
+            "{missing}"
+        );
     }
-    assert_eq!(refused(None, None), NoRouter::NotSaid);
+    assert_eq!(refused(None, None), RouterSelectionError::Unset);
     let unbuilt = refused(Some(Provider::AppMeshAws), None).to_string();
     assert!(unbuilt.contains("appmesh:aws") && unbuilt.contains("the feature aws"), "{unbuilt}");
     assert!(refused(None, Some(Provider::SmiV1Alpha2)).to_string().contains("smi:v1alpha2"));
-    assert!(matches!(refused(Some(Provider::Gloo), None), NoRouter::NotSupported { .. }));
+    assert!(matches!(refused(Some(Provider::Gloo), None), RouterSelectionError::NotSupported { .. }));
 }
 
 #[tokio::test]
-async fn what_the_canary_says_comes_before_what_the_controller_says() {
-    let served = Served::default();
+async fn the_provider_of_the_canary_overrides_that_of_the_controller() {
+    let served = ServedKinds::default();
     let chosen = select(Some(Provider::Kubernetes), Some(Provider::Osm), &served, None).unwrap();
     assert_eq!(chosen.provider, Provider::Kubernetes);
     let chosen = select(None, Some(Provider::Kubernetes), &served, None).unwrap();

@@ -10,7 +10,7 @@ use serin::engine::action::Split;
 
 use crate::world::World;
 
-pub async fn services_are_made_as_written(mut world: World) {
+pub async fn services_are_created_from_the_spec(mut world: World) {
     world
         .edit(json!({"service": {
             "portName": "grpc", "appProtocol": "kubernetes.io/h2c", "trafficDistribution": "PreferClose",
@@ -19,7 +19,7 @@ pub async fn services_are_made_as_written(mut world: World) {
             "canary": {"annotations": {"example.com/side": "canary"}},
         }}))
         .await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     for name in ["web", "web-primary", "web-canary"] {
         let service = world.get(&world.service(name)).await;
         let spec = &service.data["spec"];
@@ -40,9 +40,9 @@ pub async fn services_are_made_as_written(mut world: World) {
     assert_eq!(world.get(&world.service("web-canary")).await.annotations()["example.com/side"], "canary");
 }
 
-pub async fn an_edit_of_the_canary_is_carried_out(mut world: World) {
+pub async fn an_edit_of_the_canary_is_applied_to_services(mut world: World) {
     world.edit(json!({"service": {"apex": {"labels": {"side": "apex"}}}})).await;
-    let split = Split::weight(world.some());
+    let split = Split::weight(world.partial_weight());
     world.set(&split).await;
     world.edit(json!({"service": {"targetPort": "http"}})).await;
     assert_eq!(world.split().await, None, "the Services lead elsewhere");
@@ -63,21 +63,21 @@ pub async fn an_edit_of_the_canary_is_carried_out(mut world: World) {
 
 pub async fn ports_of_the_containers_are_added(mut world: World) {
     world.edit(json!({"service": {"portDiscovery": true}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let ports = world.get(&world.service("web-canary")).await.data["spec"]["ports"].clone();
     // 8080 is what port 80 leads to already.
     let named = |at: usize| (ports[at]["name"].clone(), ports[at]["port"].clone());
-    let own = world.row.service.get("portName").cloned().unwrap_or(json!("http"));
+    let own = world.case.service.get("portName").cloned().unwrap_or(json!("http"));
     assert_eq!((named(0), named(1)), ((own, json!(80)), (json!("admin"), json!(9090))));
     assert_eq!(ports.as_array().expect("ports").len(), 2);
 }
 
-pub async fn a_headless_service_stays_so(mut world: World) {
+pub async fn a_headless_service_stays_headless(mut world: World) {
     world.edit(json!({"service": {"headless": true}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(world.get(&world.service("web")).await.data["spec"]["clusterIP"], "None");
     world.edit(json!({"service": {"headless": false, "portName": "web"}})).await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     assert_eq!(world.get(&world.service("web")).await.data["spec"]["clusterIP"], "None");
 }
 
@@ -88,19 +88,19 @@ pub async fn unmanaged_metadata_is_left_alone(mut world: World) {
             "unmanagedMetadata": {"labels": ["theirs"], "annotations": ["helm.toolkit.fluxcd.io/driftDetection"]},
         }}))
         .await;
-    world.set(&Split::home()).await;
+    world.set(&Split::all_primary()).await;
     let apex = world.service("web");
     let live = world.get(&apex).await;
     assert_eq!(live.labels()["mine"], "1");
     assert!(!live.labels().contains_key("theirs"));
     assert!(!live.annotations().contains_key("helm.toolkit.fluxcd.io/driftDetection"));
-    world.meddle(&apex, &json!({"metadata": {"labels": {"theirs": "2"}}})).await;
-    world.set(&Split::weight(world.some())).await;
+    world.patch_as_user(&apex, &json!({"metadata": {"labels": {"theirs": "2"}}})).await;
+    world.set(&Split::weight(world.partial_weight())).await;
     assert_eq!(world.get(&apex).await.labels()["theirs"], "2");
 }
 
-pub async fn what_serin_made_goes_with_the_canary(world: World) {
-    world.set(&Split::home()).await;
+pub async fn owned_services_are_deleted_with_the_canary(world: World) {
+    world.set(&Split::all_primary()).await;
     let canaries = Api::<Canary>::namespaced(world.client.clone(), &world.namespace);
     canaries.delete(&world.canary.name_any(), &Default::default()).await.unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);

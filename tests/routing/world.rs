@@ -11,137 +11,139 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::{Canary, Weight};
 use serin::engine::action::{Split, Stable};
-use serin::routing::{Arms, Capabilities, Error, Lookup, ObjectName, Router, Stood, Subject};
+use serin::routing::{
+    Capabilities, Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Router, ServicesMemo,
+};
 use tokio::sync::Mutex;
 
-use crate::elsewhere;
-use crate::rows::Row;
+use crate::external_mesh;
+use crate::routers::RouterCase;
 use crate::support::app_mesh::AppMeshServer;
-use crate::support::{Cluster, definitions, reports};
+use crate::support::{Cluster, definitions, route_status};
 
 pub struct World {
     pub client: Client,
     pub namespace: String,
-    pub row: Row,
+    pub case: RouterCase,
     pub canary: Canary,
-    pub arms: Arms,
+    pub selectors: PodSelectors,
     /// As a controller remembers it from look to look.
-    stood: Stood,
+    services_memo: ServicesMemo,
 }
 
 /// What the reflectors would have: everything the router asked to be watched.
 #[derive(Clone, Default)]
-pub struct Seen(HashMap<ObjectName, Arc<DynamicObject>>);
+pub struct CachedObjects(HashMap<ObjectKey, Arc<DynamicObject>>);
 
-impl Lookup for Seen {
+impl ObjectCache for CachedObjects {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
-        self.0.get(&ObjectName { kind: kind.clone(), namespace, name }).cloned()
+        self.0.get(&ObjectKey { kind: kind.clone(), namespace, name }).cloned()
     }
 }
 
 impl World {
-    pub async fn new(cluster: &Cluster, row: Row) -> World {
+    pub async fn new(cluster: &Cluster, case: RouterCase) -> World {
         let client = cluster.client().await;
-        define(cluster, &client).await;
+        install_definitions(cluster, &client).await;
         let namespace = cluster.namespace("routing").await;
         let pods = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
-        let arms = Arms {
+        let arms = PodSelectors {
             primary: pods("web-primary"),
             canary: pods("web"),
             previous: pods("web-previous"),
             ports: BTreeMap::from([("http".to_owned(), 8080), ("admin".to_owned(), 9090)]),
         };
         let mut spec = json!({
-            "provider": row.provider,
+            "provider": case.provider,
             "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "service": {"port": 80, "targetPort": 8080},
             "analysis": {"iterations": 1},
         });
-        json_patch::merge(&mut spec["service"], &row.service);
+        json_patch::merge(&mut spec["service"], &case.service);
         let canary = create_canary(&client, &namespace, "web", spec).await;
-        World { client, namespace, row, canary, arms, stood: Stood::default() }
+        World { client, namespace, case, canary, selectors: arms, services_memo: ServicesMemo::default() }
     }
 
     pub fn router(&self) -> &dyn Router {
-        &*self.row.router
+        &*self.case.router
     }
 
-    pub fn can(&self) -> Capabilities {
+    pub fn capabilities(&self) -> Capabilities {
         self.router().capabilities(&self.canary)
     }
 
     /// The object that carries the route: the apex Service if there is no other.
-    pub fn route(&self) -> ObjectName {
-        if self.row.mesh.is_some() {
-            return elsewhere::named(&self.namespace, "Route", "web");
+    pub fn route(&self) -> ObjectKey {
+        if self.case.mesh.is_some() {
+            return external_mesh::object_key(&self.namespace, "Route", "web");
         }
         let objects = self.router().objects(&self.canary);
         objects.iter().find(|object| object.kind.kind != "Service").unwrap_or(&objects[0]).clone()
     }
 
     /// Everything that the router writes, wherever it is.
-    pub fn objects(&self) -> Vec<ObjectName> {
+    pub fn objects(&self) -> Vec<ObjectKey> {
         let mut objects = self.router().objects(&self.canary);
-        if self.row.mesh.is_some() {
-            objects.extend(elsewhere::objects(&self.namespace));
+        if self.case.mesh.is_some() {
+            objects.extend(external_mesh::objects(&self.namespace));
         }
         objects
     }
 
     /// How much was written elsewhere than in the cluster.
-    pub fn writes_elsewhere(&self) -> usize {
-        self.row.mesh.as_ref().map_or(0, |mesh| mesh.writes())
+    pub fn external_writes(&self) -> usize {
+        self.case.mesh.as_ref().map_or(0, |mesh| mesh.writes())
     }
 
-    pub fn service(&self, name: &str) -> ObjectName {
+    pub fn service(&self, name: &str) -> ObjectKey {
         let kind = ApiResource::erase::<Service>(&());
-        ObjectName { kind, namespace: self.namespace.clone(), name: name.to_owned() }
+        ObjectKey { kind, namespace: self.namespace.clone(), name: name.to_owned() }
     }
 
-    pub async fn seen(&self) -> Seen {
-        self.router().look(&self.canary).await.unwrap_or_else(|error| panic!("look: {error}"));
+    pub async fn cached_objects(&self) -> CachedObjects {
+        self.router().refresh(&self.canary).await.unwrap_or_else(|error| panic!("refresh: {error}"));
         let mut seen = HashMap::new();
         for name in self.router().objects(&self.canary) {
             if let Some(object) = self.find(&name).await {
                 seen.insert(name, Arc::new(object));
             }
         }
-        Seen(seen)
+        CachedObjects(seen)
     }
 
     /// What is in force once everybody who has a say has said it.
     pub async fn split(&self) -> Option<Split> {
         let route = self.route();
         match route.kind.group.as_str() {
-            "gateway.networking.k8s.io" => self.carry(&route, "True").await,
-            "appmesh.k8s.aws" => self.activate(&route, "True").await,
+            "gateway.networking.k8s.io" => self.report_parents_ready(&route, "True").await,
+            "appmesh.k8s.aws" => self.report_mesh_active(&route, "True").await,
             _ => {}
         }
-        self.split_in(&self.seen().await)
+        self.split_in(&self.cached_objects().await)
     }
 
     /// Plays the controllers of a route's parents: all report on it as it is.
-    pub async fn carry(&self, route: &ObjectName, resolved: &str) {
+    pub async fn report_parents_ready(&self, route: &ObjectKey, resolved: &str) {
         let Some(live) = self.find(route).await else { return };
-        self.report(route, reports::of_parents(&json!(live), resolved)).await;
+        self.write_status(route, route_status::parent_status(&json!(live), resolved)).await;
     }
 
     /// Plays the controller of App Mesh: the mesh has the router as it is.
-    pub async fn activate(&self, router: &ObjectName, active: &str) {
+    pub async fn report_mesh_active(&self, router: &ObjectKey, active: &str) {
         let Some(live) = self.find(router).await else { return };
-        self.report(router, reports::of_app_mesh(&json!(live), active)).await;
+        self.write_status(router, route_status::app_mesh_status(&json!(live), active)).await;
     }
 
-    async fn report(&self, object: &ObjectName, status: Value) {
+    async fn write_status(&self, object: &ObjectKey, status: Value) {
         let params = PatchParams { field_manager: Some("mesh".to_owned()), ..Default::default() };
         let patch = Patch::Merge(json!({"status": status}));
         let written = self.api(object).patch_status(&object.name, &params, &patch).await;
         written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    pub fn split_in(&self, seen: &Seen) -> Option<Split> {
-        self.router().split(&self.subject(), seen)
+    pub fn split_in(&self, seen: &CachedObjects) -> Option<Split> {
+        self.router().effective_split(&self.route_context(), seen)
     }
 
     /// Sets a split and sees that it is in force.
@@ -155,25 +157,29 @@ impl World {
     }
 
     pub async fn try_set(&self, split: &Split) -> Result<(), Error> {
-        self.set_from(&self.seen().await, split).await
+        self.set_from(&self.cached_objects().await, split).await
     }
 
-    pub async fn set_from(&self, seen: &Seen, split: &Split) -> Result<(), Error> {
-        self.router().set(&self.client, &self.subject(), seen, split).await
+    pub async fn set_from(&self, seen: &CachedObjects, split: &Split) -> Result<(), Error> {
+        self.router().apply_split(&self.client, &self.route_context(), seen, split).await
     }
 
-    pub fn subject(&self) -> Subject<'_> {
-        Subject { canary: &self.canary, arms: &self.arms, stood: Some(&self.stood) }
+    pub fn route_context(&self) -> RouteContext<'_> {
+        RouteContext {
+            canary: &self.canary,
+            pod_selectors: &self.selectors,
+            services_memo: Some(&self.services_memo),
+        }
     }
 
     pub async fn restore(&self) {
-        let seen = self.seen().await;
+        let seen = self.cached_objects().await;
         self.router().restore(&self.client, &self.canary, &seen).await.unwrap();
         assert!(self.is_restored().await, "restoring restores");
     }
 
     pub async fn is_restored(&self) -> bool {
-        self.router().restored(&self.canary, &self.seen().await)
+        self.router().is_restored(&self.canary, &self.cached_objects().await)
     }
 
     /// Changes the spec of the Canary by a merge patch.
@@ -191,29 +197,29 @@ impl World {
         self.canary = written.unwrap();
     }
 
-    pub fn api(&self, object: &ObjectName) -> Api<DynamicObject> {
+    pub fn api(&self, object: &ObjectKey) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), &object.namespace, &object.kind)
     }
 
-    pub async fn find(&self, object: &ObjectName) -> Option<DynamicObject> {
+    pub async fn find(&self, object: &ObjectKey) -> Option<DynamicObject> {
         if let Some(mesh) = self.mesh_of(object) {
-            return elsewhere::find(mesh, object, &self.canary);
+            return external_mesh::find(mesh, object, &self.canary);
         }
         self.api(object).get_opt(&object.name).await.unwrap_or_else(|error| panic!("{object}: {error}"))
     }
 
-    pub async fn get(&self, object: &ObjectName) -> DynamicObject {
+    pub async fn get(&self, object: &ObjectKey) -> DynamicObject {
         self.find(object).await.unwrap_or_else(|| panic!("{object} is not there"))
     }
 
-    fn mesh_of(&self, object: &ObjectName) -> Option<&AppMeshServer> {
-        self.row.mesh.as_ref().filter(|_| object.kind.group == elsewhere::GROUP)
+    fn mesh_of(&self, object: &ObjectKey) -> Option<&AppMeshServer> {
+        self.case.mesh.as_ref().filter(|_| object.kind.group == external_mesh::GROUP)
     }
 
     /// Somebody else creates it.
-    pub async fn create(&self, object: &ObjectName, body: Value) -> DynamicObject {
+    pub async fn create(&self, object: &ObjectKey, body: Value) -> DynamicObject {
         if let Some(mesh) = self.mesh_of(object) {
-            elsewhere::create(mesh, object, &body);
+            external_mesh::create(mesh, object, &body);
             return self.get(object).await;
         }
         let mut manifest = body;
@@ -228,26 +234,26 @@ impl World {
     }
 
     /// Somebody else changes it.
-    pub async fn meddle(&self, object: &ObjectName, patch: &Value) {
+    pub async fn patch_as_user(&self, object: &ObjectKey, patch: &Value) {
         if let Some(mesh) = self.mesh_of(object) {
-            return elsewhere::meddle(mesh, object, patch);
+            return external_mesh::patch_as_user(mesh, object, patch);
         }
         let params = PatchParams { field_manager: Some("somebody".to_owned()), ..Default::default() };
         let written = self.api(object).patch(&object.name, &params, &Patch::Merge(patch)).await;
         written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    pub async fn delete(&self, object: &ObjectName) {
+    pub async fn delete(&self, object: &ObjectKey) {
         if let Some(mesh) = self.mesh_of(object) {
-            return mesh.as_people(|people| people.delete(&elsewhere::path(object)));
+            return mesh.as_user(|people| people.delete(&external_mesh::path(object)));
         }
         self.api(object).delete(&object.name, &Default::default()).await.unwrap();
     }
 
     /// Part of the traffic, or all of it if the router cannot divide.
-    pub fn some(&self) -> Weight {
+    pub fn partial_weight(&self) -> Weight {
         let ten = Weight::from_percent(10.0).unwrap();
-        if self.can().finest_weight <= ten { ten } else { Weight::FULL }
+        if self.capabilities().finest_weight <= ten { ten } else { Weight::FULL }
     }
 
     pub async fn selector(&self, service: &str) -> Value {
@@ -256,12 +262,12 @@ impl World {
 }
 
 /// What people wrote in an object and can expect to find again.
-pub fn written(object: &DynamicObject) -> Value {
+pub fn user_fields(object: &DynamicObject) -> Value {
     json!({"labels": object.labels(), "annotations": object.annotations(), "spec": object.data["spec"]})
 }
 
 pub fn previous() -> Split {
-    Split { stable: Stable::Previous, ..Split::home() }
+    Split { stable: Stable::Previous, ..Split::all_primary() }
 }
 
 pub async fn create_canary(client: &Client, namespace: &str, name: &str, spec: Value) -> Canary {
@@ -274,7 +280,7 @@ pub async fn create_canary(client: &Client, namespace: &str, name: &str, spec: V
 }
 
 /// Ours and every mesh's, once for each cluster.
-async fn define(cluster: &Cluster, client: &Client) {
+async fn install_definitions(cluster: &Cluster, client: &Client) {
     static DEFINED: Mutex<BTreeSet<PathBuf>> = Mutex::const_new(BTreeSet::new());
     let mut defined = DEFINED.lock().await;
     if defined.insert(cluster.kubeconfig()) {
@@ -284,7 +290,7 @@ async fn define(cluster: &Cluster, client: &Client) {
 }
 
 /// The same client, counting what it sends.
-pub fn counted(client: &Client) -> (Client, Arc<AtomicU32>) {
+pub fn counting_client(client: &Client) -> (Client, Arc<AtomicU32>) {
     let count = Arc::new(AtomicU32::new(0));
     let (client, counter) = (client.clone(), count.clone());
     let service = tower::service_fn(move |request| {

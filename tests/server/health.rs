@@ -24,7 +24,7 @@ use crate::world::World;
 /// may be the one that waits for sockets and timers on behalf of all, and when it
 /// hangs nobody is left to notice.
 #[tokio::test]
-async fn a_loop_that_hangs_is_not_alive() {
+async fn a_hanging_run_loop_fails_liveness() {
     let world = World::new().await;
     let pages = world.pages(Options::default()).await;
     assert_eq!(pages.get("/healthz").await.code, 200);
@@ -57,13 +57,13 @@ async fn a_loop_that_hangs_is_not_alive() {
 
 /// On paused time, and so not over sockets.
 #[tokio::test(start_paused = true)]
-async fn work_that_never_ends_while_others_wait_is_not_alive() {
+async fn a_stuck_reconcile_that_blocks_others_fails_liveness() {
     let world = World::new().await;
     for name in ["web", "web-too"] {
         world.canary(name, json!({})).await;
     }
     let inner = world.client.clone();
-    let client = through(inner, |request| async move {
+    let client = client_with_middleware(inner, |request| async move {
         match *request.method() {
             Method::POST | Method::PATCH | Method::PUT => std::future::pending().await,
             _ => request,
@@ -71,12 +71,12 @@ async fn work_that_never_ends_while_others_wait_is_not_alive() {
     });
     let options = serin::controller::Options {
         concurrency: 1,
-        vitals: Arc::clone(&world.vitals),
+        telemetry: Arc::clone(&world.vitals),
         ..Default::default()
     };
     let controller = world.controller_with(client, options).await;
     let _serin = AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())));
-    let pages = server::pages(Arc::clone(&world.vitals), Options::default());
+    let pages = server::metrics_router(Arc::clone(&world.vitals), Options::default());
     let health = async || {
         let request = Request::get("/healthz").body(Body::empty()).expect("a request");
         let answer = pages.clone().oneshot(request).await.expect("an answer");
@@ -86,7 +86,7 @@ async fn work_that_never_ends_while_others_wait_is_not_alive() {
     };
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(health().await.0, 200);
-    assert_eq!((world.vitals.waiting(), world.vitals.running()), (1, 1));
+    assert_eq!((world.vitals.queued(), world.vitals.processing()), (1, 1));
     tokio::time::sleep(Duration::from_secs(600)).await;
     let (code, why) = health().await;
     assert_eq!(code, 503, "{why}");
@@ -94,7 +94,7 @@ async fn work_that_never_ends_while_others_wait_is_not_alive() {
 }
 
 #[tokio::test]
-async fn it_is_ready_once_the_first_lists_have_come() {
+async fn the_controller_is_ready_after_the_first_lists() {
     let world = World::new().await;
     world.canary("web", json!({})).await;
     let pages = world.pages(Options::default()).await;
@@ -102,7 +102,7 @@ async fn it_is_ready_once_the_first_lists_have_come() {
     assert_eq!((answer.code, answer.text.as_str()), (503, "the controller has not begun yet\n"));
 
     let (open, opened) = watch::channel(Vec::new());
-    let client = through(world.client.clone(), move |request| {
+    let client = client_with_middleware(world.client.clone(), move |request| {
         let mut opened = opened.clone();
         async move {
             // Discovery names no kind, so it goes through.
@@ -126,11 +126,11 @@ async fn it_is_ready_once_the_first_lists_have_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_api_server_it_is_alive_but_not_ready() {
+async fn without_the_api_server_the_controller_is_alive_and_not_ready() {
     let world = World::new().await;
     world.canary("web", json!({})).await;
-    let serving = world.local.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-    let road = Road::to(serving.address).await;
+    let serving = world.api_server.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let road = CuttableConnection::to(serving.address).await;
     let kubeconfig =
         serving.kubeconfig().replace(&serving.address.port().to_string(), &road.port.to_string());
     let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).expect("a kubeconfig");
@@ -148,7 +148,7 @@ async fn without_the_api_server_it_is_alive_but_not_ready() {
     shown.at_least("serin_watch_restarts_total", 1.0);
     shown.at_least(r#"serin_api_requests_total{verb="watch",result="unreachable"}"#, 1.0);
     shown.is(r#"serin_canaries{namespace="default"}"#, 1.0);
-    road.mend().await;
+    road.restore().await;
     pages.becomes("/readyz", 200, "ok\n").await;
 
     stop.cancel();
@@ -158,7 +158,7 @@ async fn without_the_api_server_it_is_alive_but_not_ready() {
 }
 
 /// A client whose requests pass something first.
-fn through<P, F>(client: Client, pass: P) -> Client
+fn client_with_middleware<P, F>(client: Client, pass: P) -> Client
 where
     P: Fn(Request<kube::client::Body>) -> F + Send + Sync + 'static,
     F: Future<Output = Request<kube::client::Body>> + Send + 'static,
@@ -171,24 +171,24 @@ where
 }
 
 /// Connections to a server, which can be cut.
-struct Road {
+struct CuttableConnection {
     port: u16,
     to: std::net::SocketAddr,
-    carrying: Mutex<Option<AbortOnDropHandle<()>>>,
+    forwarding: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
-impl Road {
+impl CuttableConnection {
     async fn to(to: std::net::SocketAddr) -> Self {
-        let road = Self { port: crate::support::free_port(), to, carrying: Mutex::default() };
-        road.mend().await;
+        let road = Self { port: crate::support::free_port(), to, forwarding: Mutex::default() };
+        road.restore().await;
         road
     }
 
     fn cut(&self) {
-        *self.carrying.lock() = None;
+        *self.forwarding.lock() = None;
     }
 
-    async fn mend(&self) {
+    async fn restore(&self) {
         let listener = TcpListener::bind(("127.0.0.1", self.port)).await.expect("the port is still free");
         let to = self.to;
         let carry = async move {
@@ -200,6 +200,6 @@ impl Road {
                 });
             }
         };
-        *self.carrying.lock() = Some(AbortOnDropHandle::new(tokio::spawn(carry)));
+        *self.forwarding.lock() = Some(AbortOnDropHandle::new(tokio::spawn(carry)));
     }
 }

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::routing::get as page;
 use rcgen::CertifiedKey;
 use reqwest::Certificate;
-use serin::server::{Options, Server};
+use serin::server::{BoundServer, Options};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -18,7 +18,7 @@ use crate::support::{Folder, free_port};
 use crate::world::{Series, World, get};
 
 #[test]
-fn a_port_that_is_taken_is_said_with_the_flag_that_chose_it() {
+fn a_port_in_use_is_reported_with_its_flag() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("an address").to_string();
     for (arguments, environment) in
@@ -40,9 +40,9 @@ fn a_port_that_is_taken_is_said_with_the_flag_that_chose_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_program_shows_its_pages_and_ends_well() {
+async fn serin_run_serves_its_pages_and_exits_cleanly() {
     let world = World::new().await;
-    let serving = world.local.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let serving = world.api_server.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let folder = Folder::new("server");
     folder.write("kubeconfig", &serving.kubeconfig());
     let (port, kubeconfig) = (free_port(), folder.join("kubeconfig"));
@@ -50,8 +50,8 @@ async fn the_program_shows_its_pages_and_ends_well() {
     let url = |page: &str| format!("http://127.0.0.1:{port}{page}");
     let began = Instant::now();
     loop {
-        let is_there = TcpStream::connect(("127.0.0.1", port)).await.is_ok();
-        if is_there && get(&url("/readyz"), "*/*").await.code == 200 {
+        let exists = TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+        if exists && get(&url("/readyz"), "*/*").await.code == 200 {
             break;
         }
         assert!(serin.try_wait().expect("a process").is_none(), "it ended");
@@ -82,9 +82,9 @@ fn write_certificate(folder: &Folder) -> Certificate {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_are_heard_over_tls_and_with_the_certificate_of_the_day() {
+async fn commands_are_accepted_over_tls_with_the_current_certificate() {
     let world = World::new().await;
-    let serving = world.local.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let serving = world.api_server.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let (folder, port) = (Folder::new("heard"), free_port());
     folder.write("kubeconfig", &serving.kubeconfig());
     let first = write_certificate(&folder);
@@ -97,8 +97,8 @@ async fn people_are_heard_over_tls_and_with_the_certificate_of_the_day() {
     }
     let mut serin = serin.stderr(Stdio::null()).spawn().expect("serin starts");
     let url = format!("https://localhost:{port}/api/v1/namespaces/default/canaries/web/promote");
-    let say = async |trusted: &Certificate| {
-        let http = reqwest::Client::builder().no_proxy().tls_certs_only([trusted.clone()]).build();
+    let say = async |parse_builtin: &Certificate| {
+        let http = reqwest::Client::builder().no_proxy().tls_certs_only([parse_builtin.clone()]).build();
         http.expect("an HTTP client").post(&url).send().await.map(|answer| answer.status().as_u16())
     };
     let began = Instant::now();
@@ -123,7 +123,7 @@ async fn people_are_heard_over_tls_and_with_the_certificate_of_the_day() {
 }
 
 #[test]
-fn tokens_do_not_go_over_the_network_in_the_clear() {
+fn the_command_api_refuses_plain_http_off_loopback() {
     let folder = Folder::new("clear");
     folder.write("empty", "");
     let empty = folder.join("empty").display().to_string();
@@ -155,7 +155,7 @@ fn start(kubeconfig: &Path, port: u16) -> std::process::Child {
 }
 
 #[tokio::test]
-async fn clients_that_say_nothing_are_left() {
+async fn silent_clients_are_disconnected() {
     let world = World::new().await;
     let pages = world.pages(Options::default()).await;
     let mut silent = Vec::new();
@@ -176,8 +176,8 @@ async fn clients_that_say_nothing_are_left() {
 }
 
 #[tokio::test]
-async fn who_was_heard_before_the_end_is_answered() {
-    serin::tls::choose_cryptography();
+async fn requests_accepted_before_shutdown_are_answered() {
+    serin::tls::install_crypto_provider();
     let (heard, answered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let slow = page({
         let (heard, answered) = (Arc::clone(&heard), Arc::clone(&answered));
@@ -187,12 +187,12 @@ async fn who_was_heard_before_the_end_is_answered() {
             "late"
         }
     });
-    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
     let address = server.address;
     let serving = server.serve(Router::new().route("/", slow), None);
     let asking = tokio::spawn(async move { get(&format!("http://{address}/"), "*/*").await });
     heard.notified().await;
-    let ending = tokio::spawn(serving.end());
+    let ending = tokio::spawn(serving.shutdown());
     while TcpStream::connect(address).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -6,6 +6,6 @@ mod support;
 
 mod health;
 mod listening;
-mod scraped;
+mod prometheus_scrape;
 mod series;
 mod world;

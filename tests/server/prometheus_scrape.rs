@@ -10,7 +10,7 @@ use crate::support::prometheus::Prometheus;
 use crate::world::World;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_takes_both_formats_and_forgets_a_canary_that_is_gone() {
+async fn prometheus_scrapes_both_formats_and_drops_deleted_canaries() {
     let world = World::new().await;
     world.canary("web", json!({})).await;
     let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
@@ -33,7 +33,7 @@ async fn prometheus_takes_both_formats_and_forgets_a_canary_that_is_gone() {
     ] {
         becomes(&prometheus, query, Some(answer)).await;
     }
-    let types = ask(&prometheus, "/api/v1/metadata", &[]).await;
+    let types = get_json(&prometheus, "/api/v1/metadata", &[]).await;
     for (family, kind) in [
         ("serin_canary_phase", "gauge"),
         ("serin_release_duration_seconds", "histogram"),
@@ -52,7 +52,7 @@ async fn prometheus_takes_both_formats_and_forgets_a_canary_that_is_gone() {
 async fn becomes(prometheus: &Prometheus, query: &str, expected: Option<&str>) {
     let began = Instant::now();
     loop {
-        let answer = ask(prometheus, "/api/v1/query", &[("query", query)]).await;
+        let answer = get_json(prometheus, "/api/v1/query", &[("query", query)]).await;
         let value = answer["data"]["result"][0]["value"][1].as_str();
         if value == expected {
             return;
@@ -63,7 +63,7 @@ async fn becomes(prometheus: &Prometheus, query: &str, expected: Option<&str>) {
     }
 }
 
-async fn ask(prometheus: &Prometheus, path: &str, query: &[(&str, &str)]) -> Value {
+async fn get_json(prometheus: &Prometheus, path: &str, query: &[(&str, &str)]) -> Value {
     let client = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
     let answer = client.get(format!("{}{path}", prometheus.url())).query(query).send().await;
     answer.expect("an answer").json().await.expect("JSON")

@@ -18,7 +18,7 @@ const WEB: &str = r#"namespace="default",name="web""#;
 const WEB_OF_FLAGGER: &str = r#"name="web",namespace="default""#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_release_leaves_its_series_and_they_go_with_the_canary() {
+async fn a_release_leaves_series_that_end_with_the_canary() {
     let world = World::new().await;
     let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
     let chat = Receiver::start([]).await;
@@ -93,26 +93,27 @@ async fn a_whole_release_leaves_its_series_and_they_go_with_the_canary() {
     let now = jiff::Timestamp::now().as_second() as f64;
     let started = shown.0["process_start_time_seconds"];
     assert!((now - 3600.0..=now + 1.0).contains(&started), "started at {started}, now is {now}");
-    chat.await_got(1).await;
-    pages.shows(r#"serin_notifications_total{result="delivered"}"#, chat.got().len() as f64).await;
+    chat.await_received(1).await;
+    pages.shows(r#"serin_notifications_total{result="delivered"}"#, chat.received().len() as f64).await;
 
     world.delete_canary("web").await;
     let began = Instant::now();
     let left = loop {
         let shown = pages.series().await;
-        let left = shown.about(r#"="web""#).into_iter().chain(shown.about("serin_canaries{")).count();
+        let left =
+            shown.containing(r#"="web""#).into_iter().chain(shown.containing("serin_canaries{")).count();
         if left == 0 || began.elapsed().as_secs() > 60 {
             break shown;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    assert_eq!(left.about(r#"="web"#), [] as [&String; 0]);
-    assert_eq!(left.about("serin_canaries{"), [] as [&String; 0]);
+    assert_eq!(left.containing(r#"="web"#), [] as [&String; 0]);
+    assert_eq!(left.containing("serin_canaries{"), [] as [&String; 0]);
     left.is(r#"serin_release_duration_seconds_count{outcome="Promoted"}"#, 1.0);
 }
 
 #[tokio::test]
-async fn flaggers_names_are_there_only_if_they_are_asked_for() {
+async fn flagger_metric_names_are_served_only_if_enabled() {
     let world = World::new().await;
     world.canary("web", json!({})).await;
     let _serin = world.start().await;
@@ -121,10 +122,10 @@ async fn flaggers_names_are_there_only_if_they_are_asked_for() {
         world.pages(Options::default()).await,
         world.pages(Options { flagger_metrics: true, ..Options::default() }).await,
     );
-    assert_eq!(without.series().await.about("flagger_"), [] as [&String; 0]);
+    assert_eq!(without.series().await.containing("flagger_"), [] as [&String; 0]);
     let names = |series: &Series| {
         let mut names: Vec<String> = series
-            .about("flagger_")
+            .containing("flagger_")
             .into_iter()
             .map(|series| series.split('{').next().expect("a name").to_owned())
             .collect();
@@ -146,7 +147,7 @@ async fn flaggers_names_are_there_only_if_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn openmetrics_is_for_whoever_asks_for_it() {
+async fn openmetrics_is_served_if_the_client_accepts_it() {
     let world = World::new().await;
     let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
     let url = format!("http://{}/metrics", pages.serving.address);
@@ -163,7 +164,7 @@ async fn openmetrics_is_for_whoever_asks_for_it() {
 
 /// With every pod that comes or goes a budget says how it is.
 #[tokio::test]
-async fn how_a_companion_is_wakes_nobody_and_what_it_wants_does() {
+async fn the_status_of_a_companion_triggers_no_reconcile_and_its_spec_does() {
     let world = World::new().await;
     let budgets = world.api::<PodDisruptionBudget>();
     let budget = json!({
@@ -205,14 +206,14 @@ async fn how_a_companion_is_wakes_nobody_and_what_it_wants_does() {
 
 /// Over another connection a watch may tell of a write before it is answered.
 #[tokio::test]
-async fn its_own_writes_wake_nobody() {
+async fn own_writes_trigger_no_reconcile() {
     let world = World::new().await;
     let steps = json!([5, 10, 15, 20, 25, 30, 35, 40, 45, 50]);
     world.canary("web", json!({"analysis": {"stepWeights": steps, "metrics": null}})).await;
     let _serin = world.start().await;
     world.reaches("web", Phase::Initialized).await;
     let latency = Duration::from_millis(50);
-    world.local.set_faults(FaultPlan { answer_late: 1.0, latency, ..FaultPlan::default() });
+    world.api_server.set_faults(FaultPlan { slow_response: 1.0, latency, ..FaultPlan::default() });
     world.push("web:v2").await;
     let pages = world.pages(Options::default()).await;
     let reconciles = async |ratio: f64| {
@@ -224,7 +225,7 @@ async fn its_own_writes_wake_nobody() {
 }
 
 #[tokio::test]
-async fn canaries_that_share_a_target_do_not_spoil_the_page() {
+async fn canaries_that_share_a_target_make_no_duplicate_series() {
     let world = World::new().await;
     world.canary("web", json!({"suspend": true})).await;
     world.canary("web-too", json!({"suspend": true})).await;
@@ -233,43 +234,44 @@ async fn canaries_that_share_a_target_do_not_spoil_the_page() {
     // No series is there twice, which `Series::of` insists on.
     let shown = pages.shows(r#"serin_canaries{namespace="default"}"#, 2.0).await;
     shown.is(r#"serin_canary_suspended{namespace="default",name="web-too"}"#, 1.0);
-    assert_eq!(shown.about("flagger_canary_status").len(), 1);
+    assert_eq!(shown.containing("flagger_canary_status").len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_several_replicas_one_shows_a_canary() {
+async fn each_canary_is_served_by_one_replica() {
     let world = World::new().await;
     for at in 0..16 {
         world.canary(&format!("web-{at}"), json!({"suspend": true})).await;
     }
     let (a, stop, ended) = world.replica("a", 16).await;
     let (b, ..) = world.replica("b", 16).await;
-    let divided = |a: &Shows, b: &Shows| a.shards > 0.0 && b.shards > 0.0 && a.shards + b.shards == 16.0;
-    shows(&a, &b, divided).await;
+    let divided =
+        |a: &ShownSeries, b: &ShownSeries| a.shards > 0.0 && b.shards > 0.0 && a.shards + b.shards == 16.0;
+    await_division(&a, &b, divided).await;
     stop.cancel();
     ended.await.expect("it ends well");
-    shows(&a, &b, |a, b| (a.shards, b.shards) == (0.0, 16.0)).await;
+    await_division(&a, &b, |a, b| (a.shards, b.shards) == (0.0, 16.0)).await;
     assert_eq!(b.get("/readyz").await.code, 200);
 }
 
-struct Shows {
+struct ShownSeries {
     shards: f64,
     canaries: Vec<String>,
 }
 
 /// Waits until the shards are divided so, and each Canary is shown once.
-async fn shows(a: &Pages, b: &Pages, is_so: impl Fn(&Shows, &Shows) -> bool) {
+async fn await_division(a: &Pages, b: &Pages, is_in_sync: impl Fn(&ShownSeries, &ShownSeries) -> bool) {
     let began = Instant::now();
     loop {
-        let [of_a, of_b] = [a.series().await, b.series().await].map(|shown| Shows {
+        let [of_a, of_b] = [a.series().await, b.series().await].map(|shown| ShownSeries {
             shards: shown.0["serin_shards_held"],
-            canaries: shown.about("serin_canary_suspended").into_iter().cloned().collect(),
+            canaries: shown.containing("serin_canary_suspended").into_iter().cloned().collect(),
         });
         let mut all = [&of_a.canaries[..], &of_b.canaries[..]].concat();
         all.sort();
         let shown = all.len();
         all.dedup();
-        if is_so(&of_a, &of_b) && (shown, all.len()) == (16, 16) {
+        if is_in_sync(&of_a, &of_b) && (shown, all.len()) == (16, 16) {
             return;
         }
         let (a, b) = (of_a.shards, of_b.shards);

@@ -17,14 +17,14 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
-use serin::controller::lease::Fence;
-use serin::controller::replica::Claim;
-use serin::controller::vitals::Vitals;
+use serin::controller::fence::Fence;
+use serin::controller::membership::ReplicaConfig;
+use serin::controller::vitals::Telemetry;
 use serin::controller::{self, Controller, run_replicated};
 use serin::local::node::Node;
-use serin::local::{Cluster, Local};
+use serin::local::{ApiServer, Cluster};
 use serin::metrics::scrape::Fetch;
-use serin::server::{self, Server, Serving};
+use serin::server::{self, BoundServer, ServerHandle};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -33,22 +33,22 @@ use tower::BoxError;
 use crate::support::definitions;
 
 /// Everything is slow on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 pub struct World {
-    pub local: Local,
+    pub api_server: ApiServer,
     pub client: Client,
-    pub vitals: Arc<Vitals>,
+    pub vitals: Arc<Telemetry>,
     cluster: Cluster,
 }
 
 impl World {
     /// With `web:v1` deployed, two pods of it.
     pub async fn new() -> Self {
-        serin::tls::choose_cryptography();
-        let local = Local::new(serin::local::Options::default());
+        serin::tls::install_crypto_provider();
+        let local = ApiServer::new(serin::local::Options::default());
         let (cluster, client) = (local.start_cluster(false), local.client());
-        let world = Self { local, client, vitals: Arc::default(), cluster };
+        let world = Self { api_server: local, client, vitals: Arc::default(), cluster };
         let definitions = definitions::ours().into_iter().chain(definitions::smi());
         definitions::install(&world.client, definitions).await;
         let deployment = json!({
@@ -131,7 +131,7 @@ impl World {
     }
 
     pub async fn controller(&self, client: Client) -> Controller {
-        let options = controller::Options { vitals: Arc::clone(&self.vitals), ..Default::default() };
+        let options = controller::Options { telemetry: Arc::clone(&self.vitals), ..Default::default() };
         self.controller_with(client, options).await
     }
 
@@ -141,8 +141,8 @@ impl World {
             let client = client.clone();
             async move { client.send(request).await.map_err(BoxError::from) }
         });
-        let client = Client::new(self.vitals.counting(service), namespace);
-        Controller::new(client, self.local.clock(), self.fetch(), Fence::open(), options)
+        let client = Client::new(self.vitals.count_requests(service), namespace);
+        Controller::new(client, self.api_server.clock(), self.fetch(), Fence::unsharded(), options)
             .await
             .expect("a controller")
     }
@@ -156,9 +156,9 @@ impl World {
     /// Starts one replica of several, and its pages; ends when told to.
     pub async fn replica(&self, me: &str, shards: u32) -> (Pages, CancellationToken, JoinHandle<()>) {
         let options = controller::Options::default();
-        let pages = pages(Arc::clone(&options.vitals), server::Options::default()).await;
-        let claim = Claim { namespace: "default".to_owned(), me: me.to_owned(), shards };
-        let (client, clock, stop) = (self.client.clone(), self.local.clock(), CancellationToken::new());
+        let pages = pages(Arc::clone(&options.telemetry), server::Options::default()).await;
+        let claim = ReplicaConfig { namespace: "default".to_owned(), identity: me.to_owned(), shards };
+        let (client, clock, stop) = (self.client.clone(), self.api_server.clock(), CancellationToken::new());
         let run = run_replicated(client, clock, self.fetch(), options, claim, stop.clone());
         (pages, stop, tokio::spawn(async move { run.await.expect("a replica") }))
     }
@@ -199,30 +199,30 @@ impl World {
             if status.phase == phase {
                 return status;
             }
-            assert!(began.elapsed() < PATIENCE, "it never becomes {phase:?}: {status:#?}");
+            assert!(began.elapsed() < TIMEOUT, "it never becomes {phase:?}: {status:#?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
 
-async fn pages(vitals: Arc<Vitals>, options: server::Options) -> Pages {
-    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-    Pages { serving: server.serve(server::pages(vitals, options), None) }
+async fn pages(vitals: Arc<Telemetry>, options: server::Options) -> Pages {
+    let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    Pages { serving: server.serve(server::metrics_router(vitals, options), None) }
 }
 
 /// What is shown.
 pub struct Pages {
-    pub serving: Serving,
+    pub serving: ServerHandle,
 }
 
-pub struct Answer {
+pub struct PageResponse {
     pub code: u16,
     pub kind: String,
     pub text: String,
 }
 
 impl Pages {
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> PageResponse {
         get(&format!("http://{}{path}", self.serving.address), "*/*").await
     }
 
@@ -241,7 +241,7 @@ impl Pages {
             if answer.code == code && answer.text.contains(says) {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "{path}: {} {}", answer.code, answer.text);
+            assert!(began.elapsed() < TIMEOUT, "{path}: {} {}", answer.code, answer.text);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -254,18 +254,18 @@ impl Pages {
             if shown.0.get(series) == Some(&value) {
                 return shown;
             }
-            assert!(began.elapsed() < PATIENCE, "{series} is not {value}: {:#?}", shown.0);
+            assert!(began.elapsed() < TIMEOUT, "{series} is not {value}: {:#?}", shown.0);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
 
-pub async fn get(url: &str, accept: &str) -> Answer {
-    let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().expect("an HTTP client");
+pub async fn get(url: &str, accept: &str) -> PageResponse {
+    let client = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build().expect("an HTTP client");
     let answer = client.get(url).header("accept", accept).send().await;
     let answer = answer.unwrap_or_else(|error| panic!("{url}: {error:?}"));
     let kind = answer.headers().get("content-type").map(|kind| kind.to_str().expect("text").to_owned());
-    Answer {
+    PageResponse {
         code: answer.status().as_u16(),
         kind: kind.unwrap_or_default(),
         text: answer.text().await.expect("a body"),
@@ -295,7 +295,7 @@ impl Series {
         assert!(self.0.get(series).is_some_and(|shown| *shown >= value), "{series}: {:#?}", self.0);
     }
 
-    pub fn about(&self, word: &str) -> Vec<&String> {
+    pub fn containing(&self, word: &str) -> Vec<&String> {
         self.0.keys().filter(|series| series.contains(word)).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The line between one process of Serin and the API server. A process that
+//! The connection between one process of Serin and the API server. A process that
 //! stands still hears nothing and says nothing: what it asked before is
 //! answered when it runs again, and what it would have asked meanwhile it has
 //! not asked.
@@ -17,54 +17,54 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-use super::onlooker::Onlooker;
+use super::recorder::Recorder;
 
-pub struct Line {
-    pub me: String,
+pub struct FlakyConnection {
+    pub process: String,
     frozen: AtomicBool,
     thawed: Notify,
-    onlooker: Arc<Mutex<Onlooker>>,
+    recorder: Arc<Mutex<Recorder>>,
 }
 
-impl Line {
-    pub fn new(me: String, onlooker: Arc<Mutex<Onlooker>>) -> Arc<Self> {
-        Arc::new(Self { me, frozen: AtomicBool::new(false), thawed: Notify::new(), onlooker })
+impl FlakyConnection {
+    pub fn new(me: String, recorder: Arc<Mutex<Recorder>>) -> Arc<Self> {
+        Arc::new(Self { process: me, frozen: AtomicBool::new(false), thawed: Notify::new(), recorder })
     }
 
     pub async fn freeze(&self, length: Duration) {
         {
-            let mut onlooker = self.onlooker.lock();
-            onlooker.tell(format!("  {} stands still", self.me));
-            onlooker.runs(false);
-            onlooker.forget(&self.me);
+            let mut recorder = self.recorder.lock();
+            recorder.log(format!("  {} stands still", self.process));
+            recorder.set_running(false);
+            recorder.remove_process(&self.process);
         }
         self.frozen.store(true, Ordering::Relaxed);
         sleep(length).await;
         {
-            let mut onlooker = self.onlooker.lock();
-            onlooker.tell(format!("  {} runs again", self.me));
-            onlooker.runs(true);
+            let mut recorder = self.recorder.lock();
+            recorder.log(format!("  {} runs again", self.process));
+            recorder.set_running(true);
         }
         self.frozen.store(false, Ordering::Relaxed);
         self.thawed.notify_waiters();
     }
 
     /// At once, unless the process stands still.
-    async fn runs(&self) {
+    async fn wait_until_running(&self) {
         while self.frozen.load(Ordering::Relaxed) {
             self.thawed.notified().await;
         }
     }
 
-    /// A client whose every word goes over this line. `elected` says whether
+    /// A client whose every word goes over this connection. `elected` says whether
     /// the process has to hold a Lease to write.
     pub fn client(self: &Arc<Self>, to: Client, elected: bool) -> Client {
-        let line = Arc::clone(self);
+        let connection = Arc::clone(self);
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
-            let (line, to) = (Arc::clone(&line), to.clone());
+            let (connection, to) = (Arc::clone(&connection), to.clone());
             async move {
-                if line.frozen.load(Ordering::Relaxed) {
-                    line.runs().await;
+                if connection.frozen.load(Ordering::Relaxed) {
+                    connection.wait_until_running().await;
                     return Err(kube::Error::Service(Box::new(io::Error::from(
                         io::ErrorKind::ConnectionReset,
                     ))));
@@ -77,26 +77,33 @@ impl Line {
                 };
                 let free = path.contains("/leases") || path.contains("/events");
                 if method != Method::GET && !free {
-                    line.onlooker.lock().request(&line.me, elected, &method, &path);
+                    connection.recorder.lock().record_request(&connection.process, elected, &method, &path);
                 }
                 let answer = to.send(request).await?;
-                line.runs().await;
+                connection.wait_until_running().await;
                 let listed = method == Method::GET && !watches && answer.status().is_success();
                 if let Some(of) = collection.as_ref().filter(|_| listed) {
-                    line.onlooker.lock().told(&line.me, of, None);
+                    connection.recorder.lock().record_delivery(&connection.process, of, None);
                 }
                 if method != Method::GET && !answer.status().is_success() {
                     let status = answer.status().as_u16();
-                    line.onlooker.lock().tell(format!("      {}: {method} {path}: {status}", line.me));
+                    connection
+                        .recorder
+                        .lock()
+                        .log(format!("      {}: {method} {path}: {status}", connection.process));
                 }
                 Ok(answer.map(|body| match watches {
                     false => Body::new(body),
                     true => Body::from_stream(body.into_data_stream().then(move |frame| {
-                        let (line, of) = (Arc::clone(&line), collection.clone());
+                        let (connection, of) = (Arc::clone(&connection), collection.clone());
                         async move {
-                            line.runs().await;
+                            connection.wait_until_running().await;
                             if let (Some(of), Ok(frame)) = (of, &frame) {
-                                line.onlooker.lock().told(&line.me, &of, Some(version(frame).unwrap_or(0)));
+                                connection.recorder.lock().record_delivery(
+                                    &connection.process,
+                                    &of,
+                                    Some(resource_version(frame).unwrap_or(0)),
+                                );
                             }
                             frame
                         }
@@ -109,7 +116,7 @@ impl Line {
 }
 
 /// Of the object that a watch tells of: the first that its JSON names.
-fn version(frame: &[u8]) -> Option<u64> {
+fn resource_version(frame: &[u8]) -> Option<u64> {
     const FIELD: &[u8] = b"\"resourceVersion\":\"";
     let at = frame.windows(FIELD.len()).position(|window| window == FIELD)? + FIELD.len();
     let digits = frame[at..].iter().take_while(|byte| byte.is_ascii_digit());

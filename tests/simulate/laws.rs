@@ -16,43 +16,43 @@ use serin::engine::judge::Judge;
 use serin::engine::steps::Strategy;
 use serin::local::node::behaviour::Behaviour;
 
-use super::flow::is_slow;
-use super::seen::{Route, Side, Subject, Workload};
+use super::model::{CanaryModel, Route, StableTarget, Workload};
+use super::traffic::is_slow;
 
 /// Requests that a look needs, less what rounding may cost.
-const ENOUGH: f64 = 18.0;
+const MIN_REQUESTS: f64 = 18.0;
 
 /// The moment of a write.
 #[derive(Clone, Copy)]
-pub struct Moment {
+pub struct WriteTime {
     /// Since the beginning.
     pub at: Duration,
     pub clock: Timestamp,
     /// How old the controller's knowledge may be.
     pub lag: Duration,
     /// How long ago it may have decided.
-    pub takes: Duration,
+    pub decision_delay: Duration,
 }
 
-impl Moment {
-    fn from(&self) -> Duration {
+impl WriteTime {
+    fn knowledge_cutoff(&self) -> Duration {
         self.at.saturating_sub(self.lag)
     }
 
     /// Closed now, and when it was decided.
     fn is_frozen(&self, plan: &Plan) -> bool {
-        let before = self.clock.saturating_sub(self.takes).unwrap_or(self.clock);
+        let before = self.clock.saturating_sub(self.decision_delay).unwrap_or(self.clock);
         plan.windows.check(self.clock).is_err() && plan.windows.check(before).is_err()
     }
 }
 
-pub type Verdict = Result<(), String>;
+pub type LawResult = Result<(), String>;
 
-fn law(kept: bool, text: impl FnOnce() -> String) -> Verdict {
+fn law(kept: bool, text: impl FnOnce() -> String) -> LawResult {
     if kept { Ok(()) } else { Err(text()) }
 }
 
-fn is_under_control(on: &Subject) -> bool {
+fn is_managed(on: &CanaryModel) -> bool {
     let Some(canary) = &on.canary else { return false };
     let phase = on.status().map_or(Phase::Initializing, |status| status.phase);
     canary.metadata.deletion_timestamp.is_none()
@@ -60,27 +60,33 @@ fn is_under_control(on: &Subject) -> bool {
 }
 
 /// Traffic is about to be routed so.
-pub fn routed(on: &Subject, route: Route, now: Moment) -> Verdict {
-    if !is_under_control(on) {
+pub fn check_route(on: &CanaryModel, route: Route, now: WriteTime) -> LawResult {
+    if !is_managed(on) {
         return Ok(());
     }
     let before = *on.route.now();
     let status = on.status().cloned().unwrap_or_default();
     let rises = route.canary > before.canary || (route.chosen && !before.chosen);
     if rises {
-        rises_by_right(on, before, route, &status, now)?;
+        check_rise(on, before, route, &status, now)?;
     }
     let falls = route.canary < before.canary || (before.chosen && !route.chosen);
-    if falls && route.stable == Side::Primary {
-        comes_home_to_a_ready_primary(on, &status, now)?;
+    if falls && route.stable == StableTarget::Primary {
+        returns_to_a_ready_primary(on, &status, now)?;
     }
     Ok(())
 }
 
-fn rises_by_right(on: &Subject, before: Route, route: Route, status: &CanaryStatus, now: Moment) -> Verdict {
+fn check_rise(
+    on: &CanaryModel,
+    before: Route,
+    route: Route,
+    status: &CanaryStatus,
+    now: WriteTime,
+) -> LawResult {
     let plans = on.possible_plans();
     let serves = |target: &Option<Workload>| target.as_ref().is_some_and(|target| target.available > 0);
-    law(on.target.was_since(now.from(), serves), || {
+    law(on.target.held_since(now.knowledge_cutoff(), serves), || {
         format!("2: the canary gets {route:?} and has no ready pod: {:?}", on.target.now())
     })?;
     law(plans.iter().any(|plan| !plan.suspend), || format!("8: {route:?} while suspended"))?;
@@ -91,31 +97,34 @@ fn rises_by_right(on: &Subject, before: Route, route: Route, status: &CanaryStat
     law(!advances || plans.iter().any(|plan| !now.is_frozen(plan)), || format!("8: {route:?} in a freeze"))?;
     let refused = status.phase == Phase::Failed
         && status.revisions.as_ref().is_some_and(|revisions| revisions.seen == revisions.rejected)
-        && on.target.since() < now.from()
+        && on.target.since() < now.knowledge_cutoff()
         && status
             .last_transition_time
             .as_ref()
             .is_some_and(|at| now.clock.duration_since(at.0).as_secs() > 5);
-    let retried = on.causes > status.releases;
+    let retried = on.release_causes > status.releases;
     law(!refused || retried, || format!("3: {route:?} for a revision that was rolled back"))?;
-    let fits = plans.iter().map(|plan| rises_along(on, plan, before, route, status, now)).collect::<Vec<_>>();
+    let fits = plans
+        .iter()
+        .map(|plan| check_rise_along_plan(on, plan, before, route, status, now))
+        .collect::<Vec<_>>();
     match fits.iter().any(Result::is_ok) {
         true => Ok(()),
         false => fits.into_iter().next().unwrap_or(Err("2: no plan allows any traffic".to_owned())),
     }
 }
 
-fn rises_along(
-    on: &Subject,
+fn check_rise_along_plan(
+    on: &CanaryModel,
     plan: &Plan,
     before: Route,
     route: Route,
     status: &CanaryStatus,
-    now: Moment,
-) -> Verdict {
+    now: WriteTime,
+) -> LawResult {
     let switches = plan.strategy == Strategy::BlueGreen && route.canary == 10_000;
     if switches {
-        return looked_enough(on, plan, plan.steps.len() - 1, before, now);
+        return checked_long_enough(on, plan, plan.steps.len() - 1, before, now);
     }
     let weight = |at: usize| u64::from(plan.steps[at].split.canary.hundredths());
     let planned = (0..plan.steps.len())
@@ -134,25 +143,25 @@ fn rises_along(
     law(skipped.is_none(), || format!("2: from {had} to {route:?}, past the step of {skipped:?}"))?;
     let last = (0..planned).rev().find(|at| weight(*at) > 0 && weight(*at) == before.canary);
     match last {
-        Some(last) => looked_enough(on, plan, last, before, now),
+        Some(last) => checked_long_enough(on, plan, last, before, now),
         None => Ok(()),
     }
 }
 
 /// This share was judged on its own traffic, for long enough.
-fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment) -> Verdict {
+fn checked_long_enough(on: &CanaryModel, plan: &Plan, at: usize, route: Route, now: WriteTime) -> LawResult {
     let step = &plan.steps[at];
-    let early = plan.metrics.iter().any(|metric| metric.terms.ends_on_evidence);
-    let waved = was_waved_through(on);
-    if plan.skip_analysis || step.looks == 0 || waved {
+    let early = plan.metrics.iter().any(|metric| metric.policy.ends_on_evidence);
+    let waved = was_promoted_by_command(on);
+    if plan.skip_analysis || step.checks == 0 || waved {
         return Ok(());
     }
-    let (lasted, requests) = on.looked_at(route, now.at);
+    let (lasted, requests) = on.route_observation(route, now.at);
     // Looks taken in this step before somebody lengthened its interval count as
     // well.
-    let plans = on.plans.range(on.generation_at_begin(route)..).filter_map(|(_, plan)| plan.as_ref());
+    let plans = on.plans.range(on.generation_at_route_start(route)..).filter_map(|(_, plan)| plan.as_ref());
     let intervals = plans.filter_map(|plan| Some(plan.steps.get(at)?.interval));
-    let needed = intervals.fold(step.interval, Duration::min) * step.looks;
+    let needed = intervals.fold(step.interval, Duration::min) * step.checks;
     let known = needed.saturating_sub(Duration::from_secs(1));
     law(early || lasted >= known || !step.split.reaches_canary(), || {
         format!("2: on after {lasted:?} at step {at}, which takes {needed:?}")
@@ -160,18 +169,18 @@ fn looked_enough(on: &Subject, plan: &Plan, at: usize, route: Route, now: Moment
     let judged = |name: &str| step.metrics.iter().any(|at| plan.metrics[*at].name == name);
     let strict = plan.metrics.iter().any(|metric| {
         judged(&metric.name)
-            && matches!(metric.terms.judge, Judge::Sequential(_))
-            && metric.terms.on_no_data == serin::api::judge::Silence::Hold
+            && matches!(metric.policy.judge, Judge::Sequential(_))
+            && metric.policy.on_no_data == serin::api::judge::OnMissing::Hold
     });
-    law(!strict || requests >= ENOUGH, || {
+    law(!strict || requests >= MIN_REQUESTS, || {
         format!("2: on from step {at} after {requests:.1} requests that were counted")
     })
 }
 
-fn comes_home_to_a_ready_primary(on: &Subject, status: &CanaryStatus, now: Moment) -> Verdict {
+fn returns_to_a_ready_primary(on: &CanaryModel, status: &CanaryStatus, now: WriteTime) -> LawResult {
     let Some(release) = &status.release else { return Ok(()) };
     let other = |primary: &Option<Workload>| primary.as_ref().is_none_or(|p| p.revision != release.revision);
-    let begun = !on.primary.was_since(now.from(), other);
+    let begun = !on.primary.held_since(now.knowledge_cutoff(), other);
     let is_promoting = matches!(status.phase, Phase::Promoting | Phase::Finalising | Phase::Progressing);
     if !begun || !is_promoting {
         return Ok(());
@@ -183,14 +192,16 @@ fn comes_home_to_a_ready_primary(on: &Subject, status: &CanaryStatus, now: Momen
         })
     };
     let dead = |target: &Option<Workload>| target.as_ref().is_none_or(|target| target.available == 0);
-    law(on.primary.was_since(now.from(), ready) || on.target.was_since(now.from(), dead), || {
-        format!("4: traffic comes home to a primary that is not ready: {:?}", on.primary.now())
-    })
+    law(
+        on.primary.held_since(now.knowledge_cutoff(), ready)
+            || on.target.held_since(now.knowledge_cutoff(), dead),
+        || format!("4: traffic comes home to a primary that is not ready: {:?}", on.primary.now()),
+    )
 }
 
 /// The primary got another template.
-pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verdict {
-    if !is_under_control(on) {
+pub fn check_primary_change(on: &mut CanaryModel, before: &Workload, now: WriteTime) -> LawResult {
+    if !is_managed(on) {
         return Ok(());
     }
     let Some(primary) = on.primary.now().clone() else { return Ok(()) };
@@ -210,13 +221,13 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
     let judged = plans.iter().any(|plan| {
         // The switch of Blue/Green comes after the judgement.
         let route = match plan.strategy {
-            Strategy::BlueGreen => Route { canary: 0, chosen: false, stable: Side::Primary },
+            Strategy::BlueGreen => Route { canary: 0, chosen: false, stable: StableTarget::Primary },
             Strategy::Canary | Strategy::AB => *on.route.now(),
         };
-        looked_enough(on, plan, plan.steps.len() - 1, route, now).is_ok()
+        checked_long_enough(on, plan, plan.steps.len() - 1, route, now).is_ok()
     });
     law(judged, || "1: promoted before its last step was judged".to_owned())?;
-    law(!is_seen_to_be_worse(on, before, &primary, now), || {
+    law(!is_measurably_worse(on, before, &primary, now), || {
         format!("1: {} was promoted in place of {} although it is worse", primary.image, before.image)
     })?;
     let analysed = on.analysed.get(&primary.revision).cloned().unwrap_or_default();
@@ -230,31 +241,32 @@ pub fn primary_changed(on: &mut Subject, before: &Workload, now: Moment) -> Verd
 }
 
 /// What the primary ran was recorded, to go back to.
-pub fn remembers_what_was_before(on: &Subject, revision: &str) -> Verdict {
+pub fn check_backup(on: &CanaryModel, revision: &str) -> LawResult {
     let status = on.status().cloned().unwrap_or_default();
     let promoted = status.revisions.and_then(|revisions| revisions.primary);
     let releasing = status.release.map(|release| release.revision);
-    let goes_on = matches!(status.phase, Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting);
-    law(!goes_on || releasing.as_deref() != Some(revision) || promoted == releasing, || {
+    let may_follow_up =
+        matches!(status.phase, Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting);
+    law(!may_follow_up || releasing.as_deref() != Some(revision) || promoted == releasing, || {
         format!("7: {revision} is being promoted, and recorded as what was before")
     })
 }
 
 /// Every plan that could be meant measures what is wrong with it, and enough
 /// requests went there to tell.
-fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload, now: Moment) -> bool {
+fn is_measurably_worse(on: &CanaryModel, before: &Workload, after: &Workload, now: WriteTime) -> bool {
     let (old, new) = (behaviour(&before.image), behaviour(&after.image));
     let release = on.status().map_or(0, |status| status.releases);
-    let of_release = on.counted.earlier.range((release, 0, false)..(release + 1, 0, false));
+    let of_release = on.request_counts.earlier_routes.range((release, 0, false)..(release + 1, 0, false));
     let earlier: f64 = of_release.map(|(_, (_, read))| *read).sum();
-    let requests = earlier + on.counted.at_reading - on.counted.at_route;
-    let (lasted, read) = on.looked_at(*on.route.now(), now.at);
+    let requests = earlier + on.request_counts.at_last_scrape - on.request_counts.at_route_start;
+    let (lasted, read) = on.route_observation(*on.route.now(), now.at);
     let tells = |plan: &&Plan| {
         let step = plan.steps.last().expect("a plan has steps");
         let judged = |name: &str| {
             let metric =
                 step.metrics.iter().map(|at| &plan.metrics[*at]).find(|metric| metric.name == name)?;
-            Some(match metric.terms.judge {
+            Some(match metric.policy.judge {
                 Judge::Threshold(_) => 1.0,
                 Judge::Sequential(_) | Judge::MannWhitney(_) => 400.0,
             })
@@ -264,15 +276,15 @@ fn is_seen_to_be_worse(on: &Subject, before: &Workload, after: &Workload, now: M
             |name: &str| judged(name).is_some_and(|needed| requests >= needed) && read >= 10.0 * looks;
         let errors = new.error_rate > old.error_rate && enough("request-success-rate");
         let slow = is_slow(&new) && !is_slow(&old) && enough("request-duration");
-        !plan.skip_analysis && step.looks > 0 && (errors || slow)
+        !plan.skip_analysis && step.checks > 0 && (errors || slow)
     };
     let plans = on.possible_plans();
-    !plans.is_empty() && plans.iter().all(tells) && !was_waved_through(on)
+    !plans.is_empty() && plans.iter().all(tells) && !was_promoted_by_command(on)
 }
 
 /// Somebody asked for the promotion of this very release.
-fn was_waved_through(on: &Subject) -> bool {
-    on.status().is_some_and(|status| on.waved_through == Some(status.releases))
+fn was_promoted_by_command(on: &CanaryModel) -> bool {
+    on.status().is_some_and(|status| on.promoted_by_command == Some(status.releases))
 }
 
 fn behaviour(image: &str) -> Behaviour {
@@ -281,24 +293,29 @@ fn behaviour(image: &str) -> Behaviour {
 
 /// Requests go to a canary that cannot answer them, and nobody does anything
 /// about it although somebody could for `length`.
-pub fn sends_into_the_void(on: &Subject, length: Duration, now: Moment) -> Verdict {
+pub fn check_unserved_traffic(on: &CanaryModel, length: Duration, now: WriteTime) -> LawResult {
     let patience = Duration::from_secs(60);
     let serves = |primary: &Option<Workload>| primary.as_ref().is_some_and(|primary| primary.available > 0);
     let served = serves(on.primary.now()) && now.at.saturating_sub(on.primary.since()) > patience;
     let suspended = on.possible_plans().iter().all(|plan| plan.suspend);
-    law(!is_under_control(on) || suspended || !served || length < patience, || {
+    law(!is_managed(on) || suspended || !served || length < patience, || {
         format!("2: for {length:?} requests go to a canary without a ready pod")
     })
 }
 
 /// Serin recorded something.
-pub fn recorded(on: &mut Subject, before: &CanaryStatus, after: &CanaryStatus, now: Moment) -> Verdict {
+pub fn check_status(
+    on: &mut CanaryModel,
+    before: &CanaryStatus,
+    after: &CanaryStatus,
+    now: WriteTime,
+) -> LawResult {
     let started = after.releases.saturating_sub(before.releases);
     law(after.releases >= before.releases && started <= 2, || {
         format!("7: releases went from {} to {}", before.releases, after.releases)
     })?;
-    law(after.releases <= on.causes, || {
-        format!("9: release {} began although people gave only {} causes", after.releases, on.causes)
+    law(after.releases <= on.release_causes, || {
+        format!("9: release {} began although people gave only {} causes", after.releases, on.release_causes)
     })?;
     let plans = on.possible_plans();
     let starts = before.phase == Phase::Waiting && after.phase == Phase::Progressing;
@@ -306,11 +323,11 @@ pub fn recorded(on: &mut Subject, before: &CanaryStatus, after: &CanaryStatus, n
         "8: a release starts in a freeze".to_owned()
     })?;
     if started > 0 {
-        on.accused = false;
+        on.has_negative_evidence = false;
     }
     if let Some(release) = &after.release
         && after.step.is_some()
-        && after.step.as_ref().map(|step| step.looks) != before.step.as_ref().map(|step| step.looks)
+        && after.step.as_ref().map(|step| step.checks) != before.step.as_ref().map(|step| step.checks)
         && let Some(target) = on.target.now()
     {
         let images = on.analysed.entry(release.revision.clone()).or_default();
@@ -321,27 +338,31 @@ pub fn recorded(on: &mut Subject, before: &CanaryStatus, after: &CanaryStatus, n
     if after.history.first() != before.history.first()
         && let Some(past) = after.history.first()
     {
-        ended(on, past, &plans_owned(on))?;
+        check_past_release(on, past, &cloned_plans(on))?;
     }
     Ok(())
 }
 
-fn plans_owned(on: &Subject) -> Vec<Plan> {
+fn cloned_plans(on: &CanaryModel) -> Vec<Plan> {
     on.possible_plans().into_iter().cloned().collect()
 }
 
-fn ended(on: &Subject, past: &serin::api::canary::status::PastRelease, plans: &[Plan]) -> Verdict {
+fn check_past_release(
+    on: &CanaryModel,
+    past: &serin::api::canary::status::PastRelease,
+    plans: &[Plan],
+) -> LawResult {
     let Some(target) = on.target.now() else { return Ok(()) };
     let images = on.analysed.get(&past.revision).cloned().unwrap_or_else(|| vec![target.image.clone()]);
     let bad = |image: &String| behaviour(image).error_rate > 0.0 || is_slow(&behaviour(image));
     match past.outcome {
         Outcome::RolledBack => {
             let on_evidence = past.reason.contains("check") || past.reason.contains(" failed (");
-            law(!on_evidence || on.accused || images.iter().any(bad), || {
+            law(!on_evidence || on.has_negative_evidence || images.iter().any(bad), || {
                 format!("5: {images:?} was rolled back without evidence: {}", past.reason)
             })?;
             let late = past.reason.starts_with("no progress");
-            let own = plans.iter().any(|plan| plan.deadline.own);
+            let own = plans.iter().any(|plan| plan.deadline.explicit);
             law(!late || own || !past.reason.contains("neither good nor bad"), || {
                 format!("5: silence rolled back: {}", past.reason)
             })

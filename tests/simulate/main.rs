@@ -5,13 +5,13 @@
 //! `make simulate` runs two thousand seeds, `make simulate SEEDS=200` fewer;
 //! `make simulate SEED=n` runs one again and tells its history.
 
-mod flow;
+mod connection;
 mod laws;
-mod line;
-mod onlooker;
+mod model;
+mod recorder;
 mod run;
-mod scene;
-mod seen;
+mod scenario;
+mod traffic;
 mod world;
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ fn every_seed_keeps_the_invariants() {
                         return;
                     }
                     let ran = run::run(seed);
-                    for (what, times) in &ran.tally {
+                    for (what, times) in &ran.counts {
                         *tally.lock().entry(what.clone()).or_default() += times;
                     }
                     if let Some(why) = ran.broken {
@@ -77,7 +77,7 @@ fn every_seed_keeps_the_invariants() {
         panic!("seed {seed}: {why}\nall that failed: {all}\nrun one again: make simulate SEED={seed}");
     }
     if first == 0 && count >= SEEDS {
-        for (what, least) in LEAST {
+        for (what, least) in MIN_COUNTS {
             let times = tally.get(what).copied().unwrap_or(0);
             assert!(times * SEEDS >= least * count, "{what}: only {times} times in {count} seeds");
         }
@@ -86,7 +86,7 @@ fn every_seed_keeps_the_invariants() {
 
 /// A simulation in which nothing happens proves nothing: so often at least in
 /// two hundred seeds.
-const LEAST: [(&str, u64); 16] = [
+const MIN_COUNTS: [(&str, u64); 16] = [
     ("promoted", 100),
     ("rolled back", 50),
     ("superseded", 20),

@@ -66,7 +66,7 @@ pub struct Route {
     pub canary: u64,
     /// Chosen requests go to the target's pods.
     pub chosen: bool,
-    pub stable: Side,
+    pub stable: StableTarget,
 }
 
 impl Route {
@@ -76,7 +76,7 @@ impl Route {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Side {
+pub enum StableTarget {
     #[default]
     Nobody,
     Target,
@@ -86,65 +86,65 @@ pub enum Side {
 
 /// Everything about one Canary.
 #[derive(Default)]
-pub struct Subject {
+pub struct CanaryModel {
     pub name: String,
     pub canary: Option<Canary>,
     /// By generation; none where it cannot be carried out.
     pub plans: BTreeMap<i64, Option<Plan>>,
-    pub target: Past<Option<Workload>>,
-    pub primary: Past<Option<Workload>>,
-    pub previous: Past<Option<Workload>>,
+    pub target: Timeline<Option<Workload>>,
+    pub primary: Timeline<Option<Workload>>,
+    pub previous: Timeline<Option<Workload>>,
     pub split: Option<(u64, u64, bool)>,
     pub selectors: BTreeMap<String, Labels>,
-    pub route: Past<Route>,
+    pub route: Timeline<Route>,
     /// Requests a second to the apex Service, and to the canary alone.
     pub rate: f64,
-    pub direct: f64,
-    pub counted: Counted,
+    pub direct_rate: f64,
+    pub request_counts: RequestCounts,
     /// Since when requests go to a canary without a ready pod.
-    pub void_since: Option<Duration>,
+    pub unserved_since: Option<Duration>,
     /// What people did that may start a release, and the releases started.
-    pub causes: u64,
+    pub release_causes: u64,
     pub promotions: BTreeMap<u64, Vec<String>>,
     /// Images that ran as the canary of a revision while it was looked at.
     pub analysed: BTreeMap<String, Vec<String>>,
     /// The release that somebody last wanted promoted as it is.
-    pub waved_through: Option<u64>,
+    pub promoted_by_command: Option<u64>,
     /// Its deletion puts back what was there.
-    pub reverts: bool,
+    pub reverts_on_deletion: bool,
     /// Between releases the target's size is theirs.
-    pub scaled_by_people: bool,
+    pub scaled_by_user: bool,
     /// Hooks that ever said no to the release under way, or yes to its end.
-    pub accused: bool,
+    pub has_negative_evidence: bool,
 }
 
 /// What the canary got, and what is known of it.
 #[derive(Clone, Debug, Default)]
-pub struct Counted {
+pub struct RequestCounts {
     /// Requests, ever.
-    pub all: f64,
+    pub total: f64,
     /// When a pod of it was last read.
-    pub at_reading: f64,
+    pub at_last_scrape: f64,
     /// When the present route began.
-    pub at_route: f64,
+    pub at_route_start: f64,
     /// By release and route, before the present one: how long it was in force,
     /// and how many requests of that time were read. A route that was taken
     /// back because it could not be recorded goes on where it was.
-    pub earlier: BTreeMap<(u64, u64, bool), (Duration, f64)>,
+    pub earlier_routes: BTreeMap<(u64, u64, bool), (Duration, f64)>,
     /// Likewise, the generation that was recorded when it first began.
-    pub begun: BTreeMap<(u64, u64, bool), i64>,
+    pub start_generations: BTreeMap<(u64, u64, bool), i64>,
 }
 
 /// What something is, and what it was.
 #[derive(Default)]
-pub struct Past<T> {
+pub struct Timeline<T> {
     now: T,
     /// Until when it was what.
     before: Vec<(Duration, T)>,
     since: Duration,
 }
 
-impl<T: Clone + PartialEq + Default> Past<T> {
+impl<T: Clone + PartialEq + Default> Timeline<T> {
     pub fn now(&self) -> &T {
         &self.now
     }
@@ -154,7 +154,7 @@ impl<T: Clone + PartialEq + Default> Past<T> {
     }
 
     /// True if it is another.
-    pub fn becomes(&mut self, value: T, at: Duration) -> bool {
+    pub fn set(&mut self, value: T, at: Duration) -> bool {
         if value == self.now {
             return false;
         }
@@ -165,13 +165,13 @@ impl<T: Clone + PartialEq + Default> Past<T> {
     }
 
     /// Was it so at any moment from then on?
-    pub fn was_since(&self, from: Duration, is_so: impl Fn(&T) -> bool) -> bool {
-        is_so(&self.now)
-            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| is_so(t))
+    pub fn held_since(&self, from: Duration, is_in_sync: impl Fn(&T) -> bool) -> bool {
+        is_in_sync(&self.now)
+            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| is_in_sync(t))
     }
 }
 
-impl Subject {
+impl CanaryModel {
     pub fn status(&self) -> Option<&serin::api::CanaryStatus> {
         self.canary.as_ref()?.status.as_ref()
     }
@@ -183,29 +183,32 @@ impl Subject {
     }
 
     /// The present route ends.
-    pub fn sum_up(&mut self, at: Duration) {
+    pub fn close_route(&mut self, at: Duration) {
         let route = *self.route.now();
         let release = self.status().map_or(0, |status| status.releases);
         let lasted = at.saturating_sub(self.route.since());
-        let counted = &mut self.counted;
-        let read = (counted.at_reading - counted.at_route).max(0.0);
-        let sum = counted.earlier.entry((release, route.canary, route.chosen)).or_default();
+        let counted = &mut self.request_counts;
+        let read = (counted.at_last_scrape - counted.at_route_start).max(0.0);
+        let sum = counted.earlier_routes.entry((release, route.canary, route.chosen)).or_default();
         (sum.0, sum.1) = (sum.0 + lasted, sum.1 + read);
-        counted.at_route = counted.all;
+        counted.at_route_start = counted.total;
     }
 
     /// Another route begins.
-    pub fn note_begin(&mut self) {
+    pub fn record_route_start(&mut self) {
         let (route, generation) = (*self.route.now(), self.generation());
         let release = self.status().map_or(0, |status| status.releases);
-        self.counted.begun.entry((release, route.canary, route.chosen)).or_insert(generation);
+        self.request_counts
+            .start_generations
+            .entry((release, route.canary, route.chosen))
+            .or_insert(generation);
     }
 
     /// The generation that was recorded when a route first began in this
     /// release.
-    pub fn generation_at_begin(&self, route: Route) -> i64 {
+    pub fn generation_at_route_start(&self, route: Route) -> i64 {
         let release = self.status().map_or(0, |status| status.releases);
-        let begun = self.counted.begun.get(&(release, route.canary, route.chosen));
+        let begun = self.request_counts.start_generations.get(&(release, route.canary, route.chosen));
         begun.copied().unwrap_or_else(|| self.generation())
     }
 
@@ -215,24 +218,24 @@ impl Subject {
 
     /// How long a route was in force in this release, and how many requests to
     /// the canary were counted meanwhile.
-    pub fn looked_at(&self, route: Route, at: Duration) -> (Duration, f64) {
+    pub fn route_observation(&self, route: Route, at: Duration) -> (Duration, f64) {
         let release = self.status().map_or(0, |status| status.releases);
         let key = (release, route.canary, route.chosen);
-        let (lasted, read) = self.counted.earlier.get(&key).copied().unwrap_or_default();
+        let (lasted, read) = self.request_counts.earlier_routes.get(&key).copied().unwrap_or_default();
         if route != *self.route.now() {
             return (lasted, read);
         }
-        let now = (self.counted.at_reading - self.counted.at_route).max(0.0);
+        let now = (self.request_counts.at_last_scrape - self.request_counts.at_route_start).max(0.0);
         (lasted + at.saturating_sub(self.route.since()), read + now)
     }
 
     /// Where requests go, by what is written now.
     pub fn find_route(&self) -> Route {
         let side = |service: &str| match self.selectors.get(service).and_then(|labels| labels.get("app")) {
-            None => Side::Nobody,
-            Some(app) if *app == self.name => Side::Target,
-            Some(app) if app.ends_with("-previous") => Side::Previous,
-            Some(_) => Side::Primary,
+            None => StableTarget::Nobody,
+            Some(app) if *app == self.name => StableTarget::Target,
+            Some(app) if app.ends_with("-previous") => StableTarget::Previous,
+            Some(_) => StableTarget::Primary,
         };
         match self.split {
             Some((_, _, true)) => Route { canary: 0, chosen: true, stable: side(&self.name) },
@@ -241,19 +244,21 @@ impl Subject {
                 Route { canary, chosen: false, stable: side(&format!("{}-primary", self.name)) }
             }
             None => match side(&self.name) {
-                Side::Target => Route { canary: 10_000, chosen: false, stable: Side::Target },
+                StableTarget::Target => Route { canary: 10_000, chosen: false, stable: StableTarget::Target },
                 stable => Route { canary: 0, chosen: false, stable },
             },
         }
     }
 
     /// Labels of the pods that each part of the traffic goes to.
-    pub fn arms(&self) -> Vec<(f64, &Labels, bool)> {
+    pub fn traffic_shares(&self) -> Vec<(f64, &Labels, bool)> {
         let of = |service: &str| self.selectors.get(service);
         let (apex, primary, canary) =
             (of(&self.name), of(&format!("{}-primary", self.name)), of(&format!("{}-canary", self.name)));
         let parts = match self.split {
-            Some((_, _, true)) => [(super::flow::CHOSEN, canary), (1.0 - super::flow::CHOSEN, apex)],
+            Some((_, _, true)) => {
+                [(super::traffic::MATCHED_SHARE, canary), (1.0 - super::traffic::MATCHED_SHARE, apex)]
+            }
             Some((part, rest, false)) => {
                 let share = part as f64 / (part + rest).max(1) as f64;
                 [(share, canary), (1.0 - share, primary)]

@@ -12,41 +12,41 @@ use serin::engine::Plan;
 use serin::local::Write;
 use tokio::time::Instant;
 
-use super::flow::{Arm, Flow};
-use super::laws::{self, Moment, Verdict};
-use super::scene::{Gate, Metrics};
-use super::seen::{Labels, Subject, Workload};
+use super::laws::{self, LawResult, WriteTime};
+use super::model::{CanaryModel, Labels, Workload};
+use super::scenario::{Gate, Metrics};
+use super::traffic::{TrafficModel, TrafficShare};
 
 /// How long it takes from reading the caches to the last write that follows,
 /// while answers are slow or fail.
-const TAKES: Duration = Duration::from_secs(8);
+const MAX_WRITE_DELAY: Duration = Duration::from_secs(8);
 
 /// How long a watch that broke again and again may wait before it tries again.
-const LAG: Duration = Duration::from_secs(60);
+const MAX_WATCH_LAG: Duration = Duration::from_secs(60);
 
-pub struct Onlooker {
+pub struct Recorder {
     clock: Clock,
     began: Instant,
-    pub subjects: BTreeMap<String, Subject>,
+    pub canaries: BTreeMap<String, CanaryModel>,
     pods: BTreeMap<String, Pod>,
-    pub flow: Flow,
-    flowed: Duration,
+    pub traffic: TrafficModel,
+    traffic_advanced_to: Duration,
     pub metrics: BTreeMap<String, Metrics>,
     pub gates: BTreeMap<String, Gate>,
     /// Since when the API server has its troubles, and until when.
-    troubled: Option<(Duration, Option<Duration>)>,
+    faults_active: Option<(Duration, Option<Duration>)>,
     members: BTreeSet<String>,
     /// Versions of workloads and when they were written, by collection.
-    written: BTreeMap<String, Vec<(u64, Duration)>>,
+    write_times: BTreeMap<String, Vec<(u64, Duration)>>,
     /// How much of that each process of Serin was told.
-    told: BTreeMap<(String, String), u64>,
+    delivered_versions: BTreeMap<(String, String), u64>,
     /// Since when all of Serin runs and nothing stands in its way.
-    pub steady_since: Option<Duration>,
+    pub stable_since: Option<Duration>,
     /// Requests of Serin that write, except for Leases.
     pub requests: u64,
     pub history: Vec<String>,
     pub broken: Option<String>,
-    pub tally: BTreeMap<String, u64>,
+    pub counts: BTreeMap<String, u64>,
     pub writes: u64,
 }
 
@@ -57,30 +57,31 @@ struct Pod {
     ready: bool,
 }
 
-impl Onlooker {
+impl Recorder {
     pub fn new(clock: Clock, names: impl Iterator<Item = &'static str>) -> Self {
-        let subject =
-            |name: &'static str| (name.to_owned(), Subject { name: name.to_owned(), ..Subject::default() });
+        let subject = |name: &'static str| {
+            (name.to_owned(), CanaryModel { name: name.to_owned(), ..CanaryModel::default() })
+        };
         Self {
             clock,
             began: Instant::now(),
-            subjects: names.map(subject).collect(),
+            canaries: names.map(subject).collect(),
             pods: BTreeMap::new(),
-            flow: Flow::default(),
-            flowed: Duration::ZERO,
+            traffic: TrafficModel::default(),
+            traffic_advanced_to: Duration::ZERO,
             metrics: BTreeMap::new(),
             gates: BTreeMap::new(),
-            troubled: None,
+            faults_active: None,
             members: BTreeSet::new(),
-            written: BTreeMap::from(
+            write_times: BTreeMap::from(
                 ["deployments.apps", "daemonsets.apps"].map(|of| (of.to_owned(), Vec::new())),
             ),
-            told: BTreeMap::new(),
-            steady_since: None,
+            delivered_versions: BTreeMap::new(),
+            stable_since: None,
             requests: 0,
             history: Vec::new(),
             broken: None,
-            tally: BTreeMap::new(),
+            counts: BTreeMap::new(),
             writes: 0,
         }
     }
@@ -89,26 +90,27 @@ impl Onlooker {
         self.began.elapsed()
     }
 
-    pub fn tell(&mut self, text: impl AsRef<str>) {
+    pub fn log(&mut self, text: impl AsRef<str>) {
         let at = self.at();
         self.history.push(format!("{:>10.3}  {}", at.as_secs_f64(), text.as_ref()));
     }
 
     pub fn count(&mut self, what: &str) {
-        *self.tally.entry(what.to_owned()).or_default() += 1;
+        *self.counts.entry(what.to_owned()).or_default() += 1;
     }
 
-    fn moment(&self) -> Moment {
+    fn write_time(&self) -> WriteTime {
         let at = self.at();
-        let takes = match self.troubled {
-            Some((_, Some(until))) if at > until + LAG => Duration::ZERO,
-            Some(_) => TAKES,
+        let takes = match self.faults_active {
+            Some((_, Some(until))) if at > until + MAX_WATCH_LAG => Duration::ZERO,
+            Some(_) => MAX_WRITE_DELAY,
             None => Duration::ZERO,
         };
-        let behind = self.told.keys().filter_map(|(_, of)| Some((of, self.written.get(of)?)));
+        let behind =
+            self.delivered_versions.keys().filter_map(|(_, of)| Some((of, self.write_times.get(of)?)));
         let oldest = behind.filter_map(|(of, written)| {
             let least = self
-                .told
+                .delivered_versions
                 .iter()
                 .filter(|((_, collection), _)| collection == of)
                 .map(|(_, told)| *told)
@@ -117,67 +119,68 @@ impl Onlooker {
             written.get(next).map(|(_, at)| *at)
         });
         let lag = oldest.min().map_or(Duration::ZERO, |since| at.saturating_sub(since));
-        Moment { at, clock: self.clock.now(), lag: lag + takes, takes }
+        WriteTime { at, clock: self.clock.now(), lag: lag + takes, decision_delay: takes }
     }
 
     /// A process of Serin was told of everything in a collection up to this
     /// version, or up to now.
-    pub fn told(&mut self, me: &str, collection: &str, version: Option<u64>) {
-        let Some(written) = self.written.get(collection) else { return };
+    pub fn record_delivery(&mut self, me: &str, collection: &str, version: Option<u64>) {
+        let Some(written) = self.write_times.get(collection) else { return };
         let newest = written.last().map_or(0, |(version, _)| *version);
         let version = version.unwrap_or(newest);
-        let known = self.told.entry((me.to_owned(), collection.to_owned())).or_default();
+        let known = self.delivered_versions.entry((me.to_owned(), collection.to_owned())).or_default();
         *known = version.max(*known);
     }
 
     /// It is gone, or stands still, and what it knows does not matter.
-    pub fn forget(&mut self, me: &str) {
-        self.told.retain(|(of, _), _| of != me);
+    pub fn remove_process(&mut self, me: &str) {
+        self.delivered_versions.retain(|(of, _), _| of != me);
     }
 
     /// Serin runs, or does not: it cannot be expected to react.
-    pub fn runs(&mut self, runs: bool) {
-        self.steady_since = match self.troubled {
+    pub fn set_running(&mut self, runs: bool) {
+        self.stable_since = match self.faults_active {
             Some((_, None)) => None,
-            _ => runs.then(|| self.at() + LAG),
+            _ => runs.then(|| self.at() + MAX_WATCH_LAG),
         };
     }
 
-    pub fn weather_changed(&mut self, calm: bool) {
+    pub fn faults_changed(&mut self, calm: bool) {
         let at = self.at();
-        self.troubled = match (calm, self.troubled) {
+        self.faults_active = match (calm, self.faults_active) {
             (true, Some((since, None))) => Some((since, Some(at))),
             (true, troubled) => troubled,
             (false, _) => Some((at, None)),
         };
-        self.steady_since = calm.then_some(at + LAG);
+        self.stable_since = calm.then_some(at + MAX_WATCH_LAG);
     }
 
     /// A process of Serin is about to write something; one that needs a Lease
     /// must have it.
-    pub fn request(&mut self, me: &str, elected: bool, method: &http::Method, path: &str) {
+    pub fn record_request(&mut self, me: &str, elected: bool, method: &http::Method, path: &str) {
         self.requests += 1;
         if elected && !self.members.iter().any(|member| member.starts_with(&format!("{me}-"))) {
-            self.judge(Err(format!("a replica that lost its lease writes: {me} {method} {path}")));
+            self.check(Err(format!("a replica that lost its lease writes: {me} {method} {path}")));
         }
     }
 
-    pub fn judge(&mut self, verdict: Verdict) {
+    pub fn check(&mut self, verdict: LawResult) {
         if let Err(why) = verdict {
-            self.tell(format!("!!! {why}"));
+            self.log(format!("!!! {why}"));
             self.broken.get_or_insert(why);
         }
     }
 
     /// Lets the traffic flow until now.
-    pub fn flow(&mut self) {
+    pub fn advance_traffic(&mut self) {
         let at = self.at();
-        let (from, seconds) = (self.flowed, at.saturating_sub(self.flowed).as_secs_f64());
-        self.flowed = at;
+        let (from, seconds) =
+            (self.traffic_advanced_to, at.saturating_sub(self.traffic_advanced_to).as_secs_f64());
+        self.traffic_advanced_to = at;
         if seconds == 0.0 {
             return;
         }
-        for subject in self.subjects.values_mut() {
+        for subject in self.canaries.values_mut() {
             let pods = |labels: &Labels| -> Vec<(&str, &str)> {
                 let selected = |pod: &&Pod| {
                     pod.ready && labels.iter().all(|(key, value)| pod.labels.get(key) == Some(value))
@@ -185,65 +188,65 @@ impl Onlooker {
                 self.pods.values().filter(selected).map(|pod| (&*pod.address, &*pod.image)).collect()
             };
             let (mut to_canary, mut void) = (0.0, false);
-            for (share, labels, is_canary) in subject.arms() {
-                let arm = Arm { share, pods: pods(labels) };
-                let arrived = self.flow.arrive(subject.rate * seconds, &arm);
+            for (share, labels, is_canary) in subject.traffic_shares() {
+                let arm = TrafficShare { share, pods: pods(labels) };
+                let arrived = self.traffic.add_requests(subject.rate * seconds, &arm);
                 to_canary += if is_canary { arrived } else { 0.0 };
                 if is_canary && share > 0.0 && arm.pods.is_empty() {
                     void = true;
                 }
             }
-            subject.void_since = void.then(|| subject.void_since.unwrap_or(from));
-            if subject.direct > 0.0 {
+            subject.unserved_since = void.then(|| subject.unserved_since.unwrap_or(from));
+            if subject.direct_rate > 0.0 {
                 let own = Labels::from([("app".to_owned(), subject.name.clone())]);
-                let arm = Arm { share: 1.0, pods: pods(&own) };
-                to_canary += self.flow.arrive(subject.direct * seconds, &arm);
+                let arm = TrafficShare { share: 1.0, pods: pods(&own) };
+                to_canary += self.traffic.add_requests(subject.direct_rate * seconds, &arm);
             }
-            subject.counted.all += to_canary;
+            subject.request_counts.total += to_canary;
         }
-        let (now, steady) = (self.moment(), self.steady_since);
+        let (now, steady) = (self.write_time(), self.stable_since);
         let verdicts: Vec<_> = self
-            .subjects
+            .canaries
             .values()
-            .map(|subject| match (subject.void_since, steady) {
+            .map(|subject| match (subject.unserved_since, steady) {
                 (Some(since), Some(steady)) => {
-                    laws::sends_into_the_void(subject, at.saturating_sub(since.max(steady)), now)
+                    laws::check_unserved_traffic(subject, at.saturating_sub(since.max(steady)), now)
                 }
                 _ => Ok(()),
             })
             .collect();
-        verdicts.into_iter().for_each(|verdict| self.judge(verdict));
+        verdicts.into_iter().for_each(|verdict| self.check(verdict));
     }
 
     /// A pod is read: what is at this address?
-    pub fn read(&mut self, address: &str) -> Option<(String, Metrics)> {
-        self.flow();
+    pub fn read_pod(&mut self, address: &str) -> Option<(String, Metrics)> {
+        self.advance_traffic();
         let pod = self.pods.values().find(|pod| pod.address == address)?;
         let app = pod.labels.get("app").cloned().unwrap_or_default();
         let name = app.trim_end_matches("-primary").trim_end_matches("-previous").to_owned();
         let mode = self.metrics.get(&name).copied().unwrap_or_default();
-        if mode == Metrics::There
-            && let Some(subject) = self.subjects.get_mut(&app)
+        if mode == Metrics::Available
+            && let Some(subject) = self.canaries.get_mut(&app)
         {
-            subject.counted.at_reading = subject.counted.all;
+            subject.request_counts.at_last_scrape = subject.request_counts.total;
         }
-        Some((self.flow.exposition(address, mode), mode))
+        Some((self.traffic.exposition(address, mode), mode))
     }
 
-    pub fn see(&mut self, write: &Write<'_>) {
+    pub fn record_write(&mut self, write: &Write<'_>) {
         self.writes += 1;
         let at = self.at();
-        if let Some(written) = self.written.get_mut(write.collection) {
+        if let Some(written) = self.write_times.get_mut(write.collection) {
             written.push((write.version, at));
         }
         let object = write.after.or(write.before).expect("an object");
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         match write.collection {
-            "canaries.serin.dev" => self.see_canary(&name, write.after),
-            "deployments.apps" | "daemonsets.apps" => self.see_workload(&name, write.after),
-            "trafficsplits.split.smi-spec.io" => self.see_split(&name, write.after),
-            "services" => self.see_service(&name, write.after),
-            "pods" => self.see_pod(&name, write.after),
+            "canaries.serin.dev" => self.record_canary(&name, write.after),
+            "deployments.apps" | "daemonsets.apps" => self.record_workload(&name, write.after),
+            "trafficsplits.split.smi-spec.io" => self.record_split(&name, write.after),
+            "services" => self.record_service(&name, write.after),
+            "pods" => self.record_pod(&name, write.after),
             "leases.coordination.k8s.io"
                 if name.starts_with("replica") && write.before.is_some() != write.after.is_some() =>
             {
@@ -251,24 +254,24 @@ impl Onlooker {
                     Some(_) => self.members.insert(name.clone()).then_some("joins"),
                     None => self.members.remove(&name).then_some("is gone"),
                 };
-                self.tell(format!("  {name} {}", what.unwrap_or_default()));
+                self.log(format!("  {name} {}", what.unwrap_or_default()));
             }
-            "configmaps" => self.see_config(&name, write),
+            "configmaps" => self.record_config(&name, write),
             "events" if write.before.is_none() && object["involvedObject"]["kind"] == "Canary" => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let of = text(&object["involvedObject"]["name"]);
-                self.tell(format!("    {of} says: {}", text(&object["message"])));
+                self.log(format!("    {of} says: {}", text(&object["message"])));
             }
             _ => {}
         }
     }
 
-    fn see_canary(&mut self, name: &str, object: Option<&Value>) {
-        let now = self.moment();
-        let Some(subject) = self.subjects.get_mut(name) else { return };
+    fn record_canary(&mut self, name: &str, object: Option<&Value>) {
+        let now = self.write_time();
+        let Some(subject) = self.canaries.get_mut(name) else { return };
         let before = subject.canary.take();
         let Some(object) = object else {
-            self.tell(format!("  {name}: the Canary is gone"));
+            self.log(format!("  {name}: the Canary is gone"));
             return;
         };
         let after: Canary = serde_json::from_value(object.clone()).expect("a Canary");
@@ -277,14 +280,14 @@ impl Onlooker {
         if !same {
             subject.plans.clear();
             subject.promotions.clear();
-            subject.causes = 0;
+            subject.release_causes = 0;
         }
-        subject.reverts = after.spec.revert_on_deletion;
+        subject.reverts_on_deletion = after.spec.revert_on_deletion;
         let generation = after.metadata.generation.unwrap_or(0);
         subject.plans.entry(generation).or_insert_with(|| Plan::try_from(&after).ok());
         let status = after.status.clone().unwrap_or_default();
         let old = before.and_then(|before| before.status).unwrap_or_default();
-        let verdict = laws::recorded(subject, &old, &status, now);
+        let verdict = laws::check_status(subject, &old, &status, now);
         subject.canary = Some(after);
         if old != status {
             let step = |status: &serin::api::CanaryStatus| status.step.as_ref().map(|step| step.index);
@@ -299,7 +302,7 @@ impl Onlooker {
                 )
             };
             if shown(&old) != shown(&status) || old.message != status.message {
-                self.tell(format!(
+                self.log(format!(
                     "  {name}: status {:?} {} % step {:?} passed {} failed {} release {} | {}",
                     status.phase,
                     status.canary_weight,
@@ -313,7 +316,7 @@ impl Onlooker {
             for metric in &status.metrics {
                 let known = old.metrics.iter().find(|known| known.name == metric.name);
                 if known.map(|known| &known.at) != Some(&metric.at) {
-                    self.tell(format!(
+                    self.log(format!(
                         "      {name}: {} {:?}: {}",
                         metric.name, metric.verdict, metric.reason
                     ));
@@ -332,16 +335,16 @@ impl Onlooker {
                 self.count(outcome);
             }
         }
-        self.judge(verdict);
+        self.check(verdict);
     }
 
-    fn see_workload(&mut self, name: &str, object: Option<&Value>) {
-        let now = self.moment();
+    fn record_workload(&mut self, name: &str, object: Option<&Value>) {
+        let now = self.write_time();
         let (of, arm) = match name.rsplit_once('-') {
             Some((of, arm @ ("primary" | "previous"))) => (of.to_owned(), arm),
             _ => (name.to_owned(), "target"),
         };
-        let Some(subject) = self.subjects.get_mut(&of) else { return };
+        let Some(subject) = self.canaries.get_mut(&of) else { return };
         let after = object.map(Workload::of);
         let past = match arm {
             "primary" => &mut subject.primary,
@@ -349,20 +352,20 @@ impl Onlooker {
             _ => &mut subject.target,
         };
         let before = past.now().clone();
-        if !past.becomes(after.clone(), now.at) {
+        if !past.set(after.clone(), now.at) {
             return;
         }
         let image = |workload: &Option<Workload>| workload.as_ref().map(|workload| workload.image.clone());
         let changed = image(&before) != image(&after);
         if arm == "target" && changed && after.is_some() {
-            subject.causes += 1;
+            subject.release_causes += 1;
         }
         let revision = |workload: &Option<Workload>| workload.as_ref().map(|w| w.revision.clone());
         let mut verdict = Ok(());
         if let ("primary", Some(old), Some(_)) = (arm, &before, &after)
             && revision(&before) != revision(&after)
         {
-            verdict = laws::primary_changed(subject, old, now);
+            verdict = laws::check_primary_change(subject, old, now);
         }
         let told = match &after {
             None => "gone".to_owned(),
@@ -377,14 +380,14 @@ impl Onlooker {
                 if w.current { "" } else { " (not yet seen)" }
             ),
         };
-        self.tell(format!("  {name}: {told}"));
-        self.judge(verdict);
+        self.log(format!("  {name}: {told}"));
+        self.check(verdict);
     }
 
-    fn see_split(&mut self, name: &str, object: Option<&Value>) {
+    fn record_split(&mut self, name: &str, object: Option<&Value>) {
         // What came until now went where it was sent before.
-        self.flow();
-        let Some(subject) = self.subjects.get_mut(name) else { return };
+        self.advance_traffic();
+        let Some(subject) = self.canaries.get_mut(name) else { return };
         subject.split = object.map(|object| {
             let spec = &object["spec"];
             let weight = |of: &str| {
@@ -394,13 +397,13 @@ impl Onlooker {
             };
             (weight("canary"), weight("primary"), spec["matches"].as_array().is_some_and(|m| !m.is_empty()))
         });
-        self.see_route(&name.to_owned());
+        self.record_route(&name.to_owned());
     }
 
-    fn see_service(&mut self, name: &str, object: Option<&Value>) {
-        self.flow();
+    fn record_service(&mut self, name: &str, object: Option<&Value>) {
+        self.advance_traffic();
         let of = name.trim_end_matches("-primary").trim_end_matches("-canary").to_owned();
-        let Some(subject) = self.subjects.get_mut(&of) else { return };
+        let Some(subject) = self.canaries.get_mut(&of) else { return };
         match object {
             Some(object) => {
                 let labels = serde_json::from_value(object["spec"]["selector"].clone()).unwrap_or_default();
@@ -408,26 +411,26 @@ impl Onlooker {
             }
             None => _ = subject.selectors.remove(name),
         }
-        self.see_route(&of);
+        self.record_route(&of);
     }
 
-    fn see_route(&mut self, of: &String) {
-        let now = self.moment();
-        let Some(subject) = self.subjects.get_mut(of) else { return };
+    fn record_route(&mut self, of: &String) {
+        let now = self.write_time();
+        let Some(subject) = self.canaries.get_mut(of) else { return };
         let route = subject.find_route();
-        let verdict = laws::routed(subject, route, now);
+        let verdict = laws::check_route(subject, route, now);
         if route == *subject.route.now() {
             return;
         }
-        subject.sum_up(now.at);
-        subject.route.becomes(route, now.at);
-        subject.note_begin();
-        self.tell(format!("  {of}: route {route:?}"));
-        self.judge(verdict);
+        subject.close_route(now.at);
+        subject.route.set(route, now.at);
+        subject.record_route_start();
+        self.log(format!("  {of}: route {route:?}"));
+        self.check(verdict);
     }
 
-    fn see_pod(&mut self, name: &str, object: Option<&Value>) {
-        self.flow();
+    fn record_pod(&mut self, name: &str, object: Option<&Value>) {
+        self.advance_traffic();
         let Some(object) = object else {
             self.pods.remove(name);
             return;
@@ -445,28 +448,28 @@ impl Onlooker {
         self.pods.insert(name.to_owned(), pod);
     }
 
-    fn see_config(&mut self, name: &str, write: &Write<'_>) {
-        let record = name.strip_suffix("-primary-before").and_then(|of| self.subjects.get(of));
+    fn record_config(&mut self, name: &str, write: &Write<'_>) {
+        let record = name.strip_suffix("-primary-before").and_then(|of| self.canaries.get(of));
         if let (Some(subject), Some(record)) = (record, write.after) {
             let revision = record["data"]["revision"].as_str().unwrap_or_default();
-            let verdict = laws::remembers_what_was_before(subject, revision);
-            return self.judge(verdict);
+            let verdict = laws::check_backup(subject, revision);
+            return self.check(verdict);
         }
-        let Some(subject) = name.strip_suffix("-config").and_then(|of| self.subjects.get_mut(of)) else {
+        let Some(subject) = name.strip_suffix("-config").and_then(|of| self.canaries.get_mut(of)) else {
             return;
         };
         let data = |object: Option<&Value>| object.map(|object| object["data"].clone());
         if data(write.before) != data(write.after) {
-            subject.causes += 1;
+            subject.release_causes += 1;
         }
     }
 
     /// The history, for a person.
-    pub fn story(&self) -> String {
+    pub fn history_text(&self) -> String {
         self.history.join("\n")
     }
 
-    pub fn person(&mut self, what: impl Debug) {
-        self.tell(format!("* {what:?}"));
+    pub fn log_event(&mut self, what: impl Debug) {
+        self.log(format!("* {what:?}"));
     }
 }

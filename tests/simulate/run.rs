@@ -10,124 +10,124 @@ use serin::engine::command::Verb;
 use serin::local::faults::FaultPlan;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::scene::{Act, BUSY, Scene};
+use super::scenario::{ACTIVE_PERIOD, Event, Scenario};
 use super::world::World;
 
 /// Whatever is left over must be done by then, after everything calmed down.
-const PATIENCE: Duration = Duration::from_secs(3 * 3600);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 
 /// Twice as long as anything in Serin waits before it looks again; what writes
 /// at rest would write within it.
-const REST: Duration = Duration::from_secs(600);
+const QUIESCENCE: Duration = Duration::from_secs(600);
 
 /// What came of a seed.
-pub struct Ran {
+pub struct RunResult {
     pub broken: Option<String>,
     pub history: String,
-    pub tally: BTreeMap<String, u64>,
+    pub counts: BTreeMap<String, u64>,
 }
 
-pub fn run(seed: u64) -> Ran {
+pub fn run(seed: u64) -> RunResult {
     // kube spreads its waits by it.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(play(seed))
+    runtime.expect("a runtime").block_on(run_scenario(seed))
 }
 
-async fn play(seed: u64) -> Ran {
-    let mut world = World::new(seed, Scene::of(seed)).await;
+async fn run_scenario(seed: u64) -> RunResult {
+    let mut world = World::new(seed, Scenario::of(seed)).await;
     let began = Instant::now();
-    for (at, act) in world.scene.acts.clone() {
+    for (at, event) in world.scenario.events.clone() {
         sleep_until(began + at).await;
-        world.act(&act).await;
-        if world.onlooker.lock().broken.is_some() {
-            return outcome(&world);
+        world.perform(&event).await;
+        if world.recorder.lock().broken.is_some() {
+            return run_result(&world);
         }
     }
-    sleep_until(began + BUSY).await;
-    calm_down(&mut world).await;
-    outcome(&world)
+    sleep_until(began + ACTIVE_PERIOD).await;
+    heal_and_settle(&mut world).await;
+    run_result(&world)
 }
 
-fn outcome(world: &World) -> Ran {
-    let onlooker = world.onlooker.lock();
-    let mut tally = onlooker.tally.clone();
-    for (fault, times) in world.local.faults_struck() {
+fn run_result(world: &World) -> RunResult {
+    let recorder = world.recorder.lock();
+    let mut tally = recorder.counts.clone();
+    for (fault, times) in world.api_server.injected_faults() {
         *tally.entry(format!("fault: {fault}")).or_default() += times;
     }
-    *tally.entry("writes".to_owned()).or_default() += onlooker.writes;
-    Ran { broken: onlooker.broken.clone(), history: onlooker.story(), tally }
+    *tally.entry("writes".to_owned()).or_default() += recorder.writes;
+    RunResult { broken: recorder.broken.clone(), history: recorder.history_text(), counts: tally }
 }
 
 /// Everything gets well and everybody says yes.
-async fn calm_down(world: &mut World) {
-    world.act(&Act::Weather(FaultPlan::default())).await;
+async fn heal_and_settle(world: &mut World) {
+    world.perform(&Event::Faults(FaultPlan::default())).await;
     {
-        let mut onlooker = world.onlooker.lock();
-        onlooker.flow();
-        onlooker.metrics.clear();
-        onlooker.gates.clear();
-        for subject in onlooker.subjects.values_mut() {
+        let mut recorder = world.recorder.lock();
+        recorder.advance_traffic();
+        recorder.metrics.clear();
+        recorder.gates.clear();
+        for subject in recorder.canaries.values_mut() {
             subject.rate = 200.0;
-            if subject.direct > 0.0
+            if subject.direct_rate > 0.0
                 || !subject
                     .plans
                     .values()
                     .flatten()
                     .any(|plan| plan.steps.iter().any(|s| s.split.reaches_canary()))
             {
-                subject.direct = 20.0;
+                subject.direct_rate = 20.0;
             }
         }
     }
-    for on in 0..world.scene.subjects.len() {
-        world.act(&Act::Edit { on, spec: json!({"suspend": false, "releaseWindows": []}) }).await;
+    for on in 0..world.scenario.canaries.len() {
+        world.perform(&Event::Edit { on, spec: json!({"suspend": false, "releaseWindows": []}) }).await;
     }
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + SETTLE_TIMEOUT;
     let mut rests = false;
     while Instant::now() < end && !rests {
         sleep(Duration::from_secs(20)).await;
-        if world.onlooker.lock().broken.is_some() {
+        if world.recorder.lock().broken.is_some() {
             return;
         }
         rests = true;
-        for on in 0..world.scene.subjects.len() {
-            let (at_rest, needs) = state(world, on);
-            rests &= at_rest;
-            world.answer(on, true).await;
+        for on in 0..world.scenario.canaries.len() {
+            let (require_idle, needs) = settle_state(world, on);
+            rests &= require_idle;
+            world.answer_approvals(on, true).await;
             if let Some(verb) = needs {
-                world.act(&Act::Command { on, verb }).await;
+                world.perform(&Event::Command { on, verb }).await;
             }
         }
     }
     if rests {
-        return stays_at_rest(world).await;
+        return check_quiescence(world).await;
     }
-    let mut onlooker = world.onlooker.lock();
+    let mut recorder = world.recorder.lock();
     {
-        let messages: Vec<_> = onlooker
-            .subjects
+        let messages: Vec<_> = recorder
+            .canaries
             .values()
             .map(|s| format!("{}: {:?}", s.name, s.status().map(|s| (s.phase, s.message.clone()))))
             .collect();
-        onlooker.judge(Err(format!("6: not at rest after {PATIENCE:?}: {}", messages.join("; "))));
+        recorder.check(Err(format!("6: not at rest after {SETTLE_TIMEOUT:?}: {}", messages.join("; "))));
     }
 }
 
 /// What is at rest costs nothing; and what is deleted has left nothing behind.
-async fn stays_at_rest(world: &World) {
+async fn check_quiescence(world: &World) {
     // The version before may have been kept warm.
     sleep(Duration::from_secs(400)).await;
-    let before = world.onlooker.lock().requests;
-    sleep(REST).await;
-    let mut onlooker = world.onlooker.lock();
-    let more = onlooker.requests - before;
+    let before = world.recorder.lock().requests;
+    sleep(QUIESCENCE).await;
+    let mut recorder = world.recorder.lock();
+    let more = recorder.requests - before;
     if more > 0 {
-        onlooker.judge(Err(format!("at rest, and {more} writes in {REST:?}")));
+        recorder.check(Err(format!("at rest, and {more} writes in {QUIESCENCE:?}")));
     }
-    for subject in &world.scene.subjects {
-        let seen = &onlooker.subjects[subject.name];
-        let reverted = seen.canary.is_none() && seen.reverts;
+    for subject in &world.scenario.canaries {
+        let seen = &recorder.canaries[subject.name];
+        let reverted = seen.canary.is_none() && seen.reverts_on_deletion;
         let target = seen.target.now().clone().unwrap_or_default();
         let broken = match &seen.canary {
             None if reverted && (target.desired == 0 || seen.split.is_some()) => {
@@ -137,22 +137,22 @@ async fn stays_at_rest(world: &World) {
                 if canary.status.as_ref().is_some_and(|status| status.phase != Phase::Initializing)
                     && target.desired > 0
                     && subject.kind == "Deployment"
-                    && !seen.scaled_by_people =>
+                    && !seen.scaled_by_user =>
             {
                 Some(format!("{} still runs as a canary: {target:?}", subject.name))
             }
             _ => None,
         };
         if let Some(broken) = broken {
-            onlooker.judge(Err(broken));
+            recorder.check(Err(broken));
         }
     }
 }
 
 /// Has it come to its end? What does it need of somebody?
-fn state(world: &World, on: usize) -> (bool, Option<Verb>) {
-    let onlooker = world.onlooker.lock();
-    let subject = &onlooker.subjects[world.scene.subjects[on].name];
+fn settle_state(world: &World, on: usize) -> (bool, Option<Verb>) {
+    let recorder = world.recorder.lock();
+    let subject = &recorder.canaries[world.scenario.canaries[on].name];
     let Some(status) = subject.status() else { return (subject.canary.is_none(), None) };
     let message = status.message.as_deref().unwrap_or_default();
     let paused = status.release.as_ref().is_some_and(|release| release.paused)
@@ -164,13 +164,13 @@ fn state(world: &World, on: usize) -> (bool, Option<Verb>) {
         (false, true) => Some(Verb::Promote),
         (false, false) => None,
     };
-    let image = |workload: &Option<super::seen::Workload>| workload.as_ref().map(|w| w.image.clone());
+    let image = |workload: &Option<super::model::Workload>| workload.as_ref().map(|w| w.image.clone());
     let promoted = image(subject.target.now()) == image(subject.primary.now());
     let refused = status.phase == Phase::Failed;
     let rests = matches!(status.phase, Phase::Initialized | Phase::Succeeded | Phase::Failed);
     let home = !subject.route.now().reaches_canary();
     // A Canary of something that does not start has no primary to begin with.
-    let hopeless = |workload: &super::seen::Workload| {
+    let hopeless = |workload: &super::model::Workload| {
         workload.image.contains("crash") || workload.image.contains("never-ready")
     };
     if status.phase == Phase::Initializing && subject.primary.now().as_ref().is_some_and(hopeless) {

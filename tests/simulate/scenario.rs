@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use serin::engine::command::Verb;
-use serin::local::chance::Chance;
 use serin::local::faults::FaultPlan;
+use serin::local::seeded_rng::SeededRng;
 
 /// How long people and faults are at work; then everything calms down.
-pub const BUSY: Duration = Duration::from_secs(15 * 60);
+pub const ACTIVE_PERIOD: Duration = Duration::from_secs(15 * 60);
 
-pub struct Scene {
-    pub subjects: Vec<Subject>,
+pub struct Scenario {
+    pub canaries: Vec<CanarySetup>,
     /// In the order of time.
-    pub acts: Vec<(Duration, Act)>,
+    pub events: Vec<(Duration, Event)>,
     /// Two replicas share the work by a Lease.
     pub replicas: bool,
 }
 
 /// One Canary and what it releases.
-pub struct Subject {
+pub struct CanarySetup {
     pub name: &'static str,
     pub kind: &'static str,
     pub replicas: u32,
@@ -29,11 +29,11 @@ pub struct Subject {
     /// Requests a second.
     pub rate: f64,
     /// Of a load test, straight to the canary.
-    pub direct: f64,
+    pub direct_rate: f64,
 }
 
 #[derive(Clone, Debug)]
-pub enum Act {
+pub enum Event {
     Push {
         on: usize,
         image: String,
@@ -84,7 +84,7 @@ pub enum Act {
         hook: &'static str,
         mode: Gate,
     },
-    Weather(FaultPlan),
+    Faults(FaultPlan),
     /// Ends the controller, gently or not, and starts another after a while.
     /// Of two replicas maybe only one.
     Restart {
@@ -102,9 +102,9 @@ pub enum Act {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Metrics {
     #[default]
-    There,
+    Available,
     Gone,
-    Hang,
+    Hanging,
     Garbage,
 }
 
@@ -113,23 +113,23 @@ pub enum Gate {
     Yes,
     No,
     Slow(Duration),
-    Dead,
+    Unreachable,
 }
 
 /// Draws from a seed.
-pub struct Dice(Chance);
+pub struct Dice(SeededRng);
 
 impl Dice {
     pub fn of(seed: u64) -> Self {
-        Self(Chance::seeded(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5EED))
+        Self(SeededRng::seeded(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5EED))
     }
 
     pub fn below(&self, limit: u64) -> u64 {
-        self.0.next() % limit.max(1)
+        self.0.next_u64() % limit.max(1)
     }
 
     pub fn happens(&self, p: f64) -> bool {
-        self.0.happens(p)
+        self.0.random_bool(p)
     }
 
     pub fn pick<T: Clone>(&self, from: &[T]) -> T {
@@ -143,25 +143,25 @@ impl Dice {
     }
 }
 
-impl Scene {
+impl Scenario {
     pub fn of(seed: u64) -> Self {
         let dice = Dice::of(seed);
         let count = dice.pick(&[1, 1, 1, 2, 2, 3]);
         let subjects: Vec<_> =
             ["web", "shop", "mail"][..count].iter().map(|name| subject(&dice, name)).collect();
         let replicas = dice.happens(0.25);
-        let mut acts = Vec::new();
+        let mut events = Vec::new();
         for (on, subject) in subjects.iter().enumerate() {
-            people(&dice, on, subject, &mut acts);
-            surroundings(&dice, on, subject, &mut acts);
+            user_events(&dice, on, subject, &mut events);
+            environment_events(&dice, on, subject, &mut events);
         }
-        trouble(&dice, replicas, &mut acts);
-        acts.sort_by_key(|(at, _)| *at);
-        Self { subjects, acts, replicas }
+        fault_events(&dice, replicas, &mut events);
+        events.sort_by_key(|(at, _)| *at);
+        Self { canaries: subjects, events, replicas }
     }
 }
 
-fn subject(dice: &Dice, name: &'static str) -> Subject {
+fn subject(dice: &Dice, name: &'static str) -> CanarySetup {
     let daemon = dice.happens(0.1);
     let has_autoscaler = !daemon && dice.happens(0.2);
     let (strategy, spec) = spec(dice, name, daemon, has_autoscaler);
@@ -169,7 +169,16 @@ fn subject(dice: &Dice, name: &'static str) -> Subject {
     let direct = if strategy == "blue" { dice.pick(&[0.0, 10.0, 10.0]) } else { 0.0 };
     let replicas = dice.pick(&[1, 2, 2, 3]);
     let kind = if daemon { "DaemonSet" } else { "Deployment" };
-    Subject { name, kind, replicas, reads_config: dice.happens(0.3), has_autoscaler, spec, rate, direct }
+    CanarySetup {
+        name,
+        kind,
+        replicas,
+        reads_config: dice.happens(0.3),
+        has_autoscaler,
+        spec,
+        rate,
+        direct_rate: direct,
+    }
 }
 
 /// A strategy and the Canary's spec.
@@ -327,32 +336,32 @@ fn webhooks(dice: &Dice, canary: &str) -> Vec<Value> {
     HOOKS.into_iter().filter(|_| dice.happens(0.4)).map(hook).collect()
 }
 
-fn people(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, Act)>) {
-    let end = BUSY.as_secs_f64();
+fn user_events(dice: &Dice, on: usize, subject: &CanarySetup, events: &mut Vec<(Duration, Event)>) {
+    let end = ACTIVE_PERIOD.as_secs_f64();
     let mut images = vec![format!("{}:v1", subject.name)];
     let mut at = dice.time(20.0, 90.0);
     for number in 2..2 + 1 + dice.below(5) {
         let back = images.len() > 1 && dice.happens(0.12);
         let image = if back { dice.pick(&images) } else { image(dice, subject, number) };
         images.push(image.clone());
-        acts.push((at, Act::Push { on, image }));
+        events.push((at, Event::Push { on, image }));
         if subject.reads_config && dice.happens(0.3) {
-            acts.push((at + dice.time(0.0, 120.0), Act::EditConfig { on, value: number }));
+            events.push((at + dice.time(0.0, 120.0), Event::EditConfig { on, value: number }));
         }
         // Some follow at once, most give the one before its time.
         at += if dice.happens(0.2) { dice.time(0.1, 20.0) } else { dice.time(40.0, 240.0) };
-        if at > BUSY {
+        if at > ACTIVE_PERIOD {
             break;
         }
     }
     for _ in 0..dice.below(4) {
         let at = dice.time(30.0, end);
-        acts.push((at, edit(dice, on, subject)));
+        events.push((at, edit(dice, on, subject)));
     }
     if dice.happens(0.15) {
         let at = dice.time(30.0, end - 200.0);
-        acts.push((at, Act::Edit { on, spec: json!({"suspend": true}) }));
-        acts.push((at + dice.time(1.0, 200.0), Act::Edit { on, spec: json!({"suspend": false}) }));
+        events.push((at, Event::Edit { on, spec: json!({"suspend": true}) }));
+        events.push((at + dice.time(1.0, 200.0), Event::Edit { on, spec: json!({"suspend": false}) }));
     }
     if dice.happens(0.35) {
         for _ in 0..1 + dice.below(3) {
@@ -365,22 +374,22 @@ fn people(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, A
                 Verb::Retry,
                 Verb::Rollback,
             ]);
-            acts.push((dice.time(60.0, end), Act::Command { on, verb }));
+            events.push((dice.time(60.0, end), Event::Command { on, verb }));
         }
     }
     for _ in 0..dice.below(6) {
-        acts.push((dice.time(60.0, end), Act::Answer { on, yes: dice.happens(0.8) }));
+        events.push((dice.time(60.0, end), Event::Answer { on, yes: dice.happens(0.8) }));
     }
     if dice.happens(0.12) {
         let at = dice.time(60.0, end - 120.0);
-        acts.push((at, Act::Delete { on }));
+        events.push((at, Event::Delete { on }));
         if dice.happens(0.7) {
-            acts.push((at + dice.time(1.0, 100.0), Act::Create { on }));
+            events.push((at + dice.time(1.0, 100.0), Event::Create { on }));
         }
     }
 }
 
-fn image(dice: &Dice, subject: &Subject, number: u64) -> String {
+fn image(dice: &Dice, subject: &CanarySetup, number: u64) -> String {
     let suffix = match dice.below(20) {
         0..3 => "-errors-25",
         3..5 => "-slow-2s",
@@ -393,7 +402,7 @@ fn image(dice: &Dice, subject: &Subject, number: u64) -> String {
     format!("{}:v{number}{suffix}", subject.name)
 }
 
-fn edit(dice: &Dice, on: usize, subject: &Subject) -> Act {
+fn edit(dice: &Dice, on: usize, subject: &CanarySetup) -> Event {
     let analysis = &subject.spec["analysis"];
     let spec = match dice.below(6) {
         0 if !analysis["stepWeights"].is_null() => json!({"analysis": {"stepWeights": weights(dice)}}),
@@ -406,74 +415,74 @@ fn edit(dice: &Dice, on: usize, subject: &Subject) -> Act {
         4 => json!({"analysis": {"metrics": metrics(dice)}}),
         _ => json!({"rollback": {"keepWarmSeconds": dice.pick(&[0, 120])}}),
     };
-    Act::Edit { on, spec }
+    Event::Edit { on, spec }
 }
 
-fn surroundings(dice: &Dice, on: usize, subject: &Subject, acts: &mut Vec<(Duration, Act)>) {
-    let end = BUSY.as_secs_f64();
+fn environment_events(dice: &Dice, on: usize, subject: &CanarySetup, events: &mut Vec<(Duration, Event)>) {
+    let end = ACTIVE_PERIOD.as_secs_f64();
     for _ in 0..dice.below(4) {
         let rate = dice.pick(&[0.0, 1.0, 40.0, 100.0, 100.0]);
-        acts.push((dice.time(30.0, end), Act::Traffic { on, rate }));
+        events.push((dice.time(30.0, end), Event::Traffic { on, rate }));
     }
     if dice.happens(0.4) {
         let at = dice.time(30.0, end - 300.0);
-        let mode = dice.pick(&[Metrics::Gone, Metrics::Hang, Metrics::Garbage]);
-        acts.push((at, Act::Metrics { on, mode }));
-        acts.push((at + dice.time(5.0, 300.0), Act::Metrics { on, mode: Metrics::There }));
+        let mode = dice.pick(&[Metrics::Gone, Metrics::Hanging, Metrics::Garbage]);
+        events.push((at, Event::Metrics { on, mode }));
+        events.push((at + dice.time(5.0, 300.0), Event::Metrics { on, mode: Metrics::Available }));
     }
     for (hook, _) in HOOKS {
         if dice.happens(0.4) {
             let slow = Gate::Slow(dice.time(0.5, 20.0));
-            let mode = dice.pick(&[Gate::Yes, Gate::No, slow, Gate::Dead]);
-            acts.push((dice.time(0.0, end), Act::Gate { on, hook, mode }));
+            let mode = dice.pick(&[Gate::Yes, Gate::No, slow, Gate::Unreachable]);
+            events.push((dice.time(0.0, end), Event::Gate { on, hook, mode }));
         }
     }
     if dice.happens(0.3) {
         let replicas = 1 + dice.below(4) as u32;
         let primary = subject.has_autoscaler || dice.happens(0.7);
-        acts.push((dice.time(30.0, end), Act::Scale { on, primary, replicas }));
+        events.push((dice.time(30.0, end), Event::Scale { on, primary, replicas }));
     }
     for _ in 0..dice.below(3) {
         let (primary, all) = (dice.happens(0.4), dice.happens(0.5));
-        acts.push((dice.time(30.0, end), Act::KillPods { on, primary, all }));
+        events.push((dice.time(30.0, end), Event::KillPods { on, primary, all }));
     }
 }
 
 /// What goes wrong with the API server and with the controller.
-fn trouble(dice: &Dice, replicas: bool, acts: &mut Vec<(Duration, Act)>) {
-    let end = BUSY.as_secs_f64();
+fn fault_events(dice: &Dice, replicas: bool, events: &mut Vec<(Duration, Event)>) {
+    let end = ACTIVE_PERIOD.as_secs_f64();
     if dice.happens(0.7) {
         let at = dice.time(0.0, end / 2.0);
-        acts.push((at, Act::Weather(weather(dice))));
-        acts.push((at + dice.time(60.0, end / 2.0), Act::Weather(FaultPlan::default())));
+        events.push((at, Event::Faults(random_faults(dice))));
+        events.push((at + dice.time(60.0, end / 2.0), Event::Faults(FaultPlan::default())));
     }
     if dice.happens(0.6) {
         for _ in 0..1 + dice.below(4) {
             let after = if dice.happens(0.5) { Duration::ZERO } else { dice.time(0.1, 60.0) };
             let (gently, both) = (dice.happens(0.4), dice.happens(0.5));
-            acts.push((dice.time(5.0, end - 60.0), Act::Restart { gently, after, both }));
+            events.push((dice.time(5.0, end - 60.0), Event::Restart { gently, after, both }));
         }
     }
     if replicas {
         for _ in 0..1 + dice.below(3) {
             let (length, which) = (dice.time(1.0, 60.0), dice.below(2) as usize);
-            acts.push((dice.time(5.0, end - 60.0), Act::Freeze { which, length }));
+            events.push((dice.time(5.0, end - 60.0), Event::Freeze { which, length }));
         }
     }
 }
 
-fn weather(dice: &Dice) -> FaultPlan {
+fn random_faults(dice: &Dice) -> FaultPlan {
     let p = |most: f64| if dice.happens(0.6) { most * dice.below(100) as f64 / 100.0 } else { 0.0 };
     FaultPlan {
         conflict: p(0.2),
         too_many_requests: p(0.1),
         error_before: p(0.15),
         error_after: p(0.15),
-        slow: p(0.3),
-        answer_late: p(0.3),
+        slow_request: p(0.3),
+        slow_response: p(0.3),
         latency: Duration::from_millis(dice.pick(&[50, 300, 1000])),
         watch_dropped: p(0.1),
-        watch_late: p(0.4),
-        watch_forgotten: p(0.05),
+        watch_delayed: p(0.4),
+        watch_expired: p(0.05),
     }
 }

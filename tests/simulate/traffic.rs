@@ -7,17 +7,17 @@ use std::fmt::Write as _;
 
 use serin::local::node::behaviour::Behaviour;
 
-use super::scene::Metrics;
+use super::scenario::Metrics;
 
 /// The bounds of durations, and the share of requests within them.
-const QUICK: [(f64, f64); 4] = [(0.01, 0.9), (0.1, 0.99), (0.5, 1.0), (2.5, 1.0)];
-const SLOW: [(f64, f64); 4] = [(0.01, 0.0), (0.1, 0.1), (0.5, 0.6), (2.5, 1.0)];
+const FAST_SHARES: [(f64, f64); 4] = [(0.01, 0.9), (0.1, 0.99), (0.5, 1.0), (2.5, 1.0)];
+const SLOW_SHARES: [(f64, f64); 4] = [(0.01, 0.0), (0.1, 0.1), (0.5, 0.6), (2.5, 1.0)];
 
 /// How much of the traffic the conditions of A/B tests choose.
-pub const CHOSEN: f64 = 0.2;
+pub const MATCHED_SHARE: f64 = 0.2;
 
 #[derive(Default)]
-pub struct Flow {
+pub struct TrafficModel {
     pods: BTreeMap<String, Pod>,
 }
 
@@ -28,14 +28,14 @@ struct Pod {
 }
 
 /// Which part of the traffic goes to these pods.
-pub struct Arm<'a> {
+pub struct TrafficShare<'a> {
     pub share: f64,
     pub pods: Vec<(&'a str, &'a str)>,
 }
 
-impl Flow {
+impl TrafficModel {
     /// So many requests arrive. Says how many of them found a pod.
-    pub fn arrive(&mut self, requests: f64, arm: &Arm<'_>) -> f64 {
+    pub fn add_requests(&mut self, requests: f64, arm: &TrafficShare<'_>) -> f64 {
         let each = requests * arm.share / arm.pods.len().max(1) as f64;
         for (address, image) in &arm.pods {
             let new = || Pod {
@@ -59,7 +59,7 @@ impl Flow {
         let _ = writeln!(text, "http_requests_total{{status=\"200\"}} {}", total - bad);
         let _ = writeln!(text, "http_requests_total{{status=\"500\"}} {bad}");
         text.push_str("# TYPE http_request_duration_seconds histogram\n");
-        let shares = if is_slow(&pod.behaviour) { SLOW } else { QUICK };
+        let shares = if is_slow(&pod.behaviour) { SLOW_SHARES } else { FAST_SHARES };
         for (bound, share) in shares {
             let within = (total * share).floor();
             let _ = writeln!(text, "http_request_duration_seconds_bucket{{le=\"{bound}\"}} {within}");

@@ -17,27 +17,27 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::clock::Clock;
-use serin::controller::lease::Fence;
-use serin::controller::replica::Claim;
+use serin::controller::fence::Fence;
+use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Options, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::annotations::{self, APPROVALS, COMMANDS};
-use serin::gates::webhook::{NoAnswer, Post, Question, Said, Webhooks};
+use serin::gates::webhook::{HookError, HookRequest, HookResponse, HookTransport, Webhooks};
 use serin::local::faults::FaultPlan;
-use serin::local::{Cluster, Local};
+use serin::local::{ApiServer, Cluster};
 use serin::metrics::scrape::Fetch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::line::Line;
-use super::onlooker::Onlooker;
-use super::scene::{Act, Gate, Metrics, Scene, Subject};
+use super::connection::FlakyConnection;
+use super::recorder::Recorder;
+use super::scenario::{CanarySetup, Event, Gate, Metrics, Scenario};
 
 pub struct World {
-    pub local: Local,
-    pub scene: Scene,
-    pub onlooker: Arc<Mutex<Onlooker>>,
+    pub api_server: ApiServer,
+    pub scenario: Scenario,
+    pub recorder: Arc<Mutex<Recorder>>,
     _cluster: Cluster,
     client: Client,
     running: Vec<Running>,
@@ -47,24 +47,24 @@ pub struct World {
 
 /// A running controller; dropped, it is as if killed.
 struct Running {
-    line: Arc<Line>,
+    connection: Arc<FlakyConnection>,
     stop: CancellationToken,
     work: AbortOnDropHandle<()>,
 }
 
 impl World {
-    pub async fn new(seed: u64, scene: Scene) -> Self {
+    pub async fn new(seed: u64, scenario: Scenario) -> Self {
         let clock = Clock::starting_at("2026-03-02T08:00:00Z".parse().expect("a time"));
-        let local = Local::new(serin::local::Options { clock: Some(clock), seed, ..Default::default() });
-        let onlooker = Onlooker::new(clock, scene.subjects.iter().map(|subject| subject.name));
-        let onlooker = Arc::new(Mutex::new(onlooker));
-        let seer = Arc::clone(&onlooker);
-        local.tell_of_writes(Box::new(move |write| seer.lock().see(write)));
-        let (cluster, client) = (local.start_cluster(false), local.steady_client());
+        let local = ApiServer::new(serin::local::Options { clock: Some(clock), seed, ..Default::default() });
+        let recorder = Recorder::new(clock, scenario.canaries.iter().map(|subject| subject.name));
+        let recorder = Arc::new(Mutex::new(recorder));
+        let seer = Arc::clone(&recorder);
+        local.on_write(Box::new(move |write| seer.lock().record_write(write)));
+        let (cluster, client) = (local.start_cluster(false), local.fault_exempt_client());
         let mut world = Self {
-            local,
-            scene,
-            onlooker,
+            api_server: local,
+            scenario,
+            recorder,
             _cluster: cluster,
             client,
             running: Vec::new(),
@@ -81,8 +81,8 @@ impl World {
             definitions.create(&PostParams::default(), &definition).await.expect("a definition");
         }
         sleep(Duration::from_secs(1)).await;
-        for on in 0..self.scene.subjects.len() {
-            let subject = &self.scene.subjects[on];
+        for on in 0..self.scenario.canaries.len() {
+            let subject = &self.scenario.canaries[on];
             if subject.reads_config {
                 let config =
                     json!({"metadata": {"name": format!("{}-config", subject.name)}, "data": {"value": "0"}});
@@ -95,10 +95,10 @@ impl World {
             let object: DynamicObject = serde_json::from_value(workload_of(subject)).expect("a workload");
             workload.create(&PostParams::default(), &object).await.expect("a workload");
             {
-                let mut onlooker = self.onlooker.lock();
-                let seen = onlooker.subjects.get_mut(subject.name).expect("it is known");
-                (seen.rate, seen.direct) = (subject.rate, subject.direct);
-                onlooker.person(format!("{} releases by {}", subject.name, subject.spec));
+                let mut recorder = self.recorder.lock();
+                let seen = recorder.canaries.get_mut(subject.name).expect("it is known");
+                (seen.rate, seen.direct_rate) = (subject.rate, subject.direct_rate);
+                recorder.log_event(format!("{} releases by {}", subject.name, subject.spec));
             }
             self.create_canary(on).await;
         }
@@ -125,12 +125,12 @@ impl World {
     }
 
     fn workload(&self, on: usize) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk("apps", "v1", self.scene.subjects[on].kind);
+        let kind = GroupVersionKind::gvk("apps", "v1", self.scenario.canaries[on].kind);
         Api::namespaced_with(self.client.clone(), "default", &ApiResource::from_gvk(&kind))
     }
 
     async fn create_canary(&self, on: usize) {
-        let subject = &self.scene.subjects[on];
+        let subject = &self.scenario.canaries[on];
         let canary = json!({
             "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": subject.name},
             "spec": subject.spec,
@@ -138,29 +138,34 @@ impl World {
         let canary: Canary = serde_json::from_value(canary).expect("a Canary");
         let created = self.api::<Canary>().create(&PostParams::default(), &canary).await;
         if let Err(error) = created {
-            self.onlooker.lock().person(format!("could not create {}: {error}", subject.name));
+            self.recorder.lock().log_event(format!("could not create {}: {error}", subject.name));
         }
     }
 
     /// Starts the controller, or as many of two replicas as are missing.
     pub fn start(&mut self) {
-        self.onlooker.lock().runs(true);
-        while self.running.len() < 1 + usize::from(self.scene.replicas) {
+        self.recorder.lock().set_running(true);
+        while self.running.len() < 1 + usize::from(self.scenario.replicas) {
             self.started += 1;
-            let line = Line::new(format!("replica{}", self.started), Arc::clone(&self.onlooker));
-            let fetch = Arc::new(FromFlow(Arc::clone(&self.onlooker)));
-            let webhooks = Webhooks::through(Arc::new(Receivers(Arc::clone(&self.onlooker))));
+            let connection =
+                FlakyConnection::new(format!("replica{}", self.started), Arc::clone(&self.recorder));
+            let fetch = Arc::new(TrafficFetch(Arc::clone(&self.recorder)));
+            let webhooks = Webhooks::with_transport(Arc::new(HookReceivers(Arc::clone(&self.recorder))));
             let options = Options {
                 namespaces: vec!["default".to_owned()],
                 webhooks: Some(webhooks),
                 ..Options::default()
             };
-            let clock = self.local.clock();
-            let client = line.client(self.local.client(), self.scene.replicas);
+            let clock = self.api_server.clock();
+            let client = connection.client(self.api_server.client(), self.scenario.replicas);
             let stop = CancellationToken::new();
             let stopped = stop.clone();
-            let elected = self.scene.replicas;
-            let claim = Claim { namespace: "default".to_owned(), me: line.me.clone(), shards: 4 };
+            let elected = self.scenario.replicas;
+            let claim = ReplicaConfig {
+                namespace: "default".to_owned(),
+                identity: connection.process.clone(),
+                shards: 4,
+            };
             let work = tokio::spawn(async move {
                 // A service manager starts what ends over and over.
                 loop {
@@ -170,7 +175,7 @@ impl World {
                             run_replicated(client, clock, fetch, options, claim.clone(), stopped.clone());
                         run.await.map_err(drop)
                     } else {
-                        match Controller::new(client, clock, fetch, Fence::open(), options).await {
+                        match Controller::new(client, clock, fetch, Fence::unsharded(), options).await {
                             Ok(controller) => {
                                 controller.run(stopped.clone().cancelled_owned()).await;
                                 Ok(())
@@ -184,119 +189,119 @@ impl World {
                     sleep(Duration::from_secs(1)).await;
                 }
             });
-            self.running.push(Running { line, stop, work: AbortOnDropHandle::new(work) });
+            self.running.push(Running { connection, stop, work: AbortOnDropHandle::new(work) });
         }
     }
 
-    pub async fn act(&mut self, act: &Act) {
-        self.onlooker.lock().person(act);
-        match act {
-            Act::Push { on, image } => self.push(*on, image).await,
-            Act::EditConfig { on, value } => {
+    pub async fn perform(&mut self, event: &Event) {
+        self.recorder.lock().log_event(event);
+        match event {
+            Event::Push { on, image } => self.push(*on, image).await,
+            Event::EditConfig { on, value } => {
                 let patch = json!({"data": {"value": value.to_string()}});
-                let name = format!("{}-config", self.scene.subjects[*on].name);
-                self.tell_failure(
+                let name = format!("{}-config", self.scenario.canaries[*on].name);
+                self.log_failure(
                     self.api::<ConfigMap>().patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await,
                 );
             }
-            Act::Edit { on, spec } => self.patch_canary(*on, json!({ "spec": spec })).await,
-            Act::Command { on, verb } => {
+            Event::Edit { on, spec } => self.patch_canary(*on, json!({ "spec": spec })).await,
+            Event::Command { on, verb } => {
                 self.commands += 1;
                 let order = json!({"id": format!("c{}", self.commands), "verb": verb, "by": "ann"});
                 {
-                    let mut onlooker = self.onlooker.lock();
-                    let name = self.scene.subjects[*on].name;
-                    let subject = onlooker.subjects.get_mut(name).expect("it is known");
+                    let mut recorder = self.recorder.lock();
+                    let name = self.scenario.canaries[*on].name;
+                    let subject = recorder.canaries.get_mut(name).expect("it is known");
                     match verb {
-                        Verb::Retry | Verb::Rollback => subject.causes += 1,
+                        Verb::Retry | Verb::Rollback => subject.release_causes += 1,
                         Verb::Promote => {
-                            subject.waved_through = subject.status().map(|status| status.releases)
+                            subject.promoted_by_command = subject.status().map(|status| status.releases)
                         }
                         Verb::Abort | Verb::Pause | Verb::Resume => {}
                     }
                 }
                 self.annotate(*on, COMMANDS, vec![order]).await;
             }
-            Act::Answer { on, yes } => self.answer(*on, *yes).await,
-            Act::Delete { on } => {
-                let name = self.scene.subjects[*on].name;
-                self.tell_failure(self.api::<Canary>().delete(name, &DeleteParams::default()).await);
+            Event::Answer { on, yes } => self.answer_approvals(*on, *yes).await,
+            Event::Delete { on } => {
+                let name = self.scenario.canaries[*on].name;
+                self.log_failure(self.api::<Canary>().delete(name, &DeleteParams::default()).await);
             }
-            Act::Create { on } => self.create_canary(*on).await,
-            Act::Scale { on, primary, replicas } => {
-                let name = self.arm(*on, *primary);
+            Event::Create { on } => self.create_canary(*on).await,
+            Event::Scale { on, primary, replicas } => {
+                let name = self.workload_name(*on, *primary);
                 if !*primary {
-                    let mut onlooker = self.onlooker.lock();
-                    let of = self.scene.subjects[*on].name;
-                    onlooker.subjects.get_mut(of).expect("it is known").scaled_by_people = true;
+                    let mut recorder = self.recorder.lock();
+                    let of = self.scenario.canaries[*on].name;
+                    recorder.canaries.get_mut(of).expect("it is known").scaled_by_user = true;
                 }
-                if self.scene.subjects[*on].kind == "Deployment" {
+                if self.scenario.canaries[*on].kind == "Deployment" {
                     let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
-                    self.tell_failure(self.workload(*on).patch(&name, &PatchParams::default(), &patch).await);
+                    self.log_failure(self.workload(*on).patch(&name, &PatchParams::default(), &patch).await);
                 }
             }
-            Act::KillPods { on, primary, all } => self.kill_pods(*on, *primary, *all).await,
-            Act::Traffic { on, rate } => {
-                let mut onlooker = self.onlooker.lock();
-                onlooker.flow();
-                let name = self.scene.subjects[*on].name;
-                onlooker.subjects.get_mut(name).expect("it is known").rate = *rate;
+            Event::KillPods { on, primary, all } => self.kill_pods(*on, *primary, *all).await,
+            Event::Traffic { on, rate } => {
+                let mut recorder = self.recorder.lock();
+                recorder.advance_traffic();
+                let name = self.scenario.canaries[*on].name;
+                recorder.canaries.get_mut(name).expect("it is known").rate = *rate;
             }
-            Act::Metrics { on, mode } => {
-                let name = self.scene.subjects[*on].name.to_owned();
-                let mut onlooker = self.onlooker.lock();
-                onlooker.metrics.insert(name, *mode);
-                if *mode != Metrics::There {
-                    onlooker.count("metrics lost");
+            Event::Metrics { on, mode } => {
+                let name = self.scenario.canaries[*on].name.to_owned();
+                let mut recorder = self.recorder.lock();
+                recorder.metrics.insert(name, *mode);
+                if *mode != Metrics::Available {
+                    recorder.count("metrics lost");
                 }
             }
-            Act::Gate { on, hook, mode } => {
-                let url = format!("http://gates/{}/{hook}", self.scene.subjects[*on].name);
-                self.onlooker.lock().gates.insert(url, *mode);
+            Event::Gate { on, hook, mode } => {
+                let url = format!("http://gates/{}/{hook}", self.scenario.canaries[*on].name);
+                self.recorder.lock().gates.insert(url, *mode);
             }
-            Act::Weather(plan) => {
-                self.onlooker.lock().weather_changed(*plan == FaultPlan::default());
-                self.local.set_faults(plan.clone());
+            Event::Faults(plan) => {
+                self.recorder.lock().faults_changed(*plan == FaultPlan::default());
+                self.api_server.set_faults(plan.clone());
             }
-            Act::Restart { gently, after, both } => {
-                self.onlooker.lock().runs(false);
+            Event::Restart { gently, after, both } => {
+                self.recorder.lock().set_running(false);
                 let ending = if *both { self.running.len() } else { 1 };
                 for running in self.running.drain(..ending).collect::<Vec<_>>() {
-                    self.onlooker.lock().tell(format!("  {} ends", running.line.me));
-                    let me = running.line.me.clone();
+                    self.recorder.lock().log(format!("  {} ends", running.connection.process));
+                    let me = running.connection.process.clone();
                     if *gently {
                         running.stop.cancel();
                         let _ = running.work.await;
                     }
-                    self.onlooker.lock().forget(&me);
+                    self.recorder.lock().remove_process(&me);
                 }
-                self.onlooker.lock().count(if *gently { "ended" } else { "killed" });
+                self.recorder.lock().count(if *gently { "ended" } else { "killed" });
                 sleep(*after).await;
                 self.start();
             }
-            Act::Freeze { which, length } => {
+            Event::Freeze { which, length } => {
                 if let Some(running) = self.running.get(*which) {
-                    let (line, length) = (Arc::clone(&running.line), *length);
-                    self.onlooker.lock().count("frozen");
-                    tokio::spawn(async move { line.freeze(length).await });
+                    let (connection, length) = (Arc::clone(&running.connection), *length);
+                    self.recorder.lock().count("frozen");
+                    tokio::spawn(async move { connection.freeze(length).await });
                 }
             }
         }
     }
 
-    fn arm(&self, on: usize, primary: bool) -> String {
-        let name = self.scene.subjects[on].name;
+    fn workload_name(&self, on: usize, primary: bool) -> String {
+        let name = self.scenario.canaries[on].name;
         if primary { format!("{name}-primary") } else { name.to_owned() }
     }
 
-    fn tell_failure<T>(&self, done: kube::Result<T>) {
+    fn log_failure<T>(&self, done: kube::Result<T>) {
         if let Err(error) = done {
-            self.onlooker.lock().tell(format!("  (in vain: {error})"));
+            self.recorder.lock().log(format!("  (in vain: {error})"));
         }
     }
 
     async fn push(&self, on: usize, image: &str) {
-        let subject = &self.scene.subjects[on];
+        let subject = &self.scenario.canaries[on];
         let probe = match image.contains("never-ready") || image.contains("delay") {
             true => {
                 json!({"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 5, "failureThreshold": 1})
@@ -306,19 +311,19 @@ impl World {
         let container = json!({"name": "app", "image": image, "readinessProbe": probe});
         let patch = json!({"spec": {"template": {"spec": {"containers": [container]}}}});
         let patch = Patch::Strategic(patch);
-        self.tell_failure(self.workload(on).patch(subject.name, &PatchParams::default(), &patch).await);
+        self.log_failure(self.workload(on).patch(subject.name, &PatchParams::default(), &patch).await);
     }
 
     async fn patch_canary(&self, on: usize, patch: Value) {
-        let name = self.scene.subjects[on].name;
-        self.tell_failure(
+        let name = self.scenario.canaries[on].name;
+        self.log_failure(
             self.api::<Canary>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await,
         );
     }
 
     /// Adds entries to one of the two annotations that people speak through.
     async fn annotate(&self, on: usize, annotation: &str, entries: Vec<Value>) {
-        let name = self.scene.subjects[on].name;
+        let name = self.scenario.canaries[on].name;
         let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
         let text = canary.annotations().get(annotation).map_or("[]", String::as_str);
         let mut all: Vec<Value> = serde_json::from_str(text).expect("a list");
@@ -327,11 +332,11 @@ impl World {
         self.patch_canary(on, json!({"metadata": {"annotations": {annotation: text}}})).await;
     }
 
-    pub async fn answer(&self, on: usize, yes: bool) {
-        let name = self.scene.subjects[on].name;
+    pub async fn answer_approvals(&self, on: usize, yes: bool) {
+        let name = self.scenario.canaries[on].name;
         let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
-        let at = self.local.clock().now();
-        let entry = |question: serin::engine::action::Question| {
+        let at = self.api_server.clock().now();
+        let entry = |question: serin::engine::action::GateCall| {
             let mut entry = json!({
                 "release": question.release, "gate": question.gate, "answer": if yes { "yes" } else { "no" },
                 "by": "ann", "at": at,
@@ -339,68 +344,68 @@ impl World {
             if let Some(kind) = question.kind {
                 entry["type"] = json!(kind);
             }
-            if let serin::engine::action::Moment::Step(step) = question.moment {
+            if let serin::engine::action::GateScope::Step(step) = question.scope {
                 entry["step"] = json!(step);
             }
             entry
         };
-        let entries: Vec<_> = annotations::waiting(&canary).into_iter().map(entry).collect();
+        let entries: Vec<_> = annotations::pending_approvals(&canary).into_iter().map(entry).collect();
         if !entries.is_empty() {
             self.annotate(on, APPROVALS, entries).await;
         }
     }
 
     async fn kill_pods(&self, on: usize, primary: bool, all: bool) {
-        let labels = ListParams::default().labels(&format!("app={}", self.arm(on, primary)));
+        let labels = ListParams::default().labels(&format!("app={}", self.workload_name(on, primary)));
         let pods: Api<Pod> = self.api();
         let found = pods.list(&labels).await.expect("a list").items;
         for pod in found.iter().take(if all { usize::MAX } else { 1 }) {
             let delete = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
-            self.tell_failure(pods.delete(&pod.name_any(), &delete).await);
+            self.log_failure(pods.delete(&pod.name_any(), &delete).await);
         }
     }
 }
 
 /// Reads the pods of the flow.
-struct FromFlow(Arc<Mutex<Onlooker>>);
+struct TrafficFetch(Arc<Mutex<Recorder>>);
 
 #[async_trait]
-impl Fetch for FromFlow {
+impl Fetch for TrafficFetch {
     async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
         let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let read = self.0.lock().read(uri.host().unwrap_or_default());
+        let read = self.0.lock().read_pod(uri.host().unwrap_or_default());
         match read {
             None => Err("connection refused".to_owned()),
             Some((_, Metrics::Gone)) => Err("connection refused".to_owned()),
-            Some((_, Metrics::Hang)) => std::future::pending().await,
-            Some((text, Metrics::There | Metrics::Garbage)) => Ok(text.into()),
+            Some((_, Metrics::Hanging)) => std::future::pending().await,
+            Some((text, Metrics::Available | Metrics::Garbage)) => Ok(text.into()),
         }
     }
 }
 
 /// The receivers of webhooks.
-struct Receivers(Arc<Mutex<Onlooker>>);
+struct HookReceivers(Arc<Mutex<Recorder>>);
 
 #[async_trait]
-impl Post for Receivers {
-    async fn post(&self, question: &Question) -> Result<Said, NoAnswer> {
+impl HookTransport for HookReceivers {
+    async fn send(&self, question: &HookRequest) -> Result<HookResponse, HookError> {
         let stops = question.url.ends_with("/stop");
         let usual = if stops { Gate::No } else { Gate::Yes };
         let mode = {
-            let mut onlooker = self.0.lock();
-            let mode = onlooker.gates.get(&question.url).copied().unwrap_or(usual);
+            let mut recorder = self.0.lock();
+            let mode = recorder.gates.get(&question.url).copied().unwrap_or(usual);
             let of = question.url.split('/').nth(3).unwrap_or_default().to_owned();
-            onlooker.tell(format!("    {} is asked: {mode:?}", question.url));
-            onlooker.count(match mode {
-                Gate::Dead => "gate dead",
+            recorder.log(format!("    {} is asked: {mode:?}", question.url));
+            recorder.count(match mode {
+                Gate::Unreachable => "gate dead",
                 Gate::Slow(_) => "gate slow",
                 Gate::No => "gate says no",
                 Gate::Yes => "gate says yes",
             });
-            if let Some(subject) = onlooker.subjects.get_mut(&of)
+            if let Some(subject) = recorder.canaries.get_mut(&of)
                 && (mode == Gate::No) != stops
             {
-                subject.accused = true;
+                subject.has_negative_evidence = true;
             }
             mode
         };
@@ -412,15 +417,15 @@ impl Post for Receivers {
                     sleep(time).await;
                     if stops { StatusCode::FORBIDDEN } else { StatusCode::OK }
                 }
-                Gate::Dead => std::future::pending().await,
+                Gate::Unreachable => std::future::pending().await,
             }
         };
-        let status = timeout(question.timeout, answer).await.map_err(|_| NoAnswer::TimedOut)?;
-        Ok(Said { status, text: Vec::new() })
+        let status = timeout(question.timeout, answer).await.map_err(|_| HookError::TimedOut)?;
+        Ok(HookResponse { status, text: Vec::new() })
     }
 }
 
-fn workload_of(subject: &Subject) -> Value {
+fn workload_of(subject: &CanarySetup) -> Value {
     let mut container =
         json!({"name": "app", "image": format!("{}:v1", subject.name), "ports": [{"containerPort": 8080}]});
     if subject.reads_config {
@@ -440,7 +445,7 @@ fn workload_of(subject: &Subject) -> Value {
     workload
 }
 
-fn autoscaler(subject: &Subject) -> Value {
+fn autoscaler(subject: &CanarySetup) -> Value {
     json!({
         "metadata": {"name": subject.name},
         "spec": {

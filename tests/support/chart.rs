@@ -19,29 +19,29 @@ pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/serin");
 
 /// What a program said.
 #[derive(Debug)]
-pub struct Said {
-    what: String,
+pub struct CommandOutput {
+    command: String,
     success: bool,
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Said {
+impl CommandOutput {
     #[track_caller]
     pub fn ok(self) -> String {
-        assert!(self.success, "{} failed: {}{}", self.what, self.stdout, self.stderr);
+        assert!(self.success, "{} failed: {}{}", self.command, self.stdout, self.stderr);
         self.stdout
     }
 
     /// What it complained of.
     #[track_caller]
     pub fn refused(self) -> String {
-        assert!(!self.success, "{} went through: {}", self.what, self.stdout);
+        assert!(!self.success, "{} went through: {}", self.command, self.stdout);
         self.stderr
     }
 }
 
-pub async fn run(mut command: Command, input: &str) -> Said {
+pub async fn run(mut command: Command, input: &str) -> CommandOutput {
     let what = format!("{:?}", command.as_std());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -52,7 +52,7 @@ pub async fn run(mut command: Command, input: &str) -> Said {
     let output = child.wait_with_output().await.unwrap_or_else(|error| panic!("{what}: {error}"));
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     let (stdout, stderr) = (text(output.stdout), text(output.stderr));
-    Said { what, success: output.status.success(), stdout, stderr }
+    CommandOutput { command: what, success: output.status.success(), stdout, stderr }
 }
 
 /// Helm with folders of its own.
@@ -67,7 +67,7 @@ impl Helm {
         Self { program, folder: Folder::new("helm") }
     }
 
-    pub async fn run(&self, arguments: &[&str]) -> Said {
+    pub async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = Command::new(&self.program);
         command.args(arguments);
         for home in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
@@ -138,7 +138,7 @@ impl Kubectl {
         &self.kubeconfig
     }
 
-    pub async fn run(&self, arguments: &[&str], input: &str) -> Said {
+    pub async fn run(&self, arguments: &[&str], input: &str) -> CommandOutput {
         let mut command = Command::new(&self.program);
         command.args(arguments).env("KUBECONFIG", &self.kubeconfig).env("HOME", self.folder.path());
         run(command, input).await

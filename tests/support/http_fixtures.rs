@@ -49,56 +49,57 @@ async fn show(State(text): State<Arc<Mutex<Option<String>>>>) -> Response {
     }
 }
 
-/// A door: it asks who comes, may be closed for a while, may be slow, and
+/// A proxy: it asks who comes, may be closed for a while, may be slow, and
 /// counts.
-pub struct Door {
-    pub behind: String,
+pub struct GuardedProxy {
+    pub upstream: String,
     /// The token it asks for; it may change.
     pub bearer: Mutex<Option<&'static str>>,
     pub header: Option<(&'static str, &'static str)>,
     pub refuse_first: u32,
     pub delay: Duration,
-    pub knocks: AtomicU32,
+    pub requests: AtomicU32,
 }
 
-impl Door {
-    pub fn to(behind: String) -> Door {
-        Door {
-            behind,
+impl GuardedProxy {
+    pub fn to(behind: String) -> GuardedProxy {
+        GuardedProxy {
+            upstream: behind,
             bearer: Mutex::default(),
             header: None,
             refuse_first: 0,
             delay: Duration::ZERO,
-            knocks: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
         }
     }
 
     /// Its URL; it is open until the handle is dropped.
-    pub async fn open(self) -> (Arc<Door>, String, AbortOnDropHandle<()>) {
-        let door = Arc::new(self);
-        let (address, serving) = serve(Router::new().fallback(pass).with_state(door.clone())).await;
-        (door, format!("http://{address}"), serving)
+    pub async fn open(self) -> (Arc<GuardedProxy>, String, AbortOnDropHandle<()>) {
+        let proxy = Arc::new(self);
+        let (address, serving) = serve(Router::new().fallback(pass).with_state(proxy.clone())).await;
+        (proxy, format!("http://{address}"), serving)
     }
 }
 
-async fn pass(State(door): State<Arc<Door>>, request: Request) -> Response {
-    let knock = door.knocks.fetch_add(1, Ordering::Relaxed);
+async fn pass(State(proxy): State<Arc<GuardedProxy>>, request: Request) -> Response {
+    let knock = proxy.requests.fetch_add(1, Ordering::Relaxed);
     let (request, body) = request.into_parts();
-    tokio::time::sleep(door.delay).await;
+    tokio::time::sleep(proxy.delay).await;
     let header = |name| request.headers.get(name).and_then(|value| value.to_str().ok());
-    if knock < door.refuse_first {
+    if knock < proxy.refuse_first {
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
-    let bearer = *door.bearer.lock();
+    let bearer = *proxy.bearer.lock();
     if bearer.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}").as_str())) {
         return StatusCode::FORBIDDEN.into_response();
     }
-    if door.header.is_some_and(|(name, value)| header(name) != Some(value)) {
+    if proxy.header.is_some_and(|(name, value)| header(name) != Some(value)) {
         return StatusCode::BAD_REQUEST.into_response();
     }
     let path = request.uri.path_and_query().map_or("/", |path| path.as_str());
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
-    let onward = reqwest::Client::new().request(request.method, format!("{}{path}", door.behind)).body(body);
+    let onward =
+        reqwest::Client::new().request(request.method, format!("{}{path}", proxy.upstream)).body(body);
     let onward = match request.headers.get(CONTENT_TYPE) {
         Some(form) => onward.header(CONTENT_TYPE, form),
         None => onward,

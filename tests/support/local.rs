@@ -1,19 +1,19 @@
 //! `serin::local` with its controllers, on a thread of its own: it outlives the
 //! test that started it, and with it that test's runtime.
 
-use serin::local::{Local, Options, controllers};
+use serin::local::{ApiServer, Options, controllers};
 
 use super::{Cluster, Folder, NODE};
 
 pub async fn start() -> Result<Cluster, String> {
-    serin::tls::choose_cryptography();
+    serin::tls::install_crypto_provider();
     let (tell, told) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
-            let local = Local::new(Options::default());
+            let local = ApiServer::new(Options::default());
             let options = controllers::Options { clock: local.clock(), nodes: vec![NODE.to_owned()] };
-            tokio::spawn(controllers::run(local.steady_client(), options));
+            tokio::spawn(controllers::run(local.fault_exempt_client(), options));
             match local.serve(([127, 0, 0, 1], 0).into()).await {
                 Err(error) => _ = tell.send(Err(error.to_string())),
                 Ok(serving) => {

@@ -11,14 +11,14 @@ pub mod app_mesh;
 pub mod chart;
 mod child;
 pub mod definitions;
-pub mod front;
+pub mod http_fixtures;
 mod local;
 pub mod moto;
 pub mod node;
 pub mod prometheus;
 mod real;
 pub mod receiver;
-pub mod reports;
+pub mod route_status;
 pub mod slack_rules;
 
 use std::path::PathBuf;
@@ -249,7 +249,7 @@ fn cache() -> PathBuf {
 }
 
 async fn config(kubeconfig: Kubeconfig) -> Config {
-    serin::tls::choose_cryptography();
+    serin::tls::install_crypto_provider();
     let options = KubeConfigOptions::default();
     Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a complete kubeconfig")
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Child, Folder, Part, free_port, program};
 
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Ends when dropped, and all that it was told with it.
 pub struct Moto {
@@ -33,7 +33,7 @@ impl Moto {
     }
 
     async fn await_ready(&mut self) {
-        serin::tls::choose_cryptography();
+        serin::tls::install_crypto_provider();
         let client = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
         let began = Instant::now();
         loop {
@@ -43,7 +43,11 @@ impl Moto {
             }
             let Self { child, .. } = self;
             assert!(!child.has_ended(), "moto ended while it started; {}", child.tail());
-            assert!(began.elapsed() < PATIENCE, "moto is not ready after {PATIENCE:?}; {}", child.tail());
+            assert!(
+                began.elapsed() < START_TIMEOUT,
+                "moto is not ready after {START_TIMEOUT:?}; {}",
+                child.tail()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

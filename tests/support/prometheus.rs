@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Child, Folder, Part, free_port, program};
 
 /// Two cores shared with a build are slow; a healthy start takes half a second.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Every pod of a cluster at every port it declares, labelled as Flagger's
 /// queries want it. Pods that show an address that nobody can reach listen at
@@ -51,7 +51,7 @@ impl Prometheus {
 
     /// Serves TLS, for which `server.crt`, `server.key` and `users`, a line of
     /// `basic_auth_users`, are given.
-    pub async fn guarded(certificate: &str, key: &str, users: &str) -> Prometheus {
+    pub async fn with_tls_and_password(certificate: &str, key: &str, users: &str) -> Prometheus {
         let mut prometheus = Self { scheme: "https", ..Self::prepare("") };
         prometheus.folder.write("server.crt", certificate);
         prometheus.folder.write("server.key", key);
@@ -95,7 +95,7 @@ impl Prometheus {
     }
 
     async fn await_ready(&mut self) {
-        serin::tls::choose_cryptography();
+        serin::tls::install_crypto_provider();
         let client = reqwest::Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build();
         let client = client.expect("an HTTP client");
         let began = Instant::now();
@@ -108,8 +108,8 @@ impl Prometheus {
             let child = self.child.as_mut().expect("a started process");
             assert!(!child.has_ended(), "Prometheus ended while it started; {}", child.tail());
             assert!(
-                began.elapsed() < PATIENCE,
-                "Prometheus is not ready after {PATIENCE:?}; {}",
+                began.elapsed() < START_TIMEOUT,
+                "Prometheus is not ready after {START_TIMEOUT:?}; {}",
                 child.tail()
             );
             tokio::time::sleep(Duration::from_millis(50)).await;

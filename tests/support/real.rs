@@ -17,7 +17,7 @@ use super::{Child, Cluster, Folder, NODE, Part, User, free_port, program};
 const ADMIN_TOKEN: &str = "admin-token";
 
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 const CONTROLLERS: [&str; 9] = [
     "deployment-controller",
@@ -203,10 +203,10 @@ async fn await_ready(cluster: &mut Cluster) -> Result<(), String> {
         if let Some(tail) = ended {
             return Err(format!("a server of the test cluster ended while it started; {tail}"));
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > START_TIMEOUT {
             let tails: Vec<String> = cluster.children.iter().map(Child::tail).collect();
             return Err(format!(
-                "the test cluster is not ready after {PATIENCE:?}: {answer}\n{}",
+                "the test cluster is not ready after {START_TIMEOUT:?}: {answer}\n{}",
                 tails.join("\n")
             ));
         }
@@ -214,8 +214,8 @@ async fn await_ready(cluster: &mut Cluster) -> Result<(), String> {
     }
     let namespaces = Api::<Namespace>::all(client);
     while namespaces.get_opt("default").await.ok().flatten().is_none() {
-        if began.elapsed() > PATIENCE {
-            return Err(format!("the test cluster has no default namespace after {PATIENCE:?}"));
+        if began.elapsed() > START_TIMEOUT {
+            return Err(format!("the test cluster has no default namespace after {START_TIMEOUT:?}"));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -22,20 +22,20 @@ pub struct Receiver {
 
 #[derive(Default)]
 struct Shared {
-    got: Mutex<Vec<Got>>,
-    answers: Mutex<VecDeque<Answer>>,
+    received: Mutex<Vec<ReceivedRequest>>,
+    answers: Mutex<VecDeque<CannedResponse>>,
 }
 
 /// One request.
 #[derive(Clone, Debug)]
-pub struct Got {
+pub struct ReceivedRequest {
     pub uri: Uri,
     pub headers: HeaderMap,
     pub body: Bytes,
     pub at: Instant,
 }
 
-impl Got {
+impl ReceivedRequest {
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("a body in JSON")
     }
@@ -46,23 +46,23 @@ impl Got {
 }
 
 /// What to answer; 200 once there is nothing more to say.
-pub struct Answer {
+pub struct CannedResponse {
     status: u16,
     headers: Vec<(&'static str, String)>,
     body: Body,
     after: Duration,
 }
 
-pub fn answer(status: u16, body: impl Into<Body>) -> Answer {
-    Answer { status, headers: Vec::new(), body: body.into(), after: Duration::ZERO }
+pub fn answer(status: u16, body: impl Into<Body>) -> CannedResponse {
+    CannedResponse { status, headers: Vec::new(), body: body.into(), after: Duration::ZERO }
 }
 
 /// Says no for longer than any test lasts.
-pub fn noes() -> impl Iterator<Item = Answer> {
+pub fn endless_refusals() -> impl Iterator<Item = CannedResponse> {
     std::iter::repeat_with(|| answer(403, "not yet")).take(10_000)
 }
 
-impl Answer {
+impl CannedResponse {
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
@@ -76,7 +76,7 @@ impl Answer {
 
 impl Receiver {
     /// Answers the first requests with these, in their order.
-    pub async fn start(answers: impl IntoIterator<Item = Answer>) -> Receiver {
+    pub async fn start(answers: impl IntoIterator<Item = CannedResponse>) -> Receiver {
         let shared =
             Arc::new(Shared { answers: Mutex::new(answers.into_iter().collect()), ..Default::default() });
         let router = Router::new().fallback(receive).with_state(shared.clone());
@@ -87,19 +87,19 @@ impl Receiver {
     }
 
     /// From now on answers with these, whatever was to come.
-    pub fn turn(&self, answers: impl IntoIterator<Item = Answer>) {
+    pub fn set_responses(&self, answers: impl IntoIterator<Item = CannedResponse>) {
         *self.shared.answers.lock() = answers.into_iter().collect();
     }
 
-    pub fn got(&self) -> Vec<Got> {
-        self.shared.got.lock().clone()
+    pub fn received(&self) -> Vec<ReceivedRequest> {
+        self.shared.received.lock().clone()
     }
 
     /// Waits until so many requests have come.
-    pub async fn await_got(&self, count: usize) -> Vec<Got> {
+    pub async fn await_received(&self, count: usize) -> Vec<ReceivedRequest> {
         let began = Instant::now();
         loop {
-            let got = self.got();
+            let got = self.received();
             if got.len() >= count {
                 return got;
             }
@@ -110,9 +110,9 @@ impl Receiver {
 }
 
 async fn receive(State(shared): State<Arc<Shared>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
-    shared.got.lock().push(Got { uri, headers, body, at: Instant::now() });
+    shared.received.lock().push(ReceivedRequest { uri, headers, body, at: Instant::now() });
     let answer = shared.answers.lock().pop_front();
-    let Answer { status, headers, body, after } = answer.unwrap_or_else(|| self::answer(200, "ok"));
+    let CannedResponse { status, headers, body, after } = answer.unwrap_or_else(|| self::answer(200, "ok"));
     tokio::time::sleep(after).await;
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(status).expect("a status");

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// All parents of a route have taken it as it is; whether its backends were
 /// found is `resolved`.
-pub fn of_parents(route: &Value, resolved: &str) -> Value {
+pub fn parent_status(route: &Value, resolved: &str) -> Value {
     let condition = |kind: &str, status: &str| {
         json!({"type": kind, "status": status, "observedGeneration": route["metadata"]["generation"],
             "reason": "Because", "message": "The test says so.", "lastTransitionTime": "2026-01-01T00:00:00Z"})
@@ -19,7 +19,7 @@ pub fn of_parents(route: &Value, resolved: &str) -> Value {
 }
 
 /// Whether App Mesh has the virtual router as it is.
-pub fn of_app_mesh(router: &Value, active: &str) -> Value {
+pub fn app_mesh_status(router: &Value, active: &str) -> Value {
     let condition = json!({"type": "VirtualRouterActive", "status": active, "message": "the test says so"});
     json!({"observedGeneration": router["metadata"]["generation"], "conditions": [condition]})
 }

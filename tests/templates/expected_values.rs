@@ -1,7 +1,7 @@
 //! What the recordings say, as each template should put it.
 
 /// What one template is answered.
-pub struct Figures {
+pub struct ExpectedValues {
     pub template: &'static str,
     /// The Canary it is asked for.
     pub of: &'static str,
@@ -10,12 +10,12 @@ pub struct Figures {
     pub variables: &'static [(&'static str, &'static str)],
     /// The value, with a variable that changes it.
     pub values: &'static [(Option<(&'static str, &'static str)>, f64)],
-    pub counted: Counted,
+    pub expected_counts: ExpectedCounts,
 }
 
 /// What is counted within the window.
-pub enum Counted {
-    Not,
+pub enum ExpectedCounts {
+    Uncounted,
     /// Bad and all, of each arm.
     Requests {
         canary: (u64, u64),
@@ -27,20 +27,20 @@ pub enum Counted {
 
 /// All that serve requests are recorded alike: of the canary's 400 each half
 /// minute 12 fail, of the primary's 3600 18.
-const fn success_rate(template: &'static str) -> Figures {
-    Figures {
+const fn success_rate(template: &'static str) -> ExpectedValues {
+    ExpectedValues {
         template,
         of: "web",
         zero: Some("down"),
         variables: &[],
         values: &[(None, 97.0)],
-        counted: Counted::Requests { canary: (120, 4000), primary: (180, 36000) },
+        expected_counts: ExpectedCounts::Requests { canary: (120, 4000), primary: (180, 36000) },
     }
 }
 
 /// Half of the canary's requests take 50 ms or less, nine of ten 100 ms.
-const fn latency(template: &'static str) -> Figures {
-    Figures {
+const fn latency(template: &'static str) -> ExpectedValues {
+    ExpectedValues {
         template,
         of: "web",
         zero: None,
@@ -51,32 +51,42 @@ const fn latency(template: &'static str) -> Figures {
             (Some(("quantile", "0.9")), 100.0),
             (Some(("quantile", "0.5")), 50.0),
         ],
-        counted: Counted::Durations,
+        expected_counts: ExpectedCounts::Durations,
     }
 }
 
 const fn value(
     template: &'static str,
     value: &'static [(Option<(&'static str, &'static str)>, f64)],
-) -> Figures {
-    Figures { template, of: "web", zero: None, variables: &[], values: value, counted: Counted::Not }
+) -> ExpectedValues {
+    ExpectedValues {
+        template,
+        of: "web",
+        zero: None,
+        variables: &[],
+        values: value,
+        expected_counts: ExpectedCounts::Uncounted,
+    }
 }
 
-pub const FIGURES: &[Figures] = &[
+pub const EXPECTED: &[ExpectedValues] = &[
     success_rate("istio-success-rate"),
     latency("istio-latency"),
-    Figures {
+    ExpectedValues {
         of: "calls",
         zero: Some("calls-down"),
         values: &[(None, 88.0)],
-        counted: Counted::Requests { canary: (120, 1000), primary: (50, 10000) },
+        expected_counts: ExpectedCounts::Requests { canary: (120, 1000), primary: (50, 10000) },
         ..success_rate("istio-grpc-success-rate")
     },
-    Figures { variables: &[("gateway", "public-istio")], ..success_rate("istio-gateway-success-rate") },
-    Figures { variables: &[("gateway", "public-istio")], ..latency("istio-gateway-latency") },
+    ExpectedValues {
+        variables: &[("gateway", "public-istio")],
+        ..success_rate("istio-gateway-success-rate")
+    },
+    ExpectedValues { variables: &[("gateway", "public-istio")], ..latency("istio-gateway-latency") },
     success_rate("linkerd-success-rate"),
     // Linkerd has no bound at 250 ms.
-    Figures {
+    ExpectedValues {
         values: &[(None, 200.0), (Some(("quantile", "0.9")), 100.0), (Some(("quantile", "0.5")), 50.0)],
         ..latency("linkerd-latency")
     },
@@ -90,26 +100,26 @@ pub const FIGURES: &[Figures] = &[
     latency("ingress-nginx-latency"),
     success_rate("traefik-success-rate"),
     // These are the bounds that Traefik has.
-    Figures {
+    ExpectedValues {
         values: &[(None, 1200.0), (Some(("quantile", "0.9")), 300.0), (Some(("quantile", "0.5")), 100.0)],
         ..latency("traefik-latency")
     },
     success_rate("grpc-success-rate"),
     latency("grpc-latency"),
     // 18 of the 600 periods of the canary's two pods.
-    Figures {
+    ExpectedValues {
         zero: None,
         values: &[(None, 3.0)],
-        counted: Counted::Requests { canary: (180, 6000), primary: (30, 6000) },
+        expected_counts: ExpectedCounts::Requests { canary: (180, 6000), primary: (30, 6000) },
         ..success_rate("cpu-throttling")
     },
     // 96 of 128 MiB.
     value("memory-of-limit", &[(None, 75.0)]),
-    Figures { zero: Some("calm"), ..value("restarts", &[(None, 3.0)]) },
-    Figures { zero: Some("calm"), ..value("oom-kills", &[(None, 1.0)]) },
-    Figures {
+    ExpectedValues { zero: Some("calm"), ..value("restarts", &[(None, 3.0)]) },
+    ExpectedValues { zero: Some("calm"), ..value("oom-kills", &[(None, 1.0)]) },
+    ExpectedValues {
         variables: &[("group", "orders-canary"), ("topic", "orders")],
         ..value("kafka-consumer-lag", &[(None, 42.0), (Some(("topic", ".+")), 70042.0)])
     },
-    Figures { variables: &[("topic", "orders")], ..value("kafka-records-lag-max", &[(None, 17.0)]) },
+    ExpectedValues { variables: &[("topic", "orders")], ..value("kafka-records-lag-max", &[(None, 17.0)]) },
 ];

@@ -8,7 +8,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
-mod figures;
+mod expected_values;
 mod recording;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,48 +26,53 @@ use serin::api::canary::{Metric, Provider};
 use serin::api::judge::JudgeType;
 use serin::api::{AnalysisTemplate, AnalysisTemplateSpec, Canary};
 use serin::metrics::scrape::HttpFetch;
-use serin::metrics::{Ask, Query, Sources, Subject, Template, View, Window};
+use serin::metrics::{MeasureContext, MetricQuery, Query, QueryContext, Sources, Template, Window};
 use support::prometheus::Prometheus;
 use support::{Part, definitions, program};
 
-use figures::{Counted, FIGURES, Figures};
+use expected_values::{EXPECTED, ExpectedCounts, ExpectedValues};
 use recording::Recording;
 
 /// Templates that ask somebody else than Prometheus, by name. The tests of
 /// their sources ask them.
-const ASKED_ELSEWHERE: [&str; 2] = ["app-mesh-cloudwatch-latency", "app-mesh-cloudwatch-success-rate"];
+const TESTED_WITH_CLOUDWATCH: [&str; 2] = ["app-mesh-cloudwatch-latency", "app-mesh-cloudwatch-success-rate"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_template_can_be_applied_and_answers_what_was_recorded() {
-    let written = written();
+async fn every_template_can_be_applied_and_measures_the_recorded_values() {
+    let written = documented_templates();
     let applied = applied().await;
     let names = |of: &mut dyn Iterator<Item = &String>| of.cloned().collect::<BTreeSet<_>>();
     assert_eq!(names(&mut written.keys()), names(&mut applied.keys()), "written, and applied");
-    let known = FIGURES.iter().map(|figures| figures.template).chain(ASKED_ELSEWHERE);
+    let known = EXPECTED.iter().map(|figures| figures.template).chain(TESTED_WITH_CLOUDWATCH);
     let known: BTreeSet<String> = known.map(str::to_owned).collect();
     assert_eq!(names(&mut written.keys()), known, "written, and known to this test");
     for (name, spec) in &applied {
-        let elsewhere = ASKED_ELSEWHERE.contains(&name.as_str());
+        let elsewhere = TESTED_WITH_CLOUDWATCH.contains(&name.as_str());
         assert_eq!(spec.provider.type_ != MetricProviderType::Prometheus, elsewhere, "{name}");
     }
 
-    let systems: BTreeSet<&str> = FIGURES.iter().map(|figures| system(&written[figures.template])).collect();
+    let systems: BTreeSet<&str> = EXPECTED.iter().map(|figures| system(&written[figures.template])).collect();
     let recordings: BTreeMap<&str, Recording> =
         systems.into_iter().map(|system| (system, Recording::read(system))).collect();
     let prometheus = Prometheus::start("").await;
     let until = recording::play(&prometheus, recordings.values()).await;
-    let oracle = Oracle {
+    let oracle = PrometheusServer {
         sources: Sources::new(Arc::new(HttpFetch::new().expect("an HTTP client"))),
         window: Window { since: until - recording::WINDOW, until },
         address: prometheus.url(),
     };
     let mut wrong = Vec::new();
-    for figures in FIGURES {
+    for figures in EXPECTED {
         let recording = &recordings[system(&written[figures.template])];
-        let template = Asked { figures, by: By::Template(&applied[figures.template]), oracle: &oracle };
+        let template = TemplateCase {
+            expected: figures,
+            source: QuerySource::Template(&applied[figures.template]),
+            server: &oracle,
+        };
         wrong.extend(template.check(recording).await);
         if let Some((mesh, name)) = built_in(figures.template) {
-            let built_in = Asked { figures, by: By::BuiltIn(mesh, name), oracle: &oracle };
+            let built_in =
+                TemplateCase { expected: figures, source: QuerySource::BuiltIn(mesh, name), server: &oracle };
             wrong.extend(built_in.check(recording).await);
         }
     }
@@ -94,7 +99,7 @@ fn built_in(template: &str) -> Option<(Provider, &'static str)> {
 }
 
 /// Every template in the folder and the file that it is in.
-fn written() -> BTreeMap<String, PathBuf> {
+fn documented_templates() -> BTreeMap<String, PathBuf> {
     let mut written = BTreeMap::new();
     for entry in std::fs::read_dir(folder()).expect("analysis-templates/") {
         let path = entry.expect("a file").path();
@@ -146,29 +151,29 @@ fn system(file: &Path) -> &str {
 }
 
 /// Who answers.
-struct Oracle {
+struct PrometheusServer {
     sources: Sources,
     window: Window,
     address: String,
 }
 
 /// One metric, and what it should be answered.
-struct Asked<'a> {
-    figures: &'a Figures,
-    by: By<'a>,
-    oracle: &'a Oracle,
+struct TemplateCase<'a> {
+    expected: &'a ExpectedValues,
+    source: QuerySource<'a>,
+    server: &'a PrometheusServer,
 }
 
 /// Where its queries are from.
-enum By<'a> {
+enum QuerySource<'a> {
     Template(&'a AnalysisTemplateSpec),
     BuiltIn(Provider, &'static str),
 }
 
-impl Asked<'_> {
+impl TemplateCase<'_> {
     /// What is not as it should be.
     async fn check(&self, recording: &Recording) -> Vec<String> {
-        let Figures { of, zero, variables, values, counted, .. } = self.figures;
+        let ExpectedValues { of, zero, variables, values, expected_counts: counted, .. } = self.expected;
         let mut wrong = Vec::new();
         for (variable, value) in self.values(values) {
             let variables = [*variables, variable.as_slice()].concat();
@@ -177,33 +182,33 @@ impl Asked<'_> {
             let right =
                 matches!(measured, Measurement::Scalar(is) if (is - value).abs() < 1e-6 * value.max(1.0));
             if !right {
-                wrong.push(self.blame(&format!("{variable:?}"), &value, &measured));
+                wrong.push(self.describe_mismatch(&format!("{variable:?}"), &value, &measured));
             }
         }
         let expected = match counted {
-            Counted::Not => None,
-            Counted::Requests { canary, primary } => {
+            ExpectedCounts::Uncounted => None,
+            ExpectedCounts::Requests { canary, primary } => {
                 let counts = |(bad, total): (u64, u64)| Counts::of_bad(bad, total);
                 Some(Measurement::Counts(Arms { canary: counts(*canary), primary: counts(*primary) }))
             }
-            Counted::Durations => {
+            ExpectedCounts::Durations => {
                 let arm = |section: &str| Histogram::cumulative(recording.buckets(section)).expect("buckets");
                 Some(Measurement::Histogram(Arms { canary: arm("canary"), primary: arm("primary") }))
             }
         };
-        if let By::Template(spec) = self.by {
+        if let QuerySource::Template(spec) = self.source {
             assert_eq!(expected.is_some(), spec.counts.is_some() || spec.histogram.is_some());
         }
         if let Some(expected) = expected {
             let measured = self.measure(of, variables, JudgeType::Sequential).await;
             if measured != expected {
-                wrong.push(self.blame("counted", &expected, &measured));
+                wrong.push(self.describe_mismatch("counted", &expected, &measured));
             }
         }
         if let Some(zero) = zero {
             let measured = self.measure(zero, variables, JudgeType::Threshold).await;
             if measured != Measurement::Scalar(0.0) {
-                wrong.push(self.blame(zero, &0.0, &measured));
+                wrong.push(self.describe_mismatch(zero, &0.0, &measured));
             }
         }
         wrong
@@ -214,15 +219,15 @@ impl Asked<'_> {
         &self,
         values: &'static [(Option<T>, f64)],
     ) -> impl Iterator<Item = &'static (Option<T>, f64)> {
-        let takes_variables = matches!(self.by, By::Template(_));
+        let takes_variables = matches!(self.source, QuerySource::Template(_));
         values.iter().filter(move |(variable, _)| takes_variables || variable.is_none())
     }
 
     async fn measure(&self, of: &str, variables: &[(&str, &str)], judge: JudgeType) -> Measurement {
-        let template = self.figures.template;
-        let (name, spec, mesh) = match self.by {
-            By::Template(spec) => (template, Some(spec), Provider::Kubernetes),
-            By::BuiltIn(mesh, name) => (name, None, mesh),
+        let template = self.expected.template;
+        let (name, spec, mesh) = match self.source {
+            QuerySource::Template(spec) => (template, Some(spec), Provider::Kubernetes),
+            QuerySource::BuiltIn(mesh, name) => (name, None, mesh),
         };
         let variables: BTreeMap<_, _> = variables.iter().copied().collect();
         let metric = json!({
@@ -239,10 +244,10 @@ impl Asked<'_> {
             },
         }))
         .expect("a Canary");
-        let subject = Subject { canary: &canary, mesh, metrics_server: Some(&self.oracle.address) };
+        let subject = QueryContext { canary: &canary, mesh, metrics_server: Some(&self.server.address) };
         let spec = spec.map(|spec| Template { name: template, namespace: "shop", spec });
-        let ask =
-            Ask::new(&subject, &metric, spec.as_ref(), judge).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let ask = MetricQuery::new(&subject, &metric, spec.as_ref(), judge)
+            .unwrap_or_else(|refusal| panic!("{refusal}"));
         for (text, raw) in texts(&ask.query) {
             let parsed = parse(text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
             let selector = matches!(parsed, Expr::VectorSelector(_));
@@ -250,16 +255,21 @@ impl Asked<'_> {
             assert!(!raw || selector, "{name} counts what is no selector: {text}");
         }
         let pods = Arms::default();
-        let view = View { window: self.oracle.window, pods: &pods };
-        self.oracle.sources.measure(&ask, None, &view).await
+        let view = MeasureContext { window: self.server.window, pods: &pods };
+        self.server.sources.measure(&ask, None, &view).await
     }
 
-    fn blame(&self, what: &str, expected: &dyn std::fmt::Debug, measured: &Measurement) -> String {
-        let by = match self.by {
-            By::Template(_) => "",
-            By::BuiltIn(..) => "what is built in like ",
+    fn describe_mismatch(
+        &self,
+        what: &str,
+        expected: &dyn std::fmt::Debug,
+        measured: &Measurement,
+    ) -> String {
+        let by = match self.source {
+            QuerySource::Template(_) => "",
+            QuerySource::BuiltIn(..) => "what is built in like ",
         };
-        format!("{by}{} {what}: {expected:?} was recorded, {measured:?} measured", self.figures.template)
+        format!("{by}{} {what}: {expected:?} was recorded, {measured:?} measured", self.expected.template)
     }
 }
 

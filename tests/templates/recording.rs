@@ -17,7 +17,7 @@ use crate::support::prometheus::Prometheus;
 /// What is counted is counted over this time.
 pub const WINDOW: Duration = Duration::from_secs(300);
 
-const EVERY: Duration = Duration::from_secs(30);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The recording begins this long before it is played, and goes on after: a
 /// test that is slow still asks about the middle of it.
@@ -30,13 +30,13 @@ struct Series {
     section: String,
     name: String,
     labels: Vec<(String, String)>,
-    course: Course,
+    samples: SampleSeries,
 }
 
 #[derive(Clone, Copy)]
-enum Course {
-    Grows(f64),
-    Stays(f64),
+enum SampleSeries {
+    Increasing(f64),
+    Constant(f64),
 }
 
 impl Recording {
@@ -59,13 +59,13 @@ impl Recording {
     /// The histograms in a section: what each bucket, in seconds, grows by
     /// within the window.
     pub fn buckets(&self, section: &str) -> Vec<(f64, u64)> {
-        let steps = (WINDOW.as_secs() / EVERY.as_secs()) as f64;
+        let steps = (WINDOW.as_secs() / SAMPLE_INTERVAL.as_secs()) as f64;
         let mut buckets = BTreeMap::<String, f64>::new();
         let of_section = self.0.iter().filter(|series| series.section == section);
         let mut unit = 1000.0;
         for series in of_section.filter(|series| series.name.ends_with("_bucket")) {
             let le = series.labels.iter().find(|(label, _)| label == "le");
-            let Course::Grows(by) = series.course else { panic!("buckets grow") };
+            let SampleSeries::Increasing(by) = series.samples else { panic!("buckets grow") };
             *buckets.entry(le.expect("a bucket has a bound").1.clone()).or_default() += by * steps;
             unit = if series.name.contains("_seconds_") { 1.0 } else { 1000.0 };
         }
@@ -84,10 +84,15 @@ impl Series {
         });
         let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no number: {line}"));
         let course = match course.strip_prefix('+') {
-            Some(by) => Course::Grows(number(by)),
-            None => Course::Stays(number(course)),
+            Some(by) => SampleSeries::Increasing(number(by)),
+            None => SampleSeries::Constant(number(course)),
         };
-        Series { section: section.to_owned(), name: name.to_owned(), labels: labels.collect(), course }
+        Series {
+            section: section.to_owned(),
+            name: name.to_owned(),
+            labels: labels.collect(),
+            samples: course,
+        }
     }
 
     /// In the JSON of OTLP, which every Prometheus takes.
@@ -99,11 +104,11 @@ impl Series {
             .collect();
         let points: Vec<Value> = (0..=BEFORE + AFTER)
             .map(|step| {
-                let at = middle - EVERY * BEFORE + EVERY * step;
-                let value = match self.course {
+                let at = middle - SAMPLE_INTERVAL * BEFORE + SAMPLE_INTERVAL * step;
+                let value = match self.samples {
                     // It has counted before anybody looked.
-                    Course::Grows(by) => 1000.0 + by * f64::from(step),
-                    Course::Stays(at) => at,
+                    SampleSeries::Increasing(by) => 1000.0 + by * f64::from(step),
+                    SampleSeries::Constant(at) => at,
                 };
                 let value = if value.is_nan() { json!("NaN") } else { json!(value) };
                 json!({"attributes": attributes, "timeUnixNano": at.as_nanosecond().to_string(), "asDouble": value})

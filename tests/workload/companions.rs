@@ -31,27 +31,27 @@ async fn scaled(world: &World, extra: Value) -> Workload {
     workload
 }
 
-pub async fn an_edit_of_the_autoscaler_follows_at_once(world: World) {
+pub async fn an_edit_of_the_autoscaler_is_copied_at_once(world: World) {
     world.apply(HPA, "web", hpa(2, 10)).await;
     let workload = scaled(&world, json!({ "primaryScalerReplicas": { "minReplicas": 4 } })).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 1);
     let copy = world.get(HPA, "web-primary").await;
     assert_eq!(copy["spec"]["scaleTargetRef"]["name"], "web-primary");
     assert_eq!((&copy["spec"]["minReplicas"], &copy["spec"]["maxReplicas"]), (&json!(4), &json!(10)));
     assert_eq!(copy["metadata"]["ownerReferences"][0]["kind"], "Canary");
-    assert_eq!(world.upkeep(&workload).await, 0, "nothing to do");
+    assert_eq!(world.sync_companions(&workload).await, 0, "nothing to do");
 
     let mut edited = hpa(2, 20);
     edited["spec"]["behavior"] = json!({ "scaleDown": { "stabilizationWindowSeconds": 60 } });
     world.apply(HPA, "web", edited).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let copy = world.get(HPA, "web-primary").await;
     assert_eq!(copy["spec"]["maxReplicas"], 20);
     assert_eq!(copy["spec"]["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
 
     world.apply(HPA, "web", hpa(2, 20)).await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     assert_eq!(world.get(HPA, "web-primary").await["spec"], {
         let mut spec = world.get(HPA, "web").await["spec"].clone();
         spec["scaleTargetRef"]["name"] = "web-primary".into();
@@ -60,20 +60,20 @@ pub async fn an_edit_of_the_autoscaler_follows_at_once(world: World) {
     });
     // Somebody who tampers with the copy is put right.
     world.patch(HPA, "web-primary", json!({ "spec": { "maxReplicas": 99 } })).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!(world.get(HPA, "web-primary").await["spec"]["maxReplicas"], 20);
 }
 
 pub async fn a_pinned_primary_does_not_shrink(world: World) {
     world.apply(HPA, "web", hpa(2, 10)).await;
     let workload = scaled(&world, json!({})).await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 7 } })).await;
     let least = async || world.get(HPA, "web-primary").await["spec"]["minReplicas"].clone();
     let pinned = async || {
         let scaler = world.api(HPA).get("web-primary").await.unwrap();
         let primary = world.snapshot(D, "web-primary").await;
-        workload.see_primary(&primary, Some(&scaler)).unwrap().pinned
+        workload.observe_primary(&primary, Some(&scaler)).unwrap().pinned
     };
     assert!(!pinned().await);
     workload.pin_primary(&world.client).await.unwrap();
@@ -81,7 +81,7 @@ pub async fn a_pinned_primary_does_not_shrink(world: World) {
     assert_eq!(least().await, 7);
     // An edit meanwhile does not unpin it, nor does asking again move the pin.
     world.apply(HPA, "web", hpa(3, 12)).await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 9 } })).await;
     workload.pin_primary(&world.client).await.unwrap();
     assert_eq!(least().await, 7);
@@ -89,23 +89,23 @@ pub async fn a_pinned_primary_does_not_shrink(world: World) {
     workload.unpin_primary(&world.client).await.unwrap();
     assert!(!pinned().await);
     assert_eq!(least().await, 3);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 0);
 }
 
-pub async fn an_autoscalers_copy_ends_with_it(world: World) {
+pub async fn the_copy_of_an_autoscaler_is_deleted_with_it(world: World) {
     world.apply(HPA, "web", hpa(2, 10)).await;
     let workload = scaled(&world, json!({})).await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     world.apply(HPA, "other-primary", hpa(1, 2)).await;
     world.delete(HPA, "web").await;
-    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!(world.names(HPA).await, ["other-primary"]);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let error = workload.pin_primary(&world.client).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot pin the primary: HorizontalPodAutoscaler web does not exist");
 }
 
-pub async fn keda_rests_while_the_canary_is_empty(world: World) {
+pub async fn keda_is_paused_while_the_canary_has_no_pods(world: World) {
     let scaled_object = json!({
         "metadata": { "annotations": { "scaledobject.keda.sh/transfer-hpa-ownership": "true" } },
         "spec": {
@@ -135,8 +135,8 @@ pub async fn keda_rests_while_the_canary_is_empty(world: World) {
         assert_eq!(world.get(D, "web").await["spec"]["replicas"], 0);
     }
 
-    assert_eq!(world.upkeep(&workload).await, 1);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let copy = world.get(KEDA, "web-primary").await;
     let spec = &copy["spec"];
     assert_eq!(spec["scaleTargetRef"]["name"], "web-primary");
@@ -177,28 +177,28 @@ pub async fn a_budget_covers_the_primary_too(world: World) {
     world.apply(PDB, "other", budget(json!({ "app": "other" }))).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let copy = world.get(PDB, "mine-primary").await;
     assert_eq!(copy["spec"]["selector"]["matchLabels"], json!({ "app": "web-primary", "tier": "front" }));
     assert_eq!(copy["spec"]["minAvailable"], 1);
 
     world.patch(PDB, "mine", json!({ "spec": { "minAvailable": 2 } })).await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     assert_eq!(world.get(PDB, "mine-primary").await["spec"]["minAvailable"], 2);
     world.delete(PDB, "mine").await;
-    world.upkeep(&workload).await;
+    world.sync_companions(&workload).await;
     assert_eq!(world.names(PDB).await, ["all", "other"]);
 }
 
-pub async fn a_chart_of_flux_does_not_resize_the_target(world: World) {
+pub async fn a_flux_helm_release_does_not_resize_the_target(world: World) {
     let mut target = deployment("web", "web:1");
     target["metadata"]["labels"] = json!({ "helm.toolkit.fluxcd.io/name": "shop" });
     world.apply(D, "web", target).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let revision = world.make_primary(&workload).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let annotations = &world.get(D, "web").await["metadata"]["annotations"];
     assert_eq!(annotations["helm.toolkit.fluxcd.io/driftDetection"], "disabled");
     assert_eq!(world.revision(&workload).await, revision);

@@ -32,7 +32,7 @@ fn reader() -> Value {
     target
 }
 
-pub async fn they_are_copied_whole_and_read_instead(world: World) {
+pub async fn configs_are_copied_completely_and_the_primary_reads_the_copies(world: World) {
     world.apply(Kind::ConfigMap, "first", json!({ "data": { "x": "1" } })).await;
     world.apply(Kind::ConfigMap, "keys", json!({ "data": { "a": "1" } })).await;
     let binary = json!({ "data": { "t": "text" }, "binaryData": { "logo": "iVBORw0KGgo=" } });
@@ -77,7 +77,7 @@ pub async fn they_are_copied_whole_and_read_instead(world: World) {
     assert_eq!((&copy["type"], &copy["data"]), (&certificate["type"], &certificate["data"]));
 }
 
-pub async fn those_that_opted_out_or_do_not_exist_are_not_copied(world: World) {
+pub async fn opted_out_and_missing_configs_are_not_copied(world: World) {
     for (name, key) in [("ours", "serin.dev/config-tracking"), ("theirs", "flagger.app/config-tracking")] {
         let annotated = json!({ "metadata": { "annotations": { key: "disabled" } }, "data": { "a": "1" } });
         world.apply(Kind::ConfigMap, name, annotated).await;
@@ -148,7 +148,7 @@ pub async fn an_edit_is_a_revision_and_reaches_the_primary_only_by_promotion(wor
     assert_eq!(copy_read_by(&world, "web-primary").await, old);
 }
 
-pub async fn copies_that_nobody_can_go_back_to_are_deleted(world: World) {
+pub async fn copies_of_unreachable_revisions_are_deleted(world: World) {
     reading(&world, "web", "MQ==").await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;

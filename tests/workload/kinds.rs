@@ -1,7 +1,7 @@
 //! Targets other than Deployments, and the end.
 
 use serde_json::{Value, json};
-use serin::workload::{Kind, Known};
+use serin::workload::{FromCache, Kind};
 
 use crate::world::{World, deployment, eventually, spec};
 
@@ -11,7 +11,7 @@ fn daemon_set(image: &str) -> Value {
     json!({ "spec": spec(json!({ "app": "agent" }), image) })
 }
 
-pub async fn a_daemon_set_runs_nowhere_and_everywhere_again(world: World) {
+pub async fn a_daemon_set_is_scaled_to_zero_and_back(world: World) {
     let mut set = daemon_set("agent:1");
     set["spec"]["template"]["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
     world.apply(DS, "agent", set).await;
@@ -37,7 +37,7 @@ pub async fn a_daemon_set_runs_nowhere_and_everywhere_again(world: World) {
     assert_eq!(nodes("agent").await, json!({ "disk": "ssd" }));
 }
 
-pub async fn a_target_notes_after_which_release_it_was_emptied(mut world: World) {
+pub async fn a_target_records_after_which_release_it_was_scaled_down(mut world: World) {
     world.options.prefixes = vec!["*".to_owned()];
     for (kind, name) in [(DS, "agent"), (Kind::Deployment, "web")] {
         let target = |image: &str| match kind {
@@ -48,28 +48,28 @@ pub async fn a_target_notes_after_which_release_it_was_emptied(mut world: World)
         let workload = world.workload(kind.name(), name, json!({})).await;
         world.make_primary(&workload).await;
         workload.scale_canary(&world.client, 0).await.unwrap();
-        assert_eq!(world.target(&workload).await.emptied_after, None);
-        let emptied = workload.empty_canary(&world.client, 7).await.unwrap();
-        assert!(workload.is_empty(&emptied.unwrap()));
+        assert_eq!(world.target(&workload).await.scaled_down_after, None);
+        let emptied = workload.scale_down_canary(&world.client, 7).await.unwrap();
+        assert!(workload.is_scaled_down(&emptied.unwrap()));
         // It stays when somebody applies another manifest, and is nobody else's.
         world.apply(kind, name, target("app:2")).await;
         workload.scale_canary(&world.client, 1).await.unwrap();
         let seen = world.target(&workload).await;
         assert_eq!(
-            (seen.emptied_after, workload.is_empty(&world.snapshot(kind, name).await)),
+            (seen.scaled_down_after, workload.is_scaled_down(&world.snapshot(kind, name).await)),
             (Some(7), false)
         );
         world.promote(&workload).await;
         let copied = world.get(kind, &workload.primary_name()).await["metadata"]["annotations"].clone();
-        assert_eq!(copied["serin.dev/emptied-after"], Value::Null, "{copied}");
+        assert_eq!(copied["serin.dev/scaled-down-after"], Value::Null, "{copied}");
         // Of another Canary by the same name it says nothing.
         world.delete_canary(name).await;
         let another = world.workload(kind.name(), name, json!({})).await;
-        assert_eq!(world.target(&another).await.emptied_after, None);
+        assert_eq!(world.target(&another).await.scaled_down_after, None);
     }
 }
 
-pub async fn a_daemon_set_is_promoted_and_given_back(world: World) {
+pub async fn a_daemon_set_is_promoted_and_restored(world: World) {
     world.apply(DS, "agent", daemon_set("agent:1")).await;
     let workload = world.workload("DaemonSet", "agent", json!({})).await;
     let first = world.make_primary(&workload).await;
@@ -100,8 +100,8 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     world.apply(Kind::Service, "web", service("1")).await;
     let workload = world.workload("Service", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
-    assert_eq!(world.upkeep(&workload).await, 1);
-    assert_eq!(world.upkeep(&workload).await, 0);
+    assert_eq!(world.sync_companions(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 0);
     let address = async |name: &str| world.get(Kind::Service, name).await["spec"]["clusterIP"].clone();
     let of_primary = address("web-primary").await;
     assert_ne!(of_primary, address("web").await);
@@ -109,21 +109,21 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     world.apply(Kind::Service, "web", service("2")).await;
     let second = world.revision(&workload).await;
     assert_ne!(second, first);
-    assert_eq!(world.upkeep(&workload).await, 1);
+    assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!((leads("web-canary").await, leads("web-primary").await), (json!("2"), json!("1")));
     workload.keep_previous(&world.client, &first).await.unwrap();
-    workload.promote(&world.client, &second, Known::default()).await.unwrap();
+    workload.promote(&world.client, &second, FromCache::default()).await.unwrap();
     assert_eq!((leads("web-previous").await, leads("web-primary").await), (json!("1"), json!("2")));
     assert_eq!(address("web-primary").await, of_primary);
-    let seen = workload.see_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(second));
     workload.restore_primary(&world.client, &first).await.unwrap();
     assert_eq!(leads("web-primary").await, "1");
-    let seen = workload.see_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(first));
 }
 
-pub async fn when_the_canary_goes_the_target_stays(world: World) {
+pub async fn the_target_stays_when_the_canary_is_deleted(world: World) {
     world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
     let mut target = deployment("web", "web:1");
     target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
@@ -132,7 +132,8 @@ pub async fn when_the_canary_goes_the_target_stays(world: World) {
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
     workload.scale_canary(&world.client, 0).await.unwrap();
-    let primary = workload.see_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
+    let primary =
+        workload.observe_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
     workload.scale_canary(&world.client, primary.pods.desired).await.unwrap();
 
     world.delete_canary("web").await;

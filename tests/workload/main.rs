@@ -37,35 +37,35 @@ macro_rules! laws {
 }
 
 laws! {
-    primary::it_differs_in_one_label_value_and_keeps_all_others
-    primary::it_says_whose_it_is_and_keeps_gitops_away
-    primary::what_is_asked_for_twice_is_done_once
-    primary::somebody_elses_is_left_alone
-    primary::it_is_made_of_the_revision_asked_for_or_not_at_all
-    configs::they_are_copied_whole_and_read_instead
-    configs::those_that_opted_out_or_do_not_exist_are_not_copied
+    primary::the_primary_differs_in_one_label_value
+    primary::the_primary_has_its_owner_and_gitops_ignore_annotations
+    primary::creating_the_primary_is_idempotent
+    primary::a_primary_of_another_owner_is_left_alone
+    primary::the_primary_is_created_only_from_the_requested_revision
+    configs::configs_are_copied_completely_and_the_primary_reads_the_copies
+    configs::opted_out_and_missing_configs_are_not_copied
     configs::an_edit_is_a_revision_and_reaches_the_primary_only_by_promotion
-    configs::copies_that_nobody_can_go_back_to_are_deleted
+    configs::copies_of_unreachable_revisions_are_deleted
     configs::two_primaries_share_no_copy
-    promote::it_copies_exactly_what_was_analysed
-    promote::it_refuses_a_target_that_moved
-    promote::a_cache_that_is_behind_costs_nobody_anything
-    promote::promoted_twice_it_still_knows_what_was_before
-    promote::it_drops_what_was_dropped
-    promote::it_sizes_the_primary_as_people_wrote
-    promote::steps_and_autoscalers_say_nothing_about_the_primarys_size
-    promote::what_was_before_can_be_given_back
-    promote::what_is_lost_is_said_to_be_lost
-    promote::the_previous_one_runs_beside_the_primary
-    companions::an_edit_of_the_autoscaler_follows_at_once
+    promote::a_promotion_copies_exactly_the_analysed_template
+    promote::a_promotion_refuses_a_changed_target
+    promote::a_promotion_from_a_stale_cache_overwrites_nothing
+    promote::a_repeated_promotion_keeps_the_backup
+    promote::a_promotion_drops_removed_fields
+    promote::a_promotion_sizes_the_primary_as_the_target
+    promote::steps_and_autoscalers_do_not_change_the_size_of_the_primary
+    promote::the_previous_revision_can_be_restored
+    promote::a_missing_backup_is_reported
+    promote::the_previous_version_runs_beside_the_primary
+    companions::an_edit_of_the_autoscaler_is_copied_at_once
     companions::a_pinned_primary_does_not_shrink
-    companions::an_autoscalers_copy_ends_with_it
-    companions::keda_rests_while_the_canary_is_empty
+    companions::the_copy_of_an_autoscaler_is_deleted_with_it
+    companions::keda_is_paused_while_the_canary_has_no_pods
     companions::a_budget_covers_the_primary_too
-    companions::a_chart_of_flux_does_not_resize_the_target
-    kinds::a_daemon_set_runs_nowhere_and_everywhere_again
-    kinds::a_target_notes_after_which_release_it_was_emptied
-    kinds::a_daemon_set_is_promoted_and_given_back
+    companions::a_flux_helm_release_does_not_resize_the_target
+    kinds::a_daemon_set_is_scaled_to_zero_and_back
+    kinds::a_target_records_after_which_release_it_was_scaled_down
+    kinds::a_daemon_set_is_promoted_and_restored
     kinds::a_service_has_a_primary_and_a_canary_of_its_own
-    kinds::when_the_canary_goes_the_target_stays
+    kinds::the_target_stays_when_the_canary_is_deleted
 }

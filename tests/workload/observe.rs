@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use serin::{
     api::Canary,
     engine::observed::Pods,
-    workload::{Configs, Kind, Options, Reference, Refusal, Snapshot, Workload},
+    workload::{CachedWorkload, ConfigContents, Kind, Options, Reference, UnsupportedTarget, Workload},
 };
 
 use crate::world::{deployment, spec};
 
-fn workload(spec: Value) -> Result<Workload, Refusal> {
+fn workload(spec: Value) -> Result<Workload, UnsupportedTarget> {
     let mut object = json!({
         "apiVersion": "serin.dev/v1alpha1", "kind": "Canary",
         "metadata": { "name": "web", "namespace": "shop", "uid": "1" },
@@ -25,16 +25,16 @@ fn workload(spec: Value) -> Result<Workload, Refusal> {
     Workload::new(&canary, &Arc::new(Options::default()))
 }
 
-fn snapshot(fields: Value) -> Snapshot {
+fn snapshot(fields: Value) -> CachedWorkload {
     serde_json::from_value(fields).unwrap()
 }
 
 fn pods(workload: &Workload, fields: Value) -> Pods {
-    workload.see_target(&snapshot(fields), &mut Configs::default(), |_| None, None).unwrap().pods
+    workload.observe_target(&snapshot(fields), &mut ConfigContents::default(), |_| None, None).unwrap().pods
 }
 
 #[test]
-fn a_status_of_another_generation_says_nothing_about_new_pods() {
+fn a_status_of_another_generation_does_not_count_new_pods() {
     let web = workload(json!({})).unwrap();
     let mut object = deployment("web", "web:1");
     object["metadata"] = json!({ "generation": 3 });
@@ -47,7 +47,7 @@ fn a_status_of_another_generation_says_nothing_about_new_pods() {
 }
 
 #[test]
-fn old_pods_that_are_ready_do_not_pass_for_new_ones() {
+fn ready_pods_of_an_old_template_do_not_count_as_updated() {
     let web = workload(json!({})).unwrap();
     let mut object = deployment("web", "web:1");
     // Two old ones serve beside two new ones that are not ready.
@@ -64,7 +64,7 @@ fn old_pods_that_are_ready_do_not_pass_for_new_ones() {
 }
 
 #[test]
-fn a_daemon_set_that_was_just_let_loose_wants_pods() {
+fn a_daemon_set_just_scaled_up_desires_pods() {
     let target = json!({ "kind": "DaemonSet", "name": "web", "apiVersion": "apps/v1" });
     let web = workload(json!({ "targetRef": target })).unwrap();
     let mut object = json!({
@@ -90,15 +90,15 @@ fn a_config_is_read_once_for_each_version_of_it() {
     object["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
         json!([{ "configMapRef": { "name": "a" } }, { "secretRef": { "name": "b", "optional": true } }]);
     let target = snapshot(object);
-    let mut configs = Configs::default();
-    let unread = web.see_target(&target, &mut configs, |_| Some("1".to_owned()), None).unwrap_err();
+    let mut configs = ConfigContents::default();
+    let unread = web.observe_target(&target, &mut configs, |_| Some("1".to_owned()), None).unwrap_err();
     let names: Vec<_> = unread.0.iter().map(|config| format!("{} {}", config.kind, config.name)).collect();
     assert_eq!(names, ["ConfigMap a", "Secret b"]);
     // That one does not exist needs no reading.
-    let seen = web.see_target(&target, &mut configs, |_| None, None).unwrap();
+    let seen = web.observe_target(&target, &mut configs, |_| None, None).unwrap();
     assert_eq!(seen.configs.len(), 2);
     let asked = Cell::new(0);
-    let again = web.see_target(
+    let again = web.observe_target(
         &target,
         &mut configs,
         |_| {
@@ -109,14 +109,16 @@ fn a_config_is_read_once_for_each_version_of_it() {
     );
     assert_eq!(again.unwrap(), seen);
     assert_eq!(asked.get(), 2);
-    assert!(web.see_target(&target, &mut configs, |_| Some("1".to_owned()), None).is_err());
+    assert!(web.observe_target(&target, &mut configs, |_| Some("1".to_owned()), None).is_err());
 }
 
 #[test]
-fn fields_nobody_has_heard_of_are_part_of_the_revision() {
+fn unknown_fields_are_part_of_the_revision() {
     let web = workload(json!({})).unwrap();
     let revision = |object: Value| {
-        web.see_target(&snapshot(object), &mut Configs::default(), |_| None, None).unwrap().revision
+        web.observe_target(&snapshot(object), &mut ConfigContents::default(), |_| None, None)
+            .unwrap()
+            .revision
     };
     let mut object = deployment("web", "web:1");
     let before = revision(object.clone());
@@ -128,7 +130,7 @@ fn fields_nobody_has_heard_of_are_part_of_the_revision() {
 }
 
 #[test]
-fn everything_that_concerns_a_canary_is_named() {
+fn all_objects_a_canary_depends_on_are_named() {
     let scaler = json!({ "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "name": "load" });
     let web = workload(json!({ "autoscalerRef": scaler })).unwrap();
     let mut object = deployment("web", "web:1");
@@ -150,7 +152,7 @@ fn everything_that_concerns_a_canary_is_named() {
 }
 
 #[test]
-fn what_cannot_be_released_is_refused_with_the_way_out() {
+fn an_unsupported_target_is_refused_with_a_remedy() {
     let refusal = |target: Value| workload(json!({ "targetRef": target })).unwrap_err().to_string();
     let knative = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "web" });
     assert_eq!(
@@ -167,7 +169,7 @@ fn what_cannot_be_released_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_snapshot_keeps_no_bookkeeping_and_all_of_the_spec() {
+fn a_cached_workload_drops_managed_fields_and_keeps_the_spec() {
     let mut object = deployment("web", "web:1");
     object["metadata"] = json!({
         "name": "web",

@@ -1,13 +1,13 @@
 //! How the primary comes to be.
 
 use serde_json::json;
-use serin::workload::{Error, Kind, Known, Refusal};
+use serin::workload::{Error, FromCache, Kind, UnsupportedTarget};
 
 use crate::world::{World, deployment, spec};
 
 const D: Kind = Kind::Deployment;
 
-pub async fn it_differs_in_one_label_value_and_keeps_all_others(world: World) {
+pub async fn the_primary_differs_in_one_label_value(world: World) {
     let labels =
         json!({ "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "tier": "front" });
     let mut wanted = spec(labels, "web:1");
@@ -53,7 +53,7 @@ pub async fn it_differs_in_one_label_value_and_keeps_all_others(world: World) {
     assert_eq!(selectors.previous["app.kubernetes.io/name"], "web-previous");
 }
 
-pub async fn it_says_whose_it_is_and_keeps_gitops_away(mut world: World) {
+pub async fn the_primary_has_its_owner_and_gitops_ignore_annotations(mut world: World) {
     world.options.prefixes = vec!["team.example.com/".to_owned(), "argocd.argoproj.io/".to_owned()];
     let mut target = deployment("web", "web:1");
     target["metadata"] = json!({
@@ -81,14 +81,14 @@ pub async fn it_says_whose_it_is_and_keeps_gitops_away(mut world: World) {
     );
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"]["serin.dev/revision"], revision);
 
-    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision.as_deref(), Some(revision.as_str()));
     assert_eq!(seen.pods.desired, 2);
     // The mark on its pods is not part of what the target is.
     assert_eq!(world.revision(&workload).await, revision);
 }
 
-pub async fn what_is_asked_for_twice_is_done_once(world: World) {
+pub async fn creating_the_primary_is_idempotent(world: World) {
     world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
     let mut target = deployment("web", "web:1");
     target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
@@ -110,7 +110,7 @@ pub async fn what_is_asked_for_twice_is_done_once(world: World) {
     world.api(D).patch("web", &Default::default(), &kube::api::Patch::Json::<()>(patch)).await.unwrap();
     let revision = world.promote(&workload).await;
     assert_eq!(generation().await, 2);
-    workload.promote(&world.client, &revision, Known::default()).await.unwrap();
+    workload.promote(&world.client, &revision, FromCache::default()).await.unwrap();
     assert_eq!(generation().await, 2);
     for _ in 0..2 {
         workload.scale_canary(&world.client, 0).await.unwrap();
@@ -121,7 +121,7 @@ pub async fn what_is_asked_for_twice_is_done_once(world: World) {
     }
 }
 
-pub async fn somebody_elses_is_left_alone(world: World) {
+pub async fn a_primary_of_another_owner_is_left_alone(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let settings = world.apply(Kind::ConfigMap, "settings", json!({})).await;
@@ -133,7 +133,7 @@ pub async fn somebody_elses_is_left_alone(world: World) {
     world.apply(D, "web-primary", other).await;
     let before = world.get(D, "web-primary").await["spec"].clone();
 
-    let refusal = Refusal::NotOurs {
+    let refusal = UnsupportedTarget::OwnedByOther {
         kind: "Deployment",
         name: "web-primary".to_owned(),
         owner: "ConfigMap settings".to_owned(),
@@ -141,22 +141,22 @@ pub async fn somebody_elses_is_left_alone(world: World) {
     let revision = world.revision(&workload).await;
     for result in [
         workload.create_primary(&world.client, &revision).await,
-        workload.promote(&world.client, &revision, Known::default()).await.map(|_| ()),
+        workload.promote(&world.client, &revision, FromCache::default()).await.map(|_| ()),
         workload.restore_primary(&world.client, &revision).await.map(|_| ()),
     ] {
-        assert!(matches!(&result, Err(Error::Refused(why)) if *why == refusal), "{result:?}");
+        assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
     }
-    assert_eq!(workload.see_primary(&world.snapshot(D, "web-primary").await, None), Err(refusal));
+    assert_eq!(workload.observe_primary(&world.snapshot(D, "web-primary").await, None), Err(refusal));
     assert_eq!(world.get(D, "web-primary").await["spec"], before);
 }
 
-pub async fn it_is_made_of_the_revision_asked_for_or_not_at_all(world: World) {
+pub async fn the_primary_is_created_only_from_the_requested_revision(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let revision = world.revision(&workload).await;
     world.apply(D, "web", deployment("web", "web:2")).await;
     let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
-    assert!(matches!(&error, Error::TargetMoved { wanted, .. } if *wanted == revision), "{error}");
+    assert!(matches!(&error, Error::TargetChanged { wanted, .. } if *wanted == revision), "{error}");
     assert!(!world.exists(D, "web-primary").await);
 
     world.delete(D, "web").await;

@@ -1,7 +1,7 @@
 //! Promotion, and the way back.
 
 use serde_json::{Value, json};
-use serin::workload::{Error, Kind, Known};
+use serin::workload::{Error, FromCache, Kind};
 
 use crate::world::{World, deployment};
 
@@ -12,7 +12,7 @@ fn pods(object: &Value) -> Value {
     object["spec"]["template"]["spec"].clone()
 }
 
-pub async fn it_copies_exactly_what_was_analysed(world: World) {
+pub async fn a_promotion_copies_exactly_the_analysed_template(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
@@ -31,11 +31,11 @@ pub async fn it_copies_exactly_what_was_analysed(world: World) {
     assert_eq!(primary["spec"]["paused"], Value::Null);
     let annotations = json!({ "team": "shop", "serin.dev/revision": revision });
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"], annotations);
-    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(revision));
 }
 
-pub async fn it_refuses_a_target_that_moved(world: World) {
+pub async fn a_promotion_refuses_a_changed_target(world: World) {
     world.apply(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
     let mut target = deployment("web", "web:1");
     target["spec"]["template"]["spec"]["containers"][0]["envFrom"] =
@@ -49,8 +49,8 @@ pub async fn it_refuses_a_target_that_moved(world: World) {
     world.apply(D, "web", target.clone()).await;
     let analysed = world.revision(&workload).await;
     let refused = async || {
-        let error = workload.promote(&world.client, &analysed, Known::default()).await.unwrap_err();
-        assert!(matches!(&error, Error::TargetMoved { wanted, .. } if *wanted == analysed), "{error}");
+        let error = workload.promote(&world.client, &analysed, FromCache::default()).await.unwrap_err();
+        assert!(matches!(&error, Error::TargetChanged { wanted, .. } if *wanted == analysed), "{error}");
         assert!(!error.is_conflict());
         assert_eq!(world.get(D, "web-primary").await["spec"], before);
         assert!(!world.exists(Kind::ConfigMap, "web-primary-before").await);
@@ -63,10 +63,10 @@ pub async fn it_refuses_a_target_that_moved(world: World) {
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "2" } })).await;
     refused().await;
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
-    workload.promote(&world.client, &analysed, Known::default()).await.unwrap();
+    workload.promote(&world.client, &analysed, FromCache::default()).await.unwrap();
 }
 
-pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
+pub async fn a_promotion_from_a_stale_cache_overwrites_nothing(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
@@ -77,7 +77,7 @@ pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
     let theirs = json!({ "metadata": { "annotations": { applied: "{}" }, "labels": { "team": "shop" } } });
     world.patch(D, "web-primary", theirs).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 4 } })).await;
-    let known = Known { target: Some(&target), primary: Some(&primary) };
+    let known = FromCache { target: Some(&target), primary: Some(&primary) };
     workload.promote(&world.client, &revision, known).await.unwrap();
     let promoted = world.get(D, "web-primary").await;
     assert_eq!(pods(&promoted)["containers"][0]["image"], "web:2");
@@ -87,12 +87,12 @@ pub async fn a_cache_that_is_behind_costs_nobody_anything(world: World) {
     world.apply(D, "web", deployment("web", "web:3")).await;
     world.promote(&workload).await;
     assert_eq!(world.get(D, "web-primary").await["metadata"]["annotations"][applied], "{}");
-    let behind = Known { target: Some(&target), primary: None };
+    let behind = FromCache { target: Some(&target), primary: None };
     let error = workload.promote(&world.client, &first, behind).await.unwrap_err();
-    assert!(matches!(&error, Error::TargetMoved { .. }), "{error}");
+    assert!(matches!(&error, Error::TargetChanged { .. }), "{error}");
 }
 
-pub async fn promoted_twice_it_still_knows_what_was_before(world: World) {
+pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
@@ -100,15 +100,15 @@ pub async fn promoted_twice_it_still_knows_what_was_before(world: World) {
     let second = world.revision(&workload).await;
     let (target, primary) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
     // The second time the cache has not heard of the first.
-    let known = Known { target: Some(&target), primary: Some(&primary) };
+    let known = FromCache { target: Some(&target), primary: Some(&primary) };
     let written = workload.promote(&world.client, &second, known).await.unwrap();
-    assert_eq!(workload.see_primary(&written.unwrap(), None).unwrap().revision, Some(second.clone()));
+    assert_eq!(workload.observe_primary(&written.unwrap(), None).unwrap().revision, Some(second.clone()));
     assert!(workload.promote(&world.client, &second, known).await.unwrap().is_none());
     workload.restore_primary(&world.client, &first).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
 }
 
-pub async fn it_drops_what_was_dropped(mut world: World) {
+pub async fn a_promotion_drops_removed_fields(mut world: World) {
     world.options.prefixes = vec!["team.example.com/".to_owned()];
     let mut target = deployment("web", "web:1");
     target["metadata"]["labels"] = json!({ "team.example.com/owner": "shop" });
@@ -141,11 +141,11 @@ async fn promoted_size(world: &World, target: &str, canary: Value, size: u32) ->
     world.get(D, &primary).await["spec"]["replicas"].clone()
 }
 
-pub async fn it_sizes_the_primary_as_people_wrote(world: World) {
+pub async fn a_promotion_sizes_the_primary_as_the_target(world: World) {
     assert_eq!(promoted_size(&world, "web", json!({}), 4).await, 4);
 }
 
-pub async fn steps_and_autoscalers_say_nothing_about_the_primarys_size(world: World) {
+pub async fn steps_and_autoscalers_do_not_change_the_size_of_the_primary(world: World) {
     let steps = json!([{ "weight": 10, "replicas": { "count": 1 } }]);
     let by_steps = json!({ "analysis": { "stepWeight": null, "steps": steps } });
     assert_eq!(promoted_size(&world, "web", by_steps, 1).await, 6);
@@ -153,7 +153,7 @@ pub async fn steps_and_autoscalers_say_nothing_about_the_primarys_size(world: Wo
     assert_eq!(promoted_size(&world, "shop", json!({ "autoscalerRef": scaler }), 1).await, 6);
 }
 
-pub async fn what_was_before_can_be_given_back(world: World) {
+pub async fn the_previous_revision_can_be_restored(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
@@ -171,12 +171,12 @@ pub async fn what_was_before_can_be_given_back(world: World) {
         assert_eq!(primary["spec"]["replicas"], 5, "its size is of today");
     }
     // And forth again.
-    workload.promote(&world.client, &second, Known::default()).await.unwrap();
+    workload.promote(&world.client, &second, FromCache::default()).await.unwrap();
     workload.restore_primary(&world.client, &first).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
 }
 
-pub async fn what_is_lost_is_said_to_be_lost(world: World) {
+pub async fn a_missing_backup_is_reported(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
@@ -184,25 +184,25 @@ pub async fn what_is_lost_is_said_to_be_lost(world: World) {
     let second = world.promote(&workload).await;
     world.delete(Kind::ConfigMap, "web-primary-before").await;
     let error = workload.restore_primary(&world.client, &first).await.unwrap_err();
-    assert!(matches!(&error, Error::Lost { revision, .. } if *revision == first), "{error}");
+    assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
     assert_eq!(
-        workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
+        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
         Some(second)
     );
     // Whoever applies it again brings it back.
     world.apply(D, "web", deployment("web", "web:1")).await;
     workload.restore_primary(&world.client, &first).await.unwrap();
-    let seen = workload.see_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(first));
 }
 
-pub async fn the_previous_one_runs_beside_the_primary(world: World) {
+pub async fn the_previous_version_runs_beside_the_primary(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let first = world.make_primary(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 3 } })).await;
     let error = workload.keep_previous(&world.client, "v1-another").await.unwrap_err();
-    assert!(matches!(error, Error::PrimaryMoved { .. }), "{error}");
+    assert!(matches!(error, Error::PrimaryChanged { .. }), "{error}");
     assert!(!world.exists(D, "web-previous").await);
 
     for _ in 0..2 {
@@ -215,7 +215,7 @@ pub async fn the_previous_one_runs_beside_the_primary(world: World) {
     assert_eq!(previous["spec"]["template"]["metadata"]["labels"], json!({ "app": "web-previous" }));
     assert_eq!(previous["spec"]["replicas"], 3);
     assert_eq!(pods(&previous)["containers"][0]["image"], "web:1");
-    let seen = workload.see_previous(&world.snapshot(D, "web-previous").await).unwrap();
+    let seen = workload.observe_previous(&world.snapshot(D, "web-previous").await).unwrap();
     assert_eq!((seen.revision.as_str(), seen.pods.desired), (first.as_str(), 3));
 
     workload.keep_previous(&world.client, &second).await.unwrap();

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use serin::{
     api::Canary,
     engine::observed::Target,
-    workload::{Cache, Configs, Kind, Known, Options, Snapshot, Workload},
+    workload::{CachedWorkload, ConfigContents, FromCache, Kind, ObjectList, Options, Workload},
 };
 
 use crate::support::{Cluster, definitions};
@@ -110,8 +110,9 @@ impl World {
     }
 
     /// As a reflector gets it.
-    pub async fn snapshot(&self, kind: Kind, name: &str) -> Snapshot {
-        let api = Api::<Snapshot>::namespaced_with(self.client.clone(), &self.namespace, kind.resource());
+    pub async fn snapshot(&self, kind: Kind, name: &str) -> CachedWorkload {
+        let api =
+            Api::<CachedWorkload>::namespaced_with(self.client.clone(), &self.namespace, kind.resource());
         api.get(name).await.unwrap_or_else(|error| panic!("get {name}: {error}"))
     }
 
@@ -127,11 +128,11 @@ impl World {
         let version = |config: &serin::engine::revision::ConfigRef| {
             versions.get(&(config.kind.clone(), config.name.clone())).cloned().flatten()
         };
-        let mut configs = Configs::default();
-        if let Err(unread) = workload.see_target(&target, &mut configs, version, None) {
+        let mut configs = ConfigContents::default();
+        if let Err(unread) = workload.observe_target(&target, &mut configs, version, None) {
             configs.read(&self.client, &self.namespace, &unread.0).await.expect("configs can be read");
         }
-        workload.see_target(&target, &mut configs, version, None).expect("all configs are read")
+        workload.observe_target(&target, &mut configs, version, None).expect("all configs are read")
     }
 
     pub async fn revision(&self, workload: &Workload) -> String {
@@ -150,13 +151,13 @@ impl World {
         let revision = self.revision(workload).await;
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
         let primary = self.snapshot(workload.kind(), &workload.primary_name()).await;
-        let known = Known { target: Some(&target), primary: Some(&primary) };
+        let known = FromCache { target: Some(&target), primary: Some(&primary) };
         workload.promote(&self.client, &revision, known).await.expect("a promotion");
         revision
     }
 
     /// What a controller does on each reconcile; returns how much it wrote.
-    pub async fn upkeep(&self, workload: &Workload) -> usize {
+    pub async fn sync_companions(&self, workload: &Workload) -> usize {
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
         let canary = format!("{}-canary", workload.target_name());
         let service = match workload.kind() {
@@ -165,10 +166,14 @@ impl World {
             }
             _ => None,
         };
-        let cache = Listed::of(self).await;
-        let writes = workload.upkeep(&target, service.as_ref(), &cache).expect("nothing is refused");
+        let cache = ListedObjects::of(self).await;
+        let writes =
+            workload.companion_changes(&target, service.as_ref(), &cache).expect("nothing is refused");
         for write in &writes {
-            workload.keep_up(&self.client, write).await.unwrap_or_else(|error| panic!("{write:?}: {error}"));
+            workload
+                .apply_companion_change(&self.client, write)
+                .await
+                .unwrap_or_else(|error| panic!("{write:?}: {error}"));
         }
         writes.len()
     }
@@ -178,9 +183,9 @@ impl World {
     }
 }
 
-pub struct Listed(BTreeMap<Kind, Vec<Arc<DynamicObject>>>);
+pub struct ListedObjects(BTreeMap<Kind, Vec<Arc<DynamicObject>>>);
 
-impl Listed {
+impl ListedObjects {
     pub async fn of(world: &World) -> Self {
         let mut all = BTreeMap::new();
         for kind in [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget] {
@@ -191,12 +196,12 @@ impl Listed {
     }
 }
 
-impl Cache for Listed {
+impl ObjectList for ListedObjects {
     fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
         self.0.get(&kind)?.iter().find(|object| object.name_any() == name).cloned()
     }
 
-    fn all(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
+    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
         self.0.get(&kind).cloned().unwrap_or_default()
     }
 }
@@ -223,9 +228,9 @@ pub fn text(value: &Value) -> String {
 }
 
 /// Waits until something is so.
-pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut is_in_sync: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !is_so().await {
+    while !is_in_sync().await {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -17,7 +17,7 @@ use serin::local::faults::FaultPlan;
 use serin::local::mesh::Mesh;
 use serin::local::node::address::Network;
 use serin::local::node::{Node, NodeOptions};
-use serin::local::{Cluster, Local};
+use serin::local::{ApiServer, Cluster};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::spawn_blocking;
@@ -27,12 +27,12 @@ use tokio_util::task::AbortOnDropHandle;
 use super::objects::resource;
 use super::{World, spawn};
 use crate::support::app_mesh::AppMeshServer;
-use crate::support::receiver::{Answer, Receiver};
+use crate::support::receiver::{CannedResponse, Receiver};
 use crate::support::{self, chart, definitions};
 
-pub enum Ground {
+pub enum Backend {
     Local {
-        local: Local,
+        local: ApiServer,
         _cluster: Cluster,
         _mesh: AbortOnDropHandle<()>,
         pace: OnceLock<AbortOnDropHandle<()>>,
@@ -46,9 +46,9 @@ impl World {
     }
 
     pub async fn with(options: serin::local::Options) -> Self {
-        let local = Local::new(options);
+        let local = ApiServer::new(options);
         let cluster = local.start_cluster(false);
-        let (client, own, node) = (local.steady_client(), local.client(), cluster.node.clone());
+        let (client, own, node) = (local.fault_exempt_client(), local.client(), cluster.node.clone());
         definitions::install(&client, all_definitions()).await;
         let mesh = mesh(client.clone(), node.clone());
         let following = spawn({
@@ -56,39 +56,39 @@ impl World {
             async move { mesh.run().await }
         });
         let (clock, namespace) = (local.clock(), "default".to_owned());
-        let ground = Ground::Local { local, _cluster: cluster, _mesh: following, pace: OnceLock::new() };
-        let (requests, ground) = (Arc::default(), Arc::new(ground));
-        Self { client, clock, namespace, own, node, mesh, requests, ground }
+        let backend = Backend::Local { local, _cluster: cluster, _mesh: following, pace: OnceLock::new() };
+        let (requests, backend) = (Arc::default(), Arc::new(backend));
+        Self { client, clock, namespace, controller_client: own, node, mesh, requests, backend }
     }
 
     /// On the real API server with the real controller-manager; only the node
     /// and the mesh are ours.
     pub async fn real() -> Self {
-        static SHARED: OnceCell<Machines> = OnceCell::const_new();
+        static SHARED: OnceCell<NodeAndMesh> = OnceCell::const_new();
         let cluster = support::real().await;
         let options =
-            NodeOptions { listen: false, network: Network::Twin, ..NodeOptions::named(support::NODE) };
-        let world = Self::on(cluster, SHARED.get_or_init(|| run_machines(cluster, options)).await).await;
+            NodeOptions { listen: false, network: Network::Private, ..NodeOptions::named(support::NODE) };
+        let world = Self::on(cluster, SHARED.get_or_init(|| run_node_and_mesh(cluster, options)).await).await;
         // With the rights that the chart gives, so that they are shown to do.
-        Self { own: chart::controller(cluster, &world.namespace).await, ..world }
+        Self { controller_client: chart::controller(cluster, &world.namespace).await, ..world }
     }
 
     /// On servers with a node and a mesh of ours, all on real time.
-    pub async fn on(cluster: &'static support::Cluster, (node, mesh): &Machines) -> Self {
+    pub async fn on(cluster: &'static support::Cluster, (node, mesh): &NodeAndMesh) -> Self {
         let (node, mesh) = (node.clone(), mesh.clone());
         let (client, own) = (cluster.client().await, cluster.client().await);
         let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
-        let (requests, ground) = (Arc::default(), Arc::new(Ground::Real(cluster)));
-        Self { client, clock, namespace, own, node, mesh, requests, ground }
+        let (requests, backend) = (Arc::default(), Arc::new(Backend::Real(cluster)));
+        Self { client, clock, namespace, controller_client: own, node, mesh, requests, backend }
     }
 
     /// Another namespace of the same cluster.
-    pub async fn beside(&self) -> Self {
-        static BESIDE: AtomicU32 = AtomicU32::new(1);
-        let namespace = match &*self.ground {
-            Ground::Real(cluster) => cluster.namespace("release").await,
-            Ground::Local { .. } => {
-                let name = format!("beside-{}", BESIDE.fetch_add(1, Ordering::Relaxed));
+    pub async fn in_new_namespace(&self) -> Self {
+        static NEXT_NAMESPACE: AtomicU32 = AtomicU32::new(1);
+        let namespace = match &*self.backend {
+            Backend::Real(cluster) => cluster.namespace("release").await,
+            Backend::Local { .. } => {
+                let name = format!("beside-{}", NEXT_NAMESPACE.fetch_add(1, Ordering::Relaxed));
                 let namespace: Namespace =
                     serde_json::from_value(json!({"metadata": {"name": name}})).expect("a Namespace");
                 let namespaces = Api::all(self.client.clone());
@@ -100,41 +100,41 @@ impl World {
     }
 
     pub fn is_real(&self) -> bool {
-        matches!(*self.ground, Ground::Real(_))
+        matches!(*self.backend, Backend::Real(_))
     }
 
     /// Long enough for whatever would happen to have happened: many intervals
     /// where they cost nothing.
-    pub async fn a_long_time(&self) {
-        let leaps = matches!(&*self.ground, Ground::Local { pace, .. } if pace.get().is_none());
+    pub async fn sleep_long(&self) {
+        let leaps = matches!(&*self.backend, Backend::Local { pace, .. } if pace.get().is_none());
         sleep(Duration::from_secs(if leaps { 120 } else { 8 })).await;
     }
 
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn timeout(&self) -> Duration {
         Duration::from_secs(if self.is_real() { 240 } else { 300 })
     }
 
     /// Somebody on the other end of a real connection.
-    pub async fn receiver(&self, answers: impl IntoIterator<Item = Answer>) -> Receiver {
-        self.connect();
+    pub async fn receiver(&self, answers: impl IntoIterator<Item = CannedResponse>) -> Receiver {
+        self.pace_time();
         Receiver::start(answers).await
     }
 
     /// A mesh that is not in the cluster, reached over real connections.
     pub fn app_mesh(&self) -> AppMeshServer {
-        self.connect();
+        self.pace_time();
         AppMeshServer::start()
     }
 
-    fn connect(&self) {
-        if let Ground::Local { pace, .. } = &*self.ground {
-            pace.get_or_init(|| spawn(keep_pace()));
+    fn pace_time(&self) {
+        if let Backend::Local { pace, .. } = &*self.backend {
+            pace.get_or_init(|| spawn(advance_time_steadily()));
         }
     }
 
     /// From now on requests of the controller fail now and then.
     pub fn set_faults(&self, plan: FaultPlan) {
-        let Ground::Local { local, .. } = &*self.ground else { panic!("faults are for the local server") };
+        let Backend::Local { local, .. } = &*self.backend else { panic!("faults are for the local server") };
         local.set_faults(plan);
     }
 }
@@ -147,11 +147,11 @@ fn mesh(client: Client, node: Node) -> Mesh {
     Mesh::new(client, resource("TrafficSplit"), Some(resource("HTTPRouteGroup")), node, 1)
 }
 
-pub type Machines = (Node, Mesh);
+pub type NodeAndMesh = (Node, Mesh);
 
 /// One node and one mesh for every world of a cluster, on a thread of their
 /// own: they outlive the test that asked first.
-pub async fn run_machines(cluster: &'static support::Cluster, options: NodeOptions) -> Machines {
+pub async fn run_node_and_mesh(cluster: &'static support::Cluster, options: NodeOptions) -> NodeAndMesh {
     let (tell, told) = oneshot::channel();
     thread::spawn(move || {
         Runtime::new().expect("a tokio runtime").block_on(async {
@@ -169,7 +169,7 @@ pub async fn run_machines(cluster: &'static support::Cluster, options: NodeOptio
 /// Paused time leaps to whatever is next, and would leave real connections
 /// behind. With somebody at work on another thread it does not leap, but goes
 /// as we let it: five times as fast as the clock on the wall.
-async fn keep_pace() {
+async fn advance_time_steadily() {
     loop {
         let _ = spawn_blocking(|| thread::sleep(Duration::from_millis(1))).await;
         advance(Duration::from_millis(5)).await;

@@ -19,12 +19,12 @@ type Headers = Vec<(&'static str, String)>;
 
 /// They call until dropped.
 pub struct Traffic {
-    got: Arc<Mutex<Got>>,
+    counts: Arc<Mutex<TrafficCounts>>,
     _work: AbortOnDropHandle<()>,
 }
 
 #[derive(Default)]
-struct Got {
+struct TrafficCounts {
     /// Good answers by the version that gave them.
     versions: BTreeMap<String, u64>,
     failures: Vec<String>,
@@ -38,7 +38,7 @@ impl Traffic {
         service: &'static str,
         headers: &[(&'static str, &str)],
     ) -> Self {
-        let got = Arc::<Mutex<Got>>::default();
+        let got = Arc::<Mutex<TrafficCounts>>::default();
         let headers: Headers = headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let (namespace, kept) = (namespace.to_owned(), Arc::clone(&got));
         let work = spawn(async move {
@@ -56,27 +56,27 @@ impl Traffic {
                 });
             }
         });
-        Self { got, _work: work }
+        Self { counts: got, _work: work }
     }
 
     /// How many good answers each version gave.
     pub fn versions(&self) -> BTreeMap<String, u64> {
-        self.got.lock().versions.clone()
+        self.counts.lock().versions.clone()
     }
 
-    pub fn answers_of(&self, version: &str) -> u64 {
-        self.got.lock().versions.get(version).copied().unwrap_or_default()
+    pub fn served_by(&self, version: &str) -> u64 {
+        self.counts.lock().versions.get(version).copied().unwrap_or_default()
     }
 
     /// How many requests failed.
     pub fn bad(&self) -> usize {
-        self.got.lock().failures.len()
+        self.counts.lock().failures.len()
     }
 
     /// Everybody was served, and somebody asked.
     #[track_caller]
-    pub fn was_served_well(&self) {
-        let got = self.got.lock();
+    pub fn assert_all_served(&self) {
+        let got = self.counts.lock();
         let failures = &got.failures[..got.failures.len().min(5)];
         assert!(got.failures.is_empty(), "{} requests failed: {failures:?}", got.failures.len());
         assert!(!got.versions.is_empty(), "nobody asked");

@@ -18,7 +18,7 @@ use super::spawn;
 
 /// Something about one object, each time it was another; until dropped.
 pub struct Followed<T> {
-    seen: Arc<Mutex<Vec<T>>>,
+    values: Arc<Mutex<Vec<T>>>,
     _work: AbortOnDropHandle<()>,
 }
 
@@ -45,19 +45,19 @@ impl<T: Clone + PartialEq + Debug + Send + 'static> Followed<T> {
             }
         });
         told.await.expect("a first list");
-        Self { seen, _work: work }
+        Self { values: seen, _work: work }
     }
 
-    pub fn so_far(&self) -> Vec<T> {
-        self.seen.lock().clone()
+    pub fn observed(&self) -> Vec<T> {
+        self.values.lock().clone()
     }
 
     /// It was exactly these, in this order. The watch may be a moment behind.
-    pub async fn was(&self, expected: &[T]) {
+    pub async fn assert_sequence(&self, expected: &[T]) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while self.so_far().len() < expected.len() && Instant::now() < deadline {
+        while self.observed().len() < expected.len() && Instant::now() < deadline {
             sleep(Duration::from_millis(20)).await;
         }
-        assert_eq!(self.so_far(), expected);
+        assert_eq!(self.observed(), expected);
     }
 }

@@ -4,9 +4,9 @@
 // Several test binaries compile this module, each uses a part of it.
 #![allow(dead_code, unused_imports)]
 
+mod backend;
 mod callers;
 mod followed;
-mod ground;
 mod objects;
 pub mod together;
 
@@ -28,11 +28,11 @@ use serin::api::Canary;
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::ConditionStatus;
 use serin::clock::Clock;
-use serin::controller::lease::Fence;
-use serin::controller::replica::Claim;
+use serin::controller::fence::Fence;
+use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
-use serin::gates::people::{self, Name, Who};
+use serin::gates::commands::{self, Caller, CanaryRef};
 use serin::local::mesh::Mesh;
 use serin::local::node::Node;
 use serin::metrics::scrape::Fetch;
@@ -40,10 +40,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use backend::Backend;
+pub use backend::{NodeAndMesh, run_node_and_mesh};
 use callers::{Traffic, call};
 use followed::Followed;
-use ground::Ground;
-pub use ground::{Machines, run_machines};
 pub use objects::{weight, workload};
 
 /// Clones are the same world.
@@ -54,11 +54,11 @@ pub struct World {
     pub clock: Clock,
     pub namespace: String,
     /// Of the controller.
-    own: Client,
+    controller_client: Client,
     node: Node,
     mesh: Mesh,
     requests: Arc<Mutex<Vec<String>>>,
-    ground: Arc<Ground>,
+    backend: Arc<Backend>,
 }
 
 /// A running controller; dropped, it is as if killed.
@@ -136,8 +136,8 @@ impl World {
 
     /// As `serin retry` and its siblings do.
     pub async fn command(&self, verb: Verb) {
-        let name = Name { namespace: &self.namespace, name: "web" };
-        people::command(&self.client, &Who::Myself, name, verb, None).await.expect("a command");
+        let name = CanaryRef { namespace: &self.namespace, name: "web" };
+        commands::command(&self.client, &Caller::Current, name, verb, None).await.expect("a command");
     }
 
     /// Does `web` answer?
@@ -156,7 +156,7 @@ impl World {
     }
 
     /// As many who call the canary's own Service, whatever the weight.
-    pub fn detour(&self) -> Traffic {
+    pub fn direct_traffic(&self) -> Traffic {
         Traffic::start(self.mesh.clone(), &self.namespace, "web-canary", &[])
     }
 }
@@ -170,8 +170,8 @@ impl World {
 
     pub async fn serin_with(&self, options: Options) -> Running {
         let fetch = Arc::new(FromNode(self.node.clone()));
-        let client = counting(self.own.clone(), Arc::clone(&self.requests));
-        let controller = Controller::new(client, self.clock, fetch, Fence::open(), options).await;
+        let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));
+        let controller = Controller::new(client, self.clock, fetch, Fence::unsharded(), options).await;
         let controller = controller.expect("a controller");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
@@ -191,9 +191,9 @@ impl World {
         shards: u32,
     ) -> (CancellationToken, impl Future<Output = Result<(), StartError>> + use<>) {
         let fetch = Arc::new(FromNode(self.node.clone()));
-        let claim = Claim { namespace: self.namespace.clone(), me: me.to_owned(), shards };
+        let claim = ReplicaConfig { namespace: self.namespace.clone(), identity: me.to_owned(), shards };
         let (stop, options) = (CancellationToken::new(), self.options());
-        let client = counting(self.own.clone(), Arc::clone(&self.requests));
+        let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));
         (stop.clone(), run_replicated(client, self.clock, fetch, options, claim, stop))
     }
 
@@ -235,12 +235,12 @@ impl World {
         let over =
             |status: &CanaryStatus| status.releases == count && status.release.is_none() && ended(status);
         let status = self.becomes(&format!("done with release {count}"), over).await;
-        if let Some(after) = status.empty_after {
+        if let Some(after) = status.scale_down_after_release {
             let target = self.get("Canary", "web").await["spec"]["targetRef"].take();
             let [kind, name] = ["kind", "name"].map(|field| target[field].as_str().expect("a name"));
             let emptied = async || {
                 let target = self.get(kind, name).await;
-                let note = target["metadata"]["annotations"]["serin.dev/emptied-after"].as_str();
+                let note = target["metadata"]["annotations"]["serin.dev/scaled-down-after"].as_str();
                 note.is_some_and(|note| note.ends_with(&format!("/{after}")))
             };
             self.eventually("the canary's pods go", emptied).await;
@@ -249,32 +249,36 @@ impl World {
     }
 
     /// Waits until the status is so.
-    pub async fn becomes(&self, what: &str, is_so: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
+    pub async fn becomes(&self, what: &str, is_in_sync: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
         let met = |canary: Option<&Canary>| {
-            canary.is_some_and(|canary| is_so(&canary.status.clone().unwrap_or_default()))
+            canary.is_some_and(|canary| is_in_sync(&canary.status.clone().unwrap_or_default()))
         };
         let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
-        match timeout(self.patience(), await_condition(canaries, "web", met)).await {
+        match timeout(self.timeout(), await_condition(canaries, "web", met)).await {
             Ok(found) => found.expect("a watch").and_then(|canary| canary.status).unwrap_or_default(),
             Err(_) => {
-                panic!("it never becomes {what}: {:#?}\n{:#?}", self.status().await, self.news().await)
+                panic!(
+                    "it never becomes {what}: {:#?}\n{:#?}",
+                    self.status().await,
+                    self.event_messages().await
+                )
             }
         }
     }
 
     /// Waits until something else is so.
-    pub async fn eventually(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-        let deadline = Instant::now() + self.patience();
-        while !is_so().await {
+    pub async fn eventually(&self, what: &str, mut is_in_sync: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + self.timeout();
+        while !is_in_sync().await {
             if Instant::now() > deadline {
-                panic!("{what}: {:#?}\n{:#?}", self.status().await, self.news().await);
+                panic!("{what}: {:#?}\n{:#?}", self.status().await, self.event_messages().await);
             }
             sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// What was told, as Events.
-    pub async fn news(&self) -> Vec<String> {
+    pub async fn event_messages(&self) -> Vec<String> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut events = events.list(&ListParams::default()).await.expect("events").items;
         events.retain(|event| event.involved_object.kind.as_deref() == Some("Canary"));
@@ -286,8 +290,9 @@ impl World {
     }
 
     /// Waits until an Event says so.
-    pub async fn is_told(&self, text: &str) {
-        self.eventually(text, async || self.news().await.iter().any(|told| told.contains(text))).await;
+    pub async fn event_contains(&self, text: &str) {
+        self.eventually(text, async || self.event_messages().await.iter().any(|told| told.contains(text)))
+            .await;
     }
 
     pub async fn image(&self, deployment: &str) -> String {

@@ -12,22 +12,22 @@
 //! Errors are one stream. Latency is one stream for each histogram bound
 //! ("slower than 250 ms"), and their evidence is averaged.
 
-mod bursts;
+mod e_process;
 mod evidence;
 mod fixed;
 mod grid;
-mod stream;
+mod overdispersion;
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use self::e_process::{BadKind, EProcess};
 use self::grid::Grid;
-use self::stream::{Bad, Stream};
-use super::figures::{duration, number, percent, thousands};
+use super::format::{duration, number, percent, thousands};
 use super::measurement::{Arms, Counts, Histogram, Measurement};
-use super::verdict::{Doubt, Outcome, Verdict};
+use super::verdict::{InconclusiveReason, JudgeOutcome, Verdict};
 
 pub use self::evidence::Evidence;
 
@@ -94,141 +94,160 @@ impl TryFrom<Settings> for Sequential {
 const INTERVAL_RISK: f64 = 0.05;
 /// Latency is certified for the bounds that at least this share of the
 /// primary's requests is beyond; of slower ones there are too few to ever tell.
-const CERTIFIED_TAIL: f64 = 0.01;
+const NON_INFERIORITY_TAIL: f64 = 0.01;
 /// Whoever is this far on the way to being convicted, in logs, is not waved
 /// through: more requests tell.
-const SUSPICION: f64 = 0.5;
+const SUSPICION_EXPONENT: f64 = 0.5;
 /// From here on bursts are worth a word.
-const NOTABLE_BURSTS: f64 = 1.5;
+const NOTABLE_OVERDISPERSION: f64 = 1.5;
 
 impl Sequential {
     /// Takes in one look and gives the verdict on everything so far.
-    pub fn look(&self, evidence: &mut Evidence, seen: &Measurement) -> Verdict {
-        match self.weigh(evidence, seen) {
-            Ok(outcome) => self.put_into_words(evidence, outcome),
+    pub fn check(&self, evidence: &mut Evidence, seen: &Measurement) -> Verdict {
+        match self.update_evidence(evidence, seen) {
+            Ok(outcome) => self.describe(evidence, outcome),
             Err(verdict) => *verdict,
         }
     }
 
     /// As [`Sequential::look`], without the words.
-    pub fn outcome(&self, evidence: &mut Evidence, seen: &Measurement) -> Outcome {
-        self.weigh(evidence, seen).unwrap_or_else(|verdict| verdict.outcome)
+    pub fn outcome(&self, evidence: &mut Evidence, seen: &Measurement) -> JudgeOutcome {
+        self.update_evidence(evidence, seen).unwrap_or_else(|verdict| verdict.outcome)
     }
 
-    fn weigh(&self, evidence: &mut Evidence, seen: &Measurement) -> Result<Outcome, Box<Verdict>> {
+    fn update_evidence(
+        &self,
+        evidence: &mut Evidence,
+        seen: &Measurement,
+    ) -> Result<JudgeOutcome, Box<Verdict>> {
         if evidence.margin() != self.settings.margin {
-            *evidence = Evidence::about(self.settings.margin);
+            *evidence = Evidence::for_margin(self.settings.margin);
         }
         match seen {
             Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
-            Measurement::Counts(arms) => evidence.absorb(&self.grid, &[(Bad::Failed, *arms)]),
+            Measurement::Counts(arms) => evidence.update(&self.grid, &[(BadKind::Failed, *arms)]),
             Measurement::Histogram(arms) => {
                 let kinds = slower_than_each_bound(arms);
                 if kinds.is_empty() {
-                    let sentence = "not judged: the histograms of canary and primary have no bound in common";
-                    return Err(
-                        Verdict::inconclusive(Doubt::Unfit, arms.map(Histogram::total), sentence).into()
-                    );
+                    let message = "not judged: the histograms of canary and primary have no bound in common";
+                    return Err(Verdict::inconclusive(
+                        InconclusiveReason::WrongMeasurementKind,
+                        arms.map(Histogram::total),
+                        message,
+                    )
+                    .into());
                 }
-                evidence.absorb(&self.grid, &kinds);
+                evidence.update(&self.grid, &kinds);
             }
             Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
-                return Err(Verdict::unfit("counts or a histogram of canary and primary", seen).into());
+                return Err(Verdict::wrong_measurement_kind(
+                    "counts or a histogram of canary and primary",
+                    seen,
+                )
+                .into());
             }
         }
         Ok(self.conclude(evidence))
     }
 
-    fn conclude(&self, evidence: &mut Evidence) -> Outcome {
+    fn conclude(&self, evidence: &mut Evidence) -> JudgeOutcome {
         if evidence.p_value() <= self.settings.false_rollback {
-            Outcome::Fail { critical: false }
+            JudgeOutcome::Fail { critical: false }
         } else if evidence.fresh() < self.settings.min_requests
             || evidence.seen().primary < self.settings.min_requests
         {
-            Outcome::Inconclusive { doubt: Doubt::TooLittle }
-        } else if evidence.against(&self.grid) >= self.settings.false_rollback.powf(-SUSPICION) {
-            Outcome::Inconclusive { doubt: Doubt::Suspicion }
+            JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples }
+        } else if evidence.e_value(&self.grid) >= self.settings.false_rollback.powf(-SUSPICION_EXPONENT) {
+            JudgeOutcome::Inconclusive { reason: InconclusiveReason::Suspected }
         } else {
-            evidence.spend();
-            Outcome::Pass { certified: self.certifies(evidence.streams()) }
+            evidence.clear_fresh();
+            JudgeOutcome::Pass { non_inferior: self.is_non_inferior(evidence.streams()) }
         }
     }
 
-    fn certifies(&self, streams: &[Stream]) -> bool {
+    fn is_non_inferior(&self, streams: &[EProcess]) -> bool {
         let mut telling = streams
             .iter()
             .filter(|s| {
-                s.of == Bad::Failed || s.seen.primary.rate().is_some_and(|rate| rate >= CERTIFIED_TAIL)
+                s.kind == BadKind::Failed
+                    || s.seen.primary.rate().is_some_and(|rate| rate >= NON_INFERIORITY_TAIL)
             })
             .peekable();
-        telling.peek().is_some() && telling.all(|s| s.in_favour() * self.settings.false_promotion >= 1.0)
+        telling.peek().is_some()
+            && telling.all(|s| s.non_inferiority_e_value() * self.settings.false_promotion >= 1.0)
     }
 
-    fn put_into_words(&self, evidence: &Evidence, outcome: Outcome) -> Verdict {
+    fn describe(&self, evidence: &Evidence, outcome: JudgeOutcome) -> Verdict {
         let Settings { false_rollback, false_promotion, margin, min_requests } = self.settings;
         let worst =
-            evidence.streams().iter().max_by(|a, b| a.against(&self.grid).total_cmp(&b.against(&self.grid)));
+            evidence.streams().iter().max_by(|a, b| a.e_value(&self.grid).total_cmp(&b.e_value(&self.grid)));
         let times = number(margin);
         let finding = match outcome {
-            Outcome::Fail { .. } => {
+            JudgeOutcome::Fail { .. } => {
                 format!("at least {times} times worse, chance of a false alarm < {}", percent(false_rollback))
             }
-            Outcome::Pass { certified: true } => {
+            JudgeOutcome::Pass { non_inferior: true } => {
                 format!("less than {times} times worse, chance of error < {}", percent(false_promotion))
             }
-            Outcome::Pass { certified: false } => format!("nothing shows it to be {times} times worse"),
-            Outcome::Inconclusive { doubt: Doubt::Suspicion } => {
+            JudgeOutcome::Pass { non_inferior: false } => {
+                format!("nothing shows it to be {times} times worse")
+            }
+            JudgeOutcome::Inconclusive { reason: InconclusiveReason::Suspected } => {
                 format!("it looks {times} times worse, and more requests must tell")
             }
-            Outcome::Inconclusive { .. } if evidence.seen().primary < min_requests => format!(
+            JudgeOutcome::Inconclusive { .. } if evidence.seen().primary < min_requests => format!(
                 "too few requests to the primary, {} of the {} needed",
                 thousands(evidence.seen().primary),
                 thousands(min_requests)
             ),
-            Outcome::Inconclusive { .. } => format!(
+            JudgeOutcome::Inconclusive { .. } => format!(
                 "too few new requests to the canary, {} of the {} needed",
                 thousands(evidence.fresh()),
                 thousands(min_requests)
             ),
         };
-        let sentence = match worst {
+        let message = match worst {
             Some(stream) => {
                 let counts =
-                    if matches!(outcome, Outcome::Fail { .. }) { stream.suspect } else { stream.seen };
-                format!("{}: {finding}{}", comparison(stream.of, counts), caveats(stream))
+                    if matches!(outcome, JudgeOutcome::Fail { .. }) { stream.suspect } else { stream.seen };
+                format!("{}: {finding}{}", comparison(stream.kind, counts), caveats(stream))
             }
             None => format!("no request is beyond any latency bound: {finding}"),
         };
         let estimate = worst.and_then(|stream| stream.estimate(&self.grid, INTERVAL_RISK));
-        Verdict { outcome, estimate, samples: evidence.seen(), sentence }
+        Verdict { outcome, estimate, samples: evidence.seen(), message }
     }
 }
 
 /// A look without a request to the canary is no look. Nothing of it is taken
 /// in, so the next one may cover its time as well.
 fn no_requests() -> Box<Verdict> {
-    Verdict::inconclusive(Doubt::NoData, Arms::default(), "no data: no requests to the canary were counted")
-        .into()
+    Verdict::inconclusive(
+        InconclusiveReason::NoData,
+        Arms::default(),
+        "no data: no requests to the canary were counted",
+    )
+    .into()
 }
 
-fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(Bad, Arms<Counts>)> {
+fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(BadKind, Arms<Counts>)> {
     arms.canary
         .bounds()
         .filter_map(|bound| {
             let canary = arms.canary.slower_than(bound)?;
             let primary = arms.primary.slower_than(bound)?;
-            Some((Bad::Slower(bound), Arms { canary, primary }))
+            Some((BadKind::Slower(bound), Arms { canary, primary }))
         })
         .collect()
 }
 
 /// `canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000)`
-fn comparison(of: Bad, counts: Arms<Counts>) -> String {
+fn comparison(of: BadKind, counts: Arms<Counts>) -> String {
     let what = match of {
-        Bad::Failed => "errors".into(),
-        Bad::Slower(bound) => format!("slower than {}", duration(bound)),
+        BadKind::Failed => "errors".into(),
+        BadKind::Slower(bound) => format!("slower than {}", duration(bound)),
     };
     let share = |counts: Counts| counts.rate().map_or("no".into(), percent);
     let of_all = |counts: Counts| format!("({} of {})", thousands(counts.bad()), thousands(counts.total()));
@@ -242,7 +261,7 @@ fn comparison(of: Bad, counts: Arms<Counts>) -> String {
     )
 }
 
-fn caveats(stream: &Stream) -> String {
+fn caveats(stream: &EProcess) -> String {
     let mut caveats = String::new();
     if stream.primary_is_idle() {
         caveats.push_str(match stream.seen.primary.total() {
@@ -250,8 +269,8 @@ fn caveats(stream: &Stream) -> String {
             _ => "; the primary is idle and stands by its earlier requests",
         });
     }
-    let bursts = stream.burst_factor();
-    if bursts > NOTABLE_BURSTS {
+    let bursts = stream.variance_inflation();
+    if bursts > NOTABLE_OVERDISPERSION {
         caveats.push_str(&format!("; they come in bursts, so each counts for 1/{bursts:.1}"));
     }
     caveats

@@ -18,7 +18,7 @@ use super::fixed::Fixed;
 use crate::analysis::measurement::Counts;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Bursts {
+pub(crate) struct Overdispersion {
     last: Counts,
     /// Sum over pairs of squared jump by expected squared jump, and how many pairs.
     jumps: Fixed,
@@ -27,36 +27,36 @@ pub(crate) struct Bursts {
 
 /// Pairs without a burst that are taken as seen before the first one, so that
 /// it is not taken for the rule.
-const PRIOR: f64 = 2.0;
+const PRIOR_PAIRS: f64 = 2.0;
 /// Pairs after which half of the caution is gone.
-const UNKNOWN: f64 = 4.0;
+const CAUTION_HALF_LIFE: f64 = 4.0;
 /// The log-evidence that a look may bring in full, and by how much more of it
 /// is divided at first.
-const IN_FULL: f64 = 2.0;
-const BEYOND: f64 = 7.0;
+const UNDAMPED_GAIN: f64 = 2.0;
+const INITIAL_DAMPING: f64 = 7.0;
 /// A pair counts for about this many looks.
-const MEMORY: f64 = 64.0;
+const MEMORY_CHECKS: f64 = 64.0;
 
-impl Bursts {
+impl Overdispersion {
     /// Variance of the primary's bad counts by what chance alone would give; at least one.
-    pub fn factor(&self) -> f64 {
-        ((PRIOR + self.jumps.get()) / (PRIOR + self.pairs.get())).max(1.0)
+    pub fn variance_inflation(&self) -> f64 {
+        ((PRIOR_PAIRS + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
     }
 
     /// What a single look's gain in log-evidence is worth while little is known
     /// of bursts: up to a point all of it, beyond that a part. It only ever
     /// shrinks, so what it promised it still does.
-    pub fn restrain(&self, gain: f64) -> f64 {
-        let unknown = UNKNOWN / (UNKNOWN + self.pairs.get());
-        gain.min(IN_FULL + (gain - IN_FULL) / (1.0 + BEYOND * unknown))
+    pub fn damp(&self, gain: f64) -> f64 {
+        let unknown = CAUTION_HALF_LIFE / (CAUTION_HALF_LIFE + self.pairs.get());
+        gain.min(UNDAMPED_GAIN + (gain - UNDAMPED_GAIN) / (1.0 + INITIAL_DAMPING * unknown))
     }
 
-    pub fn watch(&mut self, primary: Counts) {
+    pub fn update(&mut self, primary: Counts) {
         if primary.total() == 0 {
             return;
         }
         if let Some(jump) = jump(self.last, primary) {
-            let fade = 1.0 - 1.0 / MEMORY;
+            let fade = 1.0 - 1.0 / MEMORY_CHECKS;
             self.jumps = Fixed::of(self.jumps.get() * fade + jump);
             self.pairs = Fixed::of(self.pairs.get() * fade + 1.0);
         }
@@ -78,43 +78,46 @@ fn jump(a: Counts, b: Counts) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn watching(counts: impl IntoIterator<Item = (u64, u64)>) -> f64 {
-        let mut bursts = Bursts::default();
-        counts.into_iter().for_each(|(bad, total)| bursts.watch(Counts::of_bad(bad, total)));
-        bursts.factor()
+    fn variance_inflation_of(counts: impl IntoIterator<Item = (u64, u64)>) -> f64 {
+        let mut bursts = Overdispersion::default();
+        counts.into_iter().for_each(|(bad, total)| bursts.update(Counts::of_bad(bad, total)));
+        bursts.variance_inflation()
     }
 
     #[test]
     fn single_failures_are_no_bursts() {
-        assert_eq!(watching((0..100).map(|i| (u64::from(i % 4 == 0), 1000))), 1.0);
-        assert_eq!(watching((0..100).map(|i| (5 + i % 3, 1000))), 1.0);
+        assert_eq!(variance_inflation_of((0..100).map(|i| (u64::from(i % 4 == 0), 1000))), 1.0);
+        assert_eq!(variance_inflation_of((0..100).map(|i| (5 + i % 3, 1000))), 1.0);
     }
 
     #[test]
-    fn a_first_look_alone_hardly_convicts_and_a_later_one_may() {
-        let mut bursts = Bursts::default();
-        assert_eq!([-3.0, 1.5, 10.0].map(|gain| bursts.restrain(gain)), [-3.0, 1.5, 3.0]);
-        (0..400).for_each(|i| bursts.watch(Counts::of_bad(5 + i % 3, 1000)));
-        assert!(bursts.restrain(10.0) > 7.0);
+    fn a_first_check_alone_hardly_fails_and_a_later_one_may() {
+        let mut bursts = Overdispersion::default();
+        assert_eq!([-3.0, 1.5, 10.0].map(|gain| bursts.damp(gain)), [-3.0, 1.5, 3.0]);
+        (0..400).for_each(|i| bursts.update(Counts::of_bad(5 + i % 3, 1000)));
+        assert!(bursts.damp(10.0) > 7.0);
     }
 
     #[test]
-    fn clumps_of_seven_are_seen_for_what_they_are() {
-        let factor = watching((0..400).map(|i| (7 * u64::from(i % 5 == 0), 1000)));
+    fn clumps_of_seven_are_estimated() {
+        let factor = variance_inflation_of((0..400).map(|i| (7 * u64::from(i % 5 == 0), 1000)));
         assert!((6.0..7.5).contains(&factor), "{factor}");
     }
 
     #[test]
     fn a_change_of_traffic_or_baseline_is_no_burst() {
-        assert_eq!(watching((0..100).map(|i| if i < 50 { (5, 1000) } else { (50, 10_000) })), 1.0);
-        let incident = watching((0..400).map(|i| (if i < 100 { 5 } else { 50 }, 1000)));
+        assert_eq!(
+            variance_inflation_of((0..100).map(|i| if i < 50 { (5, 1000) } else { (50, 10_000) })),
+            1.0
+        );
+        let incident = variance_inflation_of((0..400).map(|i| (if i < 100 { 5 } else { 50 }, 1000)));
         assert_eq!(incident, 1.0);
     }
 
     #[test]
-    fn looks_without_requests_change_nothing() {
+    fn checks_without_requests_change_nothing() {
         let clumps = |i| (7 * u64::from(i % 5 == 0), 1000);
         let idle = (0..100).flat_map(|i| [clumps(i), (0, 0)]);
-        assert_eq!(watching((0..100).map(clumps)), watching(idle));
+        assert_eq!(variance_inflation_of((0..100).map(clumps)), variance_inflation_of(idle));
     }
 }

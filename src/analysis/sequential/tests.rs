@@ -16,24 +16,24 @@ fn counts(canary: (u64, u64), primary: (u64, u64)) -> Measurement {
 }
 
 /// The verdicts after each look.
-fn looking(judge: &Sequential, looks: impl IntoIterator<Item = Measurement>) -> Vec<Verdict> {
+fn verdicts_of(judge: &Sequential, looks: impl IntoIterator<Item = Measurement>) -> Vec<Verdict> {
     let mut evidence = Evidence::default();
-    looks.into_iter().map(|seen| judge.look(&mut evidence, &seen)).collect()
+    looks.into_iter().map(|seen| judge.check(&mut evidence, &seen)).collect()
 }
 
 fn last(looks: impl IntoIterator<Item = Measurement>) -> Verdict {
-    looking(&judge(Settings::default()), looks).pop().unwrap()
+    verdicts_of(&judge(Settings::default()), looks).pop().unwrap()
 }
 
-fn doubt(verdict: &Verdict) -> Option<Doubt> {
+fn inconclusive_reason(verdict: &Verdict) -> Option<InconclusiveReason> {
     match verdict.outcome {
-        Outcome::Inconclusive { doubt } => Some(doubt),
-        Outcome::Pass { .. } | Outcome::Fail { .. } => None,
+        JudgeOutcome::Inconclusive { reason } => Some(reason),
+        JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => None,
     }
 }
 
-const PASS: Outcome = Outcome::Pass { certified: false };
-const FAIL: Outcome = Outcome::Fail { critical: false };
+const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
+const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
 
 #[test]
 fn a_failure_names_its_numbers() {
@@ -41,7 +41,7 @@ fn a_failure_names_its_numbers() {
     assert_eq!(verdict.outcome, FAIL);
     assert_eq!(verdict.samples, Arms { canary: 1000, primary: 19_000 });
     assert_eq!(
-        verdict.sentence,
+        verdict.message,
         "canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000): \
          at least 1.5 times worse, chance of a false alarm < 1 %"
     );
@@ -51,22 +51,22 @@ fn a_failure_names_its_numbers() {
 }
 
 #[test]
-fn a_pass_says_that_nothing_speaks_against_it() {
+fn a_pass_message_states_the_lack_of_evidence() {
     let verdict = last(vec![counts((5, 1000), (95, 19_000)); 5]);
     assert_eq!(verdict.outcome, PASS);
     assert_eq!(
-        verdict.sentence,
+        verdict.message,
         "canary 0.5 % errors (25 of 5,000) vs primary 0.5 % (475 of 95,000): nothing shows it to be 1.5 times worse"
     );
 }
 
 #[test]
-fn who_is_suspected_is_not_waved_through() {
+fn a_suspected_canary_does_not_pass() {
     let (bad, good) = (counts((20, 103), (0, 202)), counts((0, 100), (0, 200)));
     let verdict = last([bad.clone()]);
-    assert_eq!(doubt(&verdict), Some(Doubt::Suspicion));
+    assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::Suspected));
     assert!(
-        verdict.sentence.ends_with("it looks 1.5 times worse, and more requests must tell"),
+        verdict.message.ends_with("it looks 1.5 times worse, and more requests must tell"),
         "{verdict:?}"
     );
     assert_eq!(last([bad.clone(), bad.clone()]).outcome, FAIL);
@@ -81,63 +81,66 @@ fn who_is_suspected_is_not_waved_through() {
 fn absence_is_a_doubt_and_leaves_the_evidence_alone() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
-    judge.look(&mut evidence, &counts((2, 100), (1, 1900)));
+    judge.check(&mut evidence, &counts((2, 100), (1, 1900)));
     let before = evidence.clone();
     for (seen, expected) in [
-        (Measurement::NoData, Doubt::NoData),
-        (Measurement::Unavailable { why: "connection refused".into() }, Doubt::Unavailable),
-        (Measurement::Scalar(0.0), Doubt::Unfit),
-        (counts((0, 0), (0, 0)), Doubt::NoData),
-        (counts((0, 0), (50, 1000)), Doubt::NoData),
+        (Measurement::NoData, InconclusiveReason::NoData),
+        (Measurement::Unavailable { why: "connection refused".into() }, InconclusiveReason::Unavailable),
+        (Measurement::Scalar(0.0), InconclusiveReason::WrongMeasurementKind),
+        (counts((0, 0), (0, 0)), InconclusiveReason::NoData),
+        (counts((0, 0), (50, 1000)), InconclusiveReason::NoData),
     ] {
-        assert_eq!(doubt(&judge.look(&mut evidence, &seen)), Some(expected));
+        assert_eq!(inconclusive_reason(&judge.check(&mut evidence, &seen)), Some(expected));
         assert_eq!(evidence, before);
     }
 }
 
 #[test]
 fn too_few_requests_wait_for_more_and_then_count_together() {
-    let verdicts = looking(&judge(Settings::default()), vec![counts((0, 8), (0, 152)); 6]);
+    let verdicts = verdicts_of(&judge(Settings::default()), vec![counts((0, 8), (0, 152)); 6]);
     let passes: Vec<bool> = verdicts.iter().map(|verdict| verdict.outcome == PASS).collect();
     assert_eq!(passes, [false, false, true, false, false, true]);
-    assert_eq!(doubt(&verdicts[0]), Some(Doubt::TooLittle));
-    assert!(verdicts[0].sentence.ends_with("too few new requests to the canary, 8 of the 20 needed"));
+    assert_eq!(inconclusive_reason(&verdicts[0]), Some(InconclusiveReason::TooFewSamples));
+    assert!(verdicts[0].message.ends_with("too few new requests to the canary, 8 of the 20 needed"));
 }
 
 #[test]
 fn a_canary_is_not_compared_with_a_primary_that_no_one_asked() {
     let verdict = last([counts((3, 1000), (0, 4))]);
-    assert_eq!(doubt(&verdict), Some(Doubt::TooLittle));
-    assert!(verdict.sentence.ends_with("too few requests to the primary, 4 of the 20 needed"));
+    assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::TooFewSamples));
+    assert!(verdict.message.ends_with("too few requests to the primary, 4 of the 20 needed"));
 }
 
 #[test]
 fn a_new_step_needs_traffic_of_its_own() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
-    judge.look(&mut evidence, &counts((0, 15), (0, 285)));
+    judge.check(&mut evidence, &counts((0, 15), (0, 285)));
     evidence.begin_step();
-    assert_eq!(doubt(&judge.look(&mut evidence, &counts((0, 15), (0, 285)))), Some(Doubt::TooLittle));
-    assert_eq!(judge.look(&mut evidence, &counts((0, 5), (0, 95))).outcome, PASS);
+    assert_eq!(
+        inconclusive_reason(&judge.check(&mut evidence, &counts((0, 15), (0, 285)))),
+        Some(InconclusiveReason::TooFewSamples)
+    );
+    assert_eq!(judge.check(&mut evidence, &counts((0, 5), (0, 95))).outcome, PASS);
 }
 
 #[test]
 fn a_canary_that_turns_bad_late_has_no_credit_to_spend() {
     let healthy = vec![counts((1, 250), (24, 4750)); 500];
     let bad = vec![counts((8, 250), (24, 4750)); 10];
-    let verdicts = looking(&judge(Settings::default()), healthy.into_iter().chain(bad));
-    assert_eq!(verdicts[499].outcome, Outcome::Pass { certified: true });
+    let verdicts = verdicts_of(&judge(Settings::default()), healthy.into_iter().chain(bad));
+    assert_eq!(verdicts[499].outcome, JudgeOutcome::Pass { non_inferior: true });
     let failed = verdicts.iter().position(|verdict| verdict.outcome == FAIL).unwrap();
     assert!(failed < 500 + 6, "only at look {failed}");
-    let sentence = &verdicts[failed].sentence;
-    assert!(sentence.starts_with("canary 3.2 % errors (24 of 750) vs"), "{sentence}");
+    let message = &verdicts[failed].message;
+    assert!(message.starts_with("canary 3.2 % errors (24 of 750) vs"), "{message}");
 }
 
 #[test]
-fn a_failure_stays_one() {
+fn a_failed_verdict_stays_failed() {
     let looks =
         std::iter::once(counts((60, 1000), (90, 19_000))).chain(vec![counts((0, 1000), (0, 19_000)); 5]);
-    assert!(looking(&judge(Settings::default()), looks).iter().all(|verdict| verdict.outcome == FAIL));
+    assert!(verdicts_of(&judge(Settings::default()), looks).iter().all(|verdict| verdict.outcome == FAIL));
 }
 
 #[test]
@@ -146,24 +149,24 @@ fn with_an_idle_primary_its_record_is_what_counts() {
     let alone = |bad| shared.iter().cloned().chain(vec![counts((bad, 10_000), (0, 0)); 3]);
     let verdict = last(alone(50));
     assert_eq!(verdict.outcome, PASS);
-    assert!(verdict.sentence.contains("the primary is idle and stands by its earlier requests"));
+    assert!(verdict.message.contains("the primary is idle and stands by its earlier requests"));
     assert_eq!(last(alone(300)).outcome, FAIL);
 }
 
 #[test]
-fn a_certificate_is_given_for_the_margin_and_withdrawn_at_a_new_step() {
+fn non_inferiority_is_per_margin_and_reset_at_a_new_step() {
     let judge = judge(Settings { margin: 3.0, ..Settings::default() });
     let mut evidence = Evidence::default();
     let look = counts((2, 500), (45, 9500));
     let certified_at =
-        (0..200).find(|_| judge.outcome(&mut evidence, &look) == Outcome::Pass { certified: true });
+        (0..200).find(|_| judge.outcome(&mut evidence, &look) == JudgeOutcome::Pass { non_inferior: true });
     assert!(certified_at.is_some_and(|look| look > 0), "{certified_at:?}");
     evidence.begin_step();
     assert_eq!(judge.outcome(&mut evidence, &look), PASS);
 }
 
 #[test]
-fn what_is_known_of_bursts_outlives_a_release_and_nothing_else_does() {
+fn only_the_overdispersion_estimate_outlives_a_release() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
     for i in 0..200 {
@@ -173,8 +176,8 @@ fn what_is_known_of_bursts_outlives_a_release_and_nothing_else_does() {
     assert_eq!((next.p_value(), next.seen()), (1.0, Arms::default()));
     let clump = counts((7, 250), (14, 4750));
     assert_eq!(judge.outcome(&mut next, &clump), PASS);
-    let verdict = judge.look(&mut next, &clump);
-    assert!(verdict.sentence.contains("they come in bursts"), "{}", verdict.sentence);
+    let verdict = judge.check(&mut next, &clump);
+    assert!(verdict.message.contains("they come in bursts"), "{}", verdict.message);
 }
 
 fn histogram(counts: [u64; 5]) -> Histogram {
@@ -191,10 +194,10 @@ fn latency_is_judged_at_every_bound_and_names_the_one_that_stands_out() {
     });
     let verdict = last(vec![slow; 3]);
     assert_eq!(verdict.outcome, FAIL);
-    let sentence = &verdict.sentence;
+    let message = &verdict.message;
     assert!(
-        sentence.starts_with("canary 2 % slower than 500 ms (30 of 1,500) vs primary 0.05 % (15 of 28,500)"),
-        "{sentence}"
+        message.starts_with("canary 2 % slower than 500 ms (30 of 1,500) vs primary 0.05 % (15 of 28,500)"),
+        "{message}"
     );
     let alike = Measurement::Histogram(Arms { canary: histogram([263, 474, 497, 499, 500]), primary });
     assert_eq!(last(vec![alike; 3]).outcome, PASS);
@@ -204,11 +207,11 @@ fn latency_is_judged_at_every_bound_and_names_the_one_that_stands_out() {
 fn histograms_without_a_common_bound_cannot_be_compared() {
     let one = |bound| Histogram::cumulative([(bound, 9), (f64::INFINITY, 10)]).unwrap();
     let verdict = last([Measurement::Histogram(Arms { canary: one(0.1), primary: one(0.2) })]);
-    assert_eq!(doubt(&verdict), Some(Doubt::Unfit));
+    assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::WrongMeasurementKind));
 }
 
 #[test]
-fn bounds_that_tell_nothing_take_no_room() {
+fn uninformative_bounds_are_not_stored() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
     let bounds = (1..=20u32).map(|i| {
@@ -224,8 +227,10 @@ fn bounds_that_tell_nothing_take_no_room() {
         )
     });
     let histogram = Histogram::cumulative(bounds.chain([(f64::INFINITY, 500)])).unwrap();
-    judge
-        .look(&mut evidence, &Measurement::Histogram(Arms { canary: histogram.clone(), primary: histogram }));
+    judge.check(
+        &mut evidence,
+        &Measurement::Histogram(Arms { canary: histogram.clone(), primary: histogram }),
+    );
     assert_eq!(evidence.streams().len(), 2);
 }
 
@@ -241,17 +246,17 @@ fn absurd_counts_are_judged_in_time_and_without_panic() {
     let most = u64::MAX;
     let looks = [((most, most), (0, most)), ((1, most), (most, most)), ((most / 2, most), (0, 0))];
     let verdicts =
-        looking(&judge(Settings::default()), looks.map(|(canary, primary)| counts(canary, primary)));
+        verdicts_of(&judge(Settings::default()), looks.map(|(canary, primary)| counts(canary, primary)));
     assert!(verdicts.iter().all(|verdict| verdict.outcome == FAIL));
 }
 
 #[test]
-fn a_look_that_is_scaled_down_still_convicts_and_acquits() {
+fn a_damped_check_can_still_fail_and_pass() {
     let million = 1_000_000;
     let primary = (95 * million / 200, 95 * million);
     assert_eq!(
         last(vec![counts((5 * million / 200, 5 * million), primary); 2]).outcome,
-        Outcome::Pass { certified: true }
+        JudgeOutcome::Pass { non_inferior: true }
     );
     assert_eq!(last(vec![counts((5 * million / 50, 5 * million), primary); 2]).outcome, FAIL);
 }
@@ -276,10 +281,10 @@ fn evidence_of_another_layout_or_margin_is_not_misread() {
 
     let mut evidence = Evidence::default();
     let look = counts((3, 100), (1, 1900));
-    judge(Settings::default()).look(&mut evidence, &look);
+    judge(Settings::default()).check(&mut evidence, &look);
     let mut fresh = Evidence::default();
     let wider = judge(Settings { margin: 2.0, ..Settings::default() });
-    assert_eq!(wider.look(&mut evidence, &look), wider.look(&mut fresh, &look));
+    assert_eq!(wider.check(&mut evidence, &look), wider.check(&mut fresh, &look));
 }
 
 #[test]
@@ -292,7 +297,7 @@ fn settings_that_promise_nothing_are_refused() {
     assert!(Sequential::try_from(Settings { margin: f64::NAN, ..default }).is_err());
 }
 
-fn any_look() -> impl Strategy<Value = Measurement> {
+fn any_measurement() -> impl Strategy<Value = Measurement> {
     let arm = |most: u64| (0..=most).prop_flat_map(|total| (0..=total, Just(total)));
     prop_oneof![
         8 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
@@ -303,8 +308,8 @@ fn any_look() -> impl Strategy<Value = Measurement> {
 
 proptest! {
     #[test]
-    fn a_restart_after_every_look_changes_nothing(
-        looks in prop::collection::vec((any_look(), any::<bool>()), 1..30), margin in 1.0..4.0f64,
+    fn a_restart_after_every_check_changes_nothing(
+        looks in prop::collection::vec((any_measurement(), any::<bool>()), 1..30), margin in 1.0..4.0f64,
     ) {
         let judge = judge(Settings { margin, ..Settings::default() });
         let (mut through, mut resumed) = (Evidence::default(), Evidence::default());
@@ -313,8 +318,8 @@ proptest! {
                 through.begin_step();
                 resumed.begin_step();
             }
-            let verdict = judge.look(&mut through, &seen);
-            prop_assert_eq!(&verdict, &judge.look(&mut resumed, &seen));
+            let verdict = judge.check(&mut through, &seen);
+            prop_assert_eq!(&verdict, &judge.check(&mut resumed, &seen));
             let json = serde_json::to_string(&resumed).unwrap();
             resumed = serde_json::from_str(&json).unwrap();
             prop_assert_eq!(&json, &serde_json::to_string(&through).unwrap());
@@ -322,11 +327,11 @@ proptest! {
     }
 
     #[test]
-    fn words_follow_the_outcome(looks in prop::collection::vec(any_look(), 1..20)) {
+    fn the_message_matches_the_outcome(looks in prop::collection::vec(any_measurement(), 1..20)) {
         let judge = judge(Settings::default());
         let (mut spoken, mut silent) = (Evidence::default(), Evidence::default());
         for seen in looks {
-            prop_assert_eq!(judge.look(&mut spoken, &seen).outcome, judge.outcome(&mut silent, &seen));
+            prop_assert_eq!(judge.check(&mut spoken, &seen).outcome, judge.outcome(&mut silent, &seen));
             prop_assert_eq!(&spoken, &silent);
         }
     }
@@ -351,7 +356,7 @@ proptest! {
         let judge = judge(Settings::default());
         let mut evidence = Evidence::default();
         for (a, b, c, d) in looks {
-            let verdict = judge.look(&mut evidence, &counts((a.min(b), a.max(b)), (c.min(d), c.max(d))));
+            let verdict = judge.check(&mut evidence, &counts((a.min(b), a.max(b)), (c.min(d), c.max(d))));
             if let Some(Estimate { value, low, high }) = verdict.estimate {
                 prop_assert!([Some(value), low, high].into_iter().flatten().all(f64::is_finite));
                 prop_assert!(low.is_none_or(|low| low <= value) && high.is_none_or(|high| value <= high), "{verdict:?}");

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Alert, HttpMatch, Metric, Step, Webhook};
 use crate::api::{
     Duration, Weight,
-    judge::{Judge, Silence},
+    judge::{Judge, OnMissing},
 };
 
 /// How a new revision is released. The field that holds it explains it.
@@ -87,7 +87,7 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_weight: Option<Weight>,
 
-    /// How much of the traffic goes home to the promoted primary at a time, in
+    /// How much of the traffic shifts back to the promoted primary at a time, in
     /// percent. Default: all at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_weight_promotion: Option<Weight>,
@@ -127,13 +127,13 @@ pub struct Analysis {
     #[x_kube(
         validation = ("self.size() > 0",
             "analysis.match is empty: A/B testing needs at least one condition; for Blue/Green remove match"),
-        validation = HttpMatch::each_says_something("analysis.match"),
+        validation = HttpMatch::each_has_condition("analysis.match"),
     )]
     #[schemars(length(max = 16))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,
 
-    /// What is measured at every look. Default: nothing, and the release moves
+    /// What is measured at every check. Default: nothing, and the release moves
     /// on whenever the canary is ready.
     #[schemars(length(max = 50))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -152,7 +152,7 @@ pub struct Analysis {
     /// Keep a user on the version that answered first, by a cookie. Needs
     /// `istio` or `gatewayapi`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub session_affinity: Option<SessionAffinity>,
+    pub smi_refuses_session_affinity: Option<SessionAffinity>,
 
     /// How measurements become a verdict, for every metric that does not say
     /// so itself. Default: `threshold` for metrics with a range, `sequential`
@@ -170,12 +170,12 @@ pub struct Analysis {
     /// What to do when a metric has no data, usually because there was no
     /// traffic. Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_no_data: Option<Silence>,
+    pub on_no_data: Option<OnMissing>,
 
     /// What to do when the system that holds the metrics cannot be reached.
     /// Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_unavailable: Option<Silence>,
+    pub on_unavailable: Option<OnMissing>,
 }
 
 /// A cookie that keeps a user on one version.

@@ -77,7 +77,7 @@ pub struct Webhook {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum HookType {
-    /// at every look, before the metrics: a no is a failed check. An empty
+    /// at every check, before the metrics: a no is a failed check. An empty
     /// type means the same.
     #[default]
     #[serde(alias = "")]
@@ -92,7 +92,7 @@ pub enum HookType {
     ConfirmPromotion,
     /// after the release, whichever way it ended; the answer is ignored.
     PostRollout,
-    /// at every look: a yes rolls the release back.
+    /// at every check: a yes rolls the release back.
     Rollback,
     /// at every event; the answer is ignored.
     Event,

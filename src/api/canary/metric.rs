@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{
     Duration,
-    judge::{Direction, Judge, Silence, ThresholdRange},
+    judge::{Direction, Judge, OnMissing, ThresholdRange},
     reference::TemplateRef,
 };
 
 /// Metrics that need no query: the router's own counters are known.
 pub const BUILT_IN: [&str; 2] = ["request-success-rate", "request-duration"];
 
-/// One thing that is measured at every look.
+/// One thing that is measured at every check.
 ///
 /// Two are built in: `request-success-rate` (requests without a server error,
 /// in percent) and `request-duration` (99th percentile, in milliseconds).
@@ -80,13 +80,13 @@ pub struct Metric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
 
-    /// Failed looks of this metric that roll the release back. Default: as its
+    /// Failed checks of this metric that roll the release back. Default: as its
     /// template says, else the `threshold` of the analysis over all metrics.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_limit: Option<u32>,
 
-    /// Inconclusive looks of this metric in a row that roll the release back.
+    /// Inconclusive checks of this metric in a row that roll the release back.
     /// Default: as its template says, else no limit but the progress deadline.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,10 +95,10 @@ pub struct Metric {
     /// What to do when this metric has no data. Default: as its template says,
     /// else as the analysis says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_no_data: Option<Silence>,
+    pub on_no_data: Option<OnMissing>,
 
     /// What to do when this metric cannot be read. Default: as its template
     /// says, else as the analysis says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_unavailable: Option<Silence>,
+    pub on_unavailable: Option<OnMissing>,
 }

@@ -129,7 +129,7 @@ pub struct CanarySpec {
     /// without it Blue/Green. `steps` spells everything out.
     ///
     /// Then say what must hold with `metrics`, and who is asked with `webhooks`.
-    /// At every `interval` the metrics are measured and judged. A look that passes
+    /// At every `interval` the metrics are measured and judged. A check that passes
     /// moves the release on; one that fails counts towards `threshold`, and at
     /// `threshold` the release is rolled back; one that is inconclusive does
     /// neither. For example:

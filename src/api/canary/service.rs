@@ -232,7 +232,7 @@ pub struct HttpMatch {
 impl HttpMatch {
     /// The rule for a list where an entry without a condition would mean
     /// everybody.
-    pub(super) fn each_says_something(field: &str) -> Rule {
+    pub(super) fn each_has_condition(field: &str) -> Rule {
         let conditions = [
             "uri",
             "scheme",

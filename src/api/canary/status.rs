@@ -44,12 +44,12 @@ pub struct CanaryStatus {
     /// Since when all traffic is the primary's, as far as was written. Pods
     /// that had traffic before stay until every proxy must have followed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub home_since: Option<Time>,
+    pub all_primary_since: Option<Time>,
 
     /// The release whose canary pods are to go. That they went is noted on the
-    /// target itself, by the annotation `serin.dev/emptied-after`.
+    /// target itself, by the annotation `serin.dev/scaled-down-after`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub empty_after: Option<u64>,
+    pub scale_down_after_release: Option<u64>,
 
     /// The step under way.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,7 +85,7 @@ pub struct CanaryStatus {
 
     /// What is waited for, and until when.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_deadline: Option<Deadline>,
+    pub next_deadline: Option<NextDeadline>,
 
     /// Until when the pods of the version before stay up for an instant
     /// rollback.
@@ -148,7 +148,7 @@ pub enum Phase {
     WaitingPromotion,
     /// the primary takes over the revision.
     Promoting,
-    /// traffic is home; the canary is being scaled down.
+    /// all traffic is on the primary; the canary is being scaled down.
     Finalising,
     /// the revision was promoted.
     Succeeded,
@@ -181,13 +181,13 @@ pub struct StepStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
 
-    /// When the look under way began.
+    /// When the check under way began.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub look_started_at: Option<Time>,
+    pub check_started_at: Option<Time>,
 
-    /// How many looks were taken.
+    /// How many checks were taken.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
-    pub looks: u32,
+    pub checks: u32,
 }
 
 /// Which revision is where. A hash begins with the version of the hash, so a
@@ -276,15 +276,15 @@ pub struct ReleaseState {
 
     /// The pods of the superseded revision must go before this one starts.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
-    pub clear_first: bool,
+    pub wait_for_termination: bool,
 
     /// The step whose replicas the canary gets before that step begins.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scale_for: Option<u32>,
+    pub scale_for_step: Option<u32>,
 
     /// The canary went down and lost its traffic until it is ready again.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
-    pub withdrawn: bool,
+    pub traffic_withdrawn: bool,
 
     /// Somebody ended the pause of this step.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
@@ -296,21 +296,21 @@ pub struct ReleaseState {
 
     /// The requests so far against the weights that were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub split: Option<Object>,
+    pub sample_ratio: Option<Object>,
 }
 
 /// A command and what became of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandStatus {
-    /// Which command; the same one is not obeyed twice.
+    /// Which command; the same one is not accepted twice.
     pub id: String,
 
     /// What was asked for.
     pub verb: String,
 
-    /// Whether it was obeyed.
-    pub obeyed: bool,
+    /// Whether it was accepted.
+    pub accepted: bool,
 
     /// The answer, in one sentence.
     pub message: String,
@@ -370,11 +370,11 @@ pub struct MetricStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<f64>,
 
-    /// Failed looks in this release.
+    /// Failed checks in this release.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub failures: u32,
 
-    /// Inconclusive looks in a row.
+    /// Inconclusive checks in a row.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub inconclusives: u32,
 
@@ -382,7 +382,7 @@ pub struct MetricStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_until: Option<Time>,
 
-    /// What the judge must remember from one look to the next.
+    /// What the judge must remember from one check to the next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis_state: Option<Object>,
 }
@@ -448,7 +448,7 @@ pub enum GateState {
 
 /// What is waited for, and until when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
-pub struct Deadline {
+pub struct NextDeadline {
     /// When the release goes on, or gives up.
     pub at: Time,
 

@@ -10,7 +10,7 @@ use crate::api::{Duration, Weight};
 ///
 /// A step first sets what it names: `replicas`, then `weight`, `match` and
 /// `mirror`. It is over when all of these hold: the metrics passed
-/// `iterations` looks, one each `interval`; the `pause` is over; the
+/// `iterations` checks, one each `interval`; the `pause` is over; the
 /// `approval` is given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
@@ -35,7 +35,7 @@ pub struct Step {
     /// Default: as it was, at first `analysis.match`.
     #[x_kube(
         validation = ("self.size() > 0", "steps[].match is empty: list at least one condition, or remove match"),
-        validation = HttpMatch::each_says_something("steps[].match"),
+        validation = HttpMatch::each_has_condition("steps[].match"),
     )]
     #[schemars(length(max = 16))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
@@ -51,13 +51,13 @@ pub struct Step {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<StepReplicas>,
 
-    /// How long one look of this step lasts. At least 1s. Default: the interval
+    /// How long one check of this step lasts. At least 1s. Default: the interval
     /// of the analysis.
     #[x_kube(validation = Duration::at_least("1s", "steps[].interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
 
-    /// How many looks must pass. Default: 1.
+    /// How many checks must pass. Default: 1.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u32>,

@@ -18,15 +18,15 @@ use crate::local::mesh::Mesh;
 pub const RATE: u32 = 500;
 
 /// What takes longer is as bad for a customer as an error.
-pub const SLOW: Duration = Duration::from_millis(250);
+pub const SLOW_THRESHOLD: Duration = Duration::from_millis(250);
 
 /// How far back a view of the traffic looks.
-const RECENT: Duration = Duration::from_secs(4);
+const RECENT_WINDOW: Duration = Duration::from_secs(4);
 
 const TICK: Duration = Duration::from_millis(10);
 
 /// A pod that hangs does not pile up requests without end.
-const MOST_IN_FLIGHT: usize = 4_000;
+const MAX_IN_FLIGHT: usize = 4_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
@@ -42,34 +42,34 @@ pub struct Load {
 
 /// What customers saw; clones are the same.
 #[derive(Clone, Default)]
-pub struct Traffic(Arc<Mutex<Seen>>);
+pub struct Traffic(Arc<Mutex<TrafficState>>);
 
 #[derive(Default)]
-struct Seen {
-    so_far: Tally,
-    recent: VecDeque<Answered>,
+struct TrafficState {
+    totals: RequestTotals,
+    recent: VecDeque<RequestRecord>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RequestTotals {
     pub requests: u64,
     /// Failed, or slower than [`SLOW`].
     pub bad: u64,
 }
 
-struct Answered {
+struct RequestRecord {
     at: Instant,
     arm: Arm,
-    fine: bool,
-    took: Duration,
+    ok: bool,
+    latency: Duration,
 }
 
 /// The last seconds of one arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Recent {
+pub struct RecentStats {
     pub per_second: f64,
     /// A share of all, without errors; none without requests.
-    pub success: Option<f64>,
+    pub success_ratio: Option<f64>,
     pub median: Option<Duration>,
     pub p99: Option<Duration>,
 }
@@ -93,7 +93,7 @@ async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: T
         ticks.tick().await;
         while in_flight.try_join_next().is_some() {}
         for _ in 0..each_tick {
-            if in_flight.len() < MOST_IN_FLIGHT {
+            if in_flight.len() < MAX_IN_FLIGHT {
                 in_flight.spawn(send(mesh.clone(), namespace.clone(), service.clone(), traffic.clone()));
             }
         }
@@ -111,62 +111,62 @@ async fn send(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: Traff
         Ok(answer) => (Arm::Primary, !answer.response.status().is_server_error()),
         Err(_) => (Arm::Primary, false),
     };
-    traffic.count(arm, fine, began.elapsed());
+    traffic.record(arm, fine, began.elapsed());
 }
 
 impl Traffic {
     /// Both arms, since the beginning.
-    pub fn so_far(&self) -> Tally {
-        self.0.lock().so_far
+    pub fn totals(&self) -> RequestTotals {
+        self.0.lock().totals
     }
 
     /// The canary is another one from now on.
-    pub fn forget_recent(&self) {
+    pub fn reset_recent(&self) {
         self.0.lock().recent.clear();
     }
 
-    pub fn recent(&self, of: Arm) -> Recent {
+    pub fn recent(&self, of: Arm) -> RecentStats {
         let mut seen = self.0.lock();
-        seen.forget(Instant::now());
+        seen.drop_expired(Instant::now());
         let (mut times, mut fine) = (Vec::new(), 0_usize);
         for answered in seen.recent.iter().filter(|answered| answered.arm == of) {
-            times.push(answered.took);
-            fine += usize::from(answered.fine);
+            times.push(answered.latency);
+            fine += usize::from(answered.ok);
         }
         drop(seen);
         times.sort_unstable();
         let quantile = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
-        Recent {
-            per_second: times.len() as f64 / RECENT.as_secs_f64(),
-            success: (!times.is_empty()).then(|| fine as f64 / times.len() as f64),
+        RecentStats {
+            per_second: times.len() as f64 / RECENT_WINDOW.as_secs_f64(),
+            success_ratio: (!times.is_empty()).then(|| fine as f64 / times.len() as f64),
             median: quantile(0.5),
             p99: quantile(0.99),
         }
     }
 
-    fn count(&self, arm: Arm, fine: bool, took: Duration) {
+    fn record(&self, arm: Arm, fine: bool, took: Duration) {
         let mut seen = self.0.lock();
-        seen.so_far.requests += 1;
-        seen.so_far.bad += u64::from(!fine || took > SLOW);
+        seen.totals.requests += 1;
+        seen.totals.bad += u64::from(!fine || took > SLOW_THRESHOLD);
         let at = Instant::now();
-        seen.recent.push_back(Answered { at, arm, fine, took });
-        seen.forget(at);
+        seen.recent.push_back(RequestRecord { at, arm, ok: fine, latency: took });
+        seen.drop_expired(at);
     }
 }
 
-impl Seen {
-    fn forget(&mut self, now: Instant) {
-        while self.recent.front().is_some_and(|oldest| now - oldest.at > RECENT) {
+impl TrafficState {
+    fn drop_expired(&mut self, now: Instant) {
+        while self.recent.front().is_some_and(|oldest| now - oldest.at > RECENT_WINDOW) {
             self.recent.pop_front();
         }
     }
 }
 
-impl std::ops::Sub for Tally {
-    type Output = Tally;
+impl std::ops::Sub for RequestTotals {
+    type Output = RequestTotals;
 
-    fn sub(self, before: Tally) -> Tally {
-        Tally { requests: self.requests - before.requests, bad: self.bad - before.bad }
+    fn sub(self, before: RequestTotals) -> RequestTotals {
+        RequestTotals { requests: self.requests - before.requests, bad: self.bad - before.bad }
     }
 }
 
@@ -177,14 +177,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn slow_answers_are_bad_and_old_ones_forgotten() {
         let traffic = Traffic::default();
-        traffic.count(Arm::Canary, false, Duration::from_millis(1));
-        traffic.count(Arm::Canary, true, SLOW * 2);
-        traffic.count(Arm::Primary, true, Duration::from_millis(1));
-        assert_eq!(traffic.so_far(), Tally { requests: 3, bad: 2 });
+        traffic.record(Arm::Canary, false, Duration::from_millis(1));
+        traffic.record(Arm::Canary, true, SLOW_THRESHOLD * 2);
+        traffic.record(Arm::Primary, true, Duration::from_millis(1));
+        assert_eq!(traffic.totals(), RequestTotals { requests: 3, bad: 2 });
         let canary = traffic.recent(Arm::Canary);
-        assert_eq!((canary.success, canary.p99), (Some(0.5), Some(SLOW * 2)));
-        tokio::time::advance(RECENT * 2).await;
-        assert_eq!(traffic.recent(Arm::Canary), Recent::default());
-        assert_eq!(traffic.so_far().bad, 2);
+        assert_eq!((canary.success_ratio, canary.p99), (Some(0.5), Some(SLOW_THRESHOLD * 2)));
+        tokio::time::advance(RECENT_WINDOW * 2).await;
+        assert_eq!(traffic.recent(Arm::Canary), RecentStats::default());
+        assert_eq!(traffic.totals().bad, 2);
     }
 }

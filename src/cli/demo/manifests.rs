@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::api::Canary;
 use crate::api::canary::TargetKind;
 
-const OWN: &str = include_str!("shop.yaml");
+const SHOP_YAML: &str = include_str!("shop.yaml");
 const NAMESPACE: &str = "default";
 
 /// Everything that is to be applied, and what in it matters to the story.
@@ -31,8 +31,8 @@ pub struct Manifests {
 
 impl Manifests {
     /// The demo's own.
-    pub fn own(image: Option<&str>) -> anyhow::Result<Self> {
-        Self::parse(OWN, image).context("read the manifests of the demo")
+    pub fn builtin(image: Option<&str>) -> anyhow::Result<Self> {
+        Self::parse(SHOP_YAML, image).context("read the manifests of the demo")
     }
 
     /// A person's: a Canary, and whatever it needs. A Deployment that is
@@ -75,7 +75,7 @@ impl Manifests {
                 Some(port) => json!(port),
                 None => json!(service.port),
             };
-            documents.insert(0, stand_in(&target.name, &namespace, port));
+            documents.insert(0, default_deployment(&target.name, &namespace, port));
         }
         let deployment =
             documents.iter_mut().find(|document| is_target(document)).context("no Deployment")?;
@@ -95,7 +95,7 @@ impl Manifests {
         })
     }
 
-    pub fn release(&self, tag: &str) -> String {
+    pub fn image_with_tag(&self, tag: &str) -> String {
         format!("{}:{tag}", self.image)
     }
 }
@@ -131,7 +131,7 @@ pub fn without_tag(image: &str) -> &str {
     }
 }
 
-fn stand_in(name: &str, namespace: &str, port: Value) -> Value {
+fn default_deployment(name: &str, namespace: &str, port: Value) -> Value {
     let port = if port.is_string() {
         json!({"name": port, "containerPort": 8080})
     } else {
@@ -171,9 +171,9 @@ spec:
 
     #[test]
     fn the_demos_own_manifests_are_complete() {
-        let own = Manifests::own(None).unwrap();
+        let own = Manifests::builtin(None).unwrap();
         assert_eq!((own.deployment.as_str(), own.service.as_str()), ("shop", "shop"));
-        assert_eq!(own.release("v2"), "shop:v2");
+        assert_eq!(own.image_with_tag("v2"), "shop:v2");
         assert_eq!(own.objects.len(), 2);
     }
 
@@ -189,7 +189,7 @@ spec:
     }
 
     #[test]
-    fn what_cannot_be_released_is_refused() {
+    fn an_unsupported_target_is_refused() {
         let refused = |text: &str| Manifests::parse(text, None).err().unwrap().to_string();
         assert!(refused("{kind: Service, metadata: {name: web}}").contains("no Canary"));
         assert!(refused(&format!("{CANARY}---{CANARY}")).contains("several"));

@@ -100,7 +100,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         ensure!(bare == image, "--app-image {image} has a tag, which the demo sets itself: say {bare}");
     }
     let manifests = match &args.file {
-        None => Manifests::own(args.app_image.as_deref())?,
+        None => Manifests::builtin(args.app_image.as_deref())?,
         Some(path) => {
             let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
             Manifests::parse(&text, args.app_image.as_deref())
@@ -112,44 +112,44 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 
 /// Sets the stage, plays the three releases on it, and says how they went.
 async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
-    let stage = Stage::set(args.serve).await?;
+    let stage = Stage::start(args.serve).await?;
     let mut show = Show::new(args.output, &stage, &manifests);
     let load = tokio::select! {
         told = release_all(&stage, &manifests, &mut show) => told?,
-        stop = stopped() => {
+        stop = wait_for_signal() => {
             stop?;
             bail!("stopped before all three releases had ended");
         }
     };
-    show.conclude(args.keep);
+    show.print_summary(args.keep);
     if args.keep {
         tokio::select! {
-            gone_on = show.go_on() => gone_on?,
-            stop = stopped() => stop?,
+            gone_on = show.run_forever() => gone_on?,
+            stop = wait_for_signal() => stop?,
         }
     }
     drop(load);
-    show.verdict()
+    show.check_outcomes()
 }
 
 async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> anyhow::Result<Load> {
     stage.apply(manifests).await?;
-    show.until_initialized().await?;
+    show.wait_until_initialized().await?;
     // Customers come when the shop is open.
     let load = Load::start(stage.mesh.clone(), manifests.namespace.clone(), manifests.service.clone());
-    show.watch(load.traffic.clone());
+    show.set_traffic(load.traffic.clone());
     show.pause().await?;
     for release in &story::RELEASES {
-        show.begin(release);
-        stage.set_image(manifests, &manifests.release(release.tag)).await?;
-        show.until_ended().await?;
+        show.start_release(release);
+        stage.set_image(manifests, &manifests.image_with_tag(release.tag)).await?;
+        show.wait_until_ended().await?;
         show.pause().await?;
     }
     Ok(load)
 }
 
 /// Somebody, or a service manager, has had enough.
-async fn stopped() -> anyhow::Result<()> {
+async fn wait_for_signal() -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     tokio::select! {
         stop = tokio::signal::ctrl_c() => stop.context("listen for Ctrl-C"),

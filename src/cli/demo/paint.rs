@@ -66,23 +66,23 @@ impl Terminal {
         }
         text.push_str("\x1b[J\x1b[?2026l");
         self.drawn = lines.len();
-        put(&text);
+        print(&text);
     }
 
     /// What was drawn stays; the next drawing begins below it.
-    pub fn leave(&mut self) {
+    pub fn detach(&mut self) {
         self.drawn = 0;
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        put("\x1b[?25h");
+        print("\x1b[?25h");
     }
 }
 
 /// Whoever closed the other end does not want to read it.
-pub fn put(text: &str) {
+pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
     let _ = out.flush();
@@ -94,7 +94,7 @@ pub fn paint(line: &Line, width: usize, colours: bool) -> String {
     for (tone, piece) in line {
         let fits: String = piece.chars().take(left).collect();
         left -= fits.chars().count();
-        match code(*tone).filter(|_| colours) {
+        match ansi_code(*tone).filter(|_| colours) {
             Some(code) => text.push_str(&format!("\x1b[{code}m{fits}\x1b[0m")),
             None => text.push_str(&fits),
         }
@@ -102,7 +102,7 @@ pub fn paint(line: &Line, width: usize, colours: bool) -> String {
     text
 }
 
-fn code(tone: Tone) -> Option<&'static str> {
+fn ansi_code(tone: Tone) -> Option<&'static str> {
     match tone {
         Tone::Plain => None,
         Tone::Bold => Some("1"),

@@ -28,18 +28,18 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::manifests::{self, Manifests};
 use crate::api::{self, Canary, CanaryStatus};
-use crate::controller::{self, Controller, lease::Fence};
+use crate::controller::{self, Controller, fence::Fence};
 use crate::local::mesh::Mesh;
 use crate::local::node::Node;
-use crate::local::serve::Serving;
-use crate::local::{self, Cluster, Local};
+use crate::local::serve::ApiServerHandle;
+use crate::local::{self, ApiServer, Cluster};
 use crate::metrics::scrape::Fetch;
 
 /// Who applies what the demo applies.
-const MANAGER: &str = "serin-demo";
+const FIELD_MANAGER: &str = "serin-demo";
 
 /// Definitions are served at once; more is a mistake.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CRD_ESTABLISHED_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Ends with all that runs on it when dropped.
 pub struct Stage {
@@ -48,14 +48,14 @@ pub struct Stage {
     client: Client,
     _tasks: [AbortOnDropHandle<()>; 2],
     _cluster: Cluster,
-    _serving: Serving,
+    _serving: ApiServerHandle,
 }
 
 impl Stage {
     /// Listens on `address` and starts everything but the story.
-    pub async fn set(address: SocketAddr) -> anyhow::Result<Self> {
-        let seed = fresh();
-        let local = Local::new(local::Options { seed, ..local::Options::default() });
+    pub async fn start(address: SocketAddr) -> anyhow::Result<Self> {
+        let seed = random_seed();
+        let local = ApiServer::new(local::Options { seed, ..local::Options::default() });
         let serving = local.serve(address).await?;
         let kubeconfig =
             std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));
@@ -63,18 +63,18 @@ impl Stage {
         let cluster = local.start_cluster(true);
         let client = local.client();
         for crd in api::crds() {
-            define(&client, &crd).await?;
+            install_crd(&client, &crd).await?;
         }
-        define(&client, &manifests::traffic_split()?).await?;
+        install_crd(&client, &manifests::traffic_split()?).await?;
         let mesh = Mesh::new(client.clone(), traffic_splits(), None, cluster.node.clone(), seed);
         let following = tokio::spawn({
             let mesh = mesh.clone();
             async move { mesh.run().await }
         });
-        let fetch = Arc::new(FromPods(cluster.node.clone()));
+        let fetch = Arc::new(PodFetch(cluster.node.clone()));
         let options = controller::Options::default();
         let controller =
-            Controller::new(client.clone(), local.clock(), fetch, Fence::open(), options).await?;
+            Controller::new(client.clone(), local.clock(), fetch, Fence::unsharded(), options).await?;
         let controlling = tokio::spawn(controller.run(std::future::pending()));
         Ok(Self {
             mesh,
@@ -92,7 +92,7 @@ impl Stage {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": manifests.namespace}});
         namespaces
-            .patch(&manifests.namespace, &as_the_demo(), &Patch::Apply(namespace))
+            .patch(&manifests.namespace, &apply_params(), &Patch::Apply(namespace))
             .await
             .with_context(|| format!("make the namespace {}", manifests.namespace))?;
         for object in &manifests.objects {
@@ -117,7 +117,7 @@ impl Stage {
                 Api::all_with(self.client.clone(), &resource)
             }
         };
-        objects.patch(&object.name_any(), &as_the_demo(), &Patch::Apply(&object)).await?;
+        objects.patch(&object.name_any(), &apply_params(), &Patch::Apply(&object)).await?;
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl Stage {
     }
 
     /// The status of the Canary, now and whenever it changes.
-    pub fn follow(&self, manifests: &Manifests) -> BoxStream<'static, CanaryStatus> {
+    pub fn watch_status(&self, manifests: &Manifests) -> BoxStream<'static, CanaryStatus> {
         let canaries: Api<Canary> = Api::namespaced(self.client.clone(), &manifests.namespace);
         let config = watcher::Config::default().fields(&format!("metadata.name={}", manifests.canary));
         watcher(canaries, config)
@@ -154,10 +154,10 @@ impl Drop for Stage {
 }
 
 /// Reads the metrics of pods without a way over the network.
-struct FromPods(Node);
+struct PodFetch(Node);
 
 #[async_trait]
-impl Fetch for FromPods {
+impl Fetch for PodFetch {
     async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String> {
         let uri: Uri = url.parse().map_err(|_| format!("{url} is no URL"))?;
         let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
@@ -175,13 +175,13 @@ impl Fetch for FromPods {
 
 /// No two runs draw the same errors, as no two days in production do. The
 /// operating system seeds the keys of hashes.
-fn fresh() -> u64 {
+fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
 }
 
-fn as_the_demo() -> PatchParams {
-    PatchParams::apply(MANAGER).force()
+fn apply_params() -> PatchParams {
+    PatchParams::apply(FIELD_MANAGER).force()
 }
 
 fn traffic_splits() -> ApiResource {
@@ -191,16 +191,16 @@ fn traffic_splits() -> ApiResource {
     )
 }
 
-async fn define(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<()> {
+async fn install_crd(client: &Client, crd: &CustomResourceDefinition) -> anyhow::Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = crd.name_any();
     definitions
-        .patch(&name, &as_the_demo(), &Patch::Apply(crd))
+        .patch(&name, &apply_params(), &Patch::Apply(crd))
         .await
         .with_context(|| format!("install the definition of {name}"))?;
     let established = await_condition(definitions, &name, conditions::is_crd_established());
-    tokio::time::timeout(PATIENCE, established)
+    tokio::time::timeout(CRD_ESTABLISHED_TIMEOUT, established)
         .await
-        .with_context(|| format!("{name} is not served after {PATIENCE:?}"))??;
+        .with_context(|| format!("{name} is not served after {CRD_ESTABLISHED_TIMEOUT:?}"))??;
     Ok(())
 }

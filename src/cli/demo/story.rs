@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use super::load::Tally;
+use super::load::RequestTotals;
 use crate::api::Weight;
 use crate::api::canary::status::Outcome;
 
@@ -15,56 +15,56 @@ pub struct Release {
     /// The tag of its image, which says how it behaves.
     pub tag: &'static str,
     /// What there is to know about it.
-    pub promise: &'static str,
-    pub should: Outcome,
+    pub description: &'static str,
+    pub expected_outcome: Outcome,
 }
 
 pub const RELEASES: [Release; 3] = [
     Release {
         version: "v2",
         tag: "v2",
-        promise: "is healthy and should be promoted",
-        should: Outcome::Promoted,
+        description: "is healthy and should be promoted",
+        expected_outcome: Outcome::Promoted,
     },
     Release {
         version: "v3",
         tag: "v3-errors-2",
-        promise: "fails 2 % of its requests and should be rolled back",
-        should: Outcome::RolledBack,
+        description: "fails 2 % of its requests and should be rolled back",
+        expected_outcome: Outcome::RolledBack,
     },
     Release {
         version: "v4",
         tag: "v4-slow",
-        promise: "is slow, with a p99 of 800 ms, and should be rolled back",
-        should: Outcome::RolledBack,
+        description: "is slow, with a p99 of 800 ms, and should be rolled back",
+        expected_outcome: Outcome::RolledBack,
     },
 ];
 
 /// A release that is over.
-pub struct Ended {
+pub struct ReleaseResult {
     pub version: &'static str,
     pub outcome: Outcome,
-    pub as_it_should: bool,
+    pub as_expected: bool,
     pub reason: String,
-    pub steps: Vec<Step>,
+    pub steps: Vec<WeightChange>,
     /// What customers saw meanwhile, of both arms.
-    pub seen: Tally,
-    pub took: Duration,
+    pub totals: RequestTotals,
+    pub duration: Duration,
 }
 
 /// The canary got another share of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Step {
+pub struct WeightChange {
     pub weight: Weight,
     /// Since the image was changed.
     #[serde(serialize_with = "in_seconds")]
     pub at: Duration,
 }
 
-impl Ended {
+impl ReleaseResult {
     /// One object on one line, for scripts.
     pub fn json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(&Told {
+        serde_json::to_string(&ReleaseResultJson {
             release: self.version,
             outcome: match self.outcome {
                 Outcome::Promoted => "promoted",
@@ -74,20 +74,20 @@ impl Ended {
             },
             reason: &self.reason,
             steps: &self.steps,
-            requests: self.seen.requests,
-            bad_requests: self.seen.bad,
-            seconds: self.took,
+            requests: self.totals.requests,
+            bad_requests: self.totals.bad,
+            seconds: self.duration,
         })
     }
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'a> {
+struct ReleaseResultJson<'a> {
     release: &'a str,
     outcome: &'a str,
     reason: &'a str,
-    steps: &'a [Step],
+    steps: &'a [WeightChange],
     requests: u64,
     bad_requests: u64,
     #[serde(serialize_with = "in_seconds")]

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use super::load::{RATE, Recent, SLOW, Tally};
+use super::load::{RATE, RecentStats, RequestTotals, SLOW_THRESHOLD};
 use super::paint::{Line, Tone, plain, wrap};
-use super::story::{Ended, Release};
+use super::story::{Release, ReleaseResult};
 use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Verdict};
 
 /// Lines that each metric has, so that nothing below it jumps.
-const OF_A_METRIC: usize = 2;
+const LINES_PER_METRIC: usize = 2;
 
 /// Metrics that there is room for even before they say anything.
-const METRICS: usize = 2;
+const MIN_METRICS: usize = 2;
 
 /// Everything there is to see.
 pub struct Scene<'a> {
@@ -27,18 +27,18 @@ pub struct Scene<'a> {
     pub status: &'a CanaryStatus,
     /// What the status says, as people say it.
     pub message: &'a str,
-    pub recent: [Recent; 2],
-    pub so_far: Tally,
-    pub journal: &'a [Entry],
+    pub recent: [RecentStats; 2],
+    pub totals: RequestTotals,
+    pub journal: &'a [JournalEntry],
     pub kubeconfig: &'a str,
 }
 
 /// Something that happened.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct JournalEntry {
     pub at: Duration,
     pub tone: Tone,
-    pub sentence: String,
+    pub message: String,
 }
 
 pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> Vec<Line> {
@@ -56,7 +56,7 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
         lines.push(vec![(Tone::Dim, " … no verdict yet".to_owned())]);
     }
     // As many lines as with verdicts, so that nothing jumps when they come.
-    lines.resize(lines.len().max(first + METRICS * OF_A_METRIC), Line::new());
+    lines.resize(lines.len().max(first + MIN_METRICS * LINES_PER_METRIC), Line::new());
     lines.push(Line::new());
     let look = [
         vec![(Tone::Dim, format!(" export KUBECONFIG={}", scene.kubeconfig))],
@@ -67,7 +67,7 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
     ];
     // The journal has whatever is left, its newest lines at the bottom.
     let room = height.saturating_sub(lines.len() + look.len() + 2);
-    let told: Vec<Line> = scene.journal.iter().flat_map(|entry| tell(entry, width)).collect();
+    let told: Vec<Line> = scene.journal.iter().flat_map(|entry| journal_lines(entry, width)).collect();
     lines.extend_from_slice(&told[told.len().saturating_sub(room)..]);
     lines.push(Line::new());
     lines.extend(look);
@@ -75,8 +75,8 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
 }
 
 /// One entry of the journal, broken into lines.
-pub fn tell(entry: &Entry, width: usize) -> Vec<Line> {
-    let broken = wrap(&entry.sentence, width.saturating_sub(8));
+pub fn journal_lines(entry: &JournalEntry, width: usize) -> Vec<Line> {
+    let broken = wrap(&entry.message, width.saturating_sub(8));
     let lines = broken.into_iter().enumerate().map(|(at, text)| {
         let time = if at == 0 { clock(entry.at) } else { " ".repeat(5) };
         vec![(Tone::Dim, format!(" {time} ")), (entry.tone, text)]
@@ -85,7 +85,7 @@ pub fn tell(entry: &Entry, width: usize) -> Vec<Line> {
 }
 
 /// What is left to say when all is over.
-pub fn summary(ended: &[Ended], so_far: Tally, elapsed: Duration, width: usize) -> Vec<Line> {
+pub fn summary(ended: &[ReleaseResult], totals: RequestTotals, elapsed: Duration, width: usize) -> Vec<Line> {
     let width = width.clamp(40, 120);
     let mut lines = vec![
         Line::new(),
@@ -95,12 +95,12 @@ pub fn summary(ended: &[Ended], so_far: Tally, elapsed: Duration, width: usize) 
         )],
     ];
     for release in ended {
-        let bad = format!("{} of {}", thousands(release.seen.bad), thousands(release.seen.requests));
-        let tone = if release.as_it_should { Tone::Good } else { Tone::Bad };
+        let bad = format!("{} of {}", thousands(release.totals.bad), thousands(release.totals.requests));
+        let tone = if release.as_expected { Tone::Good } else { Tone::Bad };
         lines.push(vec![
             (Tone::Plain, format!(" {:<9}", release.version)),
-            (tone, format!("{:<13}", words(release.outcome))),
-            (Tone::Plain, format!("{bad:>14}{:>10.1}", release.took.as_secs_f64())),
+            (tone, format!("{:<13}", outcome_label(release.outcome))),
+            (Tone::Plain, format!("{bad:>14}{:>10.1}", release.duration.as_secs_f64())),
         ]);
         let reason = wrap(&release.reason, width.saturating_sub(11));
         lines.extend(reason.into_iter().map(|text| vec![(Tone::Dim, format!("          {text}"))]));
@@ -108,16 +108,16 @@ pub fn summary(ended: &[Ended], so_far: Tally, elapsed: Duration, width: usize) 
     lines.push(Line::new());
     lines.push(plain(format!(
         " {} requests in {:.0} seconds, {} of them bad: failed, or slower than {} ms.",
-        thousands(so_far.requests),
+        thousands(totals.requests),
         elapsed.as_secs_f64(),
-        thousands(so_far.bad),
-        SLOW.as_millis(),
+        thousands(totals.bad),
+        SLOW_THRESHOLD.as_millis(),
     )));
     lines
 }
 
 /// An outcome as people say it.
-pub fn words(outcome: crate::api::canary::status::Outcome) -> &'static str {
+pub fn outcome_label(outcome: crate::api::canary::status::Outcome) -> &'static str {
     use crate::api::canary::status::Outcome;
     match outcome {
         Outcome::Promoted => "promoted",
@@ -134,14 +134,14 @@ pub fn clock(time: Duration) -> String {
 fn title(scene: &Scene<'_>, width: usize) -> Line {
     let left = format!(" serin demo  {}", scene.name);
     let right =
-        format!("{RATE} requests/s, {} bad so far · {} ", thousands(scene.so_far.bad), clock(scene.elapsed));
+        format!("{RATE} requests/s, {} bad so far · {} ", thousands(scene.totals.bad), clock(scene.elapsed));
     let gap = width.saturating_sub(left.chars().count() + right.chars().count()).max(1);
     vec![(Tone::Bold, left), (Tone::Plain, " ".repeat(gap)), (Tone::Dim, right)]
 }
 
 fn heading(scene: &Scene<'_>, width: usize) -> Line {
     let Some((release, number)) = scene.release else {
-        let [message] = within(scene.message, width.saturating_sub(3));
+        let [message] = wrap_to(scene.message, width.saturating_sub(3));
         return vec![(Tone::Dim, format!(" {message}"))];
     };
     let stands = match &scene.status.step {
@@ -153,7 +153,7 @@ fn heading(scene: &Scene<'_>, width: usize) -> Line {
     vec![
         (Tone::Dim, format!(" {number} of {}  ", scene.releases)),
         (Tone::Bold, release.version.to_owned()),
-        (Tone::Plain, format!(" {}  ", release.promise)),
+        (Tone::Plain, format!(" {}  ", release.description)),
         (Tone::Dim, stands),
     ]
 }
@@ -165,8 +165,9 @@ fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
     // Any traffic at all is seen.
     let canary = canary.clamp(usize::from(percent > 0.0), columns);
     let block = if colours { "█" } else { "░" };
-    let left = format!("{} {} %", named("primary", scene.primary), scene.status.canary_weight.rest());
-    let right = format!("{} {} %", named("canary", scene.canary), scene.status.canary_weight);
+    let left =
+        format!("{} {} %", arm_label("primary", scene.primary), scene.status.canary_weight.complement());
+    let right = format!("{} {} %", arm_label("canary", scene.canary), scene.status.canary_weight);
     let gap = columns.saturating_sub(left.chars().count() + right.chars().count()).max(1);
     let right_tone = if percent > 0.0 { Tone::Canary } else { Tone::Dim };
     [
@@ -186,18 +187,19 @@ fn table(scene: &Scene<'_>) -> Vec<Line> {
     let arms = [("primary", scene.primary, Tone::Primary), ("canary", scene.canary, Tone::Canary)];
     for ((arm, version, tone), recent) in arms.into_iter().zip(scene.recent) {
         let beside = scene.recent[0];
-        let worse = recent.success.zip(beside.success).is_some_and(|(own, other)| own + 0.005 < other);
+        let worse =
+            recent.success_ratio.zip(beside.success_ratio).is_some_and(|(own, other)| own + 0.005 < other);
         let slower = recent.p99.zip(beside.p99).is_some_and(|(own, other)| own > other * 2);
         let mark = |bad: bool| if bad { Tone::Bad } else { Tone::Plain };
         let time =
             |time: Option<Duration>| time.map_or("–".to_owned(), |time| format!("{} ms", time.as_millis()));
         lines.push(vec![
-            (tone, format!(" {:<14}", named(arm, version))),
+            (tone, format!(" {:<14}", arm_label(arm, version))),
             (
                 mark(worse),
                 format!(
                     "{:>12}",
-                    recent.success.map_or("–".to_owned(), |rate| format!("{:.2} %", rate * 100.0))
+                    recent.success_ratio.map_or("–".to_owned(), |rate| format!("{:.2} %", rate * 100.0))
                 ),
             ),
             (Tone::Plain, format!("{:>12}", time(recent.median))),
@@ -216,7 +218,7 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
     };
     let name = format!(" {mark} {:<21}", metric.name);
     let indent = name.chars().count();
-    let sentences: [String; OF_A_METRIC] = within(&metric.reason, width.saturating_sub(indent + 2));
+    let sentences: [String; LINES_PER_METRIC] = wrap_to(&metric.reason, width.saturating_sub(indent + 2));
     let mut lines = Vec::new();
     for (at, text) in sentences.into_iter().enumerate() {
         let before = if at == 0 { name.clone() } else { " ".repeat(indent) };
@@ -226,7 +228,7 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
 }
 
 /// A text in just so many lines, the last of which shows if there was more.
-fn within<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
+fn wrap_to<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
     let mut broken = wrap(text, width).into_iter();
     let mut lines = std::array::from_fn(|_| broken.next().unwrap_or_default());
     if let (Some(last), Some(_)) = (lines.last_mut(), broken.next()) {
@@ -236,7 +238,7 @@ fn within<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
 }
 
 /// An arm and the version it runs, if that is known.
-fn named(arm: &str, version: &str) -> String {
+fn arm_label(arm: &str, version: &str) -> String {
     format!("{arm} {version}").trim_end().to_owned()
 }
 
@@ -278,9 +280,12 @@ mod tests {
             }],
             ..CanaryStatus::default()
         };
-        let entry =
-            |n: u64| Entry { at: Duration::from_secs(n), tone: Tone::Plain, sentence: format!("entry {n}") };
-        let journal: Vec<Entry> = (0..50).map(entry).collect();
+        let entry = |n: u64| JournalEntry {
+            at: Duration::from_secs(n),
+            tone: Tone::Plain,
+            message: format!("entry {n}"),
+        };
+        let journal: Vec<JournalEntry> = (0..50).map(entry).collect();
         let scene = Scene {
             name: "default/shop",
             elapsed: Duration::from_secs(61),
@@ -290,8 +295,8 @@ mod tests {
             releases: 3,
             status: &status,
             message: "Revision v3 is rolled back: request-success-rate failed, and so on and so forth at length.",
-            recent: [Recent::default(); 2],
-            so_far: Tally { requests: 12_345, bad: 1_234 },
+            recent: [RecentStats::default(); 2],
+            totals: RequestTotals { requests: 12_345, bad: 1_234 },
             journal: &journal,
             kubeconfig: "k",
         };

@@ -11,17 +11,17 @@ use http::{Method, Request, Response, Uri};
 use kube::client::Body;
 use tower::{BoxError, Service};
 
-use super::Vitals;
+use super::Telemetry;
 
 /// The same service, with its requests counted. What it tries again by itself
 /// counts once.
 #[derive(Clone)]
-pub struct Counted<S> {
+pub struct CountRequests<S> {
     service: S,
-    vitals: Arc<Vitals>,
+    telemetry: Arc<Telemetry>,
 }
 
-impl<S, B> Service<Request<Body>> for Counted<S>
+impl<S, B> Service<Request<Body>> for CountRequests<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
@@ -37,33 +37,39 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(request.method(), request.uri());
         let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
-        let vitals = Arc::clone(&self.vitals);
-        let count = move |answer: &Result<Response<B>, BoxError>| vitals.answered(verb, tells, answer);
+        let telemetry = Arc::clone(&self.telemetry);
+        let count =
+            move |answer: &Result<Response<B>, BoxError>| telemetry.count_response(verb, tells, answer);
         self.service.call(request).inspect(count).boxed()
     }
 }
 
-impl Vitals {
-    pub fn counting<S>(self: &Arc<Self>, service: S) -> Counted<S> {
-        Counted { service, vitals: Arc::clone(self) }
+impl Telemetry {
+    pub fn count_requests<S>(self: &Arc<Self>, service: S) -> CountRequests<S> {
+        CountRequests { service, telemetry: Arc::clone(self) }
     }
 
-    fn answered<B>(&self, verb: &'static str, tells: bool, answer: &Result<Response<B>, BoxError>) {
-        self.requests.add([verb.into(), result(answer).into()]);
+    fn count_response<B>(
+        &self,
+        verb: &'static str,
+        is_canary_watch: bool,
+        answer: &Result<Response<B>, BoxError>,
+    ) {
+        self.requests.inc([verb.into(), result_label(answer).into()]);
         // The watch of Canaries is asked for again until it is there, so its
         // last word holds; that of a single write would hold until the next,
         // and another kind may be away alone.
-        if tells {
-            *self.unreachable.lock() = match answer {
+        if is_canary_watch {
+            *self.canary_watch_error.lock() = match answer {
                 Ok(answer) if !answer.status().is_server_error() => None,
                 Ok(answer) => Some(answer.status().to_string()),
-                Err(error) => Some(plainly(&**error)),
+                Err(error) => Some(error_chain(&**error)),
             };
         }
     }
 }
 
-fn result<B>(answer: &Result<Response<B>, BoxError>) -> &'static str {
+fn result_label<B>(answer: &Result<Response<B>, BoxError>) -> &'static str {
     match answer.as_ref().map(|answer| answer.status().as_u16()) {
         Ok(409) => "conflict",
         Ok(429) => "throttled",
@@ -108,7 +114,7 @@ fn is_collection(path: &str) -> bool {
 }
 
 /// The error and its causes: the outer one alone says little.
-fn plainly(error: &dyn Error) -> String {
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

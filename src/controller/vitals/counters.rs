@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 /// What a series is told apart by; few different ones.
-pub type Labels<const N: usize> = [Cow<'static, str>; N];
+pub type LabelValues<const N: usize> = [Cow<'static, str>; N];
 
 /// The word that a value of the API is written as.
-pub fn word(value: &impl Serialize) -> Cow<'static, str> {
+pub fn label_value(value: &impl Serialize) -> Cow<'static, str> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Cow::Owned(word),
         _ => Cow::Borrowed("unknown"),
@@ -19,62 +19,67 @@ pub fn word(value: &impl Serialize) -> Cow<'static, str> {
 
 /// How often, by labels.
 #[derive(Debug)]
-pub struct Counts<const N: usize>(Mutex<BTreeMap<Labels<N>, u64>>);
+pub struct CounterVec<const N: usize>(Mutex<BTreeMap<LabelValues<N>, u64>>);
 
-impl<const N: usize> Counts<N> {
+impl<const N: usize> CounterVec<N> {
     /// Those that are known beforehand begin at zero, so that the first one is
     /// seen as an increase.
-    pub fn starting_with(known: impl IntoIterator<Item = Labels<N>>) -> Self {
+    pub fn with_labels(known: impl IntoIterator<Item = LabelValues<N>>) -> Self {
         Self(Mutex::new(known.into_iter().map(|labels| (labels, 0)).collect()))
     }
 
-    pub fn add(&self, labels: Labels<N>) {
+    pub fn inc(&self, labels: LabelValues<N>) {
         *self.0.lock().entry(labels).or_default() += 1;
     }
 
-    pub fn rows(&self) -> BTreeMap<Labels<N>, u64> {
+    pub fn snapshot(&self) -> BTreeMap<LabelValues<N>, u64> {
         self.0.lock().clone()
     }
 }
 
 /// How much, by labels.
 #[derive(Debug)]
-pub struct Distributions<const N: usize> {
+pub struct DurationHistogramVec<const N: usize> {
     bounds: &'static [f64],
-    rows: Mutex<BTreeMap<Labels<N>, Distribution>>,
+    series: Mutex<BTreeMap<LabelValues<N>, DurationHistogram>>,
 }
 
-impl<const N: usize> Distributions<N> {
+impl<const N: usize> DurationHistogramVec<N> {
     /// With these upper bounds of buckets, in their order.
-    pub fn within(bounds: &'static [f64], known: impl IntoIterator<Item = Labels<N>>) -> Self {
-        let rows = known.into_iter().map(|labels| (labels, Distribution::within(bounds))).collect();
-        Self { bounds, rows: Mutex::new(rows) }
+    pub fn with_buckets(bounds: &'static [f64], known: impl IntoIterator<Item = LabelValues<N>>) -> Self {
+        let rows =
+            known.into_iter().map(|labels| (labels, DurationHistogram::with_buckets(bounds))).collect();
+        Self { bounds, series: Mutex::new(rows) }
     }
 
-    pub fn add(&self, labels: Labels<N>, value: f64) {
-        self.rows.lock().entry(labels).or_insert_with(|| Distribution::within(self.bounds)).add(value);
+    pub fn observe(&self, labels: LabelValues<N>, value: f64) {
+        self.series
+            .lock()
+            .entry(labels)
+            .or_insert_with(|| DurationHistogram::with_buckets(self.bounds))
+            .observe(value);
     }
 
-    pub fn rows(&self) -> BTreeMap<Labels<N>, Distribution> {
-        self.rows.lock().clone()
+    pub fn snapshot(&self) -> BTreeMap<LabelValues<N>, DurationHistogram> {
+        self.series.lock().clone()
     }
 }
 
 /// Values, counted in buckets.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Distribution {
+pub struct DurationHistogram {
     bounds: &'static [f64],
     /// One for each bound, and one for what is beyond.
     counts: Vec<u64>,
     pub sum: f64,
 }
 
-impl Distribution {
-    pub fn within(bounds: &'static [f64]) -> Self {
+impl DurationHistogram {
+    pub fn with_buckets(bounds: &'static [f64]) -> Self {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    pub fn add(&mut self, value: f64) {
+    pub fn observe(&mut self, value: f64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         self.counts[bucket] += 1;
         self.sum += value;
@@ -101,9 +106,9 @@ mod tests {
 
     #[test]
     fn a_value_is_within_every_bound_that_is_not_below_it() {
-        let mut seen = Distribution::within(&[1.0, 5.0]);
+        let mut seen = DurationHistogram::with_buckets(&[1.0, 5.0]);
         for value in [0.5, 1.0, 1.5, 70.0] {
-            seen.add(value);
+            seen.observe(value);
         }
         assert_eq!(seen.cumulative().collect::<Vec<_>>(), [(1.0, 2), (5.0, 3), (f64::INFINITY, 4)]);
         assert_eq!((seen.count(), seen.sum), (4, 73.0));

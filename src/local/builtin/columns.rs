@@ -4,40 +4,42 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pod_columns;
-use crate::local::describe::since;
 use crate::local::kinds::{Cell, Column};
+use crate::local::kubectl::since;
 
-type Cells = fn(&Value, Timestamp) -> Value;
+type CellFn = fn(&Value, Timestamp) -> Value;
 
-pub(super) fn column(name: &str, kind: &str, priority: i32, description: &str, cell: Cells) -> Column {
+pub(super) fn column(name: &str, kind: &str, priority: i32, description: &str, cell: CellFn) -> Column {
     Column {
         name: name.to_owned(),
         kind: kind.to_owned(),
         format: if name == "Name" { "name".to_owned() } else { String::new() },
         description: description.to_owned(),
         priority,
-        cell: Cell::Of(cell),
+        cell: Cell::Function(cell),
     }
 }
 
-fn shown(name: &str, description: &str, cell: Cells) -> Column {
+fn text_column(name: &str, description: &str, cell: CellFn) -> Column {
     column(name, "string", 0, description, cell)
 }
 
-fn number(name: &str, description: &str, cell: Cells) -> Column {
+fn number_column(name: &str, description: &str, cell: CellFn) -> Column {
     column(name, "integer", 0, description, cell)
 }
 
-fn wide(name: &str, description: &str, cell: Cells) -> Column {
+fn wide_column(name: &str, description: &str, cell: CellFn) -> Column {
     column(name, "string", 1, description, cell)
 }
 
 pub(super) fn name() -> Column {
-    shown("Name", "Name of the object, unique within its namespace.", |o, _| text(o, "/metadata/name").into())
+    text_column("Name", "Name of the object, unique within its namespace.", |o, _| {
+        text(o, "/metadata/name").into()
+    })
 }
 
 pub(super) fn age() -> Column {
-    shown("Age", "How long ago the object was created.", |o, now| {
+    text_column("Age", "How long ago the object was created.", |o, now| {
         age_of(o, "/metadata/creationTimestamp", now)
     })
 }
@@ -112,13 +114,13 @@ fn containers() -> [Column; 2] {
         joined(list(object, "/spec/template/spec/containers").map(|c| text(c, field).to_owned())).into()
     }
     [
-        wide("Containers", "Names of the containers in the template.", |o, _| all(o, "/name")),
-        wide("Images", "Images of the containers in the template.", |o, _| all(o, "/image")),
+        wide_column("Containers", "Names of the containers in the template.", |o, _| all(o, "/name")),
+        wide_column("Images", "Images of the containers in the template.", |o, _| all(o, "/image")),
     ]
 }
 
 fn template_selector() -> Column {
-    wide("Selector", "Which pods belong to this.", |o, _| selector(o.pointer("/spec/selector")).into())
+    wide_column("Selector", "Which pods belong to this.", |o, _| selector(o.pointer("/spec/selector")).into())
 }
 
 pub(super) fn name_and_age() -> Vec<Column> {
@@ -126,12 +128,12 @@ pub(super) fn name_and_age() -> Vec<Column> {
 }
 
 pub(super) fn namespace() -> Vec<Column> {
-    let status = shown("Status", "Active, or on its way out.", |o, _| text(o, "/status/phase").into());
+    let status = text_column("Status", "Active, or on its way out.", |o, _| text(o, "/status/phase").into());
     vec![name(), status, age()]
 }
 
 pub(super) fn config_map() -> Vec<Column> {
-    vec![name(), shown("Data", "How many entries it has.", |o, _| entries(o).into()), age()]
+    vec![name(), text_column("Data", "How many entries it has.", |o, _| entries(o).into()), age()]
 }
 
 fn entries(object: &Value) -> usize {
@@ -140,8 +142,8 @@ fn entries(object: &Value) -> usize {
 }
 
 pub(super) fn secret() -> Vec<Column> {
-    let kind = shown("Type", "What the secret is for.", |o, _| text(o, "/type").into());
-    vec![name(), kind, shown("Data", "How many entries it has.", |o, _| entries(o).into()), age()]
+    let kind = text_column("Type", "What the secret is for.", |o, _| text(o, "/type").into());
+    vec![name(), kind, text_column("Data", "How many entries it has.", |o, _| entries(o).into()), age()]
 }
 
 pub(super) fn pod() -> Vec<Column> {
@@ -151,12 +153,14 @@ pub(super) fn pod() -> Vec<Column> {
 pub(super) fn service() -> Vec<Column> {
     vec![
         name(),
-        shown("Type", "How the service is exposed.", |o, _| text(o, "/spec/type").into()),
-        shown("Cluster-IP", "Its address within the cluster.", |o, _| {
+        text_column("Type", "How the service is exposed.", |o, _| text(o, "/spec/type").into()),
+        text_column("Cluster-IP", "Its address within the cluster.", |o, _| {
             or(text(o, "/spec/clusterIPs/0"), "<none>").into()
         }),
-        shown("External-IP", "Its addresses outside of the cluster.", |o, _| external_address(o).into()),
-        shown("Port(s)", "The ports it serves.", |o, _| {
+        text_column("External-IP", "Its addresses outside of the cluster.", |o, _| {
+            external_address(o).into()
+        }),
+        text_column("Port(s)", "The ports it serves.", |o, _| {
             let ports = joined(list(o, "/spec/ports").map(|port| {
                 let protocol = text(port, "/protocol");
                 match (count(port, "/port"), count(port, "/nodePort")) {
@@ -167,7 +171,9 @@ pub(super) fn service() -> Vec<Column> {
             or(&ports, "<none>").into()
         }),
         age(),
-        wide("Selector", "Which pods it routes to.", |o, _| labels(o.pointer("/spec/selector")).into()),
+        wide_column("Selector", "Which pods it routes to.", |o, _| {
+            labels(o.pointer("/spec/selector")).into()
+        }),
     ]
 }
 
@@ -175,13 +181,15 @@ fn external_address(service: &Value) -> String {
     let own = list(service, "/spec/externalIPs").map(scalar);
     match text(service, "/spec/type") {
         "ClusterIP" | "NodePort" => or(&joined(own), "<none>").to_owned(),
-        "LoadBalancer" => or(&joined(balanced(service).into_iter().chain(own)), "<pending>").to_owned(),
+        "LoadBalancer" => {
+            or(&joined(load_balancer_addresses(service).into_iter().chain(own)), "<pending>").to_owned()
+        }
         "ExternalName" => text(service, "/spec/externalName").to_owned(),
         _ => "<unknown>".to_owned(),
     }
 }
 
-fn balanced(object: &Value) -> Vec<String> {
+fn load_balancer_addresses(object: &Value) -> Vec<String> {
     let points = list(object, "/status/loadBalancer/ingress");
     let mut addresses: Vec<_> =
         points.map(|point| or(text(point, "/ip"), text(point, "/hostname")).to_owned()).collect();
@@ -208,7 +216,7 @@ pub(super) fn endpoints() -> Vec<Column> {
         }
         first_few(all, 3, ",")
     }
-    vec![name(), shown("Endpoints", "Addresses and ports.", |o, _| addresses(o).into()), age()]
+    vec![name(), text_column("Endpoints", "Addresses and ports.", |o, _| addresses(o).into()), age()]
 }
 
 pub(super) fn endpoint_slice() -> Vec<Column> {
@@ -217,15 +225,15 @@ pub(super) fn endpoint_slice() -> Vec<Column> {
     }
     vec![
         name(),
-        shown("AddressType", "IPv4, IPv6 or FQDN.", |o, _| text(o, "/addressType").into()),
-        shown("Ports", "The ports of every endpoint.", |o, _| {
+        text_column("AddressType", "IPv4, IPv6 or FQDN.", |o, _| text(o, "/addressType").into()),
+        text_column("Ports", "The ports of every endpoint.", |o, _| {
             let ports = list(o, "/ports").map(|port| match port.get("port") {
                 Some(number) => number.to_string(),
                 None => or(text(port, "/name"), "*").to_owned(),
             });
             few(ports.collect())
         }),
-        shown("Endpoints", "The addresses.", |o, _| {
+        text_column("Endpoints", "The addresses.", |o, _| {
             few(list(o, "/endpoints").flat_map(|endpoint| list(endpoint, "/addresses")).map(scalar).collect())
         }),
         age(),
@@ -233,20 +241,20 @@ pub(super) fn endpoint_slice() -> Vec<Column> {
 }
 
 pub(super) fn lease() -> Vec<Column> {
-    let holder = shown("Holder", "Who holds the lease.", |o, _| text(o, "/spec/holderIdentity").into());
+    let holder = text_column("Holder", "Who holds the lease.", |o, _| text(o, "/spec/holderIdentity").into());
     vec![name(), holder, age()]
 }
 
 pub(super) fn deployment() -> Vec<Column> {
     let mut columns = vec![
         name(),
-        shown("Ready", "Pods ready, of those wanted.", |o, _| {
+        text_column("Ready", "Pods ready, of those wanted.", |o, _| {
             format!("{}/{}", count(o, "/status/readyReplicas"), count(o, "/spec/replicas")).into()
         }),
-        shown("Up-to-date", "Pods of the newest template.", |o, _| {
+        text_column("Up-to-date", "Pods of the newest template.", |o, _| {
             count(o, "/status/updatedReplicas").into()
         }),
-        shown("Available", "Pods ready for long enough.", |o, _| {
+        text_column("Available", "Pods ready for long enough.", |o, _| {
             count(o, "/status/availableReplicas").into()
         }),
         age(),
@@ -259,9 +267,9 @@ pub(super) fn deployment() -> Vec<Column> {
 pub(super) fn replica_set() -> Vec<Column> {
     let mut columns = vec![
         name(),
-        number("Desired", "Pods wanted.", |o, _| count(o, "/spec/replicas").into()),
-        number("Current", "Pods there are.", |o, _| count(o, "/status/replicas").into()),
-        number("Ready", "Pods ready.", |o, _| count(o, "/status/readyReplicas").into()),
+        number_column("Desired", "Pods wanted.", |o, _| count(o, "/spec/replicas").into()),
+        number_column("Current", "Pods there are.", |o, _| count(o, "/status/replicas").into()),
+        number_column("Ready", "Pods ready.", |o, _| count(o, "/status/readyReplicas").into()),
         age(),
     ];
     columns.extend(containers());
@@ -272,18 +280,20 @@ pub(super) fn replica_set() -> Vec<Column> {
 pub(super) fn daemon_set() -> Vec<Column> {
     let mut columns = vec![
         name(),
-        number("Desired", "Nodes that should run it.", |o, _| {
+        number_column("Desired", "Nodes that should run it.", |o, _| {
             count(o, "/status/desiredNumberScheduled").into()
         }),
-        number("Current", "Nodes that run it.", |o, _| count(o, "/status/currentNumberScheduled").into()),
-        number("Ready", "Nodes where it is ready.", |o, _| count(o, "/status/numberReady").into()),
-        number("Up-to-date", "Nodes with the newest template.", |o, _| {
+        number_column("Current", "Nodes that run it.", |o, _| {
+            count(o, "/status/currentNumberScheduled").into()
+        }),
+        number_column("Ready", "Nodes where it is ready.", |o, _| count(o, "/status/numberReady").into()),
+        number_column("Up-to-date", "Nodes with the newest template.", |o, _| {
             count(o, "/status/updatedNumberScheduled").into()
         }),
-        number("Available", "Nodes where it was ready for long enough.", |o, _| {
+        number_column("Available", "Nodes where it was ready for long enough.", |o, _| {
             count(o, "/status/numberAvailable").into()
         }),
-        shown("Node Selector", "Which nodes it runs on.", |o, _| {
+        text_column("Node Selector", "Which nodes it runs on.", |o, _| {
             labels(o.pointer("/spec/template/spec/nodeSelector")).into()
         }),
         age(),
@@ -296,7 +306,7 @@ pub(super) fn daemon_set() -> Vec<Column> {
 pub(super) fn stateful_set() -> Vec<Column> {
     let mut columns = vec![
         name(),
-        shown("Ready", "Pods ready, of those wanted.", |o, _| {
+        text_column("Ready", "Pods ready, of those wanted.", |o, _| {
             format!("{}/{}", count(o, "/status/readyReplicas"), count(o, "/spec/replicas")).into()
         }),
         age(),
@@ -308,17 +318,17 @@ pub(super) fn stateful_set() -> Vec<Column> {
 pub(super) fn autoscaler() -> Vec<Column> {
     vec![
         name(),
-        shown("Reference", "What it scales.", |o, _| {
+        text_column("Reference", "What it scales.", |o, _| {
             format!("{}/{}", text(o, "/spec/scaleTargetRef/kind"), text(o, "/spec/scaleTargetRef/name"))
                 .into()
         }),
-        shown("Targets", "Each metric: where it is and where it should be.", |o, _| targets(o).into()),
-        shown("MinPods", "The fewest pods.", |o, _| match o.pointer("/spec/minReplicas") {
+        text_column("Targets", "Each metric: where it is and where it should be.", |o, _| targets(o).into()),
+        text_column("MinPods", "The fewest pods.", |o, _| match o.pointer("/spec/minReplicas") {
             Some(least) => least.to_string().into(),
             None => "<unset>".into(),
         }),
-        shown("MaxPods", "The most pods.", |o, _| count(o, "/spec/maxReplicas").into()),
-        shown("Replicas", "Pods there are.", |o, _| count(o, "/status/currentReplicas").into()),
+        text_column("MaxPods", "The most pods.", |o, _| count(o, "/spec/maxReplicas").into()),
+        text_column("Replicas", "Pods there are.", |o, _| count(o, "/status/currentReplicas").into()),
         age(),
     ]
 }
@@ -362,16 +372,18 @@ fn targets(autoscaler: &Value) -> String {
 pub(super) fn ingress() -> Vec<Column> {
     vec![
         name(),
-        shown("Class", "Which ingress class serves it.", |o, _| {
+        text_column("Class", "Which ingress class serves it.", |o, _| {
             or(text(o, "/spec/ingressClassName"), "<none>").into()
         }),
-        shown("Hosts", "Hosts that it matches.", |o, _| {
+        text_column("Hosts", "Hosts that it matches.", |o, _| {
             let hosts: Vec<_> = list(o, "/spec/rules").map(|rule| text(rule, "/host").to_owned()).collect();
             let hosts: Vec<_> = hosts.into_iter().filter(|host| !host.is_empty()).collect();
             if hosts.is_empty() { "*".into() } else { first_few(hosts, 3, ",").into() }
         }),
-        shown("Address", "Where it can be reached.", |o, _| joined(balanced(o).into_iter()).into()),
-        shown("Ports", "80, and 443 with TLS.", |o, _| {
+        text_column("Address", "Where it can be reached.", |o, _| {
+            joined(load_balancer_addresses(o).into_iter()).into()
+        }),
+        text_column("Ports", "80, and 443 with TLS.", |o, _| {
             if list(o, "/spec/tls").next().is_some() { "80, 443".into() } else { "80".into() }
         }),
         age(),
@@ -384,11 +396,13 @@ pub(super) fn disruption_budget() -> Vec<Column> {
     }
     vec![
         name(),
-        shown("Min Available", "The fewest pods that must stay.", |o, _| limit(o, "/spec/minAvailable")),
-        shown("Max Unavailable", "The most pods that may be missing.", |o, _| {
+        text_column("Min Available", "The fewest pods that must stay.", |o, _| {
+            limit(o, "/spec/minAvailable")
+        }),
+        text_column("Max Unavailable", "The most pods that may be missing.", |o, _| {
             limit(o, "/spec/maxUnavailable")
         }),
-        number("Allowed Disruptions", "How many pods may go now.", |o, _| {
+        number_column("Allowed Disruptions", "How many pods may go now.", |o, _| {
             count(o, "/status/disruptionsAllowed").into()
         }),
         age(),
@@ -412,7 +426,7 @@ pub(super) fn node() -> Vec<Column> {
     }
     vec![
         name(),
-        shown("Status", "Whether it is ready.", |o, _| {
+        text_column("Status", "Whether it is ready.", |o, _| {
             let ready = list(o, "/status/conditions").find(|condition| text(condition, "/type") == "Ready");
             let mut status = match ready.map(|ready| text(ready, "/status")) {
                 Some("True") => "Ready".to_owned(),
@@ -424,21 +438,23 @@ pub(super) fn node() -> Vec<Column> {
             }
             status.into()
         }),
-        shown("Roles", "What it is for.", |o, _| {
+        text_column("Roles", "What it is for.", |o, _| {
             let labels = o.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
             let roles = labels.filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"));
             or(&joined(roles.map(str::to_owned)), "<none>").into()
         }),
         age(),
-        shown("Version", "The kubelet's version.", |o, _| text(o, "/status/nodeInfo/kubeletVersion").into()),
-        wide("Internal-IP", "Its address within the cluster.", |o, _| address(o, "InternalIP")),
-        wide("External-IP", "Its address outside of the cluster.", |o, _| address(o, "ExternalIP")),
-        wide("OS-Image", "The operating system.", |o, _| info(o, "osImage").into()),
-        wide("Kernel-Version", "The kernel.", |o, _| match text(o, "/status/nodeInfo/architecture") {
+        text_column("Version", "The kubelet's version.", |o, _| {
+            text(o, "/status/nodeInfo/kubeletVersion").into()
+        }),
+        wide_column("Internal-IP", "Its address within the cluster.", |o, _| address(o, "InternalIP")),
+        wide_column("External-IP", "Its address outside of the cluster.", |o, _| address(o, "ExternalIP")),
+        wide_column("OS-Image", "The operating system.", |o, _| info(o, "osImage").into()),
+        wide_column("Kernel-Version", "The kernel.", |o, _| match text(o, "/status/nodeInfo/architecture") {
             "" => info(o, "kernelVersion").into(),
             architecture => format!("{} ({architecture})", info(o, "kernelVersion")).into(),
         }),
-        wide("Container-Runtime", "What runs its containers.", |o, _| {
+        wide_column("Container-Runtime", "What runs its containers.", |o, _| {
             info(o, "containerRuntimeVersion").into()
         }),
     ]
@@ -454,7 +470,7 @@ pub(super) fn event() -> Vec<Column> {
         since(Some(or(first, text(event, "/eventTime"))), now).into()
     }
     vec![
-        shown("Last Seen", "When it happened last.", |o, now| {
+        text_column("Last Seen", "When it happened last.", |o, now| {
             match or(
                 text(o, "/series/lastObservedTime"),
                 either(o, "/lastTimestamp", "/deprecatedLastTimestamp"),
@@ -463,19 +479,19 @@ pub(super) fn event() -> Vec<Column> {
                 last => since(Some(last), now).into(),
             }
         }),
-        shown("Type", "Normal or Warning.", |o, _| text(o, "/type").into()),
-        shown("Reason", "Why it was reported, in one word.", |o, _| text(o, "/reason").into()),
-        shown("Object", "What it is about.", |o, _| {
+        text_column("Type", "Normal or Warning.", |o, _| text(o, "/type").into()),
+        text_column("Reason", "Why it was reported, in one word.", |o, _| text(o, "/reason").into()),
+        text_column("Object", "What it is about.", |o, _| {
             let kind = either(o, "/involvedObject/kind", "/regarding/kind").to_lowercase();
             match either(o, "/involvedObject/name", "/regarding/name") {
                 "" => kind.into(),
                 name => format!("{kind}/{name}").into(),
             }
         }),
-        wide("Subobject", "Which part of the object.", |o, _| {
+        wide_column("Subobject", "Which part of the object.", |o, _| {
             either(o, "/involvedObject/fieldPath", "/regarding/fieldPath").into()
         }),
-        wide("Source", "Who reported it.", |o, _| {
+        wide_column("Source", "Who reported it.", |o, _| {
             let component = or(
                 either(o, "/source/component", "/deprecatedSource/component"),
                 either(o, "/reportingComponent", "/reportingController"),
@@ -485,9 +501,9 @@ pub(super) fn event() -> Vec<Column> {
                 host => format!("{component}, {host}").into(),
             }
         }),
-        shown("Message", "What happened.", |o, _| either(o, "/message", "/note").trim().into()),
-        wide("First Seen", "When it happened first.", first_seen),
-        wide("Count", "How often it happened.", |o, _| {
+        text_column("Message", "What happened.", |o, _| either(o, "/message", "/note").trim().into()),
+        wide_column("First Seen", "When it happened first.", first_seen),
+        wide_column("Count", "How often it happened.", |o, _| {
             let counts = ["/series/count", "/count", "/deprecatedCount"].map(|path| count(o, path));
             counts.into_iter().find(|count| *count != 0).unwrap_or(1).into()
         }),

@@ -13,7 +13,7 @@ use crate::local::kinds::Resource;
 use crate::local::schema::{go_quote, is_quantity, kubernetes};
 
 /// `None` if the object fits after all.
-pub(super) fn mismatch(kind: &Resource, object: &Value) -> Option<String> {
+pub(super) fn type_mismatch(kind: &Resource, object: &Value) -> Option<String> {
     let component = component(&kind.group, &kind.version, &kind.kind);
     let schema = kubernetes::components().get(&component)?;
     fields(schema, object, short(&component), "")
@@ -159,17 +159,17 @@ fn quantity(value: &Value) -> Option<String> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::{all, undecodable};
+    use super::super::{all, decode_error};
 
-    fn told(kind: &str, rest: Value) -> Option<String> {
+    fn mismatch_of(kind: &str, rest: Value) -> Option<String> {
         let kinds = all();
         let kind = kinds.iter().find(|resource| resource.kind == kind).expect("a built-in kind");
-        undecodable(kind, &rest)
+        decode_error(kind, &rest)
     }
 
     /// What kube-apiserver 1.36.1 answered to the same.
     #[test]
-    fn mismatches_are_told_as_by_gos_decoder() {
+    fn mismatches_are_reported_as_by_gos_decoder() {
         let container = |fields: Value| {
             let mut container = json!({"name": "c", "image": "x"});
             container
@@ -241,20 +241,20 @@ mod tests {
                 "json: cannot unmarshal string into Go struct field ObjectMeta.metadata.finalizers of type []string",
             ),
         ] {
-            assert_eq!(told(kind, object.clone()).as_deref(), Some(told_there), "{object}");
+            assert_eq!(mismatch_of(kind, object.clone()).as_deref(), Some(told_there), "{object}");
         }
     }
 
     #[test]
-    fn what_fits_is_let_through() {
+    fn matching_objects_are_accepted() {
         let objects: Vec<(Value, Value)> =
             serde_json::from_str(include_str!("defaults.fixture.json")).expect("the fixture is JSON");
         for (given, stored) in objects {
             for object in [given, stored] {
                 let kind = object["kind"].as_str().expect("a kind").to_owned();
-                assert_eq!(told(&kind, object), None);
+                assert_eq!(mismatch_of(&kind, object), None);
             }
         }
-        assert_eq!(told("Secret", json!({"data": {"empty": ""}})), None);
+        assert_eq!(mismatch_of("Secret", json!({"data": {"empty": ""}})), None);
     }
 }

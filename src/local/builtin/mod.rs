@@ -18,7 +18,7 @@ use super::schema::{FieldError, Reason, Schema, kubernetes};
 
 /// Every built-in resource.
 pub fn all() -> Vec<Resource> {
-    KINDS.iter().map(Row::resource).collect()
+    KINDS.iter().map(BuiltinKind::resource).collect()
 }
 
 /// Completes an object as the API server does on its way in. An address is
@@ -32,7 +32,7 @@ pub fn default(kind: &Resource, object: &mut Value) {
 
 /// Whether a built-in kind's object cannot be read as one, and why: what
 /// stands after `… cannot be handled as a …: ` in a bad request.
-pub fn undecodable(kind: &Resource, object: &Value) -> Option<String> {
+pub fn decode_error(kind: &Resource, object: &Value) -> Option<String> {
     // The parsed schema is quick to say that all is well.
     let suspect = kind.schema.validate(object, None).iter().any(|error| match error.reason {
         Reason::TypeInvalid | Reason::Invalid => true,
@@ -44,7 +44,7 @@ pub fn undecodable(kind: &Resource, object: &Value) -> Option<String> {
         | Reason::TooLong
         | Reason::TooMany => false,
     });
-    if suspect { decode::mismatch(kind, object) } else { None }
+    if suspect { decode::type_mismatch(kind, object) } else { None }
 }
 
 /// The hand-written validation of the real server, in its words. Custom kinds
@@ -53,7 +53,7 @@ pub fn validate(kind: &Resource, object: &Value, old: Option<&Value>) -> Vec<Fie
     validate::object(kind, object, old)
 }
 
-struct Row {
+struct BuiltinKind {
     group: &'static str,
     version: &'static str,
     kind: &'static str,
@@ -82,34 +82,34 @@ use Scope::{Cluster, Namespaced};
 use Subresources::{None as Bare, Status, StatusAndScale};
 
 #[rustfmt::skip]
-const KINDS: &[Row] = &[
-    row("", "v1", "Namespace", "namespaces", &["ns"], &[], Cluster, Status, columns::namespace),
-    row("", "v1", "Node", "nodes", &["no"], &[], Cluster, Status, columns::node),
-    row("", "v1", "Pod", "pods", &["po"], &["all"], Namespaced, Status, columns::pod),
-    row("", "v1", "Service", "services", &["svc"], &["all"], Namespaced, Status, columns::service),
-    row("", "v1", "ConfigMap", "configmaps", &["cm"], &[], Namespaced, Bare, columns::config_map),
-    row("", "v1", "Secret", "secrets", &[], &[], Namespaced, Bare, columns::secret),
-    row("", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
-    row("", "v1", "Endpoints", "endpoints", &["ep"], &[], Namespaced, Bare, columns::endpoints),
-    row("", "v1", "ServiceAccount", "serviceaccounts", &["sa"], &[], Namespaced, Bare, columns::name_and_age),
-    row("apps", "v1", "Deployment", "deployments", &["deploy"], &["all"], Namespaced, StatusAndScale, columns::deployment),
-    row("apps", "v1", "ReplicaSet", "replicasets", &["rs"], &["all"], Namespaced, StatusAndScale, columns::replica_set),
-    row("apps", "v1", "DaemonSet", "daemonsets", &["ds"], &["all"], Namespaced, Status, columns::daemon_set),
-    row("apps", "v1", "StatefulSet", "statefulsets", &["sts"], &["all"], Namespaced, StatusAndScale, columns::stateful_set),
-    row("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"], &["all"], Namespaced, Status, columns::autoscaler),
-    row("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"], &[], Namespaced, Status, columns::ingress),
-    row("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"], &[], Namespaced, Status, columns::disruption_budget),
-    row("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[], &[], Namespaced, Bare, columns::endpoint_slice),
-    row("coordination.k8s.io", "v1", "Lease", "leases", &[], &[], Namespaced, Bare, columns::lease),
-    row("events.k8s.io", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
-    row("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", &["crd", "crds"], &["api-extensions"], Cluster, Status, columns::definition),
-    row("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", &[], &[], Cluster, Bare, columns::name_and_age),
-    row("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
-    row("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+const KINDS: &[BuiltinKind] = &[
+    builtin_kind("", "v1", "Namespace", "namespaces", &["ns"], &[], Cluster, Status, columns::namespace),
+    builtin_kind("", "v1", "Node", "nodes", &["no"], &[], Cluster, Status, columns::node),
+    builtin_kind("", "v1", "Pod", "pods", &["po"], &["all"], Namespaced, Status, columns::pod),
+    builtin_kind("", "v1", "Service", "services", &["svc"], &["all"], Namespaced, Status, columns::service),
+    builtin_kind("", "v1", "ConfigMap", "configmaps", &["cm"], &[], Namespaced, Bare, columns::config_map),
+    builtin_kind("", "v1", "Secret", "secrets", &[], &[], Namespaced, Bare, columns::secret),
+    builtin_kind("", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
+    builtin_kind("", "v1", "Endpoints", "endpoints", &["ep"], &[], Namespaced, Bare, columns::endpoints),
+    builtin_kind("", "v1", "ServiceAccount", "serviceaccounts", &["sa"], &[], Namespaced, Bare, columns::name_and_age),
+    builtin_kind("apps", "v1", "Deployment", "deployments", &["deploy"], &["all"], Namespaced, StatusAndScale, columns::deployment),
+    builtin_kind("apps", "v1", "ReplicaSet", "replicasets", &["rs"], &["all"], Namespaced, StatusAndScale, columns::replica_set),
+    builtin_kind("apps", "v1", "DaemonSet", "daemonsets", &["ds"], &["all"], Namespaced, Status, columns::daemon_set),
+    builtin_kind("apps", "v1", "StatefulSet", "statefulsets", &["sts"], &["all"], Namespaced, StatusAndScale, columns::stateful_set),
+    builtin_kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", &["hpa"], &["all"], Namespaced, Status, columns::autoscaler),
+    builtin_kind("networking.k8s.io", "v1", "Ingress", "ingresses", &["ing"], &[], Namespaced, Status, columns::ingress),
+    builtin_kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", &["pdb"], &[], Namespaced, Status, columns::disruption_budget),
+    builtin_kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", &[], &[], Namespaced, Bare, columns::endpoint_slice),
+    builtin_kind("coordination.k8s.io", "v1", "Lease", "leases", &[], &[], Namespaced, Bare, columns::lease),
+    builtin_kind("events.k8s.io", "v1", "Event", "events", &["ev"], &[], Namespaced, Bare, columns::event),
+    builtin_kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", &["crd", "crds"], &["api-extensions"], Cluster, Status, columns::definition),
+    builtin_kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+    builtin_kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
+    builtin_kind("authorization.k8s.io", "v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews", &[], &[], Cluster, Bare, columns::name_and_age),
 ];
 
 #[allow(clippy::too_many_arguments, reason = "one line of a table")]
-const fn row(
+const fn builtin_kind(
     group: &'static str,
     version: &'static str,
     kind: &'static str,
@@ -119,11 +119,11 @@ const fn row(
     scope: Scope,
     subresources: Subresources,
     columns: fn() -> Vec<Column>,
-) -> Row {
-    Row { group, version, kind, plural, short_names, categories, scope, subresources, columns }
+) -> BuiltinKind {
+    BuiltinKind { group, version, kind, plural, short_names, categories, scope, subresources, columns }
 }
 
-impl Row {
+impl BuiltinKind {
     fn resource(&self) -> Resource {
         let component = component(self.group, self.version, self.kind);
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();

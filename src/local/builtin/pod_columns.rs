@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::columns::{age, column, count, list, name, or, text};
-use crate::local::describe::since;
 use crate::local::kinds::Column;
+use crate::local::kubectl::since;
 
 pub(super) fn all() -> Vec<Column> {
     vec![
@@ -73,8 +73,8 @@ impl<'a> Summary<'a> {
             .map(|container| text(container, "/name"))
             .collect();
         summary.containers += sidecars.len();
-        if !summary.initializing(pod, &sidecars) || condition_holds(pod, "Initialized") {
-            summary.running(pod, &sidecars);
+        if !summary.apply_init_containers(pod, &sidecars) || condition_holds(pod, "Initialized") {
+            summary.apply_containers(pod, &sidecars);
         }
         if pod.pointer("/metadata/deletionTimestamp").is_some() {
             if text(pod, "/status/reason") == "NodeLost" {
@@ -87,7 +87,7 @@ impl<'a> Summary<'a> {
     }
 
     /// Counts what the init containers did, and says whether one is still at it.
-    fn initializing(&mut self, pod: &'a Value, sidecars: &[&str]) -> bool {
+    fn apply_init_containers(&mut self, pod: &'a Value, sidecars: &[&str]) -> bool {
         let all = list(pod, "/spec/initContainers").count();
         for (i, container) in list(pod, "/status/initContainerStatuses").enumerate() {
             self.count_restarts(container);
@@ -102,7 +102,7 @@ impl<'a> Summary<'a> {
                 continue;
             }
             self.status = match (terminated, waiting) {
-                (Some(state), _) => format!("Init:{}", end(state)),
+                (Some(state), _) => format!("Init:{}", termination_reason(state)),
                 (None, "" | "PodInitializing") => format!("Init:{i}/{all}"),
                 (None, reason) => format!("Init:{reason}"),
             };
@@ -111,7 +111,7 @@ impl<'a> Summary<'a> {
         false
     }
 
-    fn running(&mut self, pod: &'a Value, sidecars: &[&str]) {
+    fn apply_containers(&mut self, pod: &'a Value, sidecars: &[&str]) {
         (self.restarts, self.last_restart) = (0, None);
         let statuses = list(pod, "/status/initContainerStatuses");
         for container in statuses.filter(|container| sidecars.contains(&text(container, "/name"))) {
@@ -125,7 +125,7 @@ impl<'a> Summary<'a> {
             if !waiting.is_empty() {
                 self.status = waiting.to_owned();
             } else if let Some(state) = container.pointer("/state/terminated") {
-                self.status = end(state);
+                self.status = termination_reason(state);
                 if count(state, "/exitCode") != 0 {
                     error = Some(self.status.clone());
                 }
@@ -163,7 +163,7 @@ fn restarts(pod: &Value, now: Timestamp) -> Value {
     .into()
 }
 
-fn end(terminated: &Value) -> String {
+fn termination_reason(terminated: &Value) -> String {
     match (text(terminated, "/reason"), count(terminated, "/signal")) {
         ("", 0) => format!("ExitCode:{}", count(terminated, "/exitCode")),
         ("", signal) => format!("Signal:{signal}"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_what_holds_it_up() {
+    fn a_pods_status_names_what_blocks_it() {
         assert_eq!(status(json!({"phase": "Pending"})), "0/2 Pending 0");
         assert_eq!(
             status(json!({"phase": "Pending", "initContainerStatuses": [{"name": "i", "restartCount": 2,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_is_told_with_its_age() {
+    fn a_restart_is_shown_with_its_age() {
         let pod = json!({"spec": {"containers": [{"name": "a"}]}, "status": {"containerStatuses": [
             {"name": "a", "restartCount": 1, "lastState": {"terminated": {"finishedAt": "2026-01-01T00:00:00Z"}}}]}});
         let now = "2026-01-01T00:01:00Z".parse().expect("a time");

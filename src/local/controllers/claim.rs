@@ -13,7 +13,9 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::work::{Attempt, Error, controller_of, controller_reference, is_controlled_by, unless_gone};
+use super::runtime::{
+    Attempt, Error, controller_of, controller_reference, ignore_not_found, is_controlled_by,
+};
 
 /// What an owner should do about one child.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,21 +29,21 @@ pub enum Claim {
 pub fn claim<C: Resource>(
     child: &C,
     owner_uid: Option<&str>,
-    owner_is_going: bool,
+    owner_is_deleting: bool,
     selector: &Selector,
 ) -> Claim {
     let meta = child.meta();
     let selected = !selector.selects_all() && selector.matches(child.labels());
     match controller_of(meta) {
         Some(_) if is_controlled_by(meta, owner_uid) => {
-            if selected || owner_is_going {
+            if selected || owner_is_deleting {
                 Claim::Keep
             } else {
                 Claim::Release
             }
         }
         Some(_) => Claim::NotMine,
-        None if selected && !owner_is_going && meta.deletion_timestamp.is_none() => Claim::Adopt,
+        None if selected && !owner_is_deleting && meta.deletion_timestamp.is_none() => Claim::Adopt,
         None => Claim::NotMine,
     }
 }
@@ -69,7 +71,7 @@ where
     });
     for child in strayed {
         let rest = owners_without(&*child, uid.as_deref());
-        unless_gone(set_owners(&api, &*child, rest).await).trying_to("let a child go")?;
+        ignore_not_found(set_owners(&api, &*child, rest).await).trying_to("let a child go")?;
     }
 
     let mut children = Vec::new();
@@ -83,13 +85,14 @@ where
                 // The cache may not know yet that the owner is gone.
                 let may = match may_adopt {
                     Some(may) => may,
-                    None => *may_adopt.insert(still_lives(client, owner).await?),
+                    None => *may_adopt.insert(exists_and_is_not_deleting(client, owner).await?),
                 };
                 if may {
                     let mut owners = child.owner_references().to_vec();
                     owners.push(controller_reference(owner));
                     children.extend(
-                        unless_gone(set_owners(&api, &child, owners).await).trying_to("adopt a child")?,
+                        ignore_not_found(set_owners(&api, &child, owners).await)
+                            .trying_to("adopt a child")?,
                     );
                 }
             }
@@ -99,7 +102,7 @@ where
     Ok(children)
 }
 
-async fn still_lives<K>(client: &Client, owner: &K) -> Result<bool, Error>
+async fn exists_and_is_not_deleting<K>(client: &Client, owner: &K) -> Result<bool, Error>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_keeps_what_it_selects_and_owns() {
+    fn an_owned_and_selected_child_is_kept() {
         assert_eq!(ours(&pod("a", Some("me")), false), Claim::Keep);
     }
 
@@ -151,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_is_adopted_unless_the_owner_is_going() {
+    fn an_orphan_is_adopted_unless_the_owner_is_being_deleted() {
         assert_eq!(ours(&pod("a", None), false), Claim::Adopt);
         assert_eq!(ours(&pod("a", None), true), Claim::NotMine);
     }
 
     #[test]
-    fn what_another_owns_is_left_alone() {
+    fn an_object_owned_by_another_is_left_alone() {
         assert_eq!(ours(&pod("a", Some("you")), false), Claim::NotMine);
     }
 

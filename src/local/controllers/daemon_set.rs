@@ -15,13 +15,13 @@ use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt};
 
 use super::claim::children_of;
-use super::deployment::{Rounding, part_of};
-use super::pods::{self, Doomed};
-use super::template;
-use super::work::{
-    self, Attempt, Context, Outcome, cached, concerned, controller_reference, owner_or_selecting,
-    selector_of, unless_gone,
+use super::deployment::{Rounding, resolve_int_or_percent};
+use super::pods::{self, PendingDeletion};
+use super::runtime::{
+    self, Attempt, Context, RequeueResult, controller_reference, ignore_not_found, owner_or_selecting,
+    selector_of, trigger_with, watch_with_store,
 };
+use super::template;
 use crate::local::node::placement;
 
 /// Which template a pod was made of. Real clusters keep the templates in
@@ -29,10 +29,10 @@ use crate::local::node::placement;
 const REVISION_HASH: &str = "controller-revision-hash";
 
 pub async fn run(context: Arc<Context>) {
-    let controller = work::controller(Api::<DaemonSet>::all(context.client.clone()));
-    let (pods, changes) = cached(Api::<Pod>::all(context.client.clone()));
+    let controller = runtime::controller(Api::<DaemonSet>::all(context.client.clone()));
+    let (pods, changes) = watch_with_store(Api::<Pod>::all(context.client.clone()));
     let sets = controller.store();
-    let controller = controller.reconcile_on(concerned(changes, sets, |pod: &Pod, sets| {
+    let controller = controller.reconcile_on(trigger_with(changes, sets, |pod: &Pod, sets| {
         owner_or_selecting(pod, sets, |set: &DaemonSet, _| {
             set.spec
                 .as_ref()
@@ -40,10 +40,10 @@ pub async fn run(context: Arc<Context>) {
                 .is_some_and(|selector| selector.matches(pod.labels()))
         })
     }));
-    work::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
+    runtime::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
 }
 
-async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>) -> Outcome {
+async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>) -> RequeueResult {
     let Some(spec) = &set.spec else {
         return Ok(None);
     };
@@ -61,18 +61,18 @@ async fn reconcile(set: Arc<DaemonSet>, context: Arc<Context>, cache: Store<Pod>
         counted.status = Some(plan.status);
         let sets: Api<DaemonSet> = Api::namespaced(context.client.clone(), &namespace);
         let recorded = sets.replace_status(&set.name_any(), &PostParams::default(), &counted).await;
-        unless_gone(recorded).trying_to("record a daemon set's status")?;
+        ignore_not_found(recorded).trying_to("record a daemon set's status")?;
     }
     created.and(deleted)?;
-    Ok(plan.wake)
+    Ok(plan.requeue_after)
 }
 
 #[derive(Debug, Default)]
 struct Plan {
     create: Vec<Pod>,
-    delete: Vec<Doomed>,
+    delete: Vec<PendingDeletion>,
     status: DaemonSetStatus,
-    wake: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
 fn plan(set: &DaemonSet, pods: &[Pod], nodes: &[String], now: Timestamp) -> Plan {
@@ -82,14 +82,14 @@ fn plan(set: &DaemonSet, pods: &[Pod], nodes: &[String], now: Timestamp) -> Plan
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
     let hash = template::hash(&spec.template, None);
     let pod_spec = spec.template.spec.clone().unwrap_or_default();
-    let chosen: Vec<&String> = nodes.iter().filter(|node| placement::fits(&pod_spec, node)).collect();
+    let chosen: Vec<&String> = nodes.iter().filter(|node| placement::node_matches(&pod_spec, node)).collect();
 
     let mut on: BTreeMap<&str, Vec<&Pod>> = BTreeMap::new();
     for pod in pods {
         on.entry(node_of(pod)).or_default().push(pod);
     }
     let mut plan = Plan { status: count(set, &chosen, &on, &hash, now), ..Plan::default() };
-    plan.wake = pods
+    plan.requeue_after = pods
         .iter()
         .filter(|pod| pods::is_ready(pod) && !pods::is_available(pod, min_ready, now))
         .filter_map(|pod| pods::available_in(pod, min_ready, now))
@@ -98,53 +98,59 @@ fn plan(set: &DaemonSet, pods: &[Pod], nodes: &[String], now: Timestamp) -> Plan
         return plan;
     }
 
-    let slack = slack(set, chosen.len());
+    let slack = rolling_update_limits(set, chosen.len());
     let available = |pod: &Pod| pods::is_available(pod, min_ready, now);
-    let serves = |node: &&&String| here(&on, node).any(|pod| pods::is_active(pod) && available(pod));
-    let mut may_stop = slack.unavailable - (chosen.len() - chosen.iter().filter(serves).count()) as i64;
-    let mut may_add = slack.surge - chosen.iter().filter(|node| here(&on, node).count() > 1).count() as i64;
+    let serves = |node: &&&String| pods_on(&on, node).any(|pod| pods::is_active(pod) && available(pod));
+    let mut may_stop = slack.max_unavailable - (chosen.len() - chosen.iter().filter(serves).count()) as i64;
+    let mut may_add =
+        slack.max_surge - chosen.iter().filter(|node| pods_on(&on, node).count() > 1).count() as i64;
     for node in &chosen {
         let (finished, alive): (Vec<&Pod>, Vec<&Pod>) =
-            here(&on, node).partition(|pod| pods::is_finished(pod));
-        plan.delete.extend(finished.into_iter().filter(|pod| pods::is_staying(pod)).map(Doomed::of));
+            pods_on(&on, node).partition(|pod| pods::is_finished(pod));
+        plan.delete
+            .extend(finished.into_iter().filter(|pod| pods::is_not_deleting(pod)).map(PendingDeletion::of));
         if alive.is_empty() {
             plan.create.push(pod_for(set, node, &hash));
             continue;
         }
-        let (mut new, mut old): (Vec<&Pod>, Vec<&Pod>) =
-            alive.into_iter().filter(|pod| pods::is_active(pod)).partition(|pod| is_of(pod, &hash));
+        let (mut new, mut old): (Vec<&Pod>, Vec<&Pod>) = alive
+            .into_iter()
+            .filter(|pod| pods::is_active(pod))
+            .partition(|pod| has_revision_hash(pod, &hash));
         for revision in [&mut new, &mut old] {
             revision.sort_by_cached_key(|pod| (pod.creation_timestamp().map(|time| time.0), pod.name_any()));
-            plan.delete.extend(revision.drain(1.min(revision.len())..).map(Doomed::of));
+            plan.delete.extend(revision.drain(1.min(revision.len())..).map(PendingDeletion::of));
         }
-        let Some(old) = old.first().filter(|_| slack.rolls) else {
+        let Some(old) = old.first().filter(|_| slack.is_rolling_update) else {
             continue;
         };
         match new.first() {
-            Some(new) if available(new) || !available(old) => plan.delete.push(Doomed::of(old)),
+            Some(new) if available(new) || !available(old) => plan.delete.push(PendingDeletion::of(old)),
             Some(_) => {}
-            None if slack.surge > 0 && (may_add > 0 || !available(old)) => {
+            None if slack.max_surge > 0 && (may_add > 0 || !available(old)) => {
                 may_add -= 1;
                 plan.create.push(pod_for(set, node, &hash));
             }
-            None if slack.surge > 0 => {}
-            None if !available(old) => plan.delete.push(Doomed::of(old)),
+            None if slack.max_surge > 0 => {}
+            None if !available(old) => plan.delete.push(PendingDeletion::of(old)),
             None if may_stop > 0 => {
                 may_stop -= 1;
-                plan.delete.push(Doomed::of(old));
+                plan.delete.push(PendingDeletion::of(old));
             }
             None => {}
         }
     }
     for (node, pods) in &on {
         if !chosen.iter().any(|chosen| chosen.as_str() == *node) {
-            plan.delete.extend(pods.iter().filter(|pod| pods::is_staying(pod)).map(|pod| Doomed::of(pod)));
+            plan.delete.extend(
+                pods.iter().filter(|pod| pods::is_not_deleting(pod)).map(|pod| PendingDeletion::of(pod)),
+            );
         }
     }
     plan
 }
 
-fn here<'a>(on: &'a BTreeMap<&str, Vec<&'a Pod>>, node: &str) -> impl Iterator<Item = &'a Pod> + use<'a> {
+fn pods_on<'a>(on: &'a BTreeMap<&str, Vec<&'a Pod>>, node: &str) -> impl Iterator<Item = &'a Pod> + use<'a> {
     on.get(node).into_iter().flatten().copied()
 }
 
@@ -152,7 +158,7 @@ fn node_of(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-fn is_of(pod: &Pod, hash: &str) -> bool {
+fn has_revision_hash(pod: &Pod, hash: &str) -> bool {
     pod.labels().get(REVISION_HASH).map(String::as_str) == Some(hash)
 }
 
@@ -164,22 +170,24 @@ fn pod_for(set: &DaemonSet, node: &str, hash: &str) -> Pod {
     pod
 }
 
-struct Slack {
+struct RollingUpdateLimits {
     /// False for a set whose pods are replaced only when somebody deletes them.
-    rolls: bool,
-    unavailable: i64,
-    surge: i64,
+    is_rolling_update: bool,
+    max_unavailable: i64,
+    max_surge: i64,
 }
 
-fn slack(set: &DaemonSet, nodes: usize) -> Slack {
+fn rolling_update_limits(set: &DaemonSet, nodes: usize) -> RollingUpdateLimits {
     let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.clone()).unwrap_or_default();
     let rolling: RollingUpdateDaemonSet = strategy.rolling_update.unwrap_or_default();
     let nodes = i32::try_from(nodes).unwrap_or(i32::MAX);
-    let part = |part: Option<IntOrString>, default| part_of(&part.unwrap_or(default), nodes, Rounding::Up);
-    Slack {
-        rolls: strategy.type_.as_deref() != Some("OnDelete"),
-        unavailable: part(rolling.max_unavailable, IntOrString::Int(1)).into(),
-        surge: part(rolling.max_surge, IntOrString::Int(0)).into(),
+    let part = |part: Option<IntOrString>, default| {
+        resolve_int_or_percent(&part.unwrap_or(default), nodes, Rounding::Up)
+    };
+    RollingUpdateLimits {
+        is_rolling_update: strategy.type_.as_deref() != Some("OnDelete"),
+        max_unavailable: part(rolling.max_unavailable, IntOrString::Int(1)).into(),
+        max_surge: part(rolling.max_surge, IntOrString::Int(0)).into(),
     }
 }
 
@@ -192,8 +200,10 @@ fn count(
 ) -> DaemonSetStatus {
     let min_ready = set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
     let nodes_with = |what: &dyn Fn(&Pod) -> bool| {
-        let with =
-            chosen.iter().filter(|node| here(on, node).any(|pod| pods::is_active(pod) && what(pod))).count();
+        let with = chosen
+            .iter()
+            .filter(|node| pods_on(on, node).any(|pod| pods::is_active(pod) && what(pod)))
+            .count();
         i32::try_from(with).unwrap_or(i32::MAX)
     };
     let nonzero = |number: i32| (number > 0).then_some(number);
@@ -207,7 +217,7 @@ fn count(
         number_ready: nodes_with(&pods::is_ready),
         number_available: nonzero(available),
         number_unavailable: nonzero(desired - available),
-        updated_number_scheduled: nonzero(nodes_with(&|pod| is_of(pod, hash))),
+        updated_number_scheduled: nonzero(nodes_with(&|pod| has_revision_hash(pod, hash))),
         observed_generation: set.metadata.generation,
         collision_count: None,
         conditions: set.status.as_ref().and_then(|status| status.conditions.clone()),
@@ -235,7 +245,7 @@ mod tests {
     }
 
     /// What the plan creates, come up.
-    fn up(set: &DaemonSet, nodes: &[String]) -> Vec<Pod> {
+    fn running_pods(set: &DaemonSet, nodes: &[String]) -> Vec<Pod> {
         let mut pods = plan(set, &[], nodes, NOON.parse().unwrap()).create;
         for pod in &mut pods {
             pod.metadata.name = Some(format!("{}-{}", node_of(pod), pod.labels()[REVISION_HASH]));
@@ -251,16 +261,16 @@ mod tests {
         ["one", "two", "three"].map(str::to_owned).into()
     }
 
-    fn look(set: &DaemonSet, pods: &[Pod]) -> Plan {
+    fn plan_on_nodes(set: &DaemonSet, pods: &[Pod]) -> Plan {
         plan(set, pods, &nodes(), NOON.parse().unwrap())
     }
 
     #[test]
     fn every_node_gets_one_pod() {
         let set = set("app:v1", json!({}));
-        let pods = up(&set, &nodes());
+        let pods = running_pods(&set, &nodes());
         assert_eq!(pods.iter().map(node_of).collect::<Vec<_>>(), ["one", "two", "three"]);
-        let plan = look(&set, &pods);
+        let plan = plan_on_nodes(&set, &pods);
         assert!(plan.create.is_empty() && plan.delete.is_empty());
         assert_eq!((plan.status.number_ready, plan.status.updated_number_scheduled), (3, Some(3)));
     }
@@ -272,49 +282,49 @@ mod tests {
             "app:v1",
             json!({"spec": {"template": {"spec": {"nodeSelector": {"scale-to-zero": "true"}}}}}),
         );
-        let plan = look(&after, &up(&before, &nodes()));
+        let plan = plan_on_nodes(&after, &running_pods(&before, &nodes()));
         assert_eq!((plan.create.len(), plan.delete.len(), plan.status.desired_number_scheduled), (0, 3, 0));
     }
 
     #[test]
     fn a_new_template_replaces_one_available_pod_at_a_time() {
-        let mut pods = up(&set("app:v1", json!({})), &nodes());
+        let mut pods = running_pods(&set("app:v1", json!({})), &nodes());
         let after = set("app:v2", json!({}));
-        assert_eq!(look(&after, &pods).delete.len(), 1);
+        assert_eq!(plan_on_nodes(&after, &pods).delete.len(), 1);
         pods.remove(0);
-        let plan = look(&after, &pods);
+        let plan = plan_on_nodes(&after, &pods);
         assert_eq!((plan.create.len(), plan.delete.len()), (1, 0));
     }
 
     #[test]
-    fn pods_that_do_not_serve_are_replaced_at_once() {
-        let mut pods = up(&set("app:v1", json!({})), &nodes());
+    fn unavailable_pods_are_replaced_at_once() {
+        let mut pods = running_pods(&set("app:v1", json!({})), &nodes());
         for pod in &mut pods {
             pod.status.as_mut().unwrap().conditions = None;
         }
-        assert_eq!(look(&set("app:v2", json!({})), &pods).delete.len(), 3);
+        assert_eq!(plan_on_nodes(&set("app:v2", json!({})), &pods).delete.len(), 3);
     }
 
     #[test]
     fn with_surge_the_new_pod_comes_before_the_old_goes() {
         let surge =
             json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}}});
-        let mut pods = up(&set("app:v1", surge.clone()), &nodes());
+        let mut pods = running_pods(&set("app:v1", surge.clone()), &nodes());
         let after = set("app:v2", surge);
-        let plan = look(&after, &pods);
+        let plan = plan_on_nodes(&after, &pods);
         assert_eq!((plan.create.len(), plan.delete.len()), (1, 0));
-        pods.push(up(&after, &nodes()).remove(0));
+        pods.push(running_pods(&after, &nodes()).remove(0));
         assert_eq!(
-            look(&after, &pods).delete.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
+            plan_on_nodes(&after, &pods).delete.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(),
             [pods[0].name_any()]
         );
     }
 
     #[test]
-    fn on_delete_waits_for_somebody_to_delete() {
+    fn an_on_delete_set_replaces_no_pod_by_itself() {
         let manual = json!({"spec": {"updateStrategy": {"type": "OnDelete"}}});
-        let pods = up(&set("app:v1", manual.clone()), &nodes());
-        let plan = look(&set("app:v2", manual), &pods);
+        let pods = running_pods(&set("app:v1", manual.clone()), &nodes());
+        let plan = plan_on_nodes(&set("app:v2", manual), &pods);
         assert!(plan.create.is_empty() && plan.delete.is_empty());
     }
 }

@@ -15,8 +15,9 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
 
 use super::pods;
-use super::work::{
-    self, Attempt, Context, Outcome, cached, concerned, controller_reference, unless_gone, watch,
+use super::runtime::{
+    self, Attempt, Context, RequeueResult, controller_reference, ignore_not_found, trigger_with, watch,
+    watch_with_store,
 };
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -28,16 +29,16 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 const ENDPOINTS_PER_SLICE: usize = 100;
 
 pub async fn run(context: Arc<Context>) {
-    let controller = work::controller(Api::<Service>::all(context.client.clone()));
+    let controller = runtime::controller(Api::<Service>::all(context.client.clone()));
     let services = controller.store();
-    let (slices, changes) = cached(Api::<EndpointSlice>::all(context.client.clone()));
-    let by_slice = concerned(changes, services.clone(), |slice: &EndpointSlice, _| service_of(slice));
-    let by_pod = concerned(
+    let (slices, changes) = watch_with_store(Api::<EndpointSlice>::all(context.client.clone()));
+    let by_slice = trigger_with(changes, services.clone(), |slice: &EndpointSlice, _| service_of(slice));
+    let by_pod = trigger_with(
         watch(Api::<Pod>::all(context.client.clone())).boxed(),
         services,
-        move |pod: &Pod, services| services_with(pod, services, &slices),
+        move |pod: &Pod, services| services_selecting(pod, services, &slices),
     );
-    work::run(controller.reconcile_on(by_slice).reconcile_on(by_pod), context, reconcile).await;
+    runtime::run(controller.reconcile_on(by_slice).reconcile_on(by_pod), context, reconcile).await;
 }
 
 fn service_of(slice: &EndpointSlice) -> Option<ObjectRef<Service>> {
@@ -45,7 +46,7 @@ fn service_of(slice: &EndpointSlice) -> Option<ObjectRef<Service>> {
 }
 
 /// The Services that select the pod, and those that did before its labels changed.
-fn services_with(
+fn services_selecting(
     pod: &Pod,
     services: &Store<Service>,
     slices: &Store<EndpointSlice>,
@@ -73,7 +74,7 @@ fn selector_of(service: &Service) -> Option<Selector> {
     Some(labels.into_iter().collect())
 }
 
-async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Outcome {
+async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> RequeueResult {
     let Some(selector) = selector_of(&service).filter(|_| service.metadata.deletion_timestamp.is_none())
     else {
         return Ok(None);
@@ -88,7 +89,7 @@ async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Outcome {
 
     let plan = plan(&service, &pods.items, &slices.items);
     for slice in &plan.update {
-        unless_gone(api.replace(&slice.name_any(), &PostParams::default(), slice).await)
+        ignore_not_found(api.replace(&slice.name_any(), &PostParams::default(), slice).await)
             .trying_to("update an endpoint slice")?;
     }
     for slice in &plan.create {
@@ -96,8 +97,10 @@ async fn reconcile(service: Arc<Service>, context: Arc<Context>) -> Outcome {
     }
     for slice in &plan.delete {
         let this_one = Preconditions { uid: slice.uid(), resource_version: None };
-        unless_gone(api.delete(&slice.name_any(), &DeleteParams::default().preconditions(this_one)).await)
-            .trying_to("delete an endpoint slice")?;
+        ignore_not_found(
+            api.delete(&slice.name_any(), &DeleteParams::default().preconditions(this_one)).await,
+        )
+        .trying_to("delete an endpoint slice")?;
     }
     Ok(None)
 }
@@ -145,7 +148,7 @@ fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
         let slice = slice(service, &spec, existing, ports, endpoints);
         match existing {
             None => plan.create.push(slice),
-            Some(existing) if !same(existing, &slice) => plan.update.push(slice),
+            Some(existing) if !is_same_slice(existing, &slice) => plan.update.push(slice),
             Some(_) => {}
         }
     }
@@ -153,7 +156,7 @@ fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
     plan
 }
 
-fn same(one: &EndpointSlice, other: &EndpointSlice) -> bool {
+fn is_same_slice(one: &EndpointSlice, other: &EndpointSlice) -> bool {
     let ports = |slice: &EndpointSlice| slice.ports.clone().unwrap_or_default();
     one.endpoints == other.endpoints && ports(one) == ports(other) && one.labels() == other.labels()
 }
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_right_already_is_not_written_again() {
+    fn a_slice_that_is_in_sync_is_not_written() {
         let service = service(json!(8080));
         let mut existing = plan(&service, &[pod("a", true)], &[]).create;
         existing[0].metadata.name = Some("web-x".to_owned());

@@ -10,7 +10,7 @@ use kube::{Api, Client, Resource};
 
 use crate::clock::Clock;
 
-pub struct Events {
+pub struct EventRecorder {
     client: Client,
     clock: Clock,
     component: &'static str,
@@ -18,20 +18,20 @@ pub struct Events {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tone {
+pub enum EventType {
     Normal,
     Warning,
 }
 
-impl Events {
-    pub fn new(client: Client, clock: Clock, component: &'static str) -> Events {
-        Events { client, clock, component, next: AtomicI64::new(clock.now().as_microsecond()) }
+impl EventRecorder {
+    pub fn new(client: Client, clock: Clock, component: &'static str) -> EventRecorder {
+        EventRecorder { client, clock, component, next: AtomicI64::new(clock.now().as_microsecond()) }
     }
 
-    pub async fn tell<K: Resource<DynamicType = ()>>(
+    pub async fn publish<K: Resource<DynamicType = ()>>(
         &self,
         about: &K,
-        tone: Tone,
+        tone: EventType,
         reason: &str,
         message: String,
     ) {
@@ -55,8 +55,8 @@ impl Events {
                 ..ObjectReference::default()
             },
             type_: Some(match tone {
-                Tone::Normal => "Normal".to_owned(),
-                Tone::Warning => "Warning".to_owned(),
+                EventType::Normal => "Normal".to_owned(),
+                EventType::Warning => "Warning".to_owned(),
             }),
             reason: Some(reason.to_owned()),
             message: Some(message),

@@ -8,37 +8,37 @@ use kube::core::{GroupVersionKind, PartialObjectMeta};
 use kube::discovery::{ApiResource, Discovery, Scope, verbs};
 use kube::{Api, Client};
 
-use super::work::backoff;
+use super::runtime::backoff;
 
 /// An object of any kind, of which only the metadata matters.
 pub type Meta = PartialObjectMeta<DynamicObject>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct ResourceKind {
     pub resource: ApiResource,
     pub namespaced: bool,
 }
 
-impl Kind {
+impl ResourceKind {
     /// What stays the same when the kind is served in another version.
     pub fn key(&self) -> String {
         format!("{}.{}", self.resource.plural, self.resource.group)
     }
 
-    pub fn everywhere(&self, client: &Client) -> Api<Meta> {
+    pub fn cluster_api(&self, client: &Client) -> Api<Meta> {
         Api::all_with(client.clone(), &self.resource)
     }
 
-    pub fn within(&self, client: &Client, namespace: Option<&str>) -> Api<Meta> {
+    pub fn namespaced_api(&self, client: &Client, namespace: Option<&str>) -> Api<Meta> {
         match namespace.filter(|_| self.namespaced) {
             Some(namespace) => Api::namespaced_with(client.clone(), namespace, &self.resource),
-            None => self.everywhere(client),
+            None => self.cluster_api(client),
         }
     }
 }
 
 /// Asks the server, as often as it takes.
-pub async fn discover(client: &Client) -> Vec<Kind> {
+pub async fn discover(client: &Client) -> Vec<ResourceKind> {
     let mut attempt = 0;
     loop {
         match Discovery::new(client.clone()).run().await {
@@ -52,17 +52,18 @@ pub async fn discover(client: &Client) -> Vec<Kind> {
     }
 }
 
-fn kinds_in(found: &Discovery) -> Vec<Kind> {
+fn kinds_in(found: &Discovery) -> Vec<ResourceKind> {
     let all = found.groups_alphabetical().into_iter().flat_map(|group| group.recommended_resources());
     let kept = all.filter(|(_, can)| {
         let verbs = [verbs::LIST, verbs::WATCH, verbs::DELETE];
         verbs.into_iter().all(|verb| can.supports_operation(verb))
     });
-    kept.map(|(resource, can)| Kind { resource, namespaced: can.scope == Scope::Namespaced }).collect()
+    kept.map(|(resource, can)| ResourceKind { resource, namespaced: can.scope == Scope::Namespaced })
+        .collect()
 }
 
 /// The kind a definition brings, once the server serves it.
-pub fn defined_by(definition: &CustomResourceDefinition) -> Option<Kind> {
+pub fn kind_of_definition(definition: &CustomResourceDefinition) -> Option<ResourceKind> {
     let conditions = definition.status.as_ref()?.conditions.as_deref().unwrap_or_default();
     let established =
         conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True");
@@ -72,7 +73,7 @@ pub fn defined_by(definition: &CustomResourceDefinition) -> Option<Kind> {
     let spec = &definition.spec;
     let version = spec.versions.iter().find(|version| version.served)?;
     let gvk = GroupVersionKind::gvk(&spec.group, &version.name, &spec.names.kind);
-    Some(Kind {
+    Some(ResourceKind {
         resource: ApiResource::from_gvk_with_plural(&gvk, &spec.names.plural),
         namespaced: spec.scope == "Namespaced",
     })

@@ -16,13 +16,13 @@ mod kinds;
 mod namespace;
 mod pods;
 mod replica_set;
+pub(super) mod runtime;
 mod template;
-pub(super) mod work;
 
 use kube::Client;
 
 use crate::clock::Clock;
-use work::Context;
+use runtime::Context;
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -11,26 +11,28 @@ use kube::runtime::watcher::Event;
 use kube::{Api, Client, ResourceExt};
 use tokio::time::sleep;
 
-use super::kinds::{self, Kind, Meta};
-use super::work::{self, Attempt, Context, Outcome, backoff, unless_gone, watch};
+use super::kinds::{self, Meta, ResourceKind};
+use super::runtime::{self, Attempt, Context, RequeueResult, backoff, ignore_not_found, watch};
 
 const FINALIZER: &str = "kubernetes";
 
 pub async fn run(context: Arc<Context>) {
-    let controller = work::controller(Api::<Namespace>::all(context.client.clone()));
-    work::run(controller, context, reconcile).await;
+    let controller = runtime::controller(Api::<Namespace>::all(context.client.clone()));
+    runtime::run(controller, context, reconcile).await;
 }
 
 /// Takes as long as the last object does; other namespaces do not wait for it.
-async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Outcome {
+async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> RequeueResult {
     let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default();
     if namespace.metadata.deletion_timestamp.is_none() || !finalizers.iter().any(|name| name == FINALIZER) {
         return Ok(None);
     }
     let name = namespace.name_any();
     let kinds = kinds::discover(&context.client).await;
-    let emptying =
-        kinds.iter().filter(|kind| kind.namespaced).map(|kind| empty(&context.client, kind, &name));
+    let emptying = kinds
+        .iter()
+        .filter(|kind| kind.namespaced)
+        .map(|kind| delete_all_objects(&context.client, kind, &name));
     join_all(emptying).await;
 
     let api: Api<Namespace> = Api::all(context.client.clone());
@@ -41,13 +43,13 @@ async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> Outcome 
         finalizers.retain(|name| name != FINALIZER);
     }
     let let_go = api.replace_subresource("finalize", &name, &PostParams::default(), &namespace).await;
-    unless_gone(let_go).trying_to("let an emptied namespace go")?;
+    ignore_not_found(let_go).trying_to("let an emptied namespace go")?;
     Ok(None)
 }
 
 /// Deletes every object of the kind and waits for the last one to be gone.
-async fn empty(client: &Client, kind: &Kind, namespace: &str) {
-    let api = kind.within(client, Some(namespace));
+async fn delete_all_objects(client: &Client, kind: &ResourceKind, namespace: &str) {
+    let api = kind.namespaced_api(client, Some(namespace));
     let mut left = HashSet::new();
     let mut changes = std::pin::pin!(watch(api.clone()));
     while let Some(event) = changes.next().await {
@@ -55,7 +57,7 @@ async fn empty(client: &Client, kind: &Kind, namespace: &str) {
             Event::Init => left.clear(),
             Event::InitApply(object) | Event::Apply(object) => {
                 left.insert(object.uid());
-                delete(&api, &object).await;
+                delete_with_retries(&api, &object).await;
             }
             Event::Delete(object) => {
                 left.remove(&object.uid());
@@ -70,12 +72,12 @@ async fn empty(client: &Client, kind: &Kind, namespace: &str) {
 }
 
 /// Tries as often as it takes: one object's trouble must not begin all anew.
-async fn delete(api: &Api<Meta>, object: &Meta) {
+async fn delete_with_retries(api: &Api<Meta>, object: &Meta) {
     let this_one = Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams::background().preconditions(this_one);
     let mut attempt = 0;
     while object.metadata.deletion_timestamp.is_none() {
-        match unless_gone(api.delete(&object.name_any(), &params).await) {
+        match ignore_not_found(api.delete(&object.name_any(), &params).await) {
             Ok(_) => return,
             Err(error) => {
                 // Another may have its name by now; the watch tells of that one.

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 
-use super::events::{Events, Tone};
-use super::work::{Attempt, Error, unless_gone};
+use super::events::{EventRecorder, EventType};
+use super::runtime::{Attempt, Error, ignore_not_found};
 
 /// It counts towards its owner's replicas: neither finished nor on its way out.
 pub fn is_active(pod: &Pod) -> bool {
@@ -22,7 +22,7 @@ pub fn is_finished(pod: &Pod) -> bool {
 }
 
 /// Nobody has asked for its deletion yet.
-pub fn is_staying(pod: &Pod) -> bool {
+pub fn is_not_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
 
@@ -77,19 +77,24 @@ pub fn from_template(template: &PodTemplateSpec, name_prefix: &str, owner: Owner
 
 /// A pod to delete: this one, not another that took its name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Doomed {
+pub struct PendingDeletion {
     pub name: String,
     uid: Option<String>,
 }
 
-impl Doomed {
-    pub fn of(pod: &Pod) -> Doomed {
-        Doomed { name: pod.name_any(), uid: pod.uid() }
+impl PendingDeletion {
+    pub fn of(pod: &Pod) -> PendingDeletion {
+        PendingDeletion { name: pod.name_any(), uid: pod.uid() }
     }
 }
 
 /// One, then two, then four at a time: a refusal costs few requests.
-pub async fn create<K>(events: &Events, api: &Api<Pod>, owner: &K, mut pods: &[Pod]) -> Result<(), Error>
+pub async fn create<K>(
+    events: &EventRecorder,
+    api: &Api<Pod>,
+    owner: &K,
+    mut pods: &[Pod],
+) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()>,
 {
@@ -101,11 +106,11 @@ where
             match created {
                 Ok(pod) => {
                     let message = format!("Created pod: {}", pod.name_any());
-                    events.tell(owner, Tone::Normal, "SuccessfulCreate", message).await;
+                    events.publish(owner, EventType::Normal, "SuccessfulCreate", message).await;
                 }
                 Err(error) => {
                     events
-                        .tell(owner, Tone::Warning, FAILED_CREATE, format!("Error creating: {error}"))
+                        .publish(owner, EventType::Warning, FAILED_CREATE, format!("Error creating: {error}"))
                         .await;
                     return Err(error).trying_to("create a pod");
                 }
@@ -117,22 +122,27 @@ where
     Ok(())
 }
 
-pub async fn delete<K>(events: &Events, api: &Api<Pod>, owner: &K, pods: &[Doomed]) -> Result<(), Error>
+pub async fn delete<K>(
+    events: &EventRecorder,
+    api: &Api<Pod>,
+    owner: &K,
+    pods: &[PendingDeletion],
+) -> Result<(), Error>
 where
     K: Resource<DynamicType = ()>,
 {
     let deletions = pods.iter().map(async |pod| {
         let this_one = Preconditions { uid: pod.uid.clone(), resource_version: None };
         let deleted = api.delete(&pod.name, &DeleteParams::default().preconditions(this_one)).await;
-        (pod, unless_gone(deleted))
+        (pod, ignore_not_found(deleted))
     });
     for (pod, deleted) in join_all(deletions).await {
-        deleted.trying_to(DELETE)?;
+        deleted.trying_to(DELETE_POD)?;
         let message = format!("Deleted pod: {}", pod.name);
-        events.tell(owner, Tone::Normal, "SuccessfulDelete", message).await;
+        events.publish(owner, EventType::Normal, "SuccessfulDelete", message).await;
     }
     Ok(())
 }
 
-pub const DELETE: &str = "delete a pod";
+pub const DELETE_POD: &str = "delete a pod";
 pub const FAILED_CREATE: &str = "FailedCreate";

@@ -14,20 +14,20 @@ use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt};
 
 use super::claim::children_of;
-use super::pods::{self, Doomed};
-use super::work::{
-    self, Attempt, Context, Error, Outcome, cached, concerned, controller_reference, owner_or_selecting,
-    selector_of, unless_gone,
+use super::pods::{self, PendingDeletion};
+use super::runtime::{
+    self, Attempt, Context, Error, RequeueResult, controller_reference, ignore_not_found, owner_or_selecting,
+    selector_of, trigger_with, watch_with_store,
 };
 
 /// As many pods as one pass creates or deletes.
-const BURST: usize = 500;
+const MAX_BURST: usize = 500;
 
 pub async fn run(context: Arc<Context>) {
-    let controller = work::controller(Api::<ReplicaSet>::all(context.client.clone()));
-    let (pods, changes) = cached(Api::<Pod>::all(context.client.clone()));
+    let controller = runtime::controller(Api::<ReplicaSet>::all(context.client.clone()));
+    let (pods, changes) = watch_with_store(Api::<Pod>::all(context.client.clone()));
     let sets = controller.store();
-    let controller = controller.reconcile_on(concerned(changes, sets, |pod: &Pod, sets| {
+    let controller = controller.reconcile_on(trigger_with(changes, sets, |pod: &Pod, sets| {
         owner_or_selecting(pod, sets, |set: &ReplicaSet, _| {
             set.spec
                 .as_ref()
@@ -35,10 +35,10 @@ pub async fn run(context: Arc<Context>) {
                 .is_some_and(|selector| selector.matches(pod.labels()))
         })
     }));
-    work::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
+    runtime::run(controller, context, move |set, context| reconcile(set, context, pods.clone())).await;
 }
 
-async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod>) -> Outcome {
+async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod>) -> RequeueResult {
     let Some(spec) = &set.spec else {
         return Ok(None);
     };
@@ -58,20 +58,20 @@ async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod
         let sets: Api<ReplicaSet> =
             Api::namespaced(context.client.clone(), &set.namespace().unwrap_or_default());
         let recorded = sets.replace_status(&set.name_any(), &PostParams::default(), &counted).await;
-        unless_gone(recorded).trying_to("record a replica set's status")?;
+        ignore_not_found(recorded).trying_to("record a replica set's status")?;
     }
     written?;
-    Ok(plan.wake)
+    Ok(plan.requeue_after)
 }
 
 /// What one pass does. Pure: from the set and its pods to the writes.
 #[derive(Debug, Default)]
 struct Plan {
     create: Vec<Pod>,
-    delete: Vec<Doomed>,
+    delete: Vec<PendingDeletion>,
     status: ReplicaSetStatus,
     /// When a pod will have been ready for long enough to count as available.
-    wake: Option<Duration>,
+    requeue_after: Option<Duration>,
 }
 
 fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
@@ -81,7 +81,7 @@ fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
     let mut active: Vec<&Pod> = pods.iter().filter(|pod| pods::is_active(pod)).collect();
-    active.sort_by_cached_key(|pod| worth(pod));
+    active.sort_by_cached_key(|pod| deletion_rank(pod));
 
     let template = spec.template.clone().unwrap_or_default();
     let template_labels = template.metadata.as_ref().and_then(|meta| meta.labels.clone()).unwrap_or_default();
@@ -104,21 +104,21 @@ fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
         .min();
 
     if set.metadata.deletion_timestamp.is_some() {
-        return Plan { status, wake, ..Plan::default() };
+        return Plan { status, requeue_after: wake, ..Plan::default() };
     }
-    let surplus = active.len().saturating_sub(wanted).min(BURST);
-    let missing = wanted.saturating_sub(active.len()).min(BURST);
+    let surplus = active.len().saturating_sub(wanted).min(MAX_BURST);
+    let missing = wanted.saturating_sub(active.len()).min(MAX_BURST);
     let pod = pods::from_template(&template, &set.name_any(), controller_reference(set));
     Plan {
         create: vec![pod; missing],
-        delete: active[..surplus].iter().map(|pod| Doomed::of(pod)).collect(),
+        delete: active[..surplus].iter().map(|pod| PendingDeletion::of(pod)).collect(),
         status,
-        wake,
+        requeue_after: wake,
     }
 }
 
 /// The pods worth least go first: those that serve nobody yet, then the newest.
-fn worth(pod: &Pod) -> impl Ord + use<> {
+fn deletion_rank(pod: &Pod) -> impl Ord + use<> {
     let assigned =
         pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
     let phase = match pods::phase(pod) {
@@ -154,7 +154,7 @@ fn conditions(set: &ReplicaSet, written: &Result<(), Error>, now: Time) -> Optio
         before.into_iter().partition(|condition| condition.type_ == "ReplicaFailure");
     if let Err(error) = written {
         let reason = match error {
-            Error::Api { attempt: pods::DELETE, .. } => "FailedDelete",
+            Error::Api { attempt: pods::DELETE_POD, .. } => "FailedDelete",
             _ => pods::FAILED_CREATE,
         };
         let known = failures.pop().filter(|condition| condition.reason.as_deref() == Some(reason));
@@ -251,13 +251,13 @@ mod tests {
         let pods = [pod("a", "Running", Some("2026-01-01T11:59:50Z"))];
         let early = plan(&set(1, 30), &pods, at(NOON));
         assert_eq!((early.status.ready_replicas, early.status.available_replicas), (Some(1), None));
-        assert_eq!(early.wake, Some(Duration::from_secs(20)));
+        assert_eq!(early.requeue_after, Some(Duration::from_secs(20)));
         let late = plan(&set(1, 30), &pods, at("2026-01-01T12:00:20Z"));
-        assert_eq!((late.status.available_replicas, late.wake), (Some(1), None));
+        assert_eq!((late.status.available_replicas, late.requeue_after), (Some(1), None));
     }
 
     #[test]
-    fn a_set_on_its_way_out_creates_and_deletes_nothing() {
+    fn a_set_being_deleted_creates_and_deletes_nothing() {
         let mut set = set(3, 0);
         set.metadata.deletion_timestamp = Some(Time(at(NOON)));
         let plan = plan(&set, &[], at(NOON));

@@ -24,14 +24,14 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until};
 
 use super::Options;
-use super::events::Events;
-use crate::agenda::Agenda;
+use super::events::EventRecorder;
+use crate::work_queue::WorkQueue;
 
 /// What every controller is handed.
 pub struct Context {
     pub client: Client,
     pub options: Options,
-    pub events: Events,
+    pub events: EventRecorder,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum Error {
 impl Context {
     /// `component` is the name under which it tells what it did.
     pub fn new(client: Client, options: Options, component: &'static str) -> Arc<Context> {
-        let events = Events::new(client.clone(), options.clock, component);
+        let events = EventRecorder::new(client.clone(), options.clock, component);
         Arc::new(Context { client, options, events })
     }
 
@@ -66,7 +66,7 @@ impl<T> Attempt<T> for kube::Result<T> {
 }
 
 /// Treats "it is not there" as an answer; deletes meet it when somebody was faster.
-pub fn unless_gone<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
+pub fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         other => other.map(Some),
@@ -115,7 +115,7 @@ where
 }
 
 /// A watch that also keeps what it saw.
-pub fn cached<K>(api: Api<K>) -> (Store<K>, impl Stream<Item = Event<K>> + Send)
+pub fn watch_with_store<K>(api: Api<K>) -> (Store<K>, impl Stream<Item = Event<K>> + Send)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
@@ -126,7 +126,7 @@ where
 /// A cache of the objects that are looked after, and whatever wakes them.
 pub struct Controller<K: Resource<DynamicType = ()> + 'static> {
     store: Store<K>,
-    wakes: SelectAll<BoxStream<'static, ObjectRef<K>>>,
+    triggers: SelectAll<BoxStream<'static, ObjectRef<K>>>,
 }
 
 /// A controller woken by every change of its own objects, its own writes of
@@ -135,9 +135,9 @@ pub fn controller<K>(api: Api<K>) -> Controller<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
-    let (store, changes) = cached(api);
-    let own = concerned(changes, store.clone(), |object: &K, _| [ObjectRef::from_obj(object)]);
-    Controller { store, wakes: SelectAll::new() }.reconcile_on(own)
+    let (store, changes) = watch_with_store(api);
+    let own = trigger_with(changes, store.clone(), |object: &K, _| [ObjectRef::from_obj(object)]);
+    Controller { store, triggers: SelectAll::new() }.reconcile_on(own)
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Controller<K> {
@@ -146,7 +146,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Controller<K
     }
 
     pub fn reconcile_on(mut self, wakes: impl Stream<Item = ObjectRef<K>> + Send + 'static) -> Controller<K> {
-        self.wakes.push(wakes.boxed());
+        self.triggers.push(wakes.boxed());
         self
     }
 }
@@ -155,7 +155,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Controller<K
 ///
 /// A watch that has to start over does not say what was deleted meanwhile:
 /// then it concerns all of them.
-pub fn concerned<K, C, I>(
+pub fn trigger_with<K, C, I>(
     changes: impl Stream<Item = Event<C>> + Send + 'static,
     objects: Store<K>,
     whom: impl Fn(&C, &Store<K>) -> I + Send + 'static,
@@ -168,7 +168,7 @@ where
     changes.flat_map(move |event| {
         let woken: Vec<_> = match event {
             Event::Apply(changed) | Event::Delete(changed) => whom(&changed, &objects).into_iter().collect(),
-            Event::InitDone => in_order(objects.state()),
+            Event::InitDone => sorted_refs(objects.state()),
             Event::Init | Event::InitApply(_) => Vec::new(),
         };
         stream::iter(woken)
@@ -189,14 +189,14 @@ where
     let meta = child.meta();
     match controller_of(meta) {
         Some(owner) => ObjectRef::from_owner_ref(meta.namespace.as_deref(), owner, ()).into_iter().collect(),
-        None => in_order(
+        None => sorted_refs(
             objects.state_filter(|object| object.meta().namespace == meta.namespace && selects(object, meta)),
         ),
     }
 }
 
 /// A cache keeps no order, and simulations replay.
-fn in_order<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRef<K>> {
+fn sorted_refs<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRef<K>> {
     let mut names: Vec<_> = objects.iter().map(|object| ObjectRef::from_obj(&**object)).collect();
     names.sort_by_cached_key(ToString::to_string);
     names
@@ -204,7 +204,7 @@ fn in_order<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRe
 
 /// What came of a look at an object: after how long to look again though nothing
 /// changes.
-pub type Outcome = Result<Option<Duration>, Error>;
+pub type RequeueResult = Result<Option<Duration>, Error>;
 
 /// Runs until dropped. A failed object is tried again, later each time; the
 /// others do not wait for it. One at a time, in the order in which they were
@@ -216,23 +216,23 @@ pub async fn run<K, Work>(
     reconcile: impl Fn(Arc<K>, Arc<Context>) -> Work,
 ) where
     K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
-    Work: Future<Output = Outcome> + Send + 'static,
+    Work: Future<Output = RequeueResult> + Send + 'static,
 {
-    let Controller { store, mut wakes } = controller;
-    let mut agenda = Agenda::<(Option<String>, String)>::default();
+    let Controller { store, triggers: mut wakes } = controller;
+    let mut work_queue = WorkQueue::<(Option<String>, String)>::default();
     // Until the first list has come an object cannot be found.
     let (mut listed, mut is_listed) = (pin!(store.wait_until_ready()), false);
     loop {
-        let alarm = agenda.next_alarm();
+        let alarm = work_queue.next_due();
         tokio::select! {
             biased;
-            Some(ObjectRef { namespace, name, .. }) = wakes.next() => agenda.wake((namespace, name)),
+            Some(ObjectRef { namespace, name, .. }) = wakes.next() => work_queue.enqueue((namespace, name)),
             _ = &mut listed, if !is_listed => is_listed = true,
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
-                agenda.ring(Instant::now());
+                work_queue.enqueue_due(Instant::now());
             }
-            () = ready(()), if is_listed && agenda.waiting() > 0 => {
-                let Some(name) = agenda.start() else { continue };
+            () = ready(()), if is_listed && work_queue.queued() > 0 => {
+                let Some(name) = work_queue.start_next() else { continue };
                 let mut object = ObjectRef::new(&name.1);
                 object.namespace.clone_from(&name.0);
                 let outcome = match store.get(&object) {
@@ -240,10 +240,10 @@ pub async fn run<K, Work>(
                     None => Ok(None),
                 };
                 match outcome {
-                    Ok(again) => agenda.done(name, again.map(|after| Instant::now() + after)),
+                    Ok(again) => work_queue.done(name, again.map(|after| Instant::now() + after)),
                     Err(error) => {
                         tracing::debug!(%object, %error, "will try again");
-                        agenda.failed(name, Instant::now(), backoff);
+                        work_queue.requeue_failed(name, Instant::now(), backoff);
                     }
                 }
             }

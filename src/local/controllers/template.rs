@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn another_template_or_a_collision_gives_another_hash() {
+    fn a_different_template_or_collision_count_changes_the_hash() {
         let first = hash(&template("app:v1"), None);
         assert_ne!(first, hash(&template("app:v2"), None));
         assert_ne!(first, hash(&template("app:v1"), Some(1)));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_label_does_not_make_a_template_another() {
+    fn the_hash_label_does_not_change_the_hash() {
         let mut labelled = template("app:v1");
         labelled
             .metadata

@@ -229,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn versions_come_in_the_order_of_their_maturity() {
+    fn versions_are_ordered_by_maturity() {
         let mut versions = ["v1alpha1", "foo", "v1", "v2beta1", "v1beta2", "v2", "v11"];
         versions.sort_by_key(|version| std::cmp::Reverse(priority(version)));
         assert_eq!(versions, ["v11", "v2", "v1", "v2beta1", "v1beta2", "v1alpha1", "foo"]);
     }
 
     #[test]
-    fn both_forms_of_discovery_tell_the_same() {
+    fn both_forms_of_discovery_list_the_same_resources() {
         let all = builtins();
         let mut from_aggregated = Vec::new();
         for core in [true, false] {

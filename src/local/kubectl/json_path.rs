@@ -53,7 +53,7 @@ impl JsonPath {
     pub(super) fn find<'v>(&self, root: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![root];
         for step in &self.0 {
-            found = found.into_iter().flat_map(|value| step.of(value)).collect();
+            found = found.into_iter().flat_map(|value| step.select(value)).collect();
         }
         found
     }
@@ -147,17 +147,17 @@ impl Filter {
         Some(Filter { path: JsonPath::parse(text[..at].trim())?, comparison: Some((*operator, literal)) })
     }
 
-    fn holds(&self, value: &Value) -> bool {
+    fn matches(&self, value: &Value) -> bool {
         let found = self.path.find(value);
         match &self.comparison {
             None => !found.is_empty(),
-            Some((operator, literal)) => found.first().is_some_and(|value| operator.holds(value, literal)),
+            Some((operator, literal)) => found.first().is_some_and(|value| operator.compare(value, literal)),
         }
     }
 }
 
 impl Operator {
-    fn holds(self, left: &Value, right: &Value) -> bool {
+    fn compare(self, left: &Value, right: &Value) -> bool {
         let order = match (left, right) {
             (Value::String(left), Value::String(right)) => Some(left.cmp(right)),
             (Value::Number(left), Value::Number(right)) => left.as_f64().partial_cmp(&right.as_f64()),
@@ -175,7 +175,7 @@ impl Operator {
 }
 
 impl Step {
-    fn of<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+    fn select<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let items = || value.as_array().map(Vec::as_slice).unwrap_or_default();
         // Negative positions count from the end.
         let position = |at: i64| if at < 0 { at + items().len() as i64 } else { at };
@@ -194,7 +194,7 @@ impl Step {
                 Value::Object(fields) => fields.values().collect(),
                 Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Vec::new(),
             },
-            Step::Filter(filter) => items().iter().filter(|item| filter.holds(item)).collect(),
+            Step::Filter(filter) => items().iter().filter(|item| filter.matches(item)).collect(),
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     use super::JsonPath;
 
     #[test]
-    fn paths_find_what_kubectl_finds() {
+    fn json_paths_select_as_kubectl_does() {
         let object = json!({
             "metadata": {"annotations": {"a.b/c": "dotted"}},
             "status": {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_not_understood() {
+    fn invalid_json_paths_are_rejected() {
         for path in [".a[", ".a[?(b==1)]", ".a[x]"] {
             assert!(JsonPath::parse(path).is_none(), "{path}");
         }

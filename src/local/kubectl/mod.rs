@@ -22,7 +22,7 @@ const OPENAPI_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+prot
 const EMPTY_OPENAPI_V2: &str = "\n\u{3}2.0";
 
 /// Answers a request outside any resource; `None` if there is no such path.
-pub fn answer(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response<Body>> {
+pub fn respond_to_meta_path(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response<Body>> {
     let all = kinds.all();
     let aggregated = accept.contains("g=apidiscovery.k8s.io") && accept.contains("v=v2");
     let document = match segments {
@@ -36,23 +36,26 @@ pub fn answer(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response
         ["openapi", "v3"] => openapi::index(all),
         ["openapi", "v3", "api", version] => openapi::document(all, "", version)?,
         ["openapi", "v3", "apis", group, version] => openapi::document(all, group, version)?,
-        ["openapi", "v2"] => return Some(respond(OPENAPI_V2, EMPTY_OPENAPI_V2)),
+        ["openapi", "v2"] => return Some(media_response(OPENAPI_V2, EMPTY_OPENAPI_V2)),
         ["version"] => version(),
         ["healthz" | "livez" | "readyz", ..] => {
-            return Some(respond("text/plain; charset=utf-8", "ok"));
+            return Some(media_response("text/plain; charset=utf-8", "ok"));
         }
         [] => json!({"paths": [
             "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}),
         _ => return None,
     };
-    Some(respond("application/json", document.to_string()))
+    Some(media_response("application/json", document.to_string()))
 }
 
 fn aggregate(document: &Value) -> Response<Body> {
-    respond("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", document.to_string())
+    media_response(
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        document.to_string(),
+    )
 }
 
-fn respond(media: &'static str, body: impl Into<Body>) -> Response<Body> {
+fn media_response(media: &'static str, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(media));
     response

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn every_reference_names_an_existing_component() {
         let all = builtins();
         for path in index(&all)["paths"].as_object().into_iter().flat_map(Map::keys) {
             let (group, version) = match path.split('/').collect::<Vec<_>>()[..] {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_says_that_the_server_validates_fields() {
+    fn a_patch_operation_declares_field_validation() {
         let document = document(&builtins(), "apps", "v1").expect("apps are served");
         let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
         let parameters = patch["parameters"].as_array().expect("parameters");

@@ -93,29 +93,29 @@ fn columns(resource: &Resource) -> Vec<Column> {
 }
 
 enum Printer<'a> {
-    Of(fn(&Value, Timestamp) -> Value),
-    At(JsonPath, &'a str),
-    Unreadable,
+    Function(fn(&Value, Timestamp) -> Value),
+    Path(JsonPath, &'a str),
+    Invalid,
 }
 
 impl Printer<'_> {
     fn of(column: &Column) -> Printer<'_> {
         match &column.cell {
-            Cell::Of(cell) => Printer::Of(*cell),
+            Cell::Function(cell) => Printer::Function(*cell),
             Cell::Path(path) => match JsonPath::parse(path) {
-                Some(path) => Printer::At(path, &column.kind),
-                None => Printer::Unreadable,
+                Some(path) => Printer::Path(path, &column.kind),
+                None => Printer::Invalid,
             },
         }
     }
 
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
         match self {
-            Printer::Of(cell) => cell(object, now),
-            Printer::At(path, kind) => {
+            Printer::Function(cell) => cell(object, now),
+            Printer::Path(path, kind) => {
                 path.find(object).first().map_or(Value::Null, |value| typed(value, kind, now))
             }
-            Printer::Unreadable => Value::Null,
+            Printer::Invalid => Value::Null,
         }
     }
 }

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::behaviour::{self, Behaviour};
-use crate::local::chance::Chance;
+use crate::local::seeded_rng::SeededRng;
 
 /// Upper bounds in seconds, as Prometheus clients have them.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -28,19 +28,19 @@ pub struct App {
     behaviour: Behaviour,
     pod: String,
     namespace: String,
-    chance: Chance,
-    traffic: Mutex<BTreeMap<Series, Tally>>,
+    rng: SeededRng,
+    traffic: Mutex<BTreeMap<RequestLabels, RequestStats>>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Series {
+struct RequestLabels {
     method: String,
     path: &'static str,
     status: u16,
 }
 
 #[derive(Default)]
-struct Tally {
+struct RequestStats {
     count: u64,
     seconds: f64,
     buckets: [u64; BUCKETS.len()],
@@ -53,7 +53,7 @@ impl App {
             behaviour,
             pod: pod.to_owned(),
             namespace: namespace.to_owned(),
-            chance: Chance::seeded(seed),
+            rng: SeededRng::seeded(seed),
             traffic: Mutex::default(),
         }
     }
@@ -63,14 +63,14 @@ impl App {
     }
 
     /// Box and Muller's.
-    fn normal(&self) -> f64 {
-        let uniform = || ((self.chance.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    fn draw_normal(&self) -> f64 {
+        let uniform = || ((self.rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
     }
 
     async fn serve(&self) -> Response {
-        let fails = self.chance.happens(self.behaviour.error_rate);
-        let latency = self.behaviour.latency.at(self.normal());
+        let fails = self.rng.random_bool(self.behaviour.error_rate);
+        let latency = self.behaviour.latency.sample(self.draw_normal());
         if !latency.is_zero() {
             sleep(latency).await;
         }
@@ -95,7 +95,7 @@ impl App {
     }
 
     fn count(&self, method: &Method, path: &'static str, status: StatusCode, took: Duration) {
-        let series = Series { method: method.to_string(), path, status: status.as_u16() };
+        let series = RequestLabels { method: method.to_string(), path, status: status.as_u16() };
         let mut traffic = self.traffic.lock();
         let tally = traffic.entry(series).or_default();
         tally.count += 1;
@@ -110,13 +110,13 @@ impl App {
         let mut text = String::new();
         let traffic = self.traffic.lock();
         text.push_str("# HELP http_requests_total Requests answered.\n# TYPE http_requests_total counter\n");
-        for (Series { method, path, status }, tally) in &*traffic {
+        for (RequestLabels { method, path, status }, tally) in &*traffic {
             let labels = format!("code=\"{status}\",status=\"{status}\",method=\"{method}\",path=\"{path}\"");
             let _ = writeln!(text, "http_requests_total{{{labels}}} {}", tally.count);
         }
         text.push_str("# HELP http_request_duration_seconds How long requests took.\n");
         text.push_str("# TYPE http_request_duration_seconds histogram\n");
-        for (Series { method, path, status }, tally) in &*traffic {
+        for (RequestLabels { method, path, status }, tally) in &*traffic {
             let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{status}\"");
             for (count, bound) in tally.buckets.iter().zip(BUCKETS) {
                 let _ =
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_says_who_it_is() {
+    async fn the_app_answers_with_its_name_and_version() {
         let (status, body) = get(&router("team/podinfo:v2", 1), "/").await;
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(status, 200);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_are_as_frequent_as_asked_and_replay_from_the_seed() {
+    async fn errors_have_the_configured_rate_and_replay_from_the_seed() {
         let outcomes = async |seed| {
             let router = router("app:v3-errors-20", seed);
             let mut outcomes = Vec::new();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_take_as_long_as_the_latency_says() {
+    async fn requests_take_the_configured_latency() {
         let router = router("app:v4-slow-1s", 1);
         let mut times = Vec::new();
         for _ in 0..1000 {
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_does_as_it_is_told() {
+    async fn status_and_delay_paths_answer_as_requested() {
         let router = router("app:v1", 1);
         assert_eq!(get(&router, "/status/503").await.0, 503);
         assert_eq!(get(&router, "/status/9").await.0, 400);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_version_that_is_never_ready_serves_but_says_so() {
+    async fn a_version_that_is_never_ready_serves_and_fails_its_health_check() {
         let router = router("app:v6-never-ready", 1);
         assert_eq!(get(&router, "/healthz").await.0, 503);
         assert_eq!(get(&router, "/").await.0, 200);

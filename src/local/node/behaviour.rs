@@ -41,32 +41,33 @@ pub struct Latency {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value} is not {expected}")]
-pub struct Misconfigured {
+pub struct BehaviourError {
     pub name: &'static str,
     pub value: String,
     pub expected: &'static str,
 }
 
-const SLOW: Duration = Duration::from_millis(800);
+const DEFAULT_SLOW_LATENCY: Duration = Duration::from_millis(800);
 
 impl Behaviour {
-    pub fn of(image: &str, environment: &BTreeMap<String, String>) -> Result<Behaviour, Misconfigured> {
+    pub fn of(image: &str, environment: &BTreeMap<String, String>) -> Result<Behaviour, BehaviourError> {
         let mut behaviour = Behaviour::of_image(image);
         let setting =
             |name| environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
         if let Some(value) = setting("ERROR_RATE") {
-            let rate = rate(value)
-                .ok_or_else(|| wrong("ERROR_RATE", value, "a fraction from 0 to 1 or a percentage"))?;
+            let rate = rate(value).ok_or_else(|| {
+                behaviour_error("ERROR_RATE", value, "a fraction from 0 to 1 or a percentage")
+            })?;
             behaviour.error_rate = rate;
         }
         let length = |name| match setting(name) {
-            Some(value) => {
-                duration(value).ok_or_else(|| wrong(name, value, "a duration such as 20ms or 3s")).map(Some)
-            }
+            Some(value) => duration(value)
+                .ok_or_else(|| behaviour_error(name, value, "a duration such as 20ms or 3s"))
+                .map(Some),
             None => Ok(None),
         };
         if let Some(p99) = length("LATENCY_P99")? {
-            behaviour.latency = Latency::around(p99);
+            behaviour.latency = Latency::with_p99(p99);
         }
         if let Some(median) = length("LATENCY")? {
             behaviour.latency.median = median;
@@ -77,7 +78,7 @@ impl Behaviour {
         let truth = |name, otherwise| match setting(name) {
             Some("true" | "1" | "yes") => Ok(true),
             Some("false" | "0" | "no") => Ok(false),
-            Some(value) => Err(wrong(name, value, "true or false")),
+            Some(value) => Err(behaviour_error(name, value, "true or false")),
             None => Ok(otherwise),
         };
         behaviour.never_ready = truth("NEVER_READY", behaviour.never_ready)?;
@@ -109,10 +110,10 @@ impl Behaviour {
                     words.next();
                 }
                 ("slow", _, Some(p99)) => {
-                    behaviour.latency = Latency::around(p99);
+                    behaviour.latency = Latency::with_p99(p99);
                     words.next();
                 }
-                ("slow", _, None) => behaviour.latency = Latency::around(SLOW),
+                ("slow", _, None) => behaviour.latency = Latency::with_p99(DEFAULT_SLOW_LATENCY),
                 ("delay", _, Some(delay)) => {
                     behaviour.start_delay = delay;
                     words.next();
@@ -131,12 +132,12 @@ impl Behaviour {
 }
 
 impl Latency {
-    fn around(p99: Duration) -> Latency {
+    fn with_p99(p99: Duration) -> Latency {
         Latency { median: p99 / 4, p99: Some(p99) }
     }
 
     /// The latency of one request; `normal` is drawn from the standard normal distribution.
-    pub fn at(&self, normal: f64) -> Duration {
+    pub fn sample(&self, normal: f64) -> Duration {
         /// The 99th percentile of the standard normal distribution.
         const Z99: f64 = 2.326_347_874;
         match self.p99 {
@@ -175,15 +176,15 @@ fn percent(text: &str) -> Option<f64> {
     text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent)).map(|percent: f64| percent / 100.0)
 }
 
-fn wrong(name: &'static str, value: &str, expected: &'static str) -> Misconfigured {
-    Misconfigured { name, value: value.to_owned(), expected }
+fn behaviour_error(name: &'static str, value: &str, expected: &'static str) -> BehaviourError {
+    BehaviourError { name, value: value.to_owned(), expected }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(image: &str, environment: &[(&str, &str)]) -> Result<Behaviour, Misconfigured> {
+    fn of(image: &str, environment: &[(&str, &str)]) -> Result<Behaviour, BehaviourError> {
         let environment =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Behaviour::of(image, &environment)
@@ -193,7 +194,7 @@ mod tests {
     fn a_plain_tag_is_healthy() {
         let behaviour = of("ghcr.io:443/team/podinfo:6.0.1-rc.1", &[]).unwrap();
         assert_eq!((behaviour.name.as_str(), behaviour.version.as_str()), ("podinfo", "6.0.1-rc.1"));
-        assert_eq!((behaviour.error_rate, behaviour.latency.at(3.0)), (0.0, Duration::ZERO));
+        assert_eq!((behaviour.error_rate, behaviour.latency.sample(3.0)), (0.0, Duration::ZERO));
         assert!(!behaviour.crash_loop && !behaviour.never_ready);
     }
 
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(behaviour.start_delay, Duration::from_secs(3));
         assert!(of("app:v5-crash", &[]).unwrap().crash_loop);
         assert!(of("app:v6-never-ready", &[]).unwrap().never_ready);
-        assert_eq!(of("app:v4-slow", &[]).unwrap().latency.p99, Some(SLOW));
+        assert_eq!(of("app:v4-slow", &[]).unwrap().latency.p99, Some(DEFAULT_SLOW_LATENCY));
     }
 
     #[test]
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_read_is_refused() {
+    fn an_unparsable_value_is_refused() {
         let refused = of("app:v1", &[("ERROR_RATE", "many")]).unwrap_err();
         assert_eq!(refused.to_string(), "ERROR_RATE=many is not a fraction from 0 to 1 or a percentage");
         assert!(of("app:v1", &[("LATENCY", "20")]).is_err());
@@ -232,8 +233,8 @@ mod tests {
     #[test]
     fn one_request_in_a_hundred_is_slower_than_the_99th_percentile() {
         let latency = of("app:v1", &[("LATENCY", "20ms"), ("LATENCY_P99", "800ms")]).unwrap().latency;
-        assert_eq!(latency.at(0.0), Duration::from_millis(20));
-        assert_eq!(latency.at(2.326_347_874).as_millis(), 800);
+        assert_eq!(latency.sample(0.0), Duration::from_millis(20));
+        assert_eq!(latency.sample(2.326_347_874).as_millis(), 800);
     }
 
     #[test]

@@ -6,26 +6,26 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, Secret
 use kube::{Api, Client, ResourceExt};
 
 #[derive(Debug, thiserror::Error)]
-pub enum Unconfigured {
+pub enum ConfigError {
     #[error("{kind} \"{name}\" not found")]
     NotFound { kind: &'static str, name: String },
     #[error("couldn't find key {key} in {kind} {name}")]
-    NoKey { kind: &'static str, name: String, key: String },
+    KeyNotFound { kind: &'static str, name: String, key: String },
     #[error("could not read {kind} \"{name}\": {source}")]
     Api { kind: &'static str, name: String, source: kube::Error },
 }
 
 /// Reads the ConfigMaps and Secrets of a pod's namespace.
-pub struct Sources {
+pub struct ConfigReader {
     client: Client,
     namespace: String,
 }
 
-type Entries = BTreeMap<String, String>;
+type ConfigData = BTreeMap<String, String>;
 
-impl Sources {
-    pub fn new(client: Client, namespace: String) -> Sources {
-        Sources { client, namespace }
+impl ConfigReader {
+    pub fn new(client: Client, namespace: String) -> ConfigReader {
+        ConfigReader { client, namespace }
     }
 
     /// The environment as the container's process sees it; later entries win.
@@ -34,11 +34,11 @@ impl Sources {
         pod: &Pod,
         container: &Container,
         ip: &str,
-    ) -> Result<Entries, Unconfigured> {
-        let mut environment = Entries::new();
+    ) -> Result<ConfigData, ConfigError> {
+        let mut environment = ConfigData::new();
         for from in container.env_from.iter().flatten() {
             let prefix = from.prefix.clone().unwrap_or_default();
-            let mut entries = Entries::new();
+            let mut entries = ConfigData::new();
             if let Some(source) = &from.config_map_ref {
                 entries.extend(self.config_map(&source.name, source.optional).await?.unwrap_or_default());
             }
@@ -59,7 +59,7 @@ impl Sources {
     }
 
     /// Whether what the pod's volumes are made of exists.
-    pub async fn volumes(&self, pod: &Pod) -> Result<(), Unconfigured> {
+    pub async fn volumes(&self, pod: &Pod) -> Result<(), ConfigError> {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             if let Some(source) = &volume.config_map {
                 self.config_map(&source.name, source.optional).await?;
@@ -71,12 +71,7 @@ impl Sources {
         Ok(())
     }
 
-    async fn value(
-        &self,
-        source: &EnvVarSource,
-        pod: &Pod,
-        ip: &str,
-    ) -> Result<Option<String>, Unconfigured> {
+    async fn value(&self, source: &EnvVarSource, pod: &Pod, ip: &str) -> Result<Option<String>, ConfigError> {
         if let Some(field) = &source.field_ref {
             return Ok(Some(pod_field(pod, &field.field_path, ip)));
         }
@@ -91,21 +86,25 @@ impl Sources {
         };
         match entries.and_then(|mut entries| entries.remove(key)) {
             None if optional != Some(true) => {
-                Err(Unconfigured::NoKey { kind, name: name.clone(), key: key.clone() })
+                Err(ConfigError::KeyNotFound { kind, name: name.clone(), key: key.clone() })
             }
             value => Ok(value),
         }
     }
 
-    async fn config_map(&self, name: &str, optional: Option<bool>) -> Result<Option<Entries>, Unconfigured> {
+    async fn config_map(
+        &self,
+        name: &str,
+        optional: Option<bool>,
+    ) -> Result<Option<ConfigData>, ConfigError> {
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = found(CONFIG_MAP, name, optional, api.get_opt(name).await)?;
+        let found = require_unless_optional(CONFIG_MAP, name, optional, api.get_opt(name).await)?;
         Ok(found.map(|found| found.data.unwrap_or_default()))
     }
 
-    async fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<Entries>, Unconfigured> {
+    async fn secret(&self, name: &str, optional: Option<bool>) -> Result<Option<ConfigData>, ConfigError> {
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = found(SECRET, name, optional, api.get_opt(name).await)?;
+        let found = require_unless_optional(SECRET, name, optional, api.get_opt(name).await)?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ok(found.map(|found| {
             found.data.unwrap_or_default().into_iter().map(|(key, value)| (key, text(value.0))).collect()
@@ -116,23 +115,24 @@ impl Sources {
 const CONFIG_MAP: &str = "configmap";
 const SECRET: &str = "secret";
 
-fn found<K>(
+fn require_unless_optional<K>(
     kind: &'static str,
     name: &str,
     optional: Option<bool>,
     answer: kube::Result<Option<K>>,
-) -> Result<Option<K>, Unconfigured> {
+) -> Result<Option<K>, ConfigError> {
     let name = name.to_owned();
     match answer {
-        Err(source) => Err(Unconfigured::Api { kind, name, source }),
-        Ok(None) if optional != Some(true) => Err(Unconfigured::NotFound { kind, name }),
+        Err(source) => Err(ConfigError::Api { kind, name, source }),
+        Ok(None) if optional != Some(true) => Err(ConfigError::NotFound { kind, name }),
         Ok(found) => Ok(found),
     }
 }
 
 fn pod_field(pod: &Pod, path: &str, ip: &str) -> String {
     let spec = pod.spec.as_ref();
-    let of_map = |map: &Entries, key: &str| map.get(key.trim_end_matches("']")).cloned().unwrap_or_default();
+    let of_map =
+        |map: &ConfigData, key: &str| map.get(key.trim_end_matches("']")).cloned().unwrap_or_default();
     match path {
         "metadata.name" => pod.name_any(),
         "metadata.namespace" => pod.namespace().unwrap_or_default(),

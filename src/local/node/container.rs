@@ -17,33 +17,33 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Shared;
-use super::address::twin;
+use super::NodeInner;
+use super::address::loopback_address;
 use super::app::App;
 use super::behaviour::Behaviour;
-use super::config::{Sources, Unconfigured};
+use super::config::{ConfigError, ConfigReader};
 use super::probe::Prober;
-use crate::local::controllers::events::Tone;
+use crate::local::controllers::events::EventType;
 
 /// What listens where, for callers in this process.
 pub type Directory = Arc<RwLock<HashMap<SocketAddr, Router>>>;
 
 /// As the kubelet waits between two starts of a container that crashes.
-const FIRST_RESTART_DELAY: Duration = Duration::from_secs(10);
-const LONGEST_RESTART_DELAY: Duration = Duration::from_secs(300);
-const RECONFIGURE_EVERY: Duration = Duration::from_secs(2);
+const MIN_RESTART_DELAY: Duration = Duration::from_secs(10);
+const MAX_RESTART_DELAY: Duration = Duration::from_secs(300);
+const RECONFIGURE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What a container is doing.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
-    pub state: State,
+pub struct ContainerReport {
+    pub state: RunState,
     pub last: Option<Exit>,
     pub restarts: i32,
     pub ready: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub enum RunState {
     Waiting { reason: &'static str, message: Option<String> },
     Running { since: Time },
     Exited(Exit),
@@ -57,10 +57,10 @@ pub struct Exit {
     pub finished: Time,
 }
 
-impl Report {
-    pub fn creating() -> Report {
-        Report {
-            state: State::Waiting { reason: "ContainerCreating", message: None },
+impl ContainerReport {
+    pub fn creating() -> ContainerReport {
+        ContainerReport {
+            state: RunState::Waiting { reason: "ContainerCreating", message: None },
             last: None,
             restarts: 0,
             ready: false,
@@ -69,8 +69,8 @@ impl Report {
 }
 
 /// What a container needs to run.
-pub struct Launch {
-    pub node: Arc<Shared>,
+pub struct ContainerTask {
+    pub node: Arc<NodeInner>,
     pub pod: Arc<Pod>,
     pub container: Container,
     /// Where in the reports its own is.
@@ -78,69 +78,72 @@ pub struct Launch {
     pub ip: Ipv4Addr,
     pub ports: Vec<u16>,
     pub seed: u64,
-    pub reports: watch::Sender<Vec<Report>>,
+    pub reports: watch::Sender<Vec<ContainerReport>>,
     /// Cancelled when the pod has to stop serving.
     pub stop: CancellationToken,
     /// Requests that are still being answered.
     pub connections: TaskTracker,
 }
 
-impl Launch {
+impl ContainerTask {
     /// Runs until dropped, or for good if the pod is not to be restarted.
     pub async fn run(self) {
         let mut crashes = 0;
         loop {
-            let started = self.stamp();
+            let started = self.now();
             let exit = match self.configure().await {
-                Ok(behaviour) => self.live(behaviour, started.clone()).await,
-                Err(Unusable(message)) => {
-                    self.report(|report| {
-                        report.state = State::Waiting {
+                Ok(behaviour) => self.run_once(behaviour, started.clone()).await,
+                Err(ContainerConfigError(message)) => {
+                    self.update_report(|report| {
+                        report.state = RunState::Waiting {
                             reason: "CreateContainerConfigError",
                             message: Some(message.clone()),
                         };
                     });
-                    sleep(RECONFIGURE_EVERY).await;
+                    sleep(RECONFIGURE_INTERVAL).await;
                     continue;
                 }
             };
-            let exit = Exit { code: 1, message: exit.err(), started, finished: self.stamp() };
+            let exit = Exit { code: 1, message: exit.err(), started, finished: self.now() };
             let policy = self.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
             if policy == Some("Never") {
-                self.report(|report| (report.state, report.ready) = (State::Exited(exit.clone()), false));
+                self.update_report(|report| {
+                    (report.state, report.ready) = (RunState::Exited(exit.clone()), false)
+                });
                 return;
             }
-            let delay = FIRST_RESTART_DELAY.saturating_mul(1 << crashes.min(5)).min(LONGEST_RESTART_DELAY);
+            let delay = MIN_RESTART_DELAY.saturating_mul(1 << crashes.min(5)).min(MAX_RESTART_DELAY);
             crashes += 1;
             let name = &self.container.name;
             let message = format!("back-off {}s restarting failed container={name}", delay.as_secs());
-            self.report(|report| {
-                report.state = State::Waiting { reason: "CrashLoopBackOff", message: Some(message.clone()) };
+            self.update_report(|report| {
+                report.state =
+                    RunState::Waiting { reason: "CrashLoopBackOff", message: Some(message.clone()) };
                 report.last = Some(exit.clone());
                 report.ready = false;
             });
-            self.node.events.tell(&*self.pod, Tone::Warning, "BackOff", message).await;
+            self.node.events.publish(&*self.pod, EventType::Warning, "BackOff", message).await;
             sleep(delay).await;
-            self.report_quietly(|report| report.restarts += 1);
+            self.update_report_silently(|report| report.restarts += 1);
         }
     }
 
-    async fn configure(&self) -> Result<Behaviour, Unusable> {
-        let sources = Sources::new(self.node.client.clone(), self.pod.namespace().unwrap_or_default());
+    async fn configure(&self) -> Result<Behaviour, ContainerConfigError> {
+        let sources = ConfigReader::new(self.node.client.clone(), self.pod.namespace().unwrap_or_default());
         while let Err(missing) = sources.volumes(&self.pod).await {
-            self.report(|report| {
+            self.update_report(|report| {
                 let message = Some(missing.to_string());
-                report.state = State::Waiting { reason: "ContainerCreating", message };
+                report.state = RunState::Waiting { reason: "ContainerCreating", message };
             });
-            sleep(RECONFIGURE_EVERY).await;
+            sleep(RECONFIGURE_INTERVAL).await;
         }
         let environment = sources.environment(&self.pod, &self.container, &self.ip.to_string()).await?;
         let image = self.container.image.as_deref().unwrap_or_default();
-        Behaviour::of(image, &environment).map_err(|refused| Unusable(refused.to_string()))
+        Behaviour::of(image, &environment).map_err(|refused| ContainerConfigError(refused.to_string()))
     }
 
     /// One life, from start to crash. Says why it ended, if it can.
-    async fn live(&self, behaviour: Behaviour, started: Time) -> Result<(), String> {
+    async fn run_once(&self, behaviour: Behaviour, started: Time) -> Result<(), String> {
         let (delay, crashes, never_ready) =
             (behaviour.start_delay, behaviour.crash_loop, behaviour.never_ready);
         if crashes && delay.is_zero() {
@@ -149,7 +152,7 @@ impl Launch {
         let (namespace, pod) = (self.pod.namespace().unwrap_or_default(), self.pod.name_any());
         let app = App::new(behaviour, &namespace, &pod, self.seed).router();
         let up = watch::Sender::new(false);
-        self.report(|report| report.state = State::Running { since: started.clone() });
+        self.update_report(|report| report.state = RunState::Running { since: started.clone() });
 
         let serving = async {
             if !delay.is_zero() {
@@ -162,7 +165,7 @@ impl Launch {
             let listeners = self.listen().await?;
             up.send_replace(true);
             let message = format!("Started container {}", self.container.name);
-            let telling = self.node.events.tell(&*self.pod, Tone::Normal, "Started", message);
+            let telling = self.node.events.publish(&*self.pod, EventType::Normal, "Started", message);
             let served = listeners.into_iter().map(|listener| {
                 let stopped = self.stop.clone().cancelled_owned();
                 let server = axum::serve(listener, app.clone()).with_graceful_shutdown(stopped);
@@ -187,16 +190,16 @@ impl Launch {
                 Some(prober) => {
                     prober.initial_delay().await;
                     loop {
-                        prober.until(true, listening).await;
-                        self.report(|report| report.ready = true);
-                        prober.pause().await;
-                        prober.until(false, listening).await;
-                        self.report(|report| report.ready = false);
-                        prober.pause().await;
+                        prober.wait_for(true, listening).await;
+                        self.update_report(|report| report.ready = true);
+                        prober.wait_period().await;
+                        prober.wait_for(false, listening).await;
+                        self.update_report(|report| report.ready = false);
+                        prober.wait_period().await;
                     }
                 }
             }
-            self.report(|report| report.ready = true);
+            self.update_report(|report| report.ready = true);
             pending().await
         };
         let liveness = async {
@@ -204,13 +207,13 @@ impl Launch {
                 return pending().await;
             };
             prober.initial_delay().await;
-            prober.until(false, listening).await;
+            prober.wait_for(false, listening).await;
             Err(format!("Container {} failed liveness probe, will be restarted", self.container.name))
         };
         let probing = async {
             if let Some(startup) = self.container.startup_probe.as_ref().map(Prober::new) {
                 startup.initial_delay().await;
-                startup.until(true, listening).await;
+                startup.wait_for(true, listening).await;
             }
             tokio::select! {
                 // In this order, so that simulations replay.
@@ -227,17 +230,17 @@ impl Launch {
     }
 
     /// Callers in this process find the app as long as the result lives.
-    fn register(&self, app: &Router) -> Registered {
+    fn register(&self, app: &Router) -> DirectoryEntry {
         let addresses: Vec<_> = self.ports.iter().map(|port| self.address(*port)).collect();
         let mut directory = self.node.directory.write();
         directory.extend(addresses.iter().map(|address| (*address, app.clone())));
-        Registered { directory: self.node.directory.clone(), addresses }
+        DirectoryEntry { directory: self.node.directory.clone(), addresses }
     }
 
     async fn listen(&self) -> Result<Vec<TcpListener>, String> {
         let mut listeners = Vec::new();
         for port in self.ports.iter().filter(|_| self.node.options.listen) {
-            let address = SocketAddrV4::new(twin(self.ip), *port);
+            let address = SocketAddrV4::new(loopback_address(self.ip), *port);
             let listener = TcpListener::bind(address).await;
             listeners.push(listener.map_err(|error| format!("cannot listen on {address}: {error}"))?);
         }
@@ -248,11 +251,11 @@ impl Launch {
         SocketAddrV4::new(self.ip, port).into()
     }
 
-    fn stamp(&self) -> Time {
-        super::stamp(&self.node.options.clock)
+    fn now(&self) -> Time {
+        super::now_in_seconds(&self.node.options.clock)
     }
 
-    fn report(&self, change: impl FnOnce(&mut Report)) {
+    fn update_report(&self, change: impl FnOnce(&mut ContainerReport)) {
         self.reports.send_if_modified(|reports| {
             let Some(report) = reports.get_mut(self.index) else { return false };
             let before = report.clone();
@@ -262,7 +265,7 @@ impl Launch {
     }
 
     /// Told together with the next report.
-    fn report_quietly(&self, change: impl FnOnce(&mut Report)) {
+    fn update_report_silently(&self, change: impl FnOnce(&mut ContainerReport)) {
         self.reports.send_if_modified(|reports| {
             if let Some(report) = reports.get_mut(self.index) {
                 change(report);
@@ -273,20 +276,20 @@ impl Launch {
 }
 
 /// The container cannot be started as configured.
-struct Unusable(String);
+struct ContainerConfigError(String);
 
-impl From<Unconfigured> for Unusable {
-    fn from(why: Unconfigured) -> Unusable {
-        Unusable(why.to_string())
+impl From<ConfigError> for ContainerConfigError {
+    fn from(why: ConfigError) -> ContainerConfigError {
+        ContainerConfigError(why.to_string())
     }
 }
 
-struct Registered {
+struct DirectoryEntry {
     directory: Directory,
     addresses: Vec<SocketAddr>,
 }
 
-impl Drop for Registered {
+impl Drop for DirectoryEntry {
     fn drop(&mut self) {
         let mut directory = self.directory.write();
         for address in &self.addresses {

@@ -16,7 +16,7 @@ pub mod behaviour;
 mod config;
 mod container;
 pub mod placement;
-mod pod;
+mod pod_worker;
 mod probe;
 mod status;
 
@@ -40,10 +40,10 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tower::ServiceExt;
 
-use super::controllers::events::{Events, Tone};
-use super::controllers::work::{backoff, is_conflict, unless_gone, watch as watch_all};
+use super::controllers::events::{EventRecorder, EventType};
+use super::controllers::runtime::{backoff, ignore_not_found, is_conflict, watch as watch_all};
 use crate::clock::Clock;
-use address::{Addresses, Network};
+use address::{AddressPool, Network};
 use container::Directory;
 
 /// What the node of a cluster with one node is called.
@@ -79,31 +79,36 @@ impl NodeOptions {
 
 /// Clones are the same node.
 #[derive(Clone)]
-pub struct Node(Arc<Shared>);
+pub struct Node(Arc<NodeInner>);
 
-struct Shared {
+struct NodeInner {
     client: Client,
     options: NodeOptions,
-    events: Events,
-    addresses: Addresses,
+    events: EventRecorder,
+    addresses: AddressPool,
     directory: Directory,
 }
 
 /// Nothing listens there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connection refused: no pod listens on {0}")]
-pub struct Refused(pub SocketAddr);
+pub struct ConnectionRefused(pub SocketAddr);
 
 impl Node {
     pub fn new(client: Client, options: NodeOptions) -> Node {
-        let addresses = Addresses::new(fnv(options.seed, &options.name), options.network, options.listen);
-        let events = Events::new(client.clone(), options.clock, "kubelet");
-        Node(Arc::new(Shared { client, options, events, addresses, directory: Directory::default() }))
+        let addresses =
+            AddressPool::new(fnv_hash(options.seed, &options.name), options.network, options.listen);
+        let events = EventRecorder::new(client.clone(), options.clock, "kubelet");
+        Node(Arc::new(NodeInner { client, options, events, addresses, directory: Directory::default() }))
     }
 
     /// Sends a request to a pod of this node, without a socket.
-    pub async fn call(&self, to: SocketAddr, request: Request<Body>) -> Result<Response<Body>, Refused> {
-        let app = self.0.directory.read().get(&to).cloned().ok_or(Refused(to))?;
+    pub async fn call(
+        &self,
+        to: SocketAddr,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, ConnectionRefused> {
+        let app = self.0.directory.read().get(&to).cloned().ok_or(ConnectionRefused(to))?;
         match app.oneshot(request).await {
             Ok(response) => Ok(response),
             Err(never) => match never {},
@@ -112,10 +117,10 @@ impl Node {
 
     /// Runs its pods until dropped.
     pub async fn run(&self) {
-        futures::join!(self.register(), self.keep());
+        futures::join!(self.register(), self.run_pods());
     }
 
-    async fn keep(&self) {
+    async fn run_pods(&self) {
         let mut changes = std::pin::pin!(watch_all(Api::<Pod>::all(self.0.client.clone())));
         // In an order, so that simulations replay: those that a list no longer shows
         // are told one after the other.
@@ -151,11 +156,11 @@ impl Node {
                                     None => {
                                         let (worker, news) = watch::channel(pod);
                                         pods.insert(uid, worker);
-                                        workers.spawn(pod::look_after(self.0.clone(), news));
+                                        workers.spawn(pod_worker::run_pod(self.0.clone(), news));
                                     }
                                 }
                             }
-                            None if self.wants(&pod) && binding.insert(uid) => bindings.push(self.bind(pod)),
+                            None if self.can_schedule(&pod) && binding.insert(uid) => bindings.push(self.bind(pod)),
                             Some(_) | None => {}
                         }
                     }
@@ -167,11 +172,11 @@ impl Node {
         }
     }
 
-    fn wants(&self, pod: &Pod) -> bool {
+    fn can_schedule(&self, pod: &Pod) -> bool {
         let Some(spec) = pod.spec.as_ref().filter(|_| self.0.options.bind) else { return false };
         pod.metadata.deletion_timestamp.is_none()
             && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
-            && placement::fits(spec, &self.0.options.name)
+            && placement::node_matches(spec, &self.0.options.name)
     }
 
     async fn bind(&self, pod: Pod) -> String {
@@ -190,11 +195,11 @@ impl Node {
         loop {
             let bound: kube::Result<Status> =
                 api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
-            match unless_gone(bound) {
+            match ignore_not_found(bound) {
                 Ok(_) => {
                     let (namespace, node) = (pod.namespace().unwrap_or_default(), &self.0.options.name);
                     let message = format!("Successfully assigned {namespace}/{name} to {node}");
-                    self.0.events.tell(&pod, Tone::Normal, "Scheduled", message).await;
+                    self.0.events.publish(&pod, EventType::Normal, "Scheduled", message).await;
                     break;
                 }
                 // Another node was faster.
@@ -212,14 +217,14 @@ impl Node {
     /// Presents itself where the API knows nodes: DaemonSets ask for them.
     async fn register(&self) {
         let mut attempt = 0;
-        while let Err(error) = self.present().await {
+        while let Err(error) = self.create_node_object().await {
             tracing::debug!(%error, "could not register the node; trying again");
             attempt += 1;
             sleep(backoff(attempt)).await;
         }
     }
 
-    async fn present(&self) -> kube::Result<()> {
+    async fn create_node_object(&self) -> kube::Result<()> {
         let api: Api<NodeObject> = Api::all(self.0.client.clone());
         let name = &self.0.options.name;
         let object = NodeObject {
@@ -232,7 +237,7 @@ impl Node {
         };
         match api.create(&PostParams::default(), &object).await {
             Err(error) if is_conflict(&error) => {}
-            created => match unless_gone(created)? {
+            created => match ignore_not_found(created)? {
                 Some(_) => {}
                 None => return Ok(()),
             },
@@ -240,7 +245,7 @@ impl Node {
         // New nodes are tainted until a controller finds them ready; here is none.
         let spotless = Patch::Merge(json!({"spec": {"taints": null}}));
         api.patch(name, &PatchParams::default(), &spotless).await?;
-        let now = stamp(&self.0.options.clock);
+        let now = now_in_seconds(&self.0.options.clock);
         let status = Patch::Merge(json!({"status": {
             "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
             "capacity": {"pods": "10000", "cpu": "64", "memory": "64Gi"},
@@ -261,12 +266,12 @@ impl Node {
 }
 
 /// Now, in whole seconds, as the API stores it.
-fn stamp(clock: &Clock) -> Time {
+fn now_in_seconds(clock: &Clock) -> Time {
     Time(Timestamp::from_second(clock.now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
 /// FNV-1a: spreads names over numbers, the same in every run.
-fn fnv(seed: u64, text: &str) -> u64 {
+fn fnv_hash(seed: u64, text: &str) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -15,27 +15,28 @@ pub fn labels_of(node: &str) -> BTreeMap<String, String> {
 }
 
 /// Whether `nodeSelector` and required node affinity allow the node.
-pub fn fits(spec: &PodSpec, node: &str) -> bool {
+pub fn node_matches(spec: &PodSpec, node: &str) -> bool {
     let labels = labels_of(node);
     let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required =
         affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     selected
-        && required
-            .is_none_or(|required| required.node_selector_terms.iter().any(|term| meets(term, node, &labels)))
+        && required.is_none_or(|required| {
+            required.node_selector_terms.iter().any(|term| term_matches(term, node, &labels))
+        })
 }
 
-fn meets(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
+fn term_matches(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
     let fields = [("metadata.name".to_owned(), node.to_owned())].into();
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let by_field = term.match_fields.as_deref().unwrap_or_default();
     (!expressions.is_empty() || !by_field.is_empty())
-        && expressions.iter().all(|requirement| holds(requirement, labels))
-        && by_field.iter().all(|requirement| holds(requirement, &fields))
+        && expressions.iter().all(|requirement| requirement_matches(requirement, labels))
+        && by_field.iter().all(|requirement| requirement_matches(requirement, &fields))
 }
 
-fn holds(requirement: &NodeSelectorRequirement, of: &BTreeMap<String, String>) -> bool {
+fn requirement_matches(requirement: &NodeSelectorRequirement, of: &BTreeMap<String, String>) -> bool {
     let value = of.get(&requirement.key);
     let wanted = requirement.values.as_deref().unwrap_or_default();
     let compare = |with: fn(i64, i64) -> bool| {
@@ -63,11 +64,11 @@ mod tests {
     fn fits_node_one(spec: Value) -> bool {
         let mut object = json!({"containers": []});
         json_patch::merge(&mut object, &spec);
-        fits(&serde_json::from_value(object).unwrap(), "one")
+        node_matches(&serde_json::from_value(object).unwrap(), "one")
     }
 
     #[test]
-    fn a_pod_that_asks_for_nothing_fits_anywhere() {
+    fn a_pod_without_constraints_fits_every_node() {
         assert!(fits_node_one(json!({})));
     }
 

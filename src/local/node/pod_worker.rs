@@ -15,23 +15,23 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::container::{Exit, Launch, Report, State};
+use super::container::{ContainerReport, ContainerTask, Exit, RunState};
 use super::status::status_of;
-use super::{Shared, stamp};
-use crate::local::controllers::events::Tone;
-use crate::local::controllers::work::{backoff, is_conflict, unless_gone};
+use super::{NodeInner, now_in_seconds};
+use crate::local::controllers::events::EventType;
+use crate::local::controllers::runtime::{backoff, ignore_not_found, is_conflict};
 
 /// The pod as last heard of from the API; the sender goes when the pod does.
-pub type News = watch::Receiver<Arc<Pod>>;
+pub type PodUpdates = watch::Receiver<Arc<Pod>>;
 
 /// Where a container listens that declares no port.
 const DEFAULT_PORT: u16 = 8080;
 
-pub async fn look_after(node: Arc<Shared>, mut news: News) {
+pub async fn run_pod(node: Arc<NodeInner>, mut news: PodUpdates) {
     let pod = news.borrow_and_update().clone();
     let api: Api<Pod> = Api::namespaced(node.client.clone(), &pod.namespace().unwrap_or_default());
     let address = loop {
-        match node.addresses.take() {
+        match node.addresses.allocate() {
             Ok(address) => break address,
             Err(error) => {
                 tracing::warn!(%error, pod = pod.name_any(), "no address for a pod");
@@ -44,37 +44,37 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
         .status
         .as_ref()
         .and_then(|status| status.start_time.clone())
-        .unwrap_or(stamp(&node.options.clock));
-    let reports = watch::Sender::new(vec![Report::creating(); spec.containers.len()]);
+        .unwrap_or(now_in_seconds(&node.options.clock));
+    let reports = watch::Sender::new(vec![ContainerReport::creating(); spec.containers.len()]);
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
     let connections = TaskTracker::new();
-    let launch = |(index, container): (usize, &Container)| Launch {
+    let launch = |(index, container): (usize, &Container)| ContainerTask {
         node: node.clone(),
         pod: pod.clone(),
         container: container.clone(),
         index,
         ip: address.ip,
-        ports: ports(&spec, index),
-        seed: seed(node.options.seed, &pod, index),
+        ports: container_ports(&spec, index),
+        seed: container_seed(node.options.seed, &pod, index),
         reports: reports.clone(),
         stop: stop.clone(),
         connections: connections.clone(),
     };
     let mut changed = reports.subscribe();
-    let mut keeper =
-        Keeper { node: node.clone(), api, pod: pod.clone(), ip: address.ip, started, attempts: 0 };
+    let mut reporter =
+        StatusReporter { node: node.clone(), api, pod: pod.clone(), ip: address.ip, started, attempts: 0 };
     let mut containers = FuturesUnordered::new();
     if pod.metadata.deletion_timestamp.is_none() && !is_finished(&pod) {
-        containers.extend(spec.containers.iter().enumerate().map(launch).map(Launch::run));
+        containers.extend(spec.containers.iter().enumerate().map(launch).map(ContainerTask::run));
     }
-    if !keeper.tend(&mut containers, &mut changed, &mut news).await {
+    if !reporter.report_until_deletion(&mut containers, &mut changed, &mut news).await {
         return;
     }
     let farewell = async {
         for container in &spec.containers {
             let message = format!("Stopping container {}", container.name);
-            node.events.tell(&*pod, Tone::Normal, "Killing", message).await;
+            node.events.publish(&*pod, EventType::Normal, "Killing", message).await;
         }
     };
     let last_requests = async {
@@ -86,15 +86,20 @@ pub async fn look_after(node: Arc<Shared>, mut news: News) {
         connections.close();
         connections.wait().await;
     };
-    let _ = timeout(grace(&keeper.pod), drive(&mut containers, join(farewell, last_requests))).await;
+    let _ =
+        timeout(grace(&reporter.pod), run_containers_until(&mut containers, join(farewell, last_requests)))
+            .await;
     drop(containers);
-    let now = stamp(&node.options.clock);
-    let ended: Vec<_> = reports.borrow().iter().map(|report| ended(report, &now)).collect();
-    keeper.say_goodbye(&mut news, &ended).await;
+    let now = now_in_seconds(&node.options.clock);
+    let ended: Vec<_> = reports.borrow().iter().map(|report| terminated_report(report, &now)).collect();
+    reporter.report_termination(&mut news, &ended).await;
 }
 
 /// Lets the containers go on until `end`.
-async fn drive<F: Future<Output = ()>>(containers: &mut FuturesUnordered<F>, end: impl Future) {
+async fn run_containers_until<F: Future<Output = ()>>(
+    containers: &mut FuturesUnordered<F>,
+    end: impl Future,
+) {
     let mut end = std::pin::pin!(end);
     loop {
         tokio::select! {
@@ -106,8 +111,8 @@ async fn drive<F: Future<Output = ()>>(containers: &mut FuturesUnordered<F>, end
 }
 
 /// Keeps the API informed about one pod.
-struct Keeper {
-    node: Arc<Shared>,
+struct StatusReporter {
+    node: Arc<NodeInner>,
     api: Api<Pod>,
     /// As the API has it, as far as is known.
     pod: Arc<Pod>,
@@ -117,20 +122,20 @@ struct Keeper {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Written {
-    Yes,
-    TryAgain,
+enum StatusWriteResult {
+    Done,
+    Retry,
     /// There is no such pod any more.
     Gone,
 }
 
-impl Keeper {
+impl StatusReporter {
     /// Reports what the containers do until the pod is to be deleted (true) or gone (false).
-    async fn tend<F: Future<Output = ()>>(
+    async fn report_until_deletion<F: Future<Output = ()>>(
         &mut self,
         containers: &mut FuturesUnordered<F>,
-        changed: &mut watch::Receiver<Vec<Report>>,
-        news: &mut News,
+        changed: &mut watch::Receiver<Vec<ContainerReport>>,
+        news: &mut PodUpdates,
     ) -> bool {
         let mut due = None;
         loop {
@@ -145,17 +150,17 @@ impl Keeper {
                     if heard.is_err() {
                         return false;
                     }
-                    if self.learn(news.borrow_and_update().clone()) {
+                    if self.accept_newer(news.borrow_and_update().clone()) {
                         due = Some(Instant::now());
                     }
                 }
                 _ = changed.changed() => due = Some(Instant::now()),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     let reports = changed.borrow_and_update().clone();
-                    due = match self.write(&reports).await {
-                        Written::Yes => None,
-                        Written::TryAgain => Some(Instant::now() + backoff(self.attempts)),
-                        Written::Gone => return false,
+                    due = match self.write_status(&reports).await {
+                        StatusWriteResult::Done => None,
+                        StatusWriteResult::Retry => Some(Instant::now() + backoff(self.attempts)),
+                        StatusWriteResult::Gone => return false,
                     };
                 }
             }
@@ -163,28 +168,28 @@ impl Keeper {
     }
 
     /// True if it was news.
-    fn learn(&mut self, pod: Arc<Pod>) -> bool {
+    fn accept_newer(&mut self, pod: Arc<Pod>) -> bool {
         let version = |pod: &Pod| pod.resource_version().and_then(|version| version.parse::<u64>().ok());
-        let is_news = version(&pod) > version(&self.pod);
-        if is_news {
+        let is_foreign_change = version(&pod) > version(&self.pod);
+        if is_foreign_change {
             self.pod = pod;
         }
-        is_news
+        is_foreign_change
     }
 
-    async fn write(&mut self, reports: &[Report]) -> Written {
-        let now = stamp(&self.node.options.clock);
+    async fn write_status(&mut self, reports: &[ContainerReport]) -> StatusWriteResult {
+        let now = now_in_seconds(&self.node.options.clock);
         let status = status_of(&self.pod, reports, self.ip, &self.started, &now);
         if self.pod.status.as_ref() == Some(&status) {
-            return Written::Yes;
+            return StatusWriteResult::Done;
         }
         let mut pod = (*self.pod).clone();
         pod.status = Some(status);
         let name = pod.name_any();
         self.attempts = self.attempts.saturating_add(1);
         let known = match self.api.replace_status(&name, &PostParams::default(), &pod).await {
-            Err(error) if is_conflict(&error) => unless_gone(self.api.get(&name).await),
-            answer => unless_gone(answer),
+            Err(error) if is_conflict(&error) => ignore_not_found(self.api.get(&name).await),
+            answer => ignore_not_found(answer),
         };
         match known {
             Ok(Some(known)) if known.uid() == self.pod.uid() => {
@@ -192,26 +197,26 @@ impl Keeper {
                 self.pod = Arc::new(known);
                 if written {
                     self.attempts = 0;
-                    return Written::Yes;
+                    return StatusWriteResult::Done;
                 }
-                Written::TryAgain
+                StatusWriteResult::Retry
             }
-            Ok(_) => Written::Gone,
+            Ok(_) => StatusWriteResult::Gone,
             Err(error) => {
                 tracing::debug!(%error, pod = name, "could not record a pod's status; trying again");
-                Written::TryAgain
+                StatusWriteResult::Retry
             }
         }
     }
 
     /// The last word about a pod: it has stopped and may be removed.
-    async fn say_goodbye(&mut self, news: &mut News, reports: &[Report]) {
+    async fn report_termination(&mut self, news: &mut PodUpdates, reports: &[ContainerReport]) {
         let this_one = Preconditions { uid: self.pod.uid(), resource_version: None };
         let params =
             DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }.preconditions(this_one);
         let mut attempt = 0;
         loop {
-            match unless_gone(self.api.delete(&self.pod.name_any(), &params).await) {
+            match ignore_not_found(self.api.delete(&self.pod.name_any(), &params).await) {
                 Ok(None) => return,
                 Ok(Some(_)) if self.pod.finalizers().is_empty() => return,
                 // Somebody else holds on to it: say at least that it has stopped.
@@ -229,14 +234,14 @@ impl Keeper {
             }
         }
         loop {
-            match self.write(reports).await {
-                Written::Gone => return,
-                Written::TryAgain => sleep(backoff(self.attempts)).await,
-                Written::Yes => {
+            match self.write_status(reports).await {
+                StatusWriteResult::Gone => return,
+                StatusWriteResult::Retry => sleep(backoff(self.attempts)).await,
+                StatusWriteResult::Done => {
                     if news.changed().await.is_err() {
                         return;
                     }
-                    self.learn(news.borrow_and_update().clone());
+                    self.accept_newer(news.borrow_and_update().clone());
                 }
             }
         }
@@ -263,19 +268,19 @@ fn is_finished(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-fn ended(report: &Report, now: &Time) -> Report {
+fn terminated_report(report: &ContainerReport, now: &Time) -> ContainerReport {
     let started = match &report.state {
-        State::Running { since } => since.clone(),
-        State::Exited(_) => return report.clone(),
-        State::Waiting { .. } => now.clone(),
+        RunState::Running { since } => since.clone(),
+        RunState::Exited(_) => return report.clone(),
+        RunState::Waiting { .. } => now.clone(),
     };
     let exit = Exit { code: 0, message: None, started, finished: now.clone() };
-    Report { state: State::Exited(exit), ready: false, ..report.clone() }
+    ContainerReport { state: RunState::Exited(exit), ready: false, ..report.clone() }
 }
 
 /// The ports a container listens on. A pod that declares none at all listens on
 /// one, in its first container.
-fn ports(spec: &PodSpec, index: usize) -> Vec<u16> {
+fn container_ports(spec: &PodSpec, index: usize) -> Vec<u16> {
     let declared = |container: &Container| {
         let tcp = container
             .ports
@@ -294,7 +299,7 @@ fn ports(spec: &PodSpec, index: usize) -> Vec<u16> {
 }
 
 /// From names only: uids differ from run to run.
-fn seed(seed: u64, pod: &Pod, container: usize) -> u64 {
+fn container_seed(seed: u64, pod: &Pod, container: usize) -> u64 {
     let text = format!("{}/{}/{container}", pod.namespace().unwrap_or_default(), pod.name_any());
-    super::fnv(seed, &text)
+    super::fnv_hash(seed, &text)
 }

@@ -46,11 +46,11 @@ impl Prober {
 
     /// Returns once the probe gave the answer so many times in a row that it counts.
     /// `app` is `None` while nothing listens.
-    pub async fn until(&self, answer: bool, app: impl Fn() -> Option<Router>) {
+    pub async fn wait_for(&self, answer: bool, app: impl Fn() -> Option<Router>) {
         let needed = if answer { self.successes } else { self.failures };
         let mut in_a_row = 0;
         loop {
-            in_a_row = if self.ask(app()).await == answer { in_a_row + 1 } else { 0 };
+            in_a_row = if self.probe_once(app()).await == answer { in_a_row + 1 } else { 0 };
             if in_a_row >= needed {
                 return;
             }
@@ -59,11 +59,11 @@ impl Prober {
     }
 
     /// Between two answers that count.
-    pub async fn pause(&self) {
+    pub async fn wait_period(&self) {
         sleep(self.period).await;
     }
 
-    async fn ask(&self, app: Option<Router>) -> bool {
+    async fn probe_once(&self, app: Option<Router>) -> bool {
         let (Some(app), Some(path)) = (app.clone(), &self.path) else { return app.is_some() };
         let Ok(request) = Request::get(path).header("user-agent", "kube-probe").body(Body::empty()) else {
             return false;
@@ -103,19 +103,19 @@ mod tests {
     async fn one_success_counts_at_once_and_a_failure_only_the_third_time() {
         let healthy = Arc::new(AtomicBool::new(true));
         let began = Instant::now();
-        prober().until(true, || app(healthy.clone())).await;
+        prober().wait_for(true, || app(healthy.clone())).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
         healthy.store(false, Ordering::Relaxed);
-        prober().until(false, || app(healthy.clone())).await;
+        prober().wait_for(false, || app(healthy.clone())).await;
         assert_eq!(began.elapsed().as_secs(), 10);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_listen_yet_is_asked_again() {
+    async fn a_container_that_does_not_listen_yet_is_probed_again() {
         let began = Instant::now();
         let up_after =
             |seconds| (began.elapsed().as_secs() >= seconds).then(|| app(Arc::new(true.into()))).flatten();
-        prober().until(true, || up_after(7)).await;
+        prober().wait_for(true, || up_after(7)).await;
         assert_eq!(began.elapsed().as_secs(), 10);
     }
 }

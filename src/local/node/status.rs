@@ -9,11 +9,17 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use sha2::{Digest, Sha256};
 
-use super::container::{Exit, Report, State};
+use super::container::{ContainerReport, Exit, RunState};
 
 /// What the pod should say now. Keeps what others wrote (readiness gates), and
 /// the time of every condition that did not change.
-pub fn status_of(pod: &Pod, reports: &[Report], ip: Ipv4Addr, started: &Time, now: &Time) -> PodStatus {
+pub fn status_of(
+    pod: &Pod,
+    reports: &[ContainerReport],
+    ip: Ipv4Addr,
+    started: &Time,
+    now: &Time,
+) -> PodStatus {
     let before = pod.status.clone().unwrap_or_default();
     let spec = pod.spec.clone().unwrap_or_default();
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -61,20 +67,21 @@ pub fn status_of(pod: &Pod, reports: &[Report], ip: Ipv4Addr, started: &Time, no
     }
 }
 
-fn phase(reports: &[Report]) -> &'static str {
+fn phase(reports: &[ContainerReport]) -> &'static str {
     let exits: Vec<_> = reports.iter().filter_map(|report| exit_code(&report.state)).collect();
     if !reports.is_empty() && exits.len() == reports.len() {
         return if exits.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" };
     }
     // One that waits to be started again has run; one that waits for the first time has not.
-    let waits = |report: &Report| matches!(report.state, State::Waiting { .. }) && report.last.is_none();
+    let waits =
+        |report: &ContainerReport| matches!(report.state, RunState::Waiting { .. }) && report.last.is_none();
     if reports.iter().any(waits) { "Pending" } else { "Running" }
 }
 
-fn exit_code(state: &State) -> Option<i32> {
+fn exit_code(state: &RunState) -> Option<i32> {
     match state {
-        State::Exited(exit) => Some(exit.code),
-        State::Waiting { .. } | State::Running { .. } => None,
+        RunState::Exited(exit) => Some(exit.code),
+        RunState::Waiting { .. } | RunState::Running { .. } => None,
     }
 }
 
@@ -106,12 +113,12 @@ impl Conditions<'_> {
     }
 }
 
-fn container_status(container: &Container, report: &Report, uid: &str) -> ContainerStatus {
+fn container_status(container: &Container, report: &ContainerReport, uid: &str) -> ContainerStatus {
     let image = container.image.clone().unwrap_or_default();
     let life = |restarts: i32| format!("serin://{}", digest(&[uid, &container.name, &restarts.to_string()]));
     let this_life = life(report.restarts);
     let has_lived =
-        report.restarts > 0 || !matches!(report.state, State::Waiting { .. }) || report.last.is_some();
+        report.restarts > 0 || !matches!(report.state, RunState::Waiting { .. }) || report.last.is_some();
     ContainerStatus {
         name: container.name.clone(),
         image_id: format!(
@@ -122,24 +129,24 @@ fn container_status(container: &Container, report: &Report, uid: &str) -> Contai
         image,
         container_id: has_lived.then(|| this_life.clone()),
         ready: report.ready,
-        started: Some(matches!(report.state, State::Running { .. })),
+        started: Some(matches!(report.state, RunState::Running { .. })),
         restart_count: report.restarts,
         state: Some(match &report.state {
-            State::Waiting { reason, message } => ContainerState {
+            RunState::Waiting { reason, message } => ContainerState {
                 waiting: Some(ContainerStateWaiting {
                     reason: Some((*reason).to_owned()),
                     message: message.clone(),
                 }),
                 ..ContainerState::default()
             },
-            State::Running { since } => ContainerState {
+            RunState::Running { since } => ContainerState {
                 running: Some(ContainerStateRunning { started_at: Some(since.clone()) }),
                 ..ContainerState::default()
             },
-            State::Exited(exit) => terminated(exit, this_life.clone()),
+            RunState::Exited(exit) => terminated(exit, this_life.clone()),
         }),
         last_state: report.last.as_ref().map(|exit| {
-            let running = matches!(report.state, State::Running { .. });
+            let running = matches!(report.state, RunState::Running { .. });
             terminated(exit, if running { life(report.restarts - 1) } else { this_life })
         }),
         ..ContainerStatus::default()
@@ -148,7 +155,7 @@ fn container_status(container: &Container, report: &Report, uid: &str) -> Contai
 
 fn init_status(container: &Container, uid: &str, started: &Time) -> ContainerStatus {
     let exit = Exit { code: 0, message: None, started: started.clone(), finished: started.clone() };
-    let report = Report { state: State::Exited(exit), last: None, restarts: 0, ready: true };
+    let report = ContainerReport { state: RunState::Exited(exit), last: None, restarts: 0, ready: true };
     ContainerStatus { started: Some(false), ..container_status(container, &report, uid) }
 }
 
@@ -193,19 +200,19 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn report(state: State, ready: bool, last: Option<Exit>) -> Report {
-        Report { state, last, restarts: 0, ready }
+    fn report(state: RunState, ready: bool, last: Option<Exit>) -> ContainerReport {
+        ContainerReport { state, last, restarts: 0, ready }
     }
 
-    fn running(ready: bool) -> Report {
-        report(State::Running { since: at(1) }, ready, None)
+    fn running(ready: bool) -> ContainerReport {
+        report(RunState::Running { since: at(1) }, ready, None)
     }
 
     fn exit(code: i32) -> Exit {
         Exit { code, message: None, started: at(1), finished: at(2) }
     }
 
-    fn look(pod: &Pod, report: Report, now: i64) -> PodStatus {
+    fn status_at(pod: &Pod, report: ContainerReport, now: i64) -> PodStatus {
         status_of(pod, &[report], Ipv4Addr::new(127, 64, 0, 1), &at(0), &at(now))
     }
 
@@ -215,28 +222,28 @@ mod tests {
 
     #[test]
     fn a_running_pod_is_ready_when_its_containers_are() {
-        let status = look(&pod(json!({})), running(false), 5);
+        let status = status_at(&pod(json!({})), running(false), 5);
         let ready = condition(&status, "Ready");
         assert_eq!((status.phase.as_deref(), ready.status.as_str()), (Some("Running"), "False"));
         assert_eq!(ready.message.as_deref(), Some("containers with unready status: [a]"));
-        assert_eq!(condition(&look(&pod(json!({})), running(true), 5), "Ready").status, "True");
+        assert_eq!(condition(&status_at(&pod(json!({})), running(true), 5), "Ready").status, "True");
     }
 
     #[test]
     fn a_condition_keeps_its_time_until_it_changes() {
         let mut pod = pod(json!({}));
-        pod.status = Some(look(&pod, running(false), 5));
-        let still = look(&pod, running(false), 9);
+        pod.status = Some(status_at(&pod, running(false), 5));
+        let still = status_at(&pod, running(false), 9);
         assert_eq!(Some(&still), pod.status.as_ref());
-        let ready = look(&pod, running(true), 9);
+        let ready = status_at(&pod, running(true), 9);
         assert_eq!(condition(&ready, "Ready").last_transition_time, Some(at(9)));
         assert_eq!(condition(&ready, "PodScheduled").last_transition_time, Some(at(5)));
     }
 
     #[test]
-    fn a_crash_loop_shows_why_it_waits_and_how_it_ended_last() {
-        let waiting = State::Waiting { reason: "CrashLoopBackOff", message: None };
-        let status = look(&pod(json!({})), report(waiting, false, Some(exit(1))), 5);
+    fn a_crash_loop_shows_its_waiting_reason_and_last_exit() {
+        let waiting = RunState::Waiting { reason: "CrashLoopBackOff", message: None };
+        let status = status_at(&pod(json!({})), report(waiting, false, Some(exit(1))), 5);
         let container = &status.container_statuses.as_ref().unwrap()[0];
         assert_eq!(status.phase.as_deref(), Some("Running"));
         assert_eq!(
@@ -248,12 +255,16 @@ mod tests {
 
     #[test]
     fn a_pod_that_has_not_started_is_pending() {
-        assert_eq!(look(&pod(json!({})), Report::creating(), 5).phase.as_deref(), Some("Pending"));
+        assert_eq!(
+            status_at(&pod(json!({})), ContainerReport::creating(), 5).phase.as_deref(),
+            Some("Pending")
+        );
     }
 
     #[test]
     fn a_pod_whose_containers_all_ended_has_failed_or_succeeded() {
-        let phase = |code| look(&pod(json!({})), report(State::Exited(exit(code)), false, None), 5).phase;
+        let phase =
+            |code| status_at(&pod(json!({})), report(RunState::Exited(exit(code)), false, None), 5).phase;
         assert_eq!((phase(0).as_deref(), phase(1).as_deref()), (Some("Succeeded"), Some("Failed")));
     }
 
@@ -261,13 +272,13 @@ mod tests {
     fn a_readiness_gate_keeps_the_pod_from_being_ready() {
         let gated = json!({"spec": {"readinessGates": [{"conditionType": "example.com/in-service"}]}});
         let mut pod = pod(gated);
-        let shut = condition(&look(&pod, running(true), 5), "Ready");
+        let shut = condition(&status_at(&pod, running(true), 5), "Ready");
         assert_eq!((shut.status.as_str(), shut.reason.as_deref()), ("False", Some("ReadinessGatesNotReady")));
         pod.status = serde_json::from_value(
             json!({"conditions": [{"type": "example.com/in-service", "status": "True"}]}),
         )
         .unwrap();
-        let status = look(&pod, running(true), 5);
+        let status = status_at(&pod, running(true), 5);
         assert_eq!(condition(&status, "Ready").status, "True");
         assert_eq!(condition(&status, "example.com/in-service").status, "True");
     }

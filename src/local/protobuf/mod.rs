@@ -18,30 +18,31 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// Fields that exist in protobuf only: in JSON their content stands in their
 /// parent.
-const INLINE: &[&str] = &["handler", "volumeSource", "localObjectReference", "ephemeralContainerCommon"];
+const INLINED_FIELDS: &[&str] =
+    &["handler", "volumeSource", "localObjectReference", "ephemeralContainerCommon"];
 
 /// Deeper than any object that means well.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Malformed {
+pub enum DecodeError {
     #[error("the body does not begin as Kubernetes protobuf does")]
     NoMagic,
     #[error("no protobuf form of {0} is known")]
     UnknownKind(String),
     #[error("the body ends in the middle of a field")]
-    CutOff,
+    Truncated,
     #[error("the body uses a wire type that Kubernetes does not")]
     WireType,
     #[error("a text in the body is not UTF-8")]
-    NotText,
+    InvalidUtf8,
     #[error("the body is nested too deeply")]
     TooDeep,
 }
 
 /// The object in a protobuf body, as JSON.
-pub fn decode(body: &[u8]) -> Result<Value, Malformed> {
-    let body = body.strip_prefix(MAGIC).ok_or(Malformed::NoMagic)?;
+pub fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+    let body = body.strip_prefix(MAGIC).ok_or(DecodeError::NoMagic)?;
     // runtime.Unknown { typeMeta = 1 { apiVersion = 1, kind = 2 }, raw = 2 }
     let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     for field in Wire(body) {
@@ -60,8 +61,8 @@ pub fn decode(body: &[u8]) -> Result<Value, Malformed> {
         }
     }
     let message = message_of(&api_version, &kind);
-    if !TABLE.contains_key(message.as_str()) {
-        return Err(Malformed::UnknownKind(format!("{kind} in {api_version}")));
+    if !MESSAGES.contains_key(message.as_str()) {
+        return Err(DecodeError::UnknownKind(format!("{kind} in {api_version}")));
     }
     let mut object = message_value(&message, raw, 0)?;
     object["apiVersion"] = json!(api_version);
@@ -84,12 +85,12 @@ fn message_of(api_version: &str, kind: &str) -> String {
 
 struct Field {
     name: &'static str,
-    shape: Shape,
-    kind: Kind,
+    shape: Cardinality,
+    kind: FieldType,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum Cardinality {
     One,
     Many,
     /// With keys that are strings.
@@ -97,7 +98,7 @@ enum Shape {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum FieldType {
     Text,
     Bytes,
     Int,
@@ -109,44 +110,44 @@ enum Kind {
     Message(&'static str),
 }
 
-type Fields = HashMap<u64, Field>;
+type MessageFields = HashMap<u64, Field>;
 
-static TABLE: LazyLock<HashMap<&'static str, Fields>> = LazyLock::new(|| {
+static MESSAGES: LazyLock<HashMap<&'static str, MessageFields>> = LazyLock::new(|| {
     include_str!("fields.txt")
         .lines()
         .filter_map(|line| {
             let mut words = line.split(' ');
-            Some((words.next()?, words.filter_map(column).collect()))
+            Some((words.next()?, words.filter_map(parse_field).collect()))
         })
         .collect()
 });
 
 /// `ports=6:[core.v1.ContainerPort]`
-fn column(text: &'static str) -> Option<(u64, Field)> {
+fn parse_field(text: &'static str) -> Option<(u64, Field)> {
     let (name, rest) = text.split_once('=')?;
     let (number, kind) = rest.split_once(':')?;
     let inner = |open, close| kind.strip_prefix(open).and_then(|kind| kind.strip_suffix(close));
     let (shape, kind) = match (inner('[', ']'), inner('{', '}')) {
-        (Some(kind), _) => (Shape::Many, kind),
-        (_, Some(kind)) => (Shape::Entries, kind),
-        _ => (Shape::One, kind),
+        (Some(kind), _) => (Cardinality::Many, kind),
+        (_, Some(kind)) => (Cardinality::Entries, kind),
+        _ => (Cardinality::One, kind),
     };
     let kind = match kind {
-        "string" => Kind::Text,
-        "bytes" => Kind::Bytes,
-        "int" => Kind::Int,
-        "bool" => Kind::Bool,
-        "string?" => Kind::OptionalText,
-        "int?" => Kind::OptionalInt,
-        "bool?" => Kind::OptionalBool,
-        message => Kind::Message(message),
+        "string" => FieldType::Text,
+        "bytes" => FieldType::Bytes,
+        "int" => FieldType::Int,
+        "bool" => FieldType::Bool,
+        "string?" => FieldType::OptionalText,
+        "int?" => FieldType::OptionalInt,
+        "bool?" => FieldType::OptionalBool,
+        message => FieldType::Message(message),
     };
     Some((number.parse().ok()?, Field { name, shape, kind }))
 }
 
-fn message_value(message: &str, bytes: &[u8], depth: usize) -> Result<Value, Malformed> {
-    if depth > DEEPEST {
-        return Err(Malformed::TooDeep);
+fn message_value(message: &str, bytes: &[u8], depth: usize) -> Result<Value, DecodeError> {
+    if depth > MAX_DEPTH {
+        return Err(DecodeError::TooDeep);
     }
     let map = message_map(message, bytes, depth)?;
     let int = |name: &str| map.get(name).and_then(Value::as_i64).unwrap_or_default();
@@ -172,34 +173,34 @@ fn message_value(message: &str, bytes: &[u8], depth: usize) -> Result<Value, Mal
     })
 }
 
-fn message_map(message: &str, bytes: &[u8], depth: usize) -> Result<Map<String, Value>, Malformed> {
+fn message_map(message: &str, bytes: &[u8], depth: usize) -> Result<Map<String, Value>, DecodeError> {
     let mut map = Map::new();
-    let Some(fields) = TABLE.get(message) else { return Ok(map) };
+    let Some(fields) = MESSAGES.get(message) else { return Ok(map) };
     for field in Wire(bytes) {
         let (number, content) = field?;
         // A field of a newer Kubernetes than the table is dropped, as unknown
         // fields are.
         let Some(field) = fields.get(&number) else { continue };
         match field.shape {
-            Shape::One if INLINE.contains(&field.name) => {
+            Cardinality::One if INLINED_FIELDS.contains(&field.name) => {
                 if let Value::Object(inner) = value(field.kind, content, depth)? {
                     map.extend(inner);
                 }
             }
-            Shape::One => {
+            Cardinality::One => {
                 let value = value(field.kind, content, depth)?;
                 if !is_absent(field.kind, &value) {
                     map.insert(field.name.to_owned(), value);
                 }
             }
-            Shape::Many => {
+            Cardinality::Many => {
                 let value = value(field.kind, content, depth)?;
                 if let Some(list) = map.entry(field.name).or_insert_with(|| json!([])).as_array_mut() {
                     list.push(value);
                 }
             }
-            Shape::Entries => {
-                let Content::Bytes(entry) = content else { return Err(Malformed::WireType) };
+            Cardinality::Entries => {
+                let Content::Bytes(entry) = content else { return Err(DecodeError::WireType) };
                 let (mut key, mut held) = (String::new(), value(field.kind, Content::Bytes(&[]), depth)?);
                 for part in Wire(entry) {
                     match part? {
@@ -217,32 +218,32 @@ fn message_map(message: &str, bytes: &[u8], depth: usize) -> Result<Map<String, 
     Ok(map)
 }
 
-fn value(kind: Kind, content: Content<'_>, depth: usize) -> Result<Value, Malformed> {
+fn value(kind: FieldType, content: Content<'_>, depth: usize) -> Result<Value, DecodeError> {
     match (kind, content) {
-        (Kind::Text | Kind::OptionalText, Content::Bytes(bytes)) => Ok(json!(text(bytes)?)),
-        (Kind::Bytes, Content::Bytes(bytes)) => Ok(json!(STANDARD.encode(bytes))),
+        (FieldType::Text | FieldType::OptionalText, Content::Bytes(bytes)) => Ok(json!(text(bytes)?)),
+        (FieldType::Bytes, Content::Bytes(bytes)) => Ok(json!(STANDARD.encode(bytes))),
         // Negative numbers are sent in two's complement, whatever their width.
-        (Kind::Int | Kind::OptionalInt, Content::Varint(number)) => Ok(json!(number.cast_signed())),
-        (Kind::Bool | Kind::OptionalBool, Content::Varint(number)) => Ok(json!(number != 0)),
-        (Kind::Message(message), Content::Bytes(bytes)) => message_value(message, bytes, depth + 1),
-        _ => Err(Malformed::WireType),
+        (FieldType::Int | FieldType::OptionalInt, Content::Varint(number)) => Ok(json!(number.cast_signed())),
+        (FieldType::Bool | FieldType::OptionalBool, Content::Varint(number)) => Ok(json!(number != 0)),
+        (FieldType::Message(message), Content::Bytes(bytes)) => message_value(message, bytes, depth + 1),
+        _ => Err(DecodeError::WireType),
     }
 }
 
 /// Go sends every field that is not behind a pointer; in JSON a zero is left
 /// out.
-fn is_absent(kind: Kind, value: &Value) -> bool {
+fn is_absent(kind: FieldType, value: &Value) -> bool {
     match kind {
-        Kind::Text | Kind::Bytes => value == "",
-        Kind::Int => value == 0,
-        Kind::Bool => value == false,
-        Kind::Message(_) => value.is_null(),
-        Kind::OptionalText | Kind::OptionalInt | Kind::OptionalBool => false,
+        FieldType::Text | FieldType::Bytes => value == "",
+        FieldType::Int => value == 0,
+        FieldType::Bool => value == false,
+        FieldType::Message(_) => value.is_null(),
+        FieldType::OptionalText | FieldType::OptionalInt | FieldType::OptionalBool => false,
     }
 }
 
-fn text(bytes: &[u8]) -> Result<String, Malformed> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| Malformed::NotText)
+fn text(bytes: &[u8]) -> Result<String, DecodeError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| DecodeError::InvalidUtf8)
 }
 
 enum Content<'a> {
@@ -254,39 +255,39 @@ enum Content<'a> {
 struct Wire<'a>(&'a [u8]);
 
 impl Wire<'_> {
-    fn varint(&mut self) -> Result<u64, Malformed> {
+    fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first().ok_or(Malformed::CutOff)?;
+            let (byte, rest) = self.0.split_first().ok_or(DecodeError::Truncated)?;
             self.0 = rest;
             number |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(number);
             }
         }
-        Err(Malformed::CutOff)
+        Err(DecodeError::Truncated)
     }
 }
 
 impl<'a> Wire<'a> {
-    fn field(&mut self) -> Result<(u64, Content<'a>), Malformed> {
+    fn field(&mut self) -> Result<(u64, Content<'a>), DecodeError> {
         let tag = self.varint()?;
         let content = match tag & 7 {
             0 => Content::Varint(self.varint()?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| Malformed::CutOff)?;
-                let (bytes, rest) = self.0.split_at_checked(length).ok_or(Malformed::CutOff)?;
+                let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Truncated)?;
+                let (bytes, rest) = self.0.split_at_checked(length).ok_or(DecodeError::Truncated)?;
                 self.0 = rest;
                 Content::Bytes(bytes)
             }
-            _ => return Err(Malformed::WireType),
+            _ => return Err(DecodeError::WireType),
         };
         Ok((tag >> 3, content))
     }
 }
 
 impl<'a> Iterator for Wire<'a> {
-    type Item = Result<(u64, Content<'a>), Malformed>;
+    type Item = Result<(u64, Content<'a>), DecodeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_config_map_arrives_whole() {
+    fn a_config_map_is_decoded_completely() {
         let metadata = [field(1, b"a"), field(2, b""), vec![7 << 3, 0], field(8, b"")].concat();
         let entry = [field(1, b"k"), field(2, b"v")].concat();
         let raw = [field(1, &metadata), field(2, &entry), vec![4 << 3, 0]].concat();
@@ -329,16 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn what_go_inlines_is_inlined() {
+    fn fields_inlined_by_go_are_inlined() {
         let volume = [field(1, b"tmp"), field(2, &field(2, b""))].concat();
         let pod = decode(&body("v1", "Pod", &field(2, &field(1, &volume)))).unwrap();
         assert_eq!(pod["spec"]["volumes"], json!([{"name": "tmp", "emptyDir": {}}]));
     }
 
     #[test]
-    fn garbage_is_refused_and_never_panics() {
-        assert_eq!(decode(b"{}"), Err(Malformed::NoMagic));
-        assert_eq!(decode(&body("v1", "Nothing", b"")), Err(Malformed::UnknownKind("Nothing in v1".into())));
+    fn malformed_bodies_are_refused_without_panic() {
+        assert_eq!(decode(b"{}"), Err(DecodeError::NoMagic));
+        assert_eq!(
+            decode(&body("v1", "Nothing", b"")),
+            Err(DecodeError::UnknownKind("Nothing in v1".into()))
+        );
         let whole = body("apps/v1", "Deployment", &field(2, &[vec![8, 3], field(3, b"\x12\x00")].concat()));
         assert!(decode(&whole).is_ok());
         for cut in 0..whole.len() {

@@ -14,10 +14,10 @@ use kube::core::cel::cel::objects::{Key, Map, OptionalValue};
 use kube::core::cel::cel::{Context, ExecutionError, Program, Value as Cel};
 use serde_json::Value;
 
-use super::cel_types::{self, Wanted};
+use super::cel_types::{self, ExpectedType};
 use super::path::Path;
 use super::validate::counterpart;
-use super::{Entries, FieldError, Kind, Reason, Schema};
+use super::{AdditionalProperties, FieldError, Reason, Schema, SchemaType};
 
 pub(super) struct Rule {
     source: String,
@@ -58,10 +58,10 @@ impl Rule {
             }
             _ => {}
         }
-        let mut compile = |name: &str, source: &str, wanted: Wanted| {
+        let mut compile = |name: &str, source: &str, wanted: ExpectedType| {
             let failed = match wanted {
-                Wanted::Condition => "compilation failed",
-                Wanted::Message => "messageExpression compilation failed",
+                ExpectedType::Condition => "compilation failed",
+                ExpectedType::Message => "messageExpression compilation failed",
             };
             let program = Program::compile(source).map_err(|error| format!("{failed}: {error}"));
             let checked = program.and_then(|program| {
@@ -69,14 +69,14 @@ impl Rule {
             });
             checked
                 .map_err(|detail| {
-                    let shown = format!("Invalid value: {}", shown_in_go(json));
-                    errors.push(FieldError::plain(at(name), Reason::Invalid, &shown, &detail));
+                    let shown = format!("Invalid value: {}", go_struct_text(json));
+                    errors.push(FieldError::with_text(at(name), Reason::Invalid, &shown, &detail));
                 })
                 .ok()
         };
-        let program = compile("rule", source, Wanted::Condition);
-        let message_program =
-            text("messageExpression").and_then(|text| compile("messageExpression", text, Wanted::Message));
+        let program = compile("rule", source, ExpectedType::Condition);
+        let message_program = text("messageExpression")
+            .and_then(|text| compile("messageExpression", text, ExpectedType::Message));
         let reason = match text("reason") {
             None | Some("FieldValueInvalid") => None,
             Some("FieldValueForbidden") => Some(Reason::Forbidden),
@@ -91,7 +91,7 @@ impl Rule {
         };
         let field_path = text("fieldPath");
         if let Some(wanted) = field_path
-            && !leads_somewhere(schema, wanted)
+            && !field_path_exists(schema, wanted)
         {
             errors.push(FieldError::invalid(at("fieldPath"), &wanted.into(), "must be a valid path"));
         }
@@ -139,9 +139,9 @@ impl Rule {
             Ok(Cel::Bool(true)) => return None,
             Ok(_) => self.explain(context),
             Err(error) => {
-                let detail = self.failed(&error);
-                let kind = node.schema.kind.filter(|kind| *kind != Kind::IntOrString);
-                let kind = kind.map(Kind::name).unwrap_or_default();
+                let detail = self.evaluation_error(&error);
+                let kind = node.schema.kind.filter(|kind| *kind != SchemaType::IntOrString);
+                let kind = kind.map(SchemaType::name).unwrap_or_default();
                 return Some(FieldError::invalid(or_nil(path), &kind.into(), &detail));
             }
         };
@@ -151,7 +151,7 @@ impl Rule {
             (Some(below), false) => format!("{path}.{below}"),
         };
         let path = or_nil(path);
-        let whole = matches!(node.schema.kind, Some(Kind::Object | Kind::Array));
+        let whole = matches!(node.schema.kind, Some(SchemaType::Object | SchemaType::Array));
         Some(match self.reason {
             Some(Reason::Forbidden) => FieldError::forbidden(path, &detail),
             Some(Reason::Required) => FieldError::required(path, &detail),
@@ -159,7 +159,7 @@ impl Rule {
                 FieldError { field: path, reason: Reason::Duplicate, message: "Duplicate value".to_owned() }
             }
             Some(Reason::Duplicate) => FieldError::duplicate(path, node.value),
-            _ if whole => FieldError::invalid_whole(path, &detail),
+            _ if whole => FieldError::invalid_without_value(path, &detail),
             _ => FieldError::invalid(path, node.value, &detail),
         })
     }
@@ -176,7 +176,7 @@ impl Rule {
         })
     }
 
-    fn failed(&self, error: &ExecutionError) -> String {
+    fn evaluation_error(&self, error: &ExecutionError) -> String {
         let rule = self.message.as_ref().unwrap_or(&self.source);
         match error {
             ExecutionError::NoSuchOverload
@@ -276,7 +276,7 @@ fn to_cel(schema: Option<&Schema>, value: &Value) -> Cel {
         Value::Null => Cel::Null,
         Value::Bool(value) => Cel::Bool(*value),
         Value::Number(number) => match (schema.and_then(|schema| schema.kind), number.as_i64()) {
-            (Some(Kind::Number), _) | (_, None) => Cel::Float(number.as_f64().unwrap_or_default()),
+            (Some(SchemaType::Number), _) | (_, None) => Cel::Float(number.as_f64().unwrap_or_default()),
             (_, Some(integer)) => Cel::Int(integer),
         },
         Value::String(text) => text_to_cel(schema, text),
@@ -285,8 +285,12 @@ fn to_cel(schema: Option<&Schema>, value: &Value) -> Cel {
             Cel::List(Arc::new(items.iter().map(|item| to_cel(schema, item)).collect()))
         }
         Value::Object(fields) => {
-            let is_map =
-                schema.is_some_and(|schema| !matches!(schema.entries, Entries::Unsaid | Entries::Refused));
+            let is_map = schema.is_some_and(|schema| {
+                !matches!(
+                    schema.additional_properties,
+                    AdditionalProperties::Unspecified | AdditionalProperties::Forbidden
+                )
+            });
             let mut map = HashMap::with_capacity(fields.len());
             for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
                 let key = if is_map { name.clone() } else { escaped(name) };
@@ -369,14 +373,14 @@ pub(super) fn escaped(name: &str) -> String {
 }
 
 /// Whether a rule's `fieldPath` names a field below the node.
-fn leads_somewhere(schema: &Schema, path: &str) -> bool {
+fn field_path_exists(schema: &Schema, path: &str) -> bool {
     let Some(rest) = path.strip_prefix(['.', '[']) else { return false };
     let mut names = rest.split(['.', '[']).map(|name| name.trim_end_matches(']').trim_matches('\''));
     names.try_fold(schema, |schema, name| schema.field(name)).is_some()
 }
 
 /// A rule as the API server prints its own struct.
-fn shown_in_go(rule: &Value) -> String {
+fn go_struct_text(rule: &Value) -> String {
     let text = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
     let quoted = |name: &str| {
         let json = Value::from(text(name)).to_string();

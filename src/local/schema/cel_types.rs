@@ -9,7 +9,7 @@ use kube::core::cel::cel::common::ast::{
 };
 use kube::core::cel::cel::{IdedExpr, Program};
 
-use super::{Entries, Kind, Schema};
+use super::{AdditionalProperties, Schema, SchemaType};
 
 #[derive(Clone, PartialEq)]
 pub(super) enum Type<'a> {
@@ -43,71 +43,73 @@ pub(super) fn check<'a>(
     source: &'a str,
     schema: &'a Schema,
     is_resource: bool,
-    wanted: Wanted,
+    wanted: ExpectedType,
 ) -> Result<(), String> {
     let this = Type::of(schema, is_resource);
     let mut checker = Checker { source, names: vec![("self", this.clone()), ("oldSelf", Type::Unknown)] };
-    match (wanted, checker.typed(program.expression())) {
-        (Wanted::Condition, Ok(found)) if found != BOOL && found != Type::Unknown => {
+    match (wanted, checker.type_of(program.expression())) {
+        (ExpectedType::Condition, Ok(found)) if found != BOOL && found != Type::Unknown => {
             Err("cel expression must evaluate to a bool".to_owned())
         }
-        (Wanted::Message, Ok(found)) if found != STRING && found != Type::Unknown => {
+        (ExpectedType::Message, Ok(found)) if found != STRING && found != Type::Unknown => {
             Err("messageExpression must evaluate to a string".to_owned())
         }
         (_, Ok(_)) => Ok(()),
-        (Wanted::Condition, Err(mistake)) => Err(format!("compilation failed: {}", mistake.shown(source))),
-        (Wanted::Message, Err(mistake)) => {
-            Err(format!("messageExpression compilation failed: {}", mistake.shown(source)))
+        (ExpectedType::Condition, Err(mistake)) => {
+            Err(format!("compilation failed: {}", mistake.render(source)))
+        }
+        (ExpectedType::Message, Err(mistake)) => {
+            Err(format!("messageExpression compilation failed: {}", mistake.render(source)))
         }
     }
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Wanted {
+pub(super) enum ExpectedType {
     Condition,
     Message,
 }
 
-struct Mistake {
-    what: String,
+struct TypeError {
+    message: String,
     /// Where in the source, as far as can be told from the text.
     offset: usize,
 }
 
-impl Mistake {
-    fn shown(&self, source: &str) -> String {
+impl TypeError {
+    fn render(&self, source: &str) -> String {
         let before = source.get(..self.offset).unwrap_or_default();
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
         let text = source.lines().nth(line).unwrap_or_default();
         let dots = ".".repeat(column);
-        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}^", line + 1, column + 1, self.what)
+        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}^", line + 1, column + 1, self.message)
     }
 }
 
 impl<'a> Type<'a> {
     fn of(schema: &'a Schema, is_resource: bool) -> Type<'a> {
         match schema.kind {
-            Some(Kind::Object) => match &schema.entries {
-                Entries::Of(entry) => Type::Map(Box::new(Type::of(entry, entry.embedded))),
-                Entries::Any => Type::Map(Box::new(Type::Unknown)),
-                Entries::Unsaid | Entries::Refused => {
+            Some(SchemaType::Object) => match &schema.additional_properties {
+                AdditionalProperties::Of(entry) => Type::Map(Box::new(Type::of(entry, entry.embedded))),
+                AdditionalProperties::Any => Type::Map(Box::new(Type::Unknown)),
+                AdditionalProperties::Unspecified | AdditionalProperties::Forbidden => {
                     Type::Object(Node { schema, is_resource: is_resource || schema.embedded })
                 }
             },
-            Some(Kind::Array) => Type::List(Box::new(
+            Some(SchemaType::Array) => Type::List(Box::new(
                 schema.items().map_or(Type::Unknown, |items| Type::of(items, items.embedded)),
             )),
-            Some(Kind::String) => match schema.format.as_ref().map(|format| format.name.as_str()) {
+            Some(SchemaType::String) => match schema.format.as_ref().map(|format| format.name.as_str()) {
                 None => STRING,
                 Some("byte") => Type::Scalar("bytes"),
                 Some("date" | "date-time" | "datetime" | "duration") => Type::Unknown,
                 Some(_) => STRING,
             },
-            Some(Kind::Integer) => Type::Scalar("int"),
-            Some(Kind::Number) => Type::Scalar("double"),
-            Some(Kind::Boolean) => BOOL,
-            Some(Kind::IntOrString) | None => Type::Unknown,
+            Some(SchemaType::Integer) => Type::Scalar("int"),
+            Some(SchemaType::Number) => Type::Scalar("double"),
+            Some(SchemaType::Boolean) => BOOL,
+            Some(SchemaType::IntOrString) | None => Type::Unknown,
         }
     }
 
@@ -153,9 +155,9 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    fn typed(&mut self, expression: &'a IdedExpr) -> Result<Type<'a>, Mistake> {
+    fn type_of(&mut self, expression: &'a IdedExpr) -> Result<Type<'a>, TypeError> {
         match &expression.expr {
-            Expr::Ident(name) => self.named(name),
+            Expr::Ident(name) => self.type_of_name(name),
             Expr::Literal(literal) => Ok(match literal {
                 LiteralValue::Boolean(_) => BOOL,
                 LiteralValue::Int(_) => Type::Scalar("int"),
@@ -165,12 +167,15 @@ impl<'a> Checker<'a> {
                 LiteralValue::Bytes(_) => Type::Scalar("bytes"),
                 LiteralValue::Null => Type::Unknown,
             }),
-            Expr::Select(select) => self.selected(select),
-            Expr::Call(call) => self.called(call),
-            Expr::Comprehension(comprehension) => self.comprehended(comprehension),
+            Expr::Select(select) => self.type_of_select(select),
+            Expr::Call(call) => self.type_of_call(call),
+            Expr::Comprehension(comprehension) => self.type_of_comprehension(comprehension),
             Expr::List(list) => {
-                let mut items =
-                    list.elements.iter().map(|element| self.typed(element)).collect::<Result<Vec<_>, _>>()?;
+                let mut items = list
+                    .elements
+                    .iter()
+                    .map(|element| self.type_of(element))
+                    .collect::<Result<Vec<_>, _>>()?;
                 let first = items.pop().unwrap_or(Type::Unknown);
                 let alike = items.iter().all(|item| *item == first);
                 Ok(Type::List(Box::new(if alike { first } else { Type::Unknown })))
@@ -178,8 +183,8 @@ impl<'a> Checker<'a> {
             Expr::Map(map) => {
                 for entry in &map.entries {
                     if let EntryExpr::MapEntry(entry) = &entry.expr {
-                        self.typed(&entry.key)?;
-                        self.typed(&entry.value)?;
+                        self.type_of(&entry.key)?;
+                        self.type_of(&entry.value)?;
                     }
                 }
                 Ok(Type::Map(Box::new(Type::Unknown)))
@@ -188,7 +193,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn named(&self, name: &str) -> Result<Type<'a>, Mistake> {
+    fn type_of_name(&self, name: &str) -> Result<Type<'a>, TypeError> {
         if let Some((_, found)) = self.names.iter().rev().find(|(known, _)| *known == name) {
             return Ok(found.clone());
         }
@@ -204,26 +209,26 @@ impl<'a> Checker<'a> {
         Err(self.undeclared(name, name, 0))
     }
 
-    fn selected(&mut self, select: &'a SelectExpr) -> Result<Type<'a>, Mistake> {
-        let operand = self.typed(&select.operand)?;
+    fn type_of_select(&mut self, select: &'a SelectExpr) -> Result<Type<'a>, TypeError> {
+        let operand = self.type_of(&select.operand)?;
         let Some(found) = operand.field(&select.field) else {
             // `has(self.x)` is pointed at as a whole.
             let mark = if select.test { "has(".to_owned() } else { format!(".{}", select.field) };
             let offset = self.source.find(&mark).map_or(0, |at| if select.test { at + 3 } else { at });
-            return Err(Mistake { what: format!("undefined field '{}'", select.field), offset });
+            return Err(TypeError { message: format!("undefined field '{}'", select.field), offset });
         };
         Ok(if select.test { BOOL } else { found })
     }
 
-    fn called(&mut self, call: &'a CallExpr) -> Result<Type<'a>, Mistake> {
-        let target = call.target.as_ref().map(|target| self.typed(target)).transpose()?;
+    fn type_of_call(&mut self, call: &'a CallExpr) -> Result<Type<'a>, TypeError> {
+        let target = call.target.as_ref().map(|target| self.type_of(target)).transpose()?;
         let arguments =
-            call.args.iter().map(|argument| self.typed(argument)).collect::<Result<Vec<_>, _>>()?;
+            call.args.iter().map(|argument| self.type_of(argument)).collect::<Result<Vec<_>, _>>()?;
         let name = call.func_name.as_str();
         if let Some(sign) = name.strip_prefix('_').and_then(|name| name.strip_suffix('_'))
             && let [left, right] = arguments.as_slice()
         {
-            return self.operated(name, sign, left, right);
+            return self.type_of_operator(name, sign, left, right);
         }
         Ok(match (name, arguments.as_slice()) {
             (operators::LOGICAL_NOT, [operand]) => match operand.scalar() {
@@ -258,13 +263,13 @@ impl<'a> Checker<'a> {
         })
     }
 
-    fn operated(
+    fn type_of_operator(
         &self,
         name: &str,
         sign: &str,
         left: &Type<'a>,
         right: &Type<'a>,
-    ) -> Result<Type<'a>, Mistake> {
+    ) -> Result<Type<'a>, TypeError> {
         let mismatch = |fits: fn(&str, &str) -> bool| match (left.scalar(), right.scalar()) {
             (Some(left), Some(right)) if !fits(left, right) => {
                 Err(self.no_overload(name, sign, &format!("({left}, {right})")))
@@ -294,9 +299,9 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn comprehended(&mut self, comprehension: &'a ComprehensionExpr) -> Result<Type<'a>, Mistake> {
-        let range = self.typed(&comprehension.iter_range)?;
-        let initial = self.typed(&comprehension.accu_init)?;
+    fn type_of_comprehension(&mut self, comprehension: &'a ComprehensionExpr) -> Result<Type<'a>, TypeError> {
+        let range = self.type_of(&comprehension.iter_range)?;
+        let initial = self.type_of(&comprehension.accu_init)?;
         let outside = self.names.len();
         match &comprehension.iter_var2 {
             None => self.names.push((&comprehension.iter_var, range.element())),
@@ -310,23 +315,23 @@ impl<'a> Checker<'a> {
             }
         }
         self.names.push((&comprehension.accu_var, initial));
-        self.typed(&comprehension.loop_cond)?;
-        let result = self.typed(&comprehension.loop_step)?;
+        self.type_of(&comprehension.loop_cond)?;
+        let result = self.type_of(&comprehension.loop_step)?;
         self.names.truncate(outside);
         self.names.push((&comprehension.accu_var, result));
-        let result = self.typed(&comprehension.result)?;
+        let result = self.type_of(&comprehension.result)?;
         self.names.truncate(outside);
         Ok(result)
     }
 
-    fn undeclared(&self, name: &str, mark: &str, past: usize) -> Mistake {
+    fn undeclared(&self, name: &str, mark: &str, past: usize) -> TypeError {
         let offset = self.source.find(mark).map_or(0, |at| at + past);
-        Mistake { what: format!("undeclared reference to '{name}' (in container '')"), offset }
+        TypeError { message: format!("undeclared reference to '{name}' (in container '')"), offset }
     }
 
-    fn no_overload(&self, name: &str, sign: &str, types: &str) -> Mistake {
+    fn no_overload(&self, name: &str, sign: &str, types: &str) -> TypeError {
         let offset = self.source.find(sign).unwrap_or_default();
-        Mistake { what: format!("found no matching overload for '{name}' applied to '{types}'"), offset }
+        TypeError { message: format!("found no matching overload for '{name}' applied to '{types}'"), offset }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Entries, Schema};
+use super::{AdditionalProperties, Schema};
 
 pub(super) fn apply(schema: &Schema, value: &mut Value) {
     match value {
@@ -20,7 +20,9 @@ pub(super) fn apply(schema: &Schema, value: &mut Value) {
                     fields.insert(name.clone(), default.clone());
                 }
             }
-            if schema.properties.is_empty() && !matches!(schema.entries, Entries::Of(_)) {
+            if schema.properties.is_empty()
+                && !matches!(schema.additional_properties, AdditionalProperties::Of(_))
+            {
                 return;
             }
             for (name, value) in fields {
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_null_goes_unless_null_is_allowed() {
+    fn a_null_is_dropped_unless_the_field_is_nullable() {
         let schema = json!({"type": "object", "properties": {
             "a": {"type": "string", "default": "x"},
             "b": {"type": "string", "nullable": true, "default": "x"},

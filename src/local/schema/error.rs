@@ -65,24 +65,29 @@ impl fmt::Display for FieldError {
 
 impl FieldError {
     pub fn required(field: impl Into<String>, detail: &str) -> FieldError {
-        FieldError::plain(field, Reason::Required, "Required value", detail)
+        FieldError::with_text(field, Reason::Required, "Required value", detail)
     }
 
     pub fn forbidden(field: impl Into<String>, detail: &str) -> FieldError {
-        FieldError::plain(field, Reason::Forbidden, "Forbidden", detail)
+        FieldError::with_text(field, Reason::Forbidden, "Forbidden", detail)
     }
 
     pub fn invalid(field: impl Into<String>, value: &Value, detail: &str) -> FieldError {
-        FieldError::plain(field, Reason::Invalid, &format!("Invalid value: {}", go_value(value)), detail)
+        FieldError::with_text(field, Reason::Invalid, &format!("Invalid value: {}", go_value(value)), detail)
     }
 
     /// For an object or list as a whole, whose value would only be noise.
-    pub fn invalid_whole(field: impl Into<String>, detail: &str) -> FieldError {
-        FieldError::plain(field, Reason::Invalid, "Invalid value", detail)
+    pub fn invalid_without_value(field: impl Into<String>, detail: &str) -> FieldError {
+        FieldError::with_text(field, Reason::Invalid, "Invalid value", detail)
     }
 
     pub fn invalid_type(field: impl Into<String>, value: &str, detail: &str) -> FieldError {
-        FieldError::plain(field, Reason::TypeInvalid, &format!("Invalid value: {}", go_quote(value)), detail)
+        FieldError::with_text(
+            field,
+            Reason::TypeInvalid,
+            &format!("Invalid value: {}", go_quote(value)),
+            detail,
+        )
     }
 
     pub fn not_supported<S: AsRef<str>>(
@@ -96,7 +101,7 @@ impl FieldError {
         } else {
             format!("supported values: {}", supported.join(", "))
         };
-        FieldError::plain(
+        FieldError::with_text(
             field,
             Reason::NotSupported,
             &format!("Unsupported value: {}", go_value(value)),
@@ -105,17 +110,22 @@ impl FieldError {
     }
 
     pub fn duplicate(field: impl Into<String>, value: &Value) -> FieldError {
-        FieldError::plain(field, Reason::Duplicate, &format!("Duplicate value: {}", go_value(value)), "")
+        FieldError::with_text(field, Reason::Duplicate, &format!("Duplicate value: {}", go_value(value)), "")
     }
 
     pub fn too_long(field: impl Into<String>, max: i64) -> FieldError {
         let unit = if max == 1 { "byte" } else { "bytes" };
-        FieldError::plain(field, Reason::TooLong, "Too long", &format!("may not be more than {max} {unit}"))
+        FieldError::with_text(
+            field,
+            Reason::TooLong,
+            "Too long",
+            &format!("may not be more than {max} {unit}"),
+        )
     }
 
     pub fn too_many(field: impl Into<String>, actual: usize, max: i64) -> FieldError {
         let unit = if max == 1 { "item" } else { "items" };
-        FieldError::plain(
+        FieldError::with_text(
             field,
             Reason::TooMany,
             &format!("Too many: {actual}"),
@@ -125,13 +135,18 @@ impl FieldError {
 
     /// An error that the API server gives without saying where; `value` is
     /// already as it prints it.
-    pub(super) fn nowhere(value: &str, detail: &str) -> FieldError {
-        FieldError::plain("<nil>", Reason::Invalid, &format!("Invalid value: {value}"), detail)
+    pub(super) fn invalid_without_path(value: &str, detail: &str) -> FieldError {
+        FieldError::with_text("<nil>", Reason::Invalid, &format!("Invalid value: {value}"), detail)
     }
 
     /// For values that the API server prints in a way of its own: `what` is
     /// all that comes before the detail.
-    pub(crate) fn plain(field: impl Into<String>, reason: Reason, what: &str, detail: &str) -> FieldError {
+    pub(crate) fn with_text(
+        field: impl Into<String>,
+        reason: Reason,
+        what: &str,
+        detail: &str,
+    ) -> FieldError {
         let message = if detail.is_empty() { what.to_owned() } else { format!("{what}: {detail}") };
         FieldError { field: field.into(), reason, message }
     }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::Kind;
+use super::SchemaType;
 
 pub(super) struct Format {
     /// As written in the schema.
@@ -23,27 +23,29 @@ pub(super) enum FormatKind {
 }
 
 impl Format {
-    pub(super) fn parse(schema: &Value, kind: Option<Kind>) -> Option<Format> {
+    pub(super) fn parse(schema: &Value, kind: Option<SchemaType>) -> Option<Format> {
         let name = schema.get("format")?.as_str()?;
         let kind = match kind {
-            None | Some(Kind::String) => FormatKind::Text(text_check(name)?),
-            Some(Kind::Integer) => match name {
+            None | Some(SchemaType::String) => FormatKind::Text(text_check(name)?),
+            Some(SchemaType::Integer) => match name {
                 "int32" => FormatKind::Int32,
                 "int64" => FormatKind::Int64,
                 _ => return None,
             },
-            Some(Kind::Number) => match name {
+            Some(SchemaType::Number) => match name {
                 "float" => FormatKind::Float,
                 "double" => FormatKind::Double,
                 _ => return None,
             },
-            Some(Kind::Object | Kind::Array | Kind::Boolean | Kind::IntOrString) => return None,
+            Some(SchemaType::Object | SchemaType::Array | SchemaType::Boolean | SchemaType::IntOrString) => {
+                return None;
+            }
         };
         Some(Format { name: name.to_owned(), kind })
     }
 
     /// Of Kubernetes' own types: what Go's decoder would stumble over.
-    pub(super) fn of_kubernetes(schema: &Value, kind: Option<Kind>) -> Option<Format> {
+    pub(super) fn of_kubernetes(schema: &Value, kind: Option<SchemaType>) -> Option<Format> {
         let mut format = Format::parse(schema, kind)?;
         if let FormatKind::Text(check) = &mut format.kind {
             *check = match format.name.as_str() {
@@ -174,7 +176,7 @@ mod tests {
     use super::text_check;
 
     #[test]
-    fn formats_know_good_from_bad() {
+    fn formats_accept_valid_and_reject_invalid_text() {
         for (format, good, bad) in [
             ("date-time", "2026-01-02T03:04:05Z", "2026-13-02T03:04:05Z"),
             ("date-time", "2026-01-02t03:04:05.123+01:00", "2026-01-02 03:04:05"),

@@ -19,7 +19,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::format::Format;
-use super::{Kind, Schema, parse};
+use super::{Schema, SchemaType, parse};
 
 /// OpenAPI v3 by component name (`io.k8s.api.core.v1.Pod`), as published.
 pub fn components() -> &'static BTreeMap<String, Value> {
@@ -30,7 +30,7 @@ pub fn components() -> &'static BTreeMap<String, Value> {
 /// The parsed schema of a component; `None` if there is no such component.
 pub fn schema(component: &str) -> Option<Arc<Schema>> {
     static SCHEMAS: LazyLock<BTreeMap<String, Arc<Schema>>> = LazyLock::new(|| {
-        let mut parsed = Parsed { components: components(), schemas: BTreeMap::new() };
+        let mut parsed = SchemaCache { components: components(), schemas: BTreeMap::new() };
         for name in components().keys() {
             parsed.get(name);
         }
@@ -45,8 +45,8 @@ pub(super) fn metadata(narrowed: Option<&Schema>) -> Arc<Schema> {
     let Some(narrowed) = narrowed.filter(|narrowed| !narrowed.properties.is_empty()) else { return metadata };
     let mut properties = metadata.properties.clone();
     properties.extend(narrowed.properties.iter().map(|(name, schema)| (name.clone(), schema.clone())));
-    let mut schema = Schema { properties, ..Schema::of(Kind::Object) };
-    schema.note_what_is_below();
+    let mut schema = Schema { properties, ..Schema::of(SchemaType::Object) };
+    schema.summarize_children();
     Arc::new(schema)
 }
 
@@ -57,12 +57,12 @@ pub(crate) fn referenced(json: &Value) -> Option<&str> {
 }
 
 /// Components parsed so far, so that each is parsed once and shared.
-pub(super) struct Parsed<'a> {
+pub(super) struct SchemaCache<'a> {
     components: &'a BTreeMap<String, Value>,
     schemas: BTreeMap<String, Arc<Schema>>,
 }
 
-impl Parsed<'_> {
+impl SchemaCache<'_> {
     pub(super) fn get(&mut self, name: &str) -> Arc<Schema> {
         if let Some(known) = self.schemas.get(name) {
             return known.clone();
@@ -71,9 +71,9 @@ impl Parsed<'_> {
             // Recursive, and kept as it was written.
             Some(_) if name.ends_with(".JSONSchemaProps") => Schema::anything(),
             Some(json) if name.ends_with(".Quantity") => {
-                Schema { format: Some(Format::quantity()), ..parse::trusted(json, self) }
+                Schema { format: Some(Format::quantity()), ..parse::parse_builtin(json, self) }
             }
-            Some(json) => parse::trusted(json, self),
+            Some(json) => parse::parse_builtin(json, self),
             None => Schema::anything(),
         };
         let schema = Arc::new(schema);
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_overlay_names_something_that_exists() {
+    fn every_overlay_names_an_existing_field() {
         let has = |component: &str, field: &str| {
             components()
                 .get(component)

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 use super::path::Path;
-use super::{FieldError, List, Schema};
+use super::{FieldError, ListType, Schema};
 
 pub(super) fn duplicates(schema: &Schema, object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -37,11 +37,11 @@ fn walk(schema: &Schema, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
     }
 }
 
-fn check(list: &List, items: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn check(list: &ListType, items: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match list {
-        List::Atomic => {}
-        List::Set => report(items.iter().cloned(), path, errors),
-        List::Map(keys) => {
+        ListType::Atomic => {}
+        ListType::Set => report(items.iter().cloned(), path, errors),
+        ListType::Map(keys) => {
             if let Some((i, item)) = items.iter().enumerate().find(|(_, i)| !i.is_object() && !i.is_null()) {
                 let detail = "must be an object for an array of list-type map";
                 errors.push(FieldError::invalid(path.index(i).bracketed(), item, detail));

@@ -33,15 +33,15 @@ pub(crate) use format::is_quantity;
 /// A structural schema node, with its CEL rules compiled.
 #[derive(Default)]
 pub struct Schema {
-    kind: Option<Kind>,
+    kind: Option<SchemaType>,
     nullable: bool,
     preserve_unknown: bool,
     /// The object is itself a resource: its kind, apiVersion and metadata are known.
     embedded: bool,
     properties: BTreeMap<String, Arc<Schema>>,
-    entries: Entries,
+    additional_properties: AdditionalProperties,
     items: Option<Arc<Schema>>,
-    list: List,
+    list: ListType,
     atomic_map: bool,
     default: Option<Value>,
     format: Option<format::Format>,
@@ -53,7 +53,7 @@ pub struct Schema {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum SchemaType {
     Object,
     Array,
     String,
@@ -65,16 +65,16 @@ enum Kind {
 
 /// `additionalProperties`.
 #[derive(Default)]
-enum Entries {
+enum AdditionalProperties {
     #[default]
-    Unsaid,
-    Refused,
+    Unspecified,
+    Forbidden,
     Any,
     Of(Arc<Schema>),
 }
 
 #[derive(Default, PartialEq, Eq)]
-enum List {
+enum ListType {
     #[default]
     Atomic,
     Set,
@@ -125,7 +125,7 @@ impl Schema {
     /// Parses a CRD's `openAPIV3Schema`; refuses what the API server refuses.
     /// The paths of the errors begin at the schema (`properties[spec].type`).
     pub fn parse(open_api_v3: &Value) -> Result<Schema, Vec<FieldError>> {
-        parse::structural(open_api_v3)
+        parse::parse_structural(open_api_v3)
     }
 
     /// For a kind whose CRD asks for no schema: everything is kept and valid.
@@ -155,7 +155,7 @@ impl Schema {
         }
         if self.has_rules {
             if errors.iter().any(|error| error.reason.blocks_rules()) {
-                errors.push(FieldError::nowhere(
+                errors.push(FieldError::invalid_without_path(
                     "null",
                     "some validation rules were not checked because the object was invalid; \
                      correct the existing errors to complete validation",
@@ -169,10 +169,15 @@ impl Schema {
 
     /// The schema of a named field: a property, or any entry of a free map.
     pub fn field(&self, name: &str) -> Option<&Schema> {
-        match (self.properties.get(name), &self.entries) {
+        match (self.properties.get(name), &self.additional_properties) {
             (Some(property), _) => Some(property),
-            (None, Entries::Of(entry)) => Some(entry),
-            (None, Entries::Unsaid | Entries::Refused | Entries::Any) => None,
+            (None, AdditionalProperties::Of(entry)) => Some(entry),
+            (
+                None,
+                AdditionalProperties::Unspecified
+                | AdditionalProperties::Forbidden
+                | AdditionalProperties::Any,
+            ) => None,
         }
     }
 
@@ -182,15 +187,15 @@ impl Schema {
 
     pub fn list_kind(&self) -> ListKind<'_> {
         match &self.list {
-            List::Atomic => ListKind::Atomic,
-            List::Set => ListKind::Set,
-            List::Map(keys) => ListKind::Map(keys),
+            ListType::Atomic => ListKind::Atomic,
+            ListType::Set => ListKind::Set,
+            ListType::Map(keys) => ListKind::Map(keys),
         }
     }
 
     /// A map with keys of the user's choosing, such as labels.
     pub fn is_free_map(&self) -> bool {
-        matches!(self.entries, Entries::Of(_) | Entries::Any)
+        matches!(self.additional_properties, AdditionalProperties::Of(_) | AdditionalProperties::Any)
     }
 
     /// `x-kubernetes-map-type: atomic`: owned and replaced as a whole.
@@ -208,8 +213,8 @@ impl Schema {
     /// list. `None` means the list is replaced (or, for a set, united).
     pub fn merge_key(&self) -> Option<&str> {
         match &self.list {
-            List::Map(keys) => keys.first().map(String::as_str),
-            List::Atomic | List::Set => None,
+            ListType::Map(keys) => keys.first().map(String::as_str),
+            ListType::Atomic | ListType::Set => None,
         }
     }
 
@@ -219,33 +224,34 @@ impl Schema {
     }
 }
 
-impl Kind {
-    fn parse(name: &str) -> Option<Kind> {
+impl SchemaType {
+    fn parse(name: &str) -> Option<SchemaType> {
         Some(match name {
-            "object" => Kind::Object,
-            "array" => Kind::Array,
-            "string" => Kind::String,
-            "integer" => Kind::Integer,
-            "number" => Kind::Number,
-            "boolean" => Kind::Boolean,
+            "object" => SchemaType::Object,
+            "array" => SchemaType::Array,
+            "string" => SchemaType::String,
+            "integer" => SchemaType::Integer,
+            "number" => SchemaType::Number,
+            "boolean" => SchemaType::Boolean,
             _ => return None,
         })
     }
 
     fn name(self) -> &'static str {
         match self {
-            Kind::Object => "object",
-            Kind::Array => "array",
-            Kind::String => "string",
-            Kind::Integer => "integer",
-            Kind::Number => "number",
-            Kind::Boolean => "boolean",
-            Kind::IntOrString => "integer,string",
+            SchemaType::Object => "object",
+            SchemaType::Array => "array",
+            SchemaType::String => "string",
+            SchemaType::Integer => "integer",
+            SchemaType::Number => "number",
+            SchemaType::Boolean => "boolean",
+            SchemaType::IntOrString => "integer,string",
         }
     }
 
     /// Whether a schema of this type names `kind` among its types.
-    fn includes(self, kind: Kind) -> bool {
-        self == kind || (self == Kind::IntOrString && matches!(kind, Kind::Integer | Kind::String))
+    fn includes(self, kind: SchemaType) -> bool {
+        self == kind
+            || (self == SchemaType::IntOrString && matches!(kind, SchemaType::Integer | SchemaType::String))
     }
 }

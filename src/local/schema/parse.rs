@@ -6,13 +6,15 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::format::Format;
-use super::{Bound, Entries, FieldError, Kind, Limits, List, Pattern, Schema, cel, kubernetes};
+use super::{
+    AdditionalProperties, Bound, FieldError, Limits, ListType, Pattern, Schema, SchemaType, cel, kubernetes,
+};
 
 /// A custom resource's schema. Metadata is what it is for every kind; a CRD
 /// may only restrict the names further.
-pub(super) fn structural(json: &Value) -> Result<Schema, Vec<FieldError>> {
+pub(super) fn parse_structural(json: &Value) -> Result<Schema, Vec<FieldError>> {
     let mut parser = Parser { errors: Vec::new(), kubernetes: None };
-    let mut root = parser.node(json, "", Place::Root);
+    let mut root = parser.node(json, "", NodePosition::Root);
     parser.complete_alternatives(json, json, "", "");
     if !parser.errors.is_empty() {
         parser.errors.sort_by_key(ToString::to_string);
@@ -20,28 +22,28 @@ pub(super) fn structural(json: &Value) -> Result<Schema, Vec<FieldError>> {
     }
     root.embedded = true;
     for name in ["apiVersion", "kind"] {
-        root.properties.entry(name.to_owned()).or_insert_with(|| Arc::new(Schema::of(Kind::String)));
+        root.properties.entry(name.to_owned()).or_insert_with(|| Arc::new(Schema::of(SchemaType::String)));
     }
     let metadata = kubernetes::metadata(root.properties.remove("metadata").as_deref());
     root.properties.insert("metadata".to_owned(), metadata);
-    root.note_what_is_below();
+    root.summarize_children();
     Ok(root)
 }
 
 /// One of Kubernetes' own types: trusted, and checked by hand where it matters.
-pub(super) fn trusted(json: &Value, components: &mut kubernetes::Parsed<'_>) -> Schema {
-    Parser { errors: Vec::new(), kubernetes: Some(components) }.node(json, "", Place::Root)
+pub(super) fn parse_builtin(json: &Value, components: &mut kubernetes::SchemaCache<'_>) -> Schema {
+    Parser { errors: Vec::new(), kubernetes: Some(components) }.node(json, "", NodePosition::Root)
 }
 
 pub(super) struct Parser<'a, 'b> {
     pub(super) errors: Vec<FieldError>,
     /// Where `$ref`s lead; custom resources have none.
-    kubernetes: Option<&'a mut kubernetes::Parsed<'b>>,
+    kubernetes: Option<&'a mut kubernetes::SchemaCache<'b>>,
 }
 
 /// Where a node stands, for the API server treats each a little differently.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum NodePosition {
     Root,
     Field,
     Item,
@@ -50,10 +52,10 @@ pub(super) enum Place {
 }
 
 impl Parser<'_, '_> {
-    fn node(&mut self, json: &Value, path: &str, place: Place) -> Schema {
+    fn node(&mut self, json: &Value, path: &str, place: NodePosition) -> Schema {
         let int_or_string = flag(json, "x-kubernetes-int-or-string");
         let type_name = json.get("type").and_then(Value::as_str).unwrap_or_default();
-        let kind = if int_or_string { Some(Kind::IntOrString) } else { Kind::parse(type_name) };
+        let kind = if int_or_string { Some(SchemaType::IntOrString) } else { SchemaType::parse(type_name) };
         let mut schema = Schema {
             kind,
             nullable: flag(json, "nullable"),
@@ -68,44 +70,47 @@ impl Parser<'_, '_> {
         if let Some(properties) = json.get("properties").and_then(Value::as_object) {
             for (name, property) in properties {
                 let path = child(path, &format!("properties[{name}]"));
-                schema
-                    .properties
-                    .insert(name.clone(), self.shared(property, &path, place.of_children(Place::Field)));
+                schema.properties.insert(
+                    name.clone(),
+                    self.shared(property, &path, place.of_children(NodePosition::Field)),
+                );
             }
         }
-        schema.entries = match json.get("additionalProperties") {
-            None | Some(Value::Null) => Entries::Unsaid,
-            Some(Value::Bool(false)) => Entries::Refused,
-            Some(Value::Bool(true)) => Entries::Any,
+        schema.additional_properties = match json.get("additionalProperties") {
+            None | Some(Value::Null) => AdditionalProperties::Unspecified,
+            Some(Value::Bool(false)) => AdditionalProperties::Forbidden,
+            Some(Value::Bool(true)) => AdditionalProperties::Any,
             Some(entry) => {
-                let place = place.of_children(Place::Field);
-                Entries::Of(self.shared(entry, &child(path, "additionalProperties"), place))
+                let place = place.of_children(NodePosition::Field);
+                AdditionalProperties::Of(self.shared(entry, &child(path, "additionalProperties"), place))
             }
         };
         if let Some(items) = json.get("items") {
-            schema.items = Some(self.shared(items, &child(path, "items"), place.of_children(Place::Item)));
+            schema.items =
+                Some(self.shared(items, &child(path, "items"), place.of_children(NodePosition::Item)));
         }
         match self.kubernetes {
             // A Go type without known fields holds anything.
             Some(_) => {
-                let bare = schema.properties.is_empty() && matches!(schema.entries, Entries::Unsaid);
-                schema.preserve_unknown |= bare && matches!(kind, None | Some(Kind::Object));
+                let bare = schema.properties.is_empty()
+                    && matches!(schema.additional_properties, AdditionalProperties::Unspecified);
+                schema.preserve_unknown |= bare && matches!(kind, None | Some(SchemaType::Object));
                 schema.format = Format::of_kubernetes(json, kind);
             }
             None => {
                 self.check_shape(json, &schema, type_name, path, place);
                 schema.limits = self.limits(json, path);
-                if place != Place::Alternative {
+                if place != NodePosition::Alternative {
                     self.check_default(&schema, path);
                 }
                 schema.rules = self.rules(json, &schema, path, place);
             }
         }
-        schema.note_what_is_below();
+        schema.summarize_children();
         schema
     }
 
-    fn shared(&mut self, json: &Value, path: &str, place: Place) -> Arc<Schema> {
+    fn shared(&mut self, json: &Value, path: &str, place: NodePosition) -> Arc<Schema> {
         if let (Some(kubernetes), Some(name)) = (&mut self.kubernetes, kubernetes::referenced(json)) {
             return kubernetes.get(name);
         }
@@ -150,7 +155,7 @@ impl Parser<'_, '_> {
             for (i, alternative) in alternatives.iter().enumerate() {
                 let step = if keyword == "not" { "not".to_owned() } else { format!("{keyword}[{i}]") };
                 let errors_before = self.errors.len();
-                let schema = self.node(alternative, &child(path, &step), Place::Alternative);
+                let schema = self.node(alternative, &child(path, &step), NodePosition::Alternative);
                 match keyword {
                     "allOf" => {
                         // The other way to spell int-or-string with more conditions.
@@ -165,15 +170,15 @@ impl Parser<'_, '_> {
                 }
             }
         }
-        limits.any().then(|| Box::new(limits))
+        limits.has_limits().then(|| Box::new(limits))
     }
 
-    fn rules(&mut self, json: &Value, schema: &Schema, path: &str, place: Place) -> Vec<cel::Rule> {
+    fn rules(&mut self, json: &Value, schema: &Schema, path: &str, place: NodePosition) -> Vec<cel::Rule> {
         let mut rules = Vec::new();
         let declared = json.get("x-kubernetes-validations").and_then(Value::as_array);
         for (i, rule) in declared.into_iter().flatten().enumerate() {
             let path = child(path, &format!("x-kubernetes-validations[{i}]"));
-            match cel::Rule::parse(rule, schema, place == Place::Root, &path) {
+            match cel::Rule::parse(rule, schema, place == NodePosition::Root, &path) {
                 Ok(rule) => rules.push(rule),
                 Err(errors) => self.errors.extend(errors),
             }
@@ -182,31 +187,33 @@ impl Parser<'_, '_> {
     }
 }
 
-impl Place {
-    fn of_children(self, child: Place) -> Place {
-        if self == Place::Alternative { Place::Alternative } else { child }
+impl NodePosition {
+    fn of_children(self, child: NodePosition) -> NodePosition {
+        if self == NodePosition::Alternative { NodePosition::Alternative } else { child }
     }
 }
 
 impl Schema {
-    pub(super) fn of(kind: Kind) -> Schema {
+    pub(super) fn of(kind: SchemaType) -> Schema {
         Schema { kind: Some(kind), ..Default::default() }
     }
 
-    pub(super) fn note_what_is_below(&mut self) {
-        let entry = match &self.entries {
-            Entries::Of(entry) => Some(entry),
-            Entries::Unsaid | Entries::Refused | Entries::Any => None,
+    pub(super) fn summarize_children(&mut self) {
+        let entry = match &self.additional_properties {
+            AdditionalProperties::Of(entry) => Some(entry),
+            AdditionalProperties::Unspecified
+            | AdditionalProperties::Forbidden
+            | AdditionalProperties::Any => None,
         };
         let children = || self.properties.values().chain(entry).chain(&self.items);
         let (rules, lists) = (children().any(|c| c.has_rules), children().any(|c| c.has_keyed_lists));
         self.has_rules = rules || !self.rules.is_empty();
-        self.has_keyed_lists = lists || self.list != List::Atomic;
+        self.has_keyed_lists = lists || self.list != ListType::Atomic;
     }
 }
 
 impl Limits {
-    fn any(&self) -> bool {
+    fn has_limits(&self) -> bool {
         let Limits {
             required,
             one_of_values,
@@ -238,11 +245,11 @@ impl Limits {
     }
 }
 
-fn list(json: &Value) -> List {
+fn list(json: &Value) -> ListType {
     match json.get("x-kubernetes-list-type").and_then(Value::as_str) {
-        Some("set") => List::Set,
-        Some("map") => List::Map(strings(json, "x-kubernetes-list-map-keys")),
-        _ => List::Atomic,
+        Some("set") => ListType::Set,
+        Some("map") => ListType::Map(strings(json, "x-kubernetes-list-map-keys")),
+        _ => ListType::Atomic,
     }
 }
 
@@ -298,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn alternatives_only_narrow_what_is_declared() {
+    fn alternatives_only_narrow_declared_fields() {
         assert_eq!(
             refusals(json!({"type": "object", "properties": {"a": {"type": "string"}},
                 "oneOf": [{"properties": {"a": {"type": "string"}}}, {"properties": {"b": {"minLength": 1}}}]})),
@@ -310,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn int_or_string_may_be_spelled_out() {
+    fn int_or_string_may_be_written_as_any_of() {
         let any_of = json!([{"type": "integer"}, {"type": "string"}]);
         let port = json!({"x-kubernetes-int-or-string": true, "anyOf": any_of});
         let narrowed =

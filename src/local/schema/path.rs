@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 #[derive(Clone, Copy)]
 pub(super) struct Path<'a> {
-    above: Option<&'a Path<'a>>,
-    step: Step<'a>,
+    parent: Option<&'a Path<'a>>,
+    segment: PathSegment<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathSegment<'a> {
     Root,
     Field(&'a str),
     Key(&'a str),
@@ -17,19 +17,19 @@ enum Step<'a> {
 }
 
 impl<'a> Path<'a> {
-    pub(super) const ROOT: Path<'static> = Path { above: None, step: Step::Root };
+    pub(super) const ROOT: Path<'static> = Path { parent: None, segment: PathSegment::Root };
 
     pub(super) fn field(&'a self, name: &'a str) -> Path<'a> {
-        Path { above: Some(self), step: Step::Field(name) }
+        Path { parent: Some(self), segment: PathSegment::Field(name) }
     }
 
     /// An entry of a free map.
     pub(super) fn key(&'a self, name: &'a str) -> Path<'a> {
-        Path { above: Some(self), step: Step::Key(name) }
+        Path { parent: Some(self), segment: PathSegment::Key(name) }
     }
 
     pub(super) fn index(&'a self, index: usize) -> Path<'a> {
-        Path { above: Some(self), step: Step::Index(index) }
+        Path { parent: Some(self), segment: PathSegment::Index(index) }
     }
 
     /// `spec.labels[app]`
@@ -43,12 +43,14 @@ impl<'a> Path<'a> {
     }
 
     fn render(&self, bracket_keys: bool) -> String {
-        let mut text = self.above.map(|above| above.render(bracket_keys)).unwrap_or_default();
-        match self.step {
-            Step::Root => {}
-            Step::Index(index) => write!(text, "[{index}]").expect("a String takes every write"),
-            Step::Key(name) if bracket_keys => write!(text, "[{name}]").expect("a String takes every write"),
-            Step::Field(name) | Step::Key(name) => {
+        let mut text = self.parent.map(|above| above.render(bracket_keys)).unwrap_or_default();
+        match self.segment {
+            PathSegment::Root => {}
+            PathSegment::Index(index) => write!(text, "[{index}]").expect("a String takes every write"),
+            PathSegment::Key(name) if bracket_keys => {
+                write!(text, "[{name}]").expect("a String takes every write")
+            }
+            PathSegment::Field(name) | PathSegment::Key(name) => {
                 if !text.is_empty() {
                     text.push('.');
                 }

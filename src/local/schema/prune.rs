@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Entries, Schema};
+use super::{AdditionalProperties, Schema};
 
 pub(super) fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut dropped = Vec::new();
@@ -44,11 +44,11 @@ fn walk_object(
         return;
     };
     fields.retain(|name, value| {
-        let child = match (schema.properties.get(name), &schema.entries) {
+        let child = match (schema.properties.get(name), &schema.additional_properties) {
             (Some(property), _) => Some(Some(&**property)),
-            (None, Entries::Of(entry)) => Some(Some(&**entry)),
-            (None, Entries::Any) => Some(None),
-            (None, Entries::Unsaid | Entries::Refused) => None,
+            (None, AdditionalProperties::Of(entry)) => Some(Some(&**entry)),
+            (None, AdditionalProperties::Any) => Some(None),
+            (None, AdditionalProperties::Unspecified | AdditionalProperties::Forbidden) => None,
         };
         match child {
             Some(child) => {
@@ -85,7 +85,7 @@ mod tests {
     use super::super::Schema;
 
     #[test]
-    fn an_unknown_field_goes_and_is_named() {
+    fn an_unknown_field_is_pruned_and_named() {
         let schema = Schema::parse(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
             "known": {"type": "string"},
             "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},

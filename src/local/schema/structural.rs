@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::parse::{Parser, Place, alternatives, child, flag};
-use super::{Entries, FieldError, Kind, List, Schema};
+use super::parse::{NodePosition, Parser, alternatives, child, flag};
+use super::{AdditionalProperties, FieldError, ListType, Schema, SchemaType};
 
 /// Where the API server sees a schema that all versions share.
 const PREFIX: &str = "spec.validation.openAPIV3Schema.";
@@ -16,9 +16,9 @@ impl Parser<'_, '_> {
         schema: &Schema,
         type_name: &str,
         path: &str,
-        place: Place,
+        place: NodePosition,
     ) {
-        if place == Place::Alternative {
+        if place == NodePosition::Alternative {
             return self.check_alternative(json, path);
         }
         if type_name == "array" && schema.items.is_none() {
@@ -38,24 +38,33 @@ impl Parser<'_, '_> {
             && json.get("$ref").is_none()
         {
             let detail = match place {
-                Place::Root => "must not be empty at the root",
-                Place::Item => "must not be empty for specified array items",
-                Place::Field | Place::Alternative => "must not be empty for specified object fields",
+                NodePosition::Root => "must not be empty at the root",
+                NodePosition::Item => "must not be empty for specified array items",
+                NodePosition::Field | NodePosition::Alternative => {
+                    "must not be empty for specified object fields"
+                }
             };
             self.errors.push(FieldError::required(type_path, detail));
-        } else if !type_name.is_empty() && Kind::parse(type_name).is_none() {
+        } else if !type_name.is_empty() && SchemaType::parse(type_name).is_none() {
             let kinds = ["array", "boolean", "integer", "number", "object", "string"];
             self.errors.push(FieldError::not_supported(type_path, &type_name.into(), &kinds));
-        } else if place == Place::Root && !matches!(type_name, "object" | "") {
+        } else if place == NodePosition::Root && !matches!(type_name, "object" | "") {
             self.errors.push(FieldError::invalid(type_path, &type_name.into(), "must be object at the root"));
         }
-        if place == Place::Root && !matches!(schema.entries, Entries::Unsaid) {
+        if place == NodePosition::Root
+            && !matches!(schema.additional_properties, AdditionalProperties::Unspecified)
+        {
             self.errors.push(FieldError::forbidden(
                 child(path, "additionalProperties"),
                 "must not be used at the root",
             ));
         }
-        if !schema.properties.is_empty() && !matches!(schema.entries, Entries::Unsaid | Entries::Refused) {
+        if !schema.properties.is_empty()
+            && !matches!(
+                schema.additional_properties,
+                AdditionalProperties::Unspecified | AdditionalProperties::Forbidden
+            )
+        {
             self.errors.push(FieldError::forbidden(
                 child(path, "additionalProperties"),
                 "additionalProperties and properties are mutual exclusive",
@@ -66,7 +75,7 @@ impl Parser<'_, '_> {
             let detail = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
             self.errors.push(FieldError::forbidden(path, detail));
         }
-        if place == Place::Root {
+        if place == NodePosition::Root {
             self.check_metadata(json, path);
         }
         if schema.embedded && !schema.preserve_unknown && schema.properties.is_empty() {
@@ -74,7 +83,7 @@ impl Parser<'_, '_> {
                           x-kubernetes-preserve-unknown-fields";
             self.errors.push(FieldError::required(child(path, "properties"), detail));
         }
-        if place == Place::Root && schema.nullable {
+        if place == NodePosition::Root && schema.nullable {
             self.errors
                 .push(FieldError::forbidden(child(path, "nullable"), "nullable cannot be true at the root"));
         }
@@ -130,7 +139,7 @@ impl Parser<'_, '_> {
         }
         let keys_path = child(path, "x-kubernetes-list-map-keys");
         match (&schema.list, schema.items()) {
-            (List::Map(keys), Some(items)) => {
+            (ListType::Map(keys), Some(items)) => {
                 if keys.is_empty() {
                     let detail = "must not be empty if x-kubernetes-list-type is map";
                     self.errors.push(FieldError::required(keys_path.clone(), detail));
@@ -139,7 +148,7 @@ impl Parser<'_, '_> {
                     self.check_list_key(items, key, &child(path, "items"), &keys_path, keys);
                 }
             }
-            (List::Set, Some(items)) if items.kind == Some(Kind::Object) && !items.atomic_map => {
+            (ListType::Set, Some(items)) if items.kind == Some(SchemaType::Object) && !items.atomic_map => {
                 let path = child(path, "items.x-kubernetes-map-type");
                 let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";
                 self.errors.push(FieldError::invalid(path, &Value::Null, detail));
@@ -155,7 +164,7 @@ impl Parser<'_, '_> {
             });
         }
         // Items without a key cannot be followed from one version to the next.
-        if schema.items.is_some() && !matches!(schema.list, List::Map(_)) {
+        if schema.items.is_some() && !matches!(schema.list, ListType::Map(_)) {
             let items = schema.items.as_deref();
             for (i, rule) in items.iter().flat_map(|items| &items.rules).enumerate() {
                 if rule.is_transition() {

@@ -8,27 +8,27 @@ use serde_json::{Map, Number, Value};
 use super::error::{go_float, go_quote};
 use super::format::FormatKind;
 use super::path::Path;
-use super::{Bound, Entries, FieldError, Kind, Limits, List, Schema};
+use super::{AdditionalProperties, Bound, FieldError, Limits, ListType, Schema, SchemaType};
 
 pub(super) fn against(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     check(schema, object, old, &Path::ROOT).errors
 }
 
 #[derive(Default)]
-struct Outcome {
+struct ValidationResult {
     errors: Vec<FieldError>,
     /// How many checks were passed or at least reached.
     score: u32,
 }
 
-impl Outcome {
+impl ValidationResult {
     fn add(&mut self, error: FieldError) {
         if !self.errors.contains(&error) {
             self.errors.push(error);
         }
     }
 
-    fn merge(&mut self, other: Outcome) {
+    fn merge(&mut self, other: ValidationResult) {
         self.score += other.score;
         for error in other.errors {
             self.add(error);
@@ -40,15 +40,15 @@ impl Outcome {
     }
 }
 
-fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
-    let mut outcome = Outcome::default();
+fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -> ValidationResult {
+    let mut outcome = ValidationResult::default();
     // What was wrong already and is left alone may stay.
     if old == Some(value) {
         return outcome;
     }
     let limits = schema.limits.as_deref();
     if schema.kind.is_some() || schema.format.is_some() {
-        match mistyped(schema, value, path) {
+        match check_type(schema, value, path) {
             Some(error) => outcome.add(error),
             None => outcome.score += 1,
         }
@@ -78,31 +78,31 @@ fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -
     outcome
 }
 
-fn mistyped(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldError> {
+fn check_type(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldError> {
     let (found, found_format) = match value {
         Value::Null => match schema.kind {
             Some(kind) if !schema.nullable => return Some(type_error(path, kind.name(), "null")),
             _ => return None,
         },
-        Value::Bool(_) => (Kind::Boolean, ""),
-        Value::String(_) => (Kind::String, ""),
-        Value::Number(number) if number.is_f64() => (Kind::Number, "float64"),
-        Value::Number(_) => (Kind::Integer, "int64"),
-        Value::Array(_) => (Kind::Array, ""),
-        Value::Object(_) => (Kind::Object, ""),
+        Value::Bool(_) => (SchemaType::Boolean, ""),
+        Value::String(_) => (SchemaType::String, ""),
+        Value::Number(number) if number.is_f64() => (SchemaType::Number, "float64"),
+        Value::Number(_) => (SchemaType::Integer, "int64"),
+        Value::Array(_) => (SchemaType::Array, ""),
+        Value::Object(_) => (SchemaType::Object, ""),
     };
-    let textual = matches!(found, Kind::String | Kind::Array);
-    let fits = |kind: Kind| {
+    let textual = matches!(found, SchemaType::String | SchemaType::Array);
+    let fits = |kind: SchemaType| {
         kind.includes(found)
-            || (value.as_f64().is_some_and(is_whole) && kind.includes(Kind::Integer))
-            || (found == Kind::Integer && kind.includes(Kind::Number))
+            || (value.as_f64().is_some_and(is_integral) && kind.includes(SchemaType::Integer))
+            || (found == SchemaType::Integer && kind.includes(SchemaType::Number))
     };
     if let Some(format) = &schema.format {
         if !textual && !schema.kind.is_some_and(fits) && format.name != found_format {
             return Some(type_error(path, &format.name, found_format));
         }
         // A formatted string that is given a list gets away with it here, as there.
-        if textual && !matches!(schema.kind, Some(Kind::Integer | Kind::Number)) {
+        if textual && !matches!(schema.kind, Some(SchemaType::Integer | SchemaType::Number)) {
             return None;
         }
     }
@@ -113,28 +113,28 @@ fn mistyped(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldErro
 }
 
 /// Whether a float means an integer: exact, as far as floats are.
-fn is_whole(float: f64) -> bool {
+fn is_integral(float: f64) -> bool {
     float.fract() == 0.0 && float.abs() < 2_f64.powi(53)
 }
 
 fn type_error(path: &Path<'_>, wanted: &str, found: &str) -> FieldError {
     let path = path.dotted();
     let detail = format!("{path} in body must be of type {wanted}: {}", go_quote(found));
-    FieldError::invalid_type(named(path), found, &detail)
+    FieldError::invalid_type(path_or_nil(path), found, &detail)
 }
 
 /// The API server has no path for the object itself.
-fn named(path: String) -> String {
+fn path_or_nil(path: String) -> String {
     if path.is_empty() { "<nil>".to_owned() } else { path }
 }
 
 fn invalid(path: &Path<'_>, value: &Value, complaint: &str) -> FieldError {
     let path = path.dotted();
     let detail = format!("{path} in body {complaint}");
-    FieldError::invalid(named(path), value, &detail)
+    FieldError::invalid(path_or_nil(path), value, &detail)
 }
 
-fn check_enum(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut Outcome) {
+fn check_enum(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut ValidationResult) {
     let same = |allowed: &Value| match (allowed, value) {
         (Value::Number(_), Value::Number(_)) => allowed.as_f64() == value.as_f64(),
         _ => !value.is_null() && allowed == value,
@@ -147,7 +147,7 @@ fn check_enum(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut Out
         .iter()
         .map(|allowed| allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned))
         .collect();
-    outcome.add(FieldError::not_supported(named(path.dotted()), value, &supported));
+    outcome.add(FieldError::not_supported(path_or_nil(path.dotted()), value, &supported));
 }
 
 fn check_string(
@@ -155,13 +155,13 @@ fn check_string(
     limits: Option<&Limits>,
     text: &str,
     path: &Path<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut ValidationResult,
 ) {
     let value = || Value::from(text);
     if let Some(limits) = limits {
         let length = text.chars().count() as i64;
         if let Some(max) = limits.max_length.filter(|max| length > *max) {
-            outcome.add(FieldError::too_long(named(path.dotted()), max));
+            outcome.add(FieldError::too_long(path_or_nil(path.dotted()), max));
         } else if let Some(min) = limits.min_length.filter(|min| length < *min) {
             outcome.add(invalid(path, &value(), &format!("should be at least {min} chars long")));
         } else if let Some(pattern) = limits.pattern.as_ref().filter(|pattern| !pattern.regex.is_match(text))
@@ -185,7 +185,7 @@ fn check_number(
     limits: Option<&Limits>,
     number: &Number,
     path: &Path<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut ValidationResult,
 ) {
     outcome.score += 2;
     check_range(schema, number, path, outcome);
@@ -201,12 +201,12 @@ fn check_number(
             Some(_) if whole <= 0 => {
                 let at = path.dotted();
                 let detail = format!("factor MultipleOf declared for {at} must be positive: {whole}");
-                outcome.add(FieldError::invalid(named(at), &whole.into(), &detail));
+                outcome.add(FieldError::invalid(path_or_nil(at), &whole.into(), &detail));
                 true
             }
             Some(integer) => integer % whole == 0,
-            None if factor < 1.0 => is_whole(1.0 / factor * float),
-            None => is_whole(float / factor),
+            None if factor < 1.0 => is_integral(1.0 / factor * float),
+            None => is_integral(float / factor),
         };
         if !fits {
             outcome.add(invalid(path, &value(), &format!("should be a multiple of {}", shown(factor))));
@@ -229,24 +229,24 @@ fn check_number(
     bounded(&limits.maximum, "less", -1.0);
 }
 
-fn check_range(schema: &Schema, number: &Number, path: &Path<'_>, outcome: &mut Outcome) {
+fn check_range(schema: &Schema, number: &Number, path: &Path<'_>, outcome: &mut ValidationResult) {
     let format = schema.format.as_ref();
     let float = number.as_f64().unwrap_or_default();
-    let whole = number.as_i64().or_else(|| is_whole(float).then_some(float as i64));
+    let whole = number.as_i64().or_else(|| is_integral(float).then_some(float as i64));
     let in_range = match (schema.kind, format.map(|format| &format.kind)) {
-        (Some(Kind::Integer), Some(FormatKind::Int32)) => {
+        (Some(SchemaType::Integer), Some(FormatKind::Int32)) => {
             whole.is_some_and(|integer| i32::try_from(integer).is_ok())
         }
-        (Some(Kind::Integer), _) => whole.is_some(),
-        (Some(Kind::Number), Some(FormatKind::Float)) => float.abs() <= f64::from(f32::MAX),
+        (Some(SchemaType::Integer), _) => whole.is_some(),
+        (Some(SchemaType::Number), Some(FormatKind::Float)) => float.abs() <= f64::from(f32::MAX),
         _ => true,
     };
     if !in_range {
-        let kind = schema.kind.map(Kind::name).unwrap_or_default();
+        let kind = schema.kind.map(SchemaType::name).unwrap_or_default();
         let of =
             format.map_or("(default format)".to_owned(), |format| format!("with format {}", format.name));
         let detail = format!("Checked value must be of type {kind} {of} in {}", path.dotted());
-        outcome.add(FieldError::nowhere("\"\"", &detail));
+        outcome.add(FieldError::invalid_without_path("\"\"", &detail));
     }
 }
 
@@ -256,7 +256,7 @@ fn check_items(
     items: &[Value],
     old: Option<&Value>,
     path: &Path<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut ValidationResult,
 ) {
     if let Some(item_schema) = schema.items() {
         for (i, item) in items.iter().enumerate() {
@@ -270,15 +270,15 @@ fn check_items(
             outcome.add(invalid(path, &count.into(), &format!("should have at least {min} items")));
         }
         if let Some(max) = limits.max_items.filter(|max| count > *max) {
-            outcome.add(FieldError::too_many(named(path.dotted()), items.len(), max));
+            outcome.add(FieldError::too_many(path_or_nil(path.dotted()), items.len(), max));
         }
     }
     outcome.score += 2;
 }
 
 /// The item of the old list that this one continues, where that can be known.
-pub(super) fn counterpart<'v>(list: &List, item: &Value, old: &'v Value) -> Option<&'v Value> {
-    let List::Map(keys) = list else { return None };
+pub(super) fn counterpart<'v>(list: &ListType, item: &Value, old: &'v Value) -> Option<&'v Value> {
+    let ListType::Map(keys) = list else { return None };
     old.as_array()?.iter().find(|old| keys.iter().all(|key| old.get(key) == item.get(key)))
 }
 
@@ -288,7 +288,7 @@ fn check_fields(
     fields: &Map<String, Value>,
     old: Option<&Value>,
     path: &Path<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut ValidationResult,
 ) {
     let count = fields.len() as i64;
     if let Some(limits) = limits {
@@ -296,7 +296,7 @@ fn check_fields(
             outcome.add(invalid(path, &count.into(), &format!("should have at least {min} properties")));
         }
         if let Some(max) = limits.max_properties.filter(|max| count > *max) {
-            outcome.add(FieldError::too_many(named(path.dotted()), fields.len(), max));
+            outcome.add(FieldError::too_many(path_or_nil(path.dotted()), fields.len(), max));
         }
     }
     let old_field = |name: &str| old.and_then(|old| old.get(name));
@@ -305,14 +305,16 @@ fn check_fields(
             outcome.merge(check(property, value, old_field(name), &path.field(name)));
             continue;
         }
-        match &schema.entries {
-            Entries::Of(entry) => outcome.merge(check(entry, value, old_field(name), &path.key(name))),
-            Entries::Refused => {
+        match &schema.additional_properties {
+            AdditionalProperties::Of(entry) => {
+                outcome.merge(check(entry, value, old_field(name), &path.key(name)))
+            }
+            AdditionalProperties::Forbidden => {
                 let at = path.dotted();
                 let detail = format!("{at}.{name} in body is a forbidden property");
-                outcome.add(FieldError::invalid(named(at), &name.as_str().into(), &detail));
+                outcome.add(FieldError::invalid(path_or_nil(at), &name.as_str().into(), &detail));
             }
-            Entries::Unsaid | Entries::Any => {}
+            AdditionalProperties::Unspecified | AdditionalProperties::Any => {}
         }
     }
     for name in limits.iter().flat_map(|limits| &limits.required) {
@@ -323,11 +325,11 @@ fn check_fields(
     outcome.score += 1;
 }
 
-fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut Outcome) {
+fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: &mut ValidationResult) {
     let at = || go_quote(&path.dotted());
     let attempt = |schema: &Schema| check(schema, value, None, path);
     if !limits.any_of.is_empty() {
-        let mut best: Option<Outcome> = None;
+        let mut best: Option<ValidationResult> = None;
         for schema in &limits.any_of {
             let tried = attempt(schema);
             let (valid, better) =
@@ -340,7 +342,7 @@ fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: 
             }
         }
         if best.as_ref().is_none_or(|best| !best.is_valid()) {
-            outcome.add(FieldError::nowhere(
+            outcome.add(FieldError::invalid_without_path(
                 "\"\"",
                 &format!("{} must validate at least one schema (anyOf)", at()),
             ));
@@ -349,13 +351,13 @@ fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: 
     }
     if !limits.one_of.is_empty() {
         let (valid, failed): (Vec<_>, Vec<_>) =
-            limits.one_of.iter().map(attempt).partition(Outcome::is_valid);
+            limits.one_of.iter().map(attempt).partition(ValidationResult::is_valid);
         if valid.len() != 1 {
             let found = match valid.len() {
                 0 => "Found none valid".to_owned(),
                 several => format!("Found {several} valid alternatives"),
             };
-            outcome.add(FieldError::nowhere(
+            outcome.add(FieldError::invalid_without_path(
                 "\"\"",
                 &format!("{} must validate one and only one schema (oneOf). {found}", at()),
             ));
@@ -375,14 +377,17 @@ fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: 
         tried.into_iter().for_each(|tried| outcome.merge(tried));
         if valid != all {
             let none = if valid == 0 { ". None validated" } else { "" };
-            outcome.add(FieldError::nowhere(
+            outcome.add(FieldError::invalid_without_path(
                 "\"\"",
                 &format!("{} must validate all the schemas (allOf){none}", at()),
             ));
         }
     }
     if limits.not.as_ref().is_some_and(|not| attempt(not).is_valid()) {
-        outcome.add(FieldError::nowhere("\"\"", &format!("{} must not validate the schema (not)", at())));
+        outcome.add(FieldError::invalid_without_path(
+            "\"\"",
+            &format!("{} must not validate the schema (not)", at()),
+        ));
     }
     outcome.score += 1;
 }

@@ -12,12 +12,12 @@ use crate::{
         cloudwatch::{CloudWatchBuiltIn, CloudWatchMetric},
         judge::JudgeType,
     },
-    metrics::{CountQueries, Part, Query, ask::Refusal, builtin::BuiltIn, template::Arm},
+    metrics::{CountQueries, CountedPart, Query, builtin::BuiltIn, metric_query::QueryError, template::Arm},
 };
 
 /// What one kind of sender calls its metrics.
 #[derive(Clone, Copy, Debug)]
-pub struct Table {
+pub struct BuiltinMetricNames {
     namespace: &'static str,
     requests: &'static str,
     errors: &'static str,
@@ -26,7 +26,7 @@ pub struct Table {
     per_second: u32,
 }
 
-const TARGET_GROUPS: Table = Table {
+const TARGET_GROUPS: BuiltinMetricNames = BuiltinMetricNames {
     namespace: "AWS/ApplicationELB",
     requests: "RequestCount",
     errors: "HTTPCode_Target_5XX_Count",
@@ -36,7 +36,7 @@ const TARGET_GROUPS: Table = Table {
 
 /// With APPMESH_METRIC_EXTENSION_VERSION=1, by way of Amazon's agent. Exactly the
 /// dimensions that it sends have to be named.
-const APP_MESH: Table = Table {
+const APP_MESH: BuiltinMetricNames = BuiltinMetricNames {
     namespace: "CWAgent",
     requests: "envoy.appmesh.RequestCountPerTarget",
     errors: "envoy.appmesh.HTTPCode_Target_5XX_Count",
@@ -44,7 +44,7 @@ const APP_MESH: Table = Table {
     per_second: 1000,
 };
 
-impl Table {
+impl BuiltinMetricNames {
     pub fn of(known: CloudWatchBuiltIn) -> Self {
         match known {
             CloudWatchBuiltIn::TargetGroups => TARGET_GROUPS,
@@ -78,10 +78,10 @@ impl Table {
         &self,
         of: BuiltIn,
         judge: JudgeType,
-        written: impl Fn(&str, Arm) -> Result<String, Refusal>,
-    ) -> Result<Query, Refusal> {
+        written: impl Fn(&str, Arm) -> Result<String, QueryError>,
+    ) -> Result<Query, QueryError> {
         let both = |text: &str| {
-            Ok::<_, Refusal>(Arms {
+            Ok::<_, QueryError>(Arms {
                 canary: written(text, Arm::Canary)?,
                 primary: written(text, Arm::Primary)?,
             })
@@ -91,7 +91,7 @@ impl Table {
         Ok(match (of, judge) {
             (BuiltIn::SuccessRate, JudgeType::Threshold | JudgeType::Sequential) => {
                 let (errors, requests) = (both("errors")?, both("requests")?);
-                let arm = |bad, total| CountQueries { part: Part::Bad(bad), total };
+                let arm = |bad, total| CountQueries { part: CountedPart::Bad(bad), total };
                 Query::Counts(Arms {
                     canary: arm(errors.canary, requests.canary),
                     primary: arm(errors.primary, requests.primary),

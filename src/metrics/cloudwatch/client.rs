@@ -16,35 +16,35 @@ use crate::aws::NoRegion;
 use crate::metrics::Window;
 
 /// All pages together.
-const PATIENCE: Duration = Duration::from_secs(30);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// More pages than this are not read: five hundred queries of a thousand
 /// periods are five.
-const PAGES: usize = 20;
+const MAX_PAGES: usize = 20;
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum CloudWatchError {
     #[error("cannot be asked: {0}")]
     NoRegion(#[from] NoRegion),
     #[error("cannot be reached: {0}")]
     Unreachable(String),
     #[error("did not answer in time")]
-    Late,
+    Timeout,
     #[error("wants to be asked less often: {0}")]
     Throttled(String),
     #[error("refused the query: {0}")]
-    Refused(String),
+    Rejected(String),
     #[error("answered {0}")]
-    Answered(String),
+    Service(String),
     #[error("has only a part of the data yet{0}")]
-    Partial(String),
-    #[error("answered with more than {PAGES} pages; ask for fewer metrics, or longer periods")]
-    TooLong,
+    PartialData(String),
+    #[error("answered with more than {MAX_PAGES} pages; ask for fewer metrics, or longer periods")]
+    TooManyPages,
     #[error("answered {0} series where one was asked for; sum them up in the query")]
-    Several(usize),
+    MultipleSeries(usize),
     #[error("left a query without an answer")]
-    Unanswered,
+    MissingResult,
 }
 
 /// One value for each period that had any.
@@ -52,33 +52,35 @@ pub type Points = BTreeMap<Timestamp, f64>;
 
 /// Everything that was said about each Id.
 #[derive(Default)]
-pub struct Answers(HashMap<String, Answer>);
+pub struct QueryResults(HashMap<String, QueryResult>);
 
 #[derive(Default)]
-struct Answer {
+struct QueryResult {
     points: Points,
     status: Option<StatusCode>,
     labels: BTreeSet<String>,
     messages: Vec<String>,
 }
 
-impl Answers {
+impl QueryResults {
     /// What was said about one Id. A search that finds nothing is not even
     /// mentioned.
-    pub fn take(&mut self, id: &str, may_be_missing: bool) -> Result<Points, Failure> {
-        let Some(Answer { points, status, labels, messages }) = self.0.remove(id) else {
-            return if may_be_missing { Ok(Points::new()) } else { Err(Failure::Unanswered) };
+    pub fn take(&mut self, id: &str, may_be_missing: bool) -> Result<Points, CloudWatchError> {
+        let Some(QueryResult { points, status, labels, messages }) = self.0.remove(id) else {
+            return if may_be_missing { Ok(Points::new()) } else { Err(CloudWatchError::MissingResult) };
         };
         let why = || messages.iter().map(|message| format!(": {message}")).collect::<String>();
         match status {
-            Some(StatusCode::Complete) if labels.len() > 1 => Err(Failure::Several(labels.len())),
+            Some(StatusCode::Complete) if labels.len() > 1 => {
+                Err(CloudWatchError::MultipleSeries(labels.len()))
+            }
             Some(StatusCode::Complete) => Ok(points),
-            Some(StatusCode::PartialData) | None => Err(Failure::Partial(why())),
-            Some(other) => Err(Failure::Answered(format!("{}{}", other.as_str(), why()))),
+            Some(StatusCode::PartialData) | None => Err(CloudWatchError::PartialData(why())),
+            Some(other) => Err(CloudWatchError::Service(format!("{}{}", other.as_str(), why()))),
         }
     }
 
-    fn read(&mut self, page: GetMetricDataOutput) {
+    fn add_page(&mut self, page: GetMetricDataOutput) {
         for result in page.metric_data_results.unwrap_or_default() {
             let answer = self.0.entry(result.id.unwrap_or_default()).or_default();
             let timestamps = result.timestamps.unwrap_or_default();
@@ -91,22 +93,26 @@ impl Answers {
             // What is incomplete on one page may be completed by the next.
             answer.status = result.status_code;
             answer.labels.extend(result.label);
-            answer.messages.extend(result.messages.unwrap_or_default().into_iter().filter_map(said));
+            answer.messages.extend(result.messages.unwrap_or_default().into_iter().filter_map(message_text));
         }
     }
 }
 
-fn said(message: MessageData) -> Option<String> {
+fn message_text(message: MessageData) -> Option<String> {
     message.value.or(message.code)
 }
 
 /// Asks about a window. Retries are made below, by the client.
-pub async fn ask(client: &Client, window: Window, queries: Vec<MetricDataQuery>) -> Result<Answers, Failure> {
+pub async fn get_metric_data(
+    client: &Client,
+    window: Window,
+    queries: Vec<MetricDataQuery>,
+) -> Result<QueryResults, CloudWatchError> {
     let queries: Vec<types::MetricDataQuery> = queries.into_iter().map(Into::into).collect();
     let all = async {
-        let mut answers = Answers::default();
+        let mut answers = QueryResults::default();
         let mut token = None;
-        for _ in 0..PAGES {
+        for _ in 0..MAX_PAGES {
             let page = client
                 .get_metric_data()
                 .start_time(DateTime::from_secs(window.since.as_second()))
@@ -115,19 +121,19 @@ pub async fn ask(client: &Client, window: Window, queries: Vec<MetricDataQuery>)
                 .set_next_token(token.take())
                 .send()
                 .await
-                .map_err(|error| failure(&error))?;
+                .map_err(|error| classify_error(&error))?;
             token = page.next_token.clone().filter(|token| !token.is_empty());
-            answers.read(page);
+            answers.add_page(page);
             if token.is_none() {
                 return Ok(answers);
             }
         }
-        Err(Failure::TooLong)
+        Err(CloudWatchError::TooManyPages)
     };
-    timeout(PATIENCE, all).await.unwrap_or(Err(Failure::Late))
+    timeout(QUERY_TIMEOUT, all).await.unwrap_or(Err(CloudWatchError::Timeout))
 }
 
-fn failure<R: std::fmt::Debug + 'static>(error: &SdkError<GetMetricDataError, R>) -> Failure {
+fn classify_error<R: std::fmt::Debug + 'static>(error: &SdkError<GetMetricDataError, R>) -> CloudWatchError {
     match error {
         SdkError::ServiceError(answer) => {
             let (code, message) = (answer.err().code(), answer.err().message());
@@ -138,24 +144,24 @@ fn failure<R: std::fmt::Debug + 'static>(error: &SdkError<GetMetricDataError, R>
                     .iter()
                     .any(|known| code.starts_with(known)) =>
                 {
-                    Failure::Throttled(said)
+                    CloudWatchError::Throttled(said)
                 }
                 _ if ["Validation", "InvalidParameter", "MissingParameter", "MissingRequired"]
                     .iter()
                     .any(|known| code.starts_with(known)) =>
                 {
-                    Failure::Refused(message.unwrap_or(code).to_owned())
+                    CloudWatchError::Rejected(message.unwrap_or(code).to_owned())
                 }
-                _ => Failure::Answered(said),
+                _ => CloudWatchError::Service(said),
             }
         }
-        SdkError::TimeoutError(_) => Failure::Late,
+        SdkError::TimeoutError(_) => CloudWatchError::Timeout,
         other => {
             let mut cause: &dyn std::error::Error = other;
             while let Some(source) = cause.source() {
                 cause = source;
             }
-            Failure::Unreachable(cause.to_string())
+            CloudWatchError::Unreachable(cause.to_string())
         }
     }
 }

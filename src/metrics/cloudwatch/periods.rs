@@ -8,7 +8,7 @@ use crate::metrics::Window;
 
 /// How long after its end a period is taken to be complete. Amazon's own
 /// services send within one to two minutes, as does its agent.
-pub const DELAY: Duration = Duration::from_secs(120);
+pub const DEFAULT_DELAY: Duration = Duration::from_secs(120);
 
 /// Time as CloudWatch divides it: into periods that begin at whole multiples of
 /// their length.
@@ -49,7 +49,7 @@ mod tests {
         Window { since: at(since), until: at(until) }
     }
 
-    const MINUTES: Periods = Periods { length: 60, delay: DELAY };
+    const MINUTES: Periods = Periods { length: 60, delay: DEFAULT_DELAY };
 
     #[test]
     fn a_period_counts_once_it_is_whole_and_surely_complete() {

@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 
 /// As many are answered in one request.
-pub const MOST: usize = 500;
+pub const MAX_QUERIES: usize = 500;
 
 /// Metrics without a period of their own are of this one, in seconds.
-pub const PERIOD: u32 = 60;
+pub const DEFAULT_PERIOD: u32 = 60;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
@@ -61,29 +61,29 @@ pub struct Dimension {
 
 /// Queries that belong together, one of which is the answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Questions(Vec<MetricDataQuery>);
+pub struct QuerySet(Vec<MetricDataQuery>);
 
 /// Why CloudWatch cannot be asked so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadQueries {
+pub enum QuerySetError {
     #[error("is no JSON list of MetricDataQueries ({0}); write one, or name metrics in spec.cloudwatch")]
     Json(String),
-    #[error("has {0} queries; write between 1 and {MOST}")]
-    Many(usize),
+    #[error("has {0} queries; write between 1 and {MAX_QUERIES}")]
+    QueryCount(usize),
     #[error("has the Id {0:?}; an Id begins with a small letter and goes on with letters, digits and _")]
     Id(String),
     #[error("has two queries with the Id {0:?}; rename one")]
-    Twice(String),
+    DuplicateId(String),
     #[error("{0} needs exactly one of MetricStat and Expression")]
-    Neither(String),
+    MetricStatOrExpression(String),
     #[error("{id} has the period {period}; write 1, 5, 10, 20, 30 or a multiple of 60 seconds")]
     Period { id: String, period: u32 },
     #[error("returns no data; leave ReturnData away where the answer is")]
-    Silent,
+    NoReturnData,
     #[error("refers to {word}, which is none of its metrics: {known}")]
-    Unknown { word: String, known: String },
+    UnknownId { word: String, known: String },
     #[error("{id} counts with the statistic {stat}; counts are made of Sum or SampleCount")]
-    Uncounted { id: String, stat: String },
+    UncountableStat { id: String, stat: String },
     #[error("counts with RATE, and rates cannot be counted; write the metric itself")]
     Rate,
     #[error(
@@ -92,32 +92,32 @@ pub enum BadQueries {
     NoDurations,
 }
 
-impl Questions {
-    pub fn parse(json: &str) -> Result<Self, BadQueries> {
-        Self::new(serde_json::from_str(json).map_err(|error| BadQueries::Json(error.to_string()))?)
+impl QuerySet {
+    pub fn parse(json: &str) -> Result<Self, QuerySetError> {
+        Self::new(serde_json::from_str(json).map_err(|error| QuerySetError::Json(error.to_string()))?)
     }
 
-    pub fn new(queries: Vec<MetricDataQuery>) -> Result<Self, BadQueries> {
-        if queries.is_empty() || queries.len() > MOST {
-            return Err(BadQueries::Many(queries.len()));
+    pub fn new(queries: Vec<MetricDataQuery>) -> Result<Self, QuerySetError> {
+        if queries.is_empty() || queries.len() > MAX_QUERIES {
+            return Err(QuerySetError::QueryCount(queries.len()));
         }
         for (at, query) in queries.iter().enumerate() {
-            check(query)?;
+            check_query(query)?;
             if queries[..at].iter().any(|other| other.id == query.id) {
-                return Err(BadQueries::Twice(query.id.clone()));
+                return Err(QuerySetError::DuplicateId(query.id.clone()));
             }
         }
         if queries.iter().all(|query| query.return_data == Some(false)) {
-            return Err(BadQueries::Silent);
+            return Err(QuerySetError::NoReturnData);
         }
-        let questions = Self(queries);
-        if !questions.stand_alone() {
-            questions.0.iter().try_for_each(|query| questions.check_words(query))?;
+        let query_set = Self(queries);
+        if !query_set.must_run_alone() {
+            query_set.0.iter().try_for_each(|query| query_set.check_references(query))?;
         }
-        Ok(questions)
+        Ok(query_set)
     }
 
-    /// As text, for an [`Ask`](crate::metrics::Ask).
+    /// As text, for an [`MetricQuery`](crate::metrics::MetricQuery).
     pub fn json(&self) -> String {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
@@ -127,7 +127,7 @@ impl Questions {
     }
 
     /// The first that returns data, which is the one that Flagger reads.
-    fn answer(&self) -> usize {
+    fn result_index(&self) -> usize {
         self.0.iter().position(|query| query.return_data != Some(false)).unwrap_or_default()
     }
 
@@ -138,15 +138,15 @@ impl Questions {
             .0
             .iter()
             .filter_map(|query| query.metric_stat.as_ref().map(|metric| metric.period).or(query.period));
-        own.reduce(least_common_multiple).unwrap_or(PERIOD)
+        own.reduce(least_common_multiple).unwrap_or(DEFAULT_PERIOD)
     }
 
     /// Do they mean something else, or are they refused, beside others in a
     /// request? METRICS() is all of a request; searches and queries of Metrics
     /// Insights are limited to a few.
-    pub fn stand_alone(&self) -> bool {
+    pub fn must_run_alone(&self) -> bool {
         let alone = |expression: &String| {
-            let words = words(expression).map(|(_, word)| word.to_ascii_uppercase());
+            let words = identifiers(expression).map(|(_, word)| word.to_ascii_uppercase());
             words
                 .into_iter()
                 .any(|word| ["METRICS", "SEARCH", "SELECT", "INSIGHT_RULE_METRIC"].contains(&word.as_str()))
@@ -155,17 +155,17 @@ impl Questions {
     }
 
     /// Can requests be counted by adding up what they answer?
-    pub fn check_counts(&self) -> Result<(), BadQueries> {
+    pub fn check_counts(&self) -> Result<(), QuerySetError> {
         for query in &self.0 {
             let stat = query.metric_stat.as_ref().map(|metric| metric.stat.as_str());
             if let Some(stat) =
                 stat.filter(|stat| !["Sum", "SampleCount"].contains(stat) && !stat.starts_with("TC("))
             {
-                return Err(BadQueries::Uncounted { id: query.id.clone(), stat: stat.to_owned() });
+                return Err(QuerySetError::UncountableStat { id: query.id.clone(), stat: stat.to_owned() });
             }
             let expression = query.expression.as_deref().unwrap_or_default();
-            if words(expression).any(|(_, word)| word.eq_ignore_ascii_case("RATE")) {
-                return Err(BadQueries::Rate);
+            if identifiers(expression).any(|(_, word)| word.eq_ignore_ascii_case("RATE")) {
+                return Err(QuerySetError::Rate);
             }
         }
         Ok(())
@@ -173,11 +173,11 @@ impl Questions {
 
     /// The one metric that they are about, if it is one of durations, and how
     /// many of its units are a second.
-    pub fn durations(&self) -> Result<(&MetricDataQuery, &MetricStat, f64), BadQueries> {
+    pub fn durations(&self) -> Result<(&MetricDataQuery, &MetricStat, f64), QuerySetError> {
         let metrics: Vec<_> =
             self.0.iter().filter_map(|query| Some((query, query.metric_stat.as_ref()?))).collect();
-        let [(query, metric)] = metrics[..] else { return Err(BadQueries::NoDurations) };
-        let per_second = match (&self.0[self.answer()].expression, metric.unit.as_deref()) {
+        let [(query, metric)] = metrics[..] else { return Err(QuerySetError::NoDurations) };
+        let per_second = match (&self.0[self.result_index()].expression, metric.unit.as_deref()) {
             (Some(expression), _) => expression.split_once('/').and_then(|(divided, by)| {
                 let by = by.trim().parse().ok()?;
                 (divided.trim() == query.id && by > 0.0).then_some(by)
@@ -187,20 +187,20 @@ impl Questions {
             (None, Some("Microseconds")) => Some(1e6),
             (None, _) => None,
         };
-        per_second.map(|per_second| (query, metric, per_second)).ok_or(BadQueries::NoDurations)
+        per_second.map(|per_second| (query, metric, per_second)).ok_or(QuerySetError::NoDurations)
     }
 
     /// The same with Ids `q0`, `q1` and so on from a number on, so that many
     /// fit beside each other; and the Id of the answer, which alone returns
     /// data.
-    pub fn numbered(&self, first: usize) -> (Vec<MetricDataQuery>, String) {
+    pub fn with_unique_ids(&self, first: usize) -> (Vec<MetricDataQuery>, String) {
         let number = |at: usize| format!("q{}", first + at);
         let numbers: HashMap<&str, String> =
             self.0.iter().enumerate().map(|(at, query)| (query.id.as_str(), number(at))).collect();
-        let answer = self.answer();
+        let answer = self.result_index();
         let renamed = self.0.iter().enumerate().map(|(at, query)| MetricDataQuery {
             id: number(at),
-            expression: query.expression.as_deref().map(|expression| renamed(expression, &numbers)),
+            expression: query.expression.as_deref().map(|expression| rename_ids(expression, &numbers)),
             return_data: Some(at == answer),
             ..query.clone()
         });
@@ -208,8 +208,8 @@ impl Questions {
     }
 
     /// As written, the answer alone returning data.
-    pub fn as_written(&self) -> (Vec<MetricDataQuery>, String) {
-        let answer = self.answer();
+    pub fn with_own_ids(&self) -> (Vec<MetricDataQuery>, String) {
+        let answer = self.result_index();
         let queries = self.0.iter().enumerate();
         let queries =
             queries.map(|(at, query)| MetricDataQuery { return_data: Some(at == answer), ..query.clone() });
@@ -217,9 +217,9 @@ impl Questions {
     }
 
     /// A word that looks like an Id and is none is a slip of the pen.
-    fn check_words(&self, query: &MetricDataQuery) -> Result<(), BadQueries> {
+    fn check_references(&self, query: &MetricDataQuery) -> Result<(), QuerySetError> {
         let Some(expression) = &query.expression else { return Ok(()) };
-        for (at, word) in words(expression) {
+        for (at, word) in identifiers(expression) {
             let called = expression[at + word.len()..].trim_start().starts_with('(');
             if !is_id(word) || called || ["and", "or"].contains(&word) {
                 continue;
@@ -227,25 +227,25 @@ impl Questions {
             if !self.0.iter().any(|other| other.id == word && other.id != query.id) {
                 let known = self.0.iter().filter(|other| other.id != query.id).map(|other| other.id.as_str());
                 let known = known.collect::<Vec<_>>().join(", ");
-                return Err(BadQueries::Unknown { word: word.to_owned(), known });
+                return Err(QuerySetError::UnknownId { word: word.to_owned(), known });
             }
         }
         Ok(())
     }
 }
 
-fn check(query: &MetricDataQuery) -> Result<(), BadQueries> {
+fn check_query(query: &MetricDataQuery) -> Result<(), QuerySetError> {
     let MetricDataQuery { id, metric_stat, expression, period, .. } = query;
     if !is_id(id) {
-        return Err(BadQueries::Id(id.clone()));
+        return Err(QuerySetError::Id(id.clone()));
     }
     if metric_stat.is_some() == expression.is_some() {
-        return Err(BadQueries::Neither(id.clone()));
+        return Err(QuerySetError::MetricStatOrExpression(id.clone()));
     }
     let periods = metric_stat.iter().map(|metric| metric.period).chain(*period);
     for period in periods {
         if !([1, 5, 10, 20, 30].contains(&period) || period > 0 && period % 60 == 0 && period <= 86_400) {
-            return Err(BadQueries::Period { id: id.clone(), period });
+            return Err(QuerySetError::Period { id: id.clone(), period });
         }
     }
     Ok(())
@@ -259,7 +259,7 @@ pub fn is_id(word: &str) -> bool {
 
 /// The words of an expression and where each begins. What is quoted is none,
 /// nor is the `e` of a number.
-pub fn words(expression: &str) -> impl Iterator<Item = (usize, &str)> {
+pub fn identifiers(expression: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
@@ -282,9 +282,9 @@ pub fn words(expression: &str) -> impl Iterator<Item = (usize, &str)> {
 }
 
 /// The expression with other names for its Ids.
-fn renamed(expression: &str, names: &HashMap<&str, String>) -> String {
+fn rename_ids(expression: &str, names: &HashMap<&str, String>) -> String {
     let (mut text, mut end) = (String::new(), 0);
-    for (at, word) in words(expression) {
+    for (at, word) in identifiers(expression) {
         text.push_str(&expression[end..at]);
         text.push_str(names.get(word).map_or(word, String::as_str));
         end = at + word.len();
@@ -327,13 +327,13 @@ mod tests {
         }
     }
 
-    fn over(metrics: &[&str], text: &str) -> Result<Questions, BadQueries> {
+    fn over(metrics: &[&str], text: &str) -> Result<QuerySet, QuerySetError> {
         let metrics = metrics.iter().map(|id| metric(id, 60));
-        Questions::new([expression("answer", text)].into_iter().chain(metrics).collect())
+        QuerySet::new([expression("answer", text)].into_iter().chain(metrics).collect())
     }
 
     fn numbered(metrics: &[&str], text: &str, first: usize) -> String {
-        let (queries, answer) = over(metrics, text).expect("queries").numbered(first);
+        let (queries, answer) = over(metrics, text).expect("queries").with_unique_ids(first);
         assert_eq!(answer, format!("q{first}"));
         assert!(queries.iter().all(|query| query.return_data == Some(query.id == answer)));
         queries[0].expression.clone().expect("an expression")
@@ -353,38 +353,38 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_no_id_is_refused_with_those_there_are() {
+    fn an_unknown_id_is_refused_with_the_known_ones() {
         let refused = over(&["errors", "requests"], "errors / request").unwrap_err();
         assert_eq!(
             refused,
-            BadQueries::Unknown { word: "request".to_owned(), known: "errors, requests".to_owned() }
+            QuerySetError::UnknownId { word: "request".to_owned(), known: "errors, requests".to_owned() }
         );
         assert!(over(&["m"], "answer + m").is_err(), "an expression of itself");
     }
 
     #[test]
-    fn what_reaches_over_a_whole_request_stands_alone() {
-        let alone = |text| over(&["m"], text).expect("queries").stand_alone();
+    fn a_query_over_all_metrics_must_run_alone() {
+        let alone = |text| over(&["m"], text).expect("queries").must_run_alone();
         assert!(alone("SUM(METRICS())") && alone("SEARCH('{a,b} m', 'Sum', 60)"));
         assert!(alone(r#"SELECT AVG(cpu) FROM "AWS/EC2""#));
         assert!(!alone("SUM([m, m])") && !alone("m + 1"));
     }
 
     #[test]
-    fn queries_that_cannot_be_asked_say_why() {
-        let refused = |queries| Questions::new(queries).unwrap_err().to_string();
+    fn invalid_queries_are_refused_with_a_reason() {
+        let refused = |queries| QuerySet::new(queries).unwrap_err().to_string();
         assert!(refused(vec![]).contains("between 1 and 500"));
         assert!(refused(vec![metric("Errors", 60)]).contains("small letter"));
         assert!(refused(vec![metric("m", 60), metric("m", 60)]).contains("two queries"));
         assert!(refused(vec![metric("m", 45)]).contains("multiple of 60"));
         assert!(refused(vec![metric("m", 60)]).contains("ReturnData"));
-        assert!(Questions::parse("[{}]").unwrap_err().to_string().contains("Id"));
-        assert!(Questions::parse("m1 / m2").unwrap_err().to_string().contains("list"));
+        assert!(QuerySet::parse("[{}]").unwrap_err().to_string().contains("Id"));
+        assert!(QuerySet::parse("m1 / m2").unwrap_err().to_string().contains("list"));
     }
 
     #[test]
     fn durations_are_of_one_metric_and_of_a_known_unit() {
-        let per_second = |queries| Questions::new(queries).unwrap().durations().map(|found| found.2);
+        let per_second = |queries| QuerySet::new(queries).unwrap().durations().map(|found| found.2);
         let of_unit = |unit: &str| {
             let MetricDataQuery { metric_stat, .. } = metric("m", 60);
             let metric_stat = metric_stat.map(|stat| MetricStat { unit: Some(unit.into()), ..stat });
@@ -394,18 +394,16 @@ mod tests {
         assert_eq!((per_second(of_unit("Seconds")), per_second(of_unit("Milliseconds"))), (Ok(1.0), Ok(1e3)));
         assert_eq!((per_second(divided("m / 1000")), per_second(divided("m/1"))), (Ok(1e3), Ok(1.0)));
         for text in ["m * 1000", "m / 0", "m / m", "m / 1000 + m"] {
-            assert_eq!(per_second(divided(text)), Err(BadQueries::NoDurations), "{text}");
+            assert_eq!(per_second(divided(text)), Err(QuerySetError::NoDurations), "{text}");
         }
-        assert_eq!(per_second(of_unit("Count")), Err(BadQueries::NoDurations));
+        assert_eq!(per_second(of_unit("Count")), Err(QuerySetError::NoDurations));
     }
 
     #[test]
     fn periods_of_different_lengths_close_together() {
         let period = |periods: &[u32]| {
             let metrics = periods.iter().enumerate().map(|(at, period)| metric(&format!("m{at}"), *period));
-            Questions::new([expression("answer", "m0")].into_iter().chain(metrics).collect())
-                .unwrap()
-                .period()
+            QuerySet::new([expression("answer", "m0")].into_iter().chain(metrics).collect()).unwrap().period()
         };
         assert_eq!((period(&[60]), period(&[60, 300]), period(&[10, 60])), (60, 300, 60));
         assert_eq!(period(&[120, 180]), 360);

@@ -6,17 +6,18 @@ use futures::future::try_join_all;
 use tokio::sync::OnceCell;
 
 use super::{
-    ABILITIES, BOUNDS,
-    batch::Batches,
-    client::{Failure, Points},
-    query::{BadQueries, MetricDataQuery, MetricStat, Questions},
+    HISTOGRAM_BOUNDS, SUPPORTED_FORMS,
+    batch::Batcher,
+    client::{CloudWatchError, Points},
+    query::{MetricDataQuery, MetricStat, QuerySet, QuerySetError},
 };
 use crate::{
     analysis::measurement::{Arms, Counts, Histogram, Measurement},
     api::analysis_template::MetricProvider,
     aws::{Account, Accounts, Keys},
     metrics::{
-        Abilities, Ask, CountQueries, Credentials, MetricSource, Part, Query, View, Window, http::BadServer,
+        CountQueries, CountedPart, Credentials, MeasureContext, MetricQuery, MetricSource, Query,
+        SupportedForms, Window, http::ClientConfigError,
     },
 };
 
@@ -25,19 +26,19 @@ pub struct CloudWatch {
     account: Account,
     /// Made when first asked.
     client: OnceCell<Client>,
-    batches: Batches,
+    batcher: Batcher,
 }
 
 /// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
-enum Unmeasured {
+enum MeasureError {
     #[error("{0}")]
-    Failure(#[from] Failure),
+    Request(#[from] CloudWatchError),
     /// Nobody gets here past [`super::periods`].
     #[error("cannot be asked: the query {0}")]
-    Queries(#[from] BadQueries),
+    InvalidQuery(#[from] QuerySetError),
     #[error("gave a distribution that is none: {0}")]
-    Histogram(String),
+    InvalidHistogram(String),
 }
 
 impl CloudWatch {
@@ -46,7 +47,7 @@ impl CloudWatch {
         accounts: Accounts,
         provider: &MetricProvider,
         credentials: &Credentials,
-    ) -> Result<Self, BadServer> {
+    ) -> Result<Self, ClientConfigError> {
         let key = |name: &str| credentials.text(name).map(str::to_owned);
         let keys = match (key("aws_access_key_id"), key("aws_secret_access_key")) {
             (Some(access_key_id), Some(secret_access_key)) => {
@@ -54,7 +55,9 @@ impl CloudWatch {
             }
             (None, None) if provider.secret_ref.is_none() => None,
             _ => {
-                return Err(BadServer::Credentials("no aws_access_key_id with an aws_secret_access_key"));
+                return Err(ClientConfigError::Credentials(
+                    "no aws_access_key_id with an aws_secret_access_key",
+                ));
             }
         };
         let role = provider.role.as_ref();
@@ -66,31 +69,31 @@ impl CloudWatch {
             sts_endpoint: role.and_then(|role| role.endpoint.clone()),
             keys,
         };
-        Ok(Self { accounts, account, client: OnceCell::new(), batches: Batches::default() })
+        Ok(Self { accounts, account, client: OnceCell::new(), batcher: Batcher::default() })
     }
 
-    async fn ask(&self, window: Window, questions: Questions) -> Result<Points, Unmeasured> {
+    async fn query(&self, window: Window, query_set: QuerySet) -> Result<Points, MeasureError> {
         let client = self.client.get_or_try_init(async || {
             let config = self.accounts.config(&self.account).await?;
-            Ok::<_, Failure>(Client::new(&config))
+            Ok::<_, CloudWatchError>(Client::new(&config))
         });
-        let points = self.batches.ask(client.await?, window, questions).await?;
+        let points = self.batcher.query(client.await?, window, query_set).await?;
         let of_window = points.into_iter().filter(|(at, _)| (window.since..window.until).contains(at));
         Ok(of_window.collect())
     }
 
-    async fn answer(&self, query: &Query, window: Window) -> Result<Measurement, Unmeasured> {
+    async fn try_measure(&self, query: &Query, window: Window) -> Result<Measurement, MeasureError> {
         match query {
             // The newest complete period speaks, as it does for Flagger.
             Query::Scalar(text) => {
-                let points = self.ask(window, Questions::parse(text)?).await?;
+                let points = self.query(window, QuerySet::parse(text)?).await?;
                 let newest = points.into_values().next_back().filter(|value| !value.is_nan());
                 Ok(newest.map_or(Measurement::NoData, Measurement::Scalar))
             }
             Query::Counts(arms) => {
                 let (canary, primary) = futures::try_join!(
-                    self.counted(&arms.canary, window),
-                    self.counted(&arms.primary, window)
+                    self.count_sums(&arms.canary, window),
+                    self.count_sums(&arms.primary, window)
                 )?;
                 Ok(counts(arms, &Arms { canary, primary }))
             }
@@ -109,8 +112,8 @@ impl CloudWatch {
             }
             Query::Samples(of) => {
                 let (canary, primary) = futures::try_join!(
-                    self.ask(window, Questions::parse(&of.canary)?),
-                    self.ask(window, Questions::parse(&of.primary)?)
+                    self.query(window, QuerySet::parse(&of.canary)?),
+                    self.query(window, QuerySet::parse(&of.primary)?)
                 )?;
                 if canary.is_empty() && primary.is_empty() {
                     return Ok(Measurement::NoData);
@@ -121,47 +124,47 @@ impl CloudWatch {
         }
     }
 
-    async fn counted(&self, asked: &CountQueries, window: Window) -> Result<Counted, Unmeasured> {
+    async fn count_sums(&self, asked: &CountQueries, window: Window) -> Result<CountSums, MeasureError> {
         let (part, total) = futures::try_join!(
-            self.ask(window, Questions::parse(asked.part.query())?),
-            self.ask(window, Questions::parse(&asked.total)?)
+            self.query(window, QuerySet::parse(asked.part.query())?),
+            self.query(window, QuerySet::parse(&asked.total)?)
         )?;
-        Ok(Counted { part: sum(part), total: sum(total) })
+        Ok(CountSums { part: sum(part), total: sum(total) })
     }
 
     /// How many requests stayed within each bound; nothing if there is no
     /// datapoint of any.
-    async fn distribution(&self, text: &str, window: Window) -> Result<Option<Histogram>, Unmeasured> {
-        let questions = Questions::parse(text)?;
-        let (query, metric, per_second) = questions.durations()?;
+    async fn distribution(&self, text: &str, window: Window) -> Result<Option<Histogram>, MeasureError> {
+        let query_set = QuerySet::parse(text)?;
+        let (query, metric, per_second) = query_set.durations()?;
         let of = |stat: String| {
-            Questions::new(vec![MetricDataQuery {
+            QuerySet::new(vec![MetricDataQuery {
                 metric_stat: Some(MetricStat { stat, ..metric.clone() }),
                 return_data: Some(true),
                 ..query.clone()
             }])
         };
         let mut asked = vec![of("SampleCount".to_owned())?];
-        for bound in BOUNDS {
+        for bound in HISTOGRAM_BOUNDS {
             asked.push(of(format!("TC(:{})", bound * per_second))?);
         }
-        let answers = try_join_all(asked.into_iter().map(|questions| self.ask(window, questions))).await?;
+        let answers = try_join_all(asked.into_iter().map(|query_set| self.query(window, query_set))).await?;
         let mut counts = answers.into_iter().map(sum);
         let Some(total) = counts.next().flatten() else { return Ok(None) };
-        let within = BOUNDS.into_iter().zip(counts.map(Option::unwrap_or_default));
+        let within = HISTOGRAM_BOUNDS.into_iter().zip(counts.map(Option::unwrap_or_default));
         let histogram = Histogram::cumulative(within.chain([(f64::INFINITY, total)]));
-        histogram.map(Some).map_err(|error| Unmeasured::Histogram(error.to_string()))
+        histogram.map(Some).map_err(|error| MeasureError::InvalidHistogram(error.to_string()))
     }
 }
 
 #[async_trait]
 impl MetricSource for CloudWatch {
-    fn abilities(&self) -> Abilities {
-        ABILITIES
+    fn supported_forms(&self) -> SupportedForms {
+        SUPPORTED_FORMS
     }
 
-    async fn measure(&self, ask: &Ask, view: &View<'_>) -> Measurement {
-        self.answer(&ask.query, view.window).await.unwrap_or_else(|why| {
+    async fn measure(&self, metric_query: &MetricQuery, context: &MeasureContext<'_>) -> Measurement {
+        self.try_measure(&metric_query.query, context.window).await.unwrap_or_else(|why| {
             let region = self.account.region.as_deref().map(|region| format!(" in {region}"));
             Measurement::Unavailable { why: format!("CloudWatch{} {why}", region.unwrap_or_default()) }
         })
@@ -170,7 +173,7 @@ impl MetricSource for CloudWatch {
 
 /// What was counted of one arm; nothing where there was no datapoint.
 #[derive(Clone, Copy)]
-struct Counted {
+struct CountSums {
     part: Option<u64>,
     total: Option<u64>,
 }
@@ -184,16 +187,16 @@ fn sum(points: Points) -> Option<u64> {
 /// Nothing bad among requests that were counted means that none was. Nothing
 /// good means that all were bad, but only if the other arm proves that good
 /// ones are counted at all.
-fn counts(asked: &Arms<CountQueries>, counted: &Arms<Counted>) -> Measurement {
+fn counts(asked: &Arms<CountQueries>, counted: &Arms<CountSums>) -> Measurement {
     let Arms { canary, primary } = counted;
     if canary.total.is_none() && primary.total.is_none() {
         return Measurement::NoData;
     }
-    let good = matches!(asked.canary.part, Part::Good(_));
+    let good = matches!(asked.canary.part, CountedPart::Good(_));
     if good && canary.part.is_none() && primary.part.is_none() {
         return Measurement::NoData;
     }
-    let arm = |Counted { part, total }: &Counted| {
+    let arm = |CountSums { part, total }: &CountSums| {
         let (part, total) = (part.unwrap_or_default(), total.unwrap_or_default());
         if good { Counts::of_good(part, total) } else { Counts::of_bad(part, total) }
     };

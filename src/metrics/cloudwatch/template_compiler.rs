@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use super::{
     builtin,
-    query::{BadQueries, Dimension, Metric, MetricDataQuery, MetricStat, PERIOD, Questions, is_id, words},
+    query::{
+        DEFAULT_PERIOD, Dimension, Metric, MetricDataQuery, MetricStat, QuerySet, QuerySetError, identifiers,
+        is_id,
+    },
 };
 use crate::{
     api::{
@@ -14,44 +17,46 @@ use crate::{
     },
     metrics::{
         Query,
-        ask::Refusal,
         builtin::BuiltIn,
-        template::{Arm, Words},
+        metric_query::QueryError,
+        template::{Arm, TemplateVars},
     },
 };
 
 /// What a template says, and the words in it.
-pub struct Written<'a> {
+pub struct TemplateCompiler<'a> {
     /// For people.
     pub template: &'a str,
     pub spec: Option<&'a Spec>,
-    pub words: &'a Words,
+    pub vars: &'a TemplateVars,
 }
 
 /// An answer that is none of the metrics has this Id.
-const ANSWER: &str = "answer";
+const RESULT_ID: &str = "answer";
 
-impl Written<'_> {
+impl TemplateCompiler<'_> {
     /// The queries of one field, about one arm, as the text that is asked.
-    pub fn fill(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, Refusal> {
-        let filled = self.words.fill(self.template, field, text, arm)?;
+    pub fn compile(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, QueryError> {
+        let filled = self.vars.render(self.template, field, text, arm)?;
         let named = self.spec.filter(|spec| !spec.metrics.is_empty());
-        let questions = match named.filter(|_| !filled.trim_start().starts_with('[')) {
+        let query_set = match named.filter(|_| !filled.trim_start().starts_with('[')) {
             Some(spec) => self.math(spec, &spec.metrics, field, filled.trim(), arm)?,
-            None => Questions::parse(&filled).map_err(|why| self.refused(field, why))?,
+            None => QuerySet::parse(&filled).map_err(|why| self.query_error(field, why))?,
         };
-        Ok(questions.json())
+        Ok(query_set.json())
     }
 
     /// A metric that needs no query, if the template is for such.
-    pub fn built_in(&self, metric: &str, judge: JudgeType) -> Result<Option<Query>, Refusal> {
+    pub fn compile_built_in(&self, metric: &str, judge: JudgeType) -> Result<Option<Query>, QueryError> {
         let Some((spec, known)) = self.spec.and_then(|spec| Some((spec, spec.built_in?))) else {
             return Ok(None);
         };
-        let unknown =
-            || Refusal::CloudWatchBuiltIn { template: self.template.to_owned(), metric: metric.to_owned() };
-        let of = BuiltIn::named(metric).ok_or_else(unknown)?;
-        let table = builtin::Table::of(known);
+        let unknown = || QueryError::CloudWatchBuiltIn {
+            template: self.template.to_owned(),
+            metric: metric.to_owned(),
+        };
+        let of = BuiltIn::from_name(metric).ok_or_else(unknown)?;
+        let table = builtin::BuiltinMetricNames::of(known);
         let spec = Spec { namespace: spec.namespace.clone().or(table.namespace()), ..spec.clone() };
         let metrics = table.metrics();
         let written = |text: &str, arm| Ok(self.math(&spec, &metrics, "cloudwatch", text, arm)?.json());
@@ -59,7 +64,7 @@ impl Written<'_> {
         match &query {
             Query::Scalar(_) => Ok(Some(query)),
             _ if spec.canary != spec.primary => Ok(Some(query)),
-            _ => Err(Refusal::SameForBothArms { template: self.template.to_owned(), field: "cloudwatch" }),
+            _ => Err(QueryError::SameForBothArms { template: self.template.to_owned(), field: "cloudwatch" }),
         }
     }
 
@@ -71,20 +76,20 @@ impl Written<'_> {
         field: &'static str,
         expression: &str,
         arm: Arm,
-    ) -> Result<Questions, Refusal> {
-        let refused = |why| self.refused(field, why);
+    ) -> Result<QuerySet, QueryError> {
+        let refused = |why| self.query_error(field, why);
         if let Some(id) = metrics.keys().find(|id| !is_id(id)) {
-            return Err(refused(BadQueries::Id(id.clone())));
+            return Err(refused(QuerySetError::Id(id.clone())));
         }
         if let Some(metric) = metrics.get(expression) {
             let query = self.metric(spec, expression, metric, arm)?;
-            return Questions::new(vec![query]).map_err(refused);
+            return QuerySet::new(vec![query]).map_err(refused);
         }
-        let mut answer = ANSWER.to_owned();
+        let mut answer = RESULT_ID.to_owned();
         while metrics.contains_key(&answer) {
             answer.push('_');
         }
-        let used: Vec<&str> = words(expression).map(|(_, word)| word).collect();
+        let used: Vec<&str> = identifiers(expression).map(|(_, word)| word).collect();
         let mut queries = vec![MetricDataQuery {
             id: answer,
             metric_stat: None,
@@ -100,10 +105,10 @@ impl Written<'_> {
                 queries.push(MetricDataQuery { return_data: Some(false), ..query });
             }
         }
-        Questions::new(queries).map_err(|why| match why {
-            BadQueries::Unknown { word, .. } => {
+        QuerySet::new(queries).map_err(|why| match why {
+            QuerySetError::UnknownId { word, .. } => {
                 let known = metrics.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-                refused(BadQueries::Unknown { word, known })
+                refused(QuerySetError::UnknownId { word, known })
             }
             why => refused(why),
         })
@@ -115,8 +120,8 @@ impl Written<'_> {
         id: &str,
         written: &CloudWatchMetric,
         arm: Arm,
-    ) -> Result<MetricDataQuery, Refusal> {
-        let fill = |text: &str| self.words.fill(self.template, "cloudwatch", text, arm);
+    ) -> Result<MetricDataQuery, QueryError> {
+        let fill = |text: &str| self.vars.render(self.template, "cloudwatch", text, arm);
         let of_arm = match arm {
             Arm::Canary => &spec.canary,
             Arm::Primary => &spec.primary,
@@ -128,13 +133,13 @@ impl Written<'_> {
             |(name, value): (&String, &String)| Ok(Dimension { name: name.clone(), value: fill(value)? });
         let namespace = written.namespace.as_ref().or(spec.namespace.as_ref());
         let Some(namespace) = namespace else {
-            return Err(Refusal::CloudWatchNamespace {
+            return Err(QueryError::CloudWatchNamespace {
                 template: self.template.to_owned(),
                 metric: id.to_owned(),
             });
         };
         // What is no whole number of seconds is refused as a period of none.
-        let period = spec.period.map_or(PERIOD, |period| match period.get().subsec_nanos() {
+        let period = spec.period.map_or(DEFAULT_PERIOD, |period| match period.get().subsec_nanos() {
             0 => u32::try_from(period.get().as_secs()).unwrap_or(0),
             _ => 0,
         });
@@ -144,7 +149,7 @@ impl Written<'_> {
                 metric: Metric {
                     namespace: fill(namespace)?,
                     metric_name: fill(&written.name)?,
-                    dimensions: dimensions.iter().map(dimension).collect::<Result<_, Refusal>>()?,
+                    dimensions: dimensions.iter().map(dimension).collect::<Result<_, QueryError>>()?,
                 },
                 period,
                 stat: written.statistic.clone().unwrap_or_else(|| "Sum".to_owned()),
@@ -158,7 +163,7 @@ impl Written<'_> {
         })
     }
 
-    fn refused(&self, field: &'static str, why: BadQueries) -> Refusal {
-        Refusal::CloudWatch { template: self.template.to_owned(), field, why }
+    fn query_error(&self, field: &'static str, why: QuerySetError) -> QueryError {
+        QueryError::CloudWatch { template: self.template.to_owned(), field, why }
     }
 }

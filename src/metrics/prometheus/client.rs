@@ -13,27 +13,27 @@ use serde::Deserialize;
 use crate::api::analysis_template::MetricProvider;
 use crate::metrics::{
     Credentials, Window,
-    http::{self, BadServer, TRY, Unanswered},
-    in_flight::InFlight,
+    http::{self, ATTEMPT_TIMEOUT, ClientConfigError, HttpError},
+    single_flight::SingleFlight,
 };
 
 /// Longer queries go into the body: the address has no room for them.
-const LONGEST_ADDRESS: usize = 2000;
+const MAX_GET_QUERY: usize = 2000;
 
-pub struct Server {
+pub struct PrometheusClient {
     client: Client,
     /// As it may be shown: without user and password.
-    shown: String,
-    in_flight: InFlight<Request, Result<Arc<Data>, Failure>>,
+    redacted_url: String,
+    single_flight: SingleFlight<QueryRequest, Result<Arc<Data>, PrometheusQueryError>>,
 }
 
 /// When a query is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Moment {
+pub enum EvalTime {
     Now,
     At(Timestamp),
     /// At every step of the window, to the second.
-    Over {
+    Range {
         window: Window,
         step: Duration,
     },
@@ -41,71 +41,81 @@ pub enum Moment {
 
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum PrometheusQueryError {
     #[error("{0}")]
-    Unanswered(#[from] Unanswered),
+    Http(#[from] HttpError),
     #[error("refused the query: {0}")]
-    Refused(String),
+    Rejected(String),
     #[error("gave no answer of Prometheus: {0}")]
-    Garbled(String),
+    InvalidResponse(String),
     #[error("answered {0} values where one was asked for; sum them up in the query")]
-    Several(usize),
+    MultipleValues(usize),
     #[error("answered {0}")]
-    Unfit(&'static str),
+    UnexpectedType(&'static str),
     #[error("{0}")]
-    Histogram(String),
+    InvalidHistogram(String),
 }
 
 /// What makes one request another.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Request {
+struct QueryRequest {
     query: String,
-    moment: Moment,
+    eval_time: EvalTime,
 }
 
-impl Server {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, BadServer> {
+impl PrometheusClient {
+    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
         let client = http::client_of(provider, credentials)?;
         let address = provider.address.as_deref().unwrap_or_default();
-        let client = Client::from(client, address).map_err(|error| BadServer::Address(error.to_string()))?;
-        Ok(Self { client, shown: http::shown(provider)?, in_flight: InFlight::default() })
+        let client =
+            Client::from(client, address).map_err(|error| ClientConfigError::Address(error.to_string()))?;
+        Ok(Self {
+            client,
+            redacted_url: http::redacted_url(provider)?,
+            single_flight: SingleFlight::default(),
+        })
     }
 
     /// The answer to a query. One that is being asked is not asked again.
-    pub async fn ask(&self, query: String, moment: Moment) -> Result<Arc<Data>, Failure> {
-        let request = Request { query, moment };
-        let asking = ask(self.client.clone(), request.clone());
-        self.in_flight.ask(request, asking).await
+    pub async fn query(&self, query: String, eval_time: EvalTime) -> Result<Arc<Data>, PrometheusQueryError> {
+        let request = QueryRequest { query, eval_time };
+        let asking = send_with_retries(self.client.clone(), request.clone());
+        self.single_flight.run(request, asking).await
     }
 
     /// A failure in words for people.
-    pub fn blame(&self, failure: &Failure) -> String {
-        format!("Prometheus at {} {failure}", self.shown)
+    pub fn describe_failure(&self, failure: &PrometheusQueryError) -> String {
+        format!("Prometheus at {} {failure}", self.redacted_url)
     }
 }
 
-async fn ask(client: Client, request: Request) -> Result<Arc<Data>, Failure> {
-    http::patiently(|| try_once(&client, &request), Failure::may_pass).await.map(Arc::new)
+async fn send_with_retries(client: Client, request: QueryRequest) -> Result<Arc<Data>, PrometheusQueryError> {
+    http::with_retries(|| send_once(&client, &request), PrometheusQueryError::is_transient)
+        .await
+        .map(Arc::new)
 }
 
-async fn try_once(client: &Client, Request { query, moment }: &Request) -> Result<Data, Failure> {
-    let in_body = query.len() > LONGEST_ADDRESS;
-    let patience = i64::try_from(TRY.as_millis()).unwrap_or(i64::MAX);
-    let sent = match moment {
-        Moment::Now | Moment::At(_) => {
+async fn send_once(
+    client: &Client,
+    QueryRequest { query, eval_time }: &QueryRequest,
+) -> Result<Data, PrometheusQueryError> {
+    let in_body = query.len() > MAX_GET_QUERY;
+    let patience = i64::try_from(ATTEMPT_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+    let sent = match eval_time {
+        EvalTime::Now | EvalTime::At(_) => {
             let mut builder = client.query(query).timeout(patience);
-            if let Moment::At(at) = moment {
+            if let EvalTime::At(at) = eval_time {
                 builder = builder.query("time", format!("{:.3}", at.as_millisecond() as f64 / 1000.0));
             }
             if in_body { builder.post_raw().await } else { builder.get_raw().await }
         }
-        Moment::Over { window, step } => {
+        EvalTime::Range { window, step } => {
             let (start, end) = (window.since.as_second(), window.until.as_second());
             let builder = client.query_range(query, start, end, step.as_secs_f64()).timeout(patience);
             if in_body { builder.post_raw().await } else { builder.get_raw().await }
         }
     };
-    read(sent.map_err(unsent)?).await
+    parse_response(sent.map_err(transport_error)?).await
 }
 
 /// What Prometheus wraps every answer in.
@@ -116,31 +126,31 @@ enum Envelope {
     Error(PrometheusError),
 }
 
-async fn read(response: Response) -> Result<Data, Failure> {
+async fn parse_response(response: Response) -> Result<Data, PrometheusQueryError> {
     let status = response.status();
-    match serde_json::from_slice(&http::whole(response).await?) {
+    match serde_json::from_slice(&http::read_all(response).await?) {
         Ok(Envelope::Success { data }) if status.is_success() => Ok(data.into_inner().0),
         Ok(Envelope::Error(error)) if error.is_bad_data() || error.is_execution() => {
-            Err(Failure::Refused(error.message().to_owned()))
+            Err(PrometheusQueryError::Rejected(error.message().to_owned()))
         }
-        Ok(Envelope::Error(error)) => Err(Unanswered::status(status, Some(error.message().to_owned())))?,
-        Err(error) if status.is_success() => Err(Failure::Garbled(error.to_string())),
-        Ok(Envelope::Success { .. }) | Err(_) => Err(Unanswered::status(status, None))?,
+        Ok(Envelope::Error(error)) => Err(HttpError::status(status, Some(error.message().to_owned())))?,
+        Err(error) if status.is_success() => Err(PrometheusQueryError::InvalidResponse(error.to_string())),
+        Ok(Envelope::Success { .. }) | Err(_) => Err(HttpError::status(status, None))?,
     }
 }
 
-fn unsent(error: Error) -> Unanswered {
+fn transport_error(error: Error) -> HttpError {
     match error {
         Error::Client(error) => match error.inner() {
             Some(inner) => inner.into(),
-            None => Unanswered::Unreachable(error.to_string()),
+            None => HttpError::Unreachable(error.to_string()),
         },
-        other => Unanswered::Unreachable(other.to_string()),
+        other => HttpError::Unreachable(other.to_string()),
     }
 }
 
-impl Failure {
-    fn may_pass(&self) -> bool {
-        matches!(self, Self::Unanswered(unanswered) if unanswered.may_pass())
+impl PrometheusQueryError {
+    fn is_transient(&self) -> bool {
+        matches!(self, Self::Http(http_error) if http_error.is_transient())
     }
 }

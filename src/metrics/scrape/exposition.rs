@@ -23,23 +23,23 @@ impl Sample<'_> {
 /// A text that is no such format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not in Prometheus' text format: {text:?}")]
-pub struct Malformed {
+pub struct ExpositionError {
     line: usize,
     text: String,
 }
 
 /// The samples of a text.
-pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, Malformed>> {
+pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, ExpositionError>> {
     let lines = text.lines().map(str::trim).enumerate();
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(at, line)| {
-        sample(line).ok_or_else(|| Malformed { line: at + 1, text: line.chars().take(80).collect() })
+        sample(line).ok_or_else(|| ExpositionError { line: at + 1, text: line.chars().take(80).collect() })
     })
 }
 
 /// Which series only ever grow.
-pub struct Types<'t>(HashMap<&'t str, &'t str>);
+pub struct MetricTypes<'t>(HashMap<&'t str, &'t str>);
 
-impl<'t> Types<'t> {
+impl<'t> MetricTypes<'t> {
     pub fn of(text: &'t str) -> Self {
         let types = text.lines().filter_map(|line| {
             let mut words = line.trim().strip_prefix("# TYPE ")?.split_whitespace();
@@ -49,11 +49,11 @@ impl<'t> Types<'t> {
     }
 
     /// As the text says; where it says nothing, as names are given.
-    pub fn grows(&self, series: &str) -> bool {
+    pub fn is_counter(&self, series: &str) -> bool {
         let family =
             ["_total", "_bucket", "_count", "_sum"].into_iter().find_map(|end| series.strip_suffix(end));
-        let told = self.0.get(series).or_else(|| self.0.get(family?));
-        match told.copied() {
+        let declared = self.0.get(series).or_else(|| self.0.get(family?));
+        match declared.copied() {
             Some("counter" | "histogram" | "summary") => true,
             Some("untyped" | "unknown") | None => family.is_some(),
             Some(_) => false,
@@ -77,9 +77,9 @@ fn sample(line: &str) -> Option<Sample<'_>> {
     Some(Sample { name, labels, series, value })
 }
 
-type Labels<'t> = Vec<(&'t str, Cow<'t, str>)>;
+type SampleLabels<'t> = Vec<(&'t str, Cow<'t, str>)>;
 
-fn labels(mut rest: &str) -> Option<(Labels<'_>, &str)> {
+fn labels(mut rest: &str) -> Option<(SampleLabels<'_>, &str)> {
     let mut labels = Vec::new();
     loop {
         rest = rest.trim_start();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_empty_lines_say_nothing() {
+    fn comments_and_empty_lines_are_ignored() {
         assert_eq!(samples("# HELP a b\n# TYPE a counter\n\n  # EOF\n").count(), 0);
     }
 
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_told_from_the_rest() {
+    fn counters_are_distinguished_from_other_types() {
         let text =
             "# TYPE a gauge\n# TYPE b counter\n# TYPE c histogram\n# TYPE d counter\n# TYPE e_total gauge\n";
-        let types = Types::of(text);
-        for (series, grows) in [
+        let types = MetricTypes::of(text);
+        for (series, is_counter) in [
             ("a", false),
             ("b", true),
             ("c_bucket", true),
@@ -187,7 +187,7 @@ mod tests {
             ("unknown_total", true),
             ("unknown", false),
         ] {
-            assert_eq!(types.grows(series), grows, "{series}");
+            assert_eq!(types.is_counter(series), is_counter, "{series}");
         }
     }
 

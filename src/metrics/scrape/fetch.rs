@@ -8,7 +8,7 @@ use reqwest::header::ACCEPT;
 use crate::api::analysis_template::ScrapeTarget;
 use crate::metrics::{
     Endpoint,
-    http::{self, Unread},
+    http::{self, BodyError},
 };
 
 /// Gets what is at a URL: from the network, or from pods that have no sockets.
@@ -42,8 +42,8 @@ impl Fetch for HttpFetch {
         }
         match http::body(response, limit).await {
             Ok(body) => Ok(body.into()),
-            Err(Unread::TooLong) => Err(format!("its answer is longer than {} MiB", limit >> 20)),
-            Err(Unread::Broken(error)) => Err(http::cause(&error)),
+            Err(BodyError::TooLarge) => Err(format!("its answer is longer than {} MiB", limit >> 20)),
+            Err(BodyError::Connection(error)) => Err(http::cause(&error)),
         }
     }
 }

@@ -5,28 +5,28 @@ use std::collections::{BTreeMap, HashSet};
 use crate::analysis::measurement::{Arms, Readings};
 use crate::metrics::{
     CountQueries, Query, Unit,
-    selector::{BadSelector, Selection, Selector},
+    selector::{Selector, SelectorAlternatives, SelectorError},
 };
 
-use super::exposition::{Sample, Types, samples};
+use super::exposition::{MetricTypes, Sample, samples};
 
 /// The selectors of a query.
-pub enum Wanted {
-    Value(Selection),
-    Counts { part: Selection, total: Selection },
-    Buckets(Selection),
+pub enum SeriesSelectors {
+    Value(SelectorAlternatives),
+    Counts { part: SelectorAlternatives, total: SelectorAlternatives },
+    Buckets(SelectorAlternatives),
 }
 
 /// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slot {
+pub enum CounterKey {
     Part,
     Total,
     /// Requests within a bound: the bits of its seconds, which sort as they do.
     Within(u64),
 }
 
-impl Slot {
+impl CounterKey {
     pub fn bound(self) -> Option<f64> {
         match self {
             Self::Within(bits) => Some(f64::from_bits(bits)),
@@ -35,95 +35,100 @@ impl Slot {
     }
 }
 
-pub type Counters = BTreeMap<Slot, Readings>;
+pub type Counters = BTreeMap<CounterKey, Readings>;
 
 /// What one pod said.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct PodSample {
     pub counters: Counters,
     /// The sum of what does not only grow.
     pub gauge: Option<f64>,
 }
 
-impl Reading {
+impl PodSample {
     /// It said nothing of what was wanted.
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty() && self.gauge.is_none()
     }
 }
 
-impl Wanted {
+impl SeriesSelectors {
     /// Of each arm. Points over time are nothing that pods know.
-    pub fn of(query: &Query) -> Result<Arms<Wanted>, BadSelector> {
+    pub fn of(query: &Query) -> Result<Arms<SeriesSelectors>, SelectorError> {
         match query {
             Query::Scalar(text) | Query::Samples(Arms { canary: text, .. }) => {
-                let value = || Selection::parse(text).map(Self::Value);
+                let value = || SelectorAlternatives::parse(text).map(Self::Value);
                 Ok(Arms { canary: value()?, primary: value()? })
             }
             Query::Counts(arms) => {
-                let counts = |asked: &CountQueries| -> Result<Self, BadSelector> {
-                    let (part, total) =
-                        (Selection::parse(asked.part.query())?, Selection::parse(&asked.total)?);
+                let counts = |asked: &CountQueries| -> Result<Self, SelectorError> {
+                    let (part, total) = (
+                        SelectorAlternatives::parse(asked.part.query())?,
+                        SelectorAlternatives::parse(&asked.total)?,
+                    );
                     Ok(Self::Counts { part, total })
                 };
                 Ok(Arms { canary: counts(&arms.canary)?, primary: counts(&arms.primary)? })
             }
             Query::Histogram(arms) => {
-                let buckets = |text: &str| Selection::parse(text).map(Self::Buckets);
+                let buckets = |text: &str| SelectorAlternatives::parse(text).map(Self::Buckets);
                 Ok(Arms { canary: buckets(&arms.canary)?, primary: buckets(&arms.primary)? })
             }
         }
     }
 
     /// What the text of a pod says of it.
-    pub fn read(&self, text: &[u8]) -> Result<Reading, String> {
+    pub fn read(&self, text: &[u8]) -> Result<PodSample, String> {
         let text = std::str::from_utf8(text).map_err(|_| "the answer is no text".to_owned())?;
         let said: Vec<Sample<'_>> =
             samples(text).collect::<Result<_, _>>().map_err(|malformed| malformed.to_string())?;
         let names: HashSet<&str> = said.iter().map(|sample| sample.name).collect();
-        let meant = |selection: &Selection| {
-            selection.among(|selector| names.iter().any(|name| selector.names(name))).cloned()
+        let meant = |alternatives: &SelectorAlternatives| {
+            alternatives
+                .first_present(|selector| names.iter().any(|name| selector.matches_name(name)))
+                .cloned()
         };
-        let mut found: BTreeMap<Slot, Vec<(&str, f64)>> = BTreeMap::new();
+        let mut found: BTreeMap<CounterKey, Vec<(&str, f64)>> = BTreeMap::new();
         let mut gauge = None;
         match self {
-            Self::Value(selection) => {
-                let types = Types::of(text);
-                for sample in chosen(&said, meant(selection)) {
-                    if types.grows(sample.name) {
-                        found.entry(Slot::Total).or_default().push((sample.series, sample.value));
+            Self::Value(alternatives) => {
+                let types = MetricTypes::of(text);
+                for sample in matching(&said, meant(alternatives)) {
+                    if types.is_counter(sample.name) {
+                        found.entry(CounterKey::Total).or_default().push((sample.series, sample.value));
                     } else if !sample.value.is_nan() {
                         *gauge.get_or_insert(0.0) += sample.value;
                     }
                 }
             }
             Self::Counts { part, total } => {
-                for (slot, selection) in [(Slot::Part, part), (Slot::Total, total)] {
-                    let series = chosen(&said, meant(selection)).map(|sample| (sample.series, sample.value));
-                    found.entry(slot).or_default().extend(series);
+                for (key, alternatives) in [(CounterKey::Part, part), (CounterKey::Total, total)] {
+                    let series =
+                        matching(&said, meant(alternatives)).map(|sample| (sample.series, sample.value));
+                    found.entry(key).or_default().extend(series);
                 }
             }
-            Self::Buckets(selection) => {
-                for sample in chosen(&said, meant(selection)) {
+            Self::Buckets(alternatives) => {
+                for sample in matching(&said, meant(alternatives)) {
                     let bound: f64 = sample
                         .label("le")
                         .parse()
                         .map_err(|_| format!("{} has no bound le", sample.series))?;
                     let seconds = Unit::of_series(sample.name).to_seconds(bound);
                     found
-                        .entry(Slot::Within(seconds.to_bits()))
+                        .entry(CounterKey::Within(seconds.to_bits()))
                         .or_default()
                         .push((sample.series, sample.value));
                 }
             }
         }
         found.retain(|_, series| !series.is_empty());
-        let counters = found.into_iter().map(|(slot, series)| (slot, series.into_iter().collect())).collect();
-        Ok(Reading { counters, gauge })
+        let counters = found.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
+        Ok(PodSample { counters, gauge })
     }
 }
 
-fn chosen<'s, 't>(
+fn matching<'s, 't>(
     said: &'s [Sample<'t>],
     selector: Option<Selector>,
 ) -> impl Iterator<Item = &'s Sample<'t>> {

@@ -28,11 +28,12 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    Arms, Capabilities, Error, Lookup, ObjectName, Router, Subject, Unsupported, check_capabilities,
-    entries::{Entries, List},
-    note,
-    object::{self, Wanted},
-    services::{self, Apex, Names},
+    Capabilities, Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Router, Unsupported,
+    check_capabilities,
+    object::{self, DesiredObject},
+    services::{self, ApexTarget, ServiceNames},
+    shared_list::{ManagedEntries, SharedList},
+    split_annotation,
 };
 use crate::{
     api::{
@@ -55,7 +56,7 @@ pub struct AppMeshOptions {
     /// Where pods are registered; they are found by DNS if there is none.
     pub cloud_map_namespace: Option<String>,
     /// How long what was seen of a mesh counts.
-    pub remembered_for: Duration,
+    pub cache_ttl: Duration,
     /// As whom, and where.
     #[cfg(feature = "aws")]
     pub account: crate::aws::Account,
@@ -67,7 +68,7 @@ impl Default for AppMeshOptions {
             mesh: None,
             mesh_owner: None,
             cloud_map_namespace: None,
-            remembered_for: Duration::from_secs(5),
+            cache_ttl: Duration::from_secs(5),
             #[cfg(feature = "aws")]
             account: Default::default(),
         }
@@ -123,34 +124,37 @@ impl Protocol {
 }
 
 impl AppMeshResources {
-    fn named(&self, canary: &Canary, kind: &ApiResource, name: String) -> ObjectName {
-        ObjectName { kind: kind.clone(), namespace: canary.namespace().unwrap_or_default(), name }
+    fn object_key(&self, canary: &Canary, kind: &ApiResource, name: String) -> ObjectKey {
+        ObjectKey { kind: kind.clone(), namespace: canary.namespace().unwrap_or_default(), name }
     }
 
-    fn route_name(&self, canary: &Canary) -> ObjectName {
-        self.named(canary, &self.virtual_routers, Names::of(canary).apex)
+    fn route_key(&self, canary: &Canary) -> ObjectKey {
+        self.object_key(canary, &self.virtual_routers, ServiceNames::of(canary).apex)
     }
 
     /// Everything beside the Services, the router first.
-    fn own_objects(&self, canary: &Canary) -> [ObjectName; 5] {
-        let Names { apex, primary, canary: candidate } = Names::of(canary);
+    fn own_objects(&self, canary: &Canary) -> [ObjectKey; 5] {
+        let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
         [
-            self.route_name(canary),
-            self.named(canary, &self.virtual_services, apex),
-            self.named(canary, &self.virtual_services, candidate.clone()),
-            self.named(canary, &self.virtual_nodes, primary),
-            self.named(canary, &self.virtual_nodes, candidate),
+            self.route_key(canary),
+            self.object_key(canary, &self.virtual_services, apex),
+            self.object_key(canary, &self.virtual_services, candidate.clone()),
+            self.object_key(canary, &self.virtual_nodes, primary),
+            self.object_key(canary, &self.virtual_nodes, candidate),
         ]
     }
 
     /// In the order to write them: whoever is referred to comes first.
-    fn wanted(&self, on: &Subject<'_>, split: &Split) -> Vec<Wanted> {
-        let Subject { canary, arms, .. } = on;
+    fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
+        let RouteContext { canary, pod_selectors, .. } = on;
         let spec = canary.spec.service.clone().unwrap_or_default();
         let protocol = Protocol::of(canary);
         let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
-        let port = json!({"port": container_port(&spec, arms), "protocol": protocol.name()});
-        let selectors = [selector([&arms.primary, &arms.previous]), selector([&arms.canary, &arms.canary])];
+        let port = json!({"port": container_port(&spec, pod_selectors), "protocol": protocol.name()});
+        let selectors = [
+            selector([&pod_selectors.primary, &pod_selectors.previous]),
+            selector([&pod_selectors.canary, &pod_selectors.canary]),
+        ];
         let nodes = [primary, candidate].into_iter().zip(selectors).map(|(name, pods)| {
             let mut listener = json!({"portMapping": port});
             if let (Some(timeout), false) = (spec.timeout, protocol == Protocol::Tcp) {
@@ -163,28 +167,28 @@ impl AppMeshResources {
             if !spec.backends.is_empty() {
                 body["spec"]["backends"] = spec.backends.iter().map(|name| backend(name)).collect();
             }
-            Wanted::new(canary, name, Default::default(), body)
+            DesiredObject::new(canary, name, Default::default(), body)
         });
 
         let canary_provider = json!({"virtualNode": {"virtualNodeRef": {"name": canary_service.name}}});
         let provider = json!({"virtualRouter": {"virtualRouterRef": {"name": router.name}}});
         let [service, canary_service] =
             [(service, provider), (canary_service, canary_provider)].map(|(name, by)| {
-                Wanted::new(canary, name, Default::default(), json!({"spec": {"provider": by}}))
+                DesiredObject::new(canary, name, Default::default(), json!({"spec": {"provider": by}}))
             });
 
         let (canary_, split_) = ((*canary).clone(), split.clone());
         let routes = move |original: Option<&Value>| routes::routes(&canary_, &split_, protocol, original);
-        let entries = Entries::new(list(&router), routes);
-        let router = Wanted::new(canary, router, note::of(split), json!({}))
-            .unless_adopted(json!({"spec": {"listeners": [{"portMapping": port}]}}))
+        let entries = ManagedEntries::new(shared_list(&router), routes);
+        let router = DesiredObject::new(canary, router, split_annotation::annotation(split), json!({}))
+            .with_owned_defaults(json!({"spec": {"listeners": [{"portMapping": port}]}}))
             .with_entries(entries);
         nodes.chain([canary_service, router, service]).collect()
     }
 
     /// A VirtualService of people's that leads past a router cannot be made to
     /// lead to one as well, and what is theirs is not removed.
-    fn check_service(&self, canary: &Canary, seen: &dyn Lookup) -> Result<(), Unsupported> {
+    fn check_service(&self, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Unsupported> {
         let [_, service, ..] = self.own_objects(canary);
         let live = service.find(seen);
         if live.is_some_and(|live| live.data["spec"]["provider"]["virtualNode"].is_object()) {
@@ -207,7 +211,7 @@ fn capabilities(canary: &Canary) -> Capabilities {
 
 fn check_conditions(router: &impl Router, canary: &Canary) -> Result<(), Unsupported> {
     let conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
-    match conditions.into_iter().find_map(|one| router.understands(one).err()) {
+    match conditions.into_iter().find_map(|one| router.supports_match(one).err()) {
         Some(condition) => Err(Unsupported::Field {
             router: router.name(),
             field: "spec.service.match",
@@ -218,8 +222,8 @@ fn check_conditions(router: &impl Router, canary: &Canary) -> Result<(), Unsuppo
     }
 }
 
-pub fn list(router: &ObjectName) -> List {
-    List::new(router, ["spec", "routes"], routes::leads_to, routes::is_for_all)
+pub fn shared_list(router: &ObjectKey) -> SharedList {
+    SharedList::new(router, ["spec", "routes"], routes::backends, routes::is_catch_all)
 }
 
 /// Pods of either of the two.
@@ -237,10 +241,10 @@ fn selector(pods: [&BTreeMap<String, String>; 2]) -> Value {
 }
 
 /// What the pods listen on: a virtual node knows pods, not Services.
-fn container_port(spec: &Service, arms: &Arms) -> u16 {
+fn container_port(spec: &Service, pod_selectors: &PodSelectors) -> u16 {
     match &spec.target_port {
         Some(IntOrString::Int(port)) => u16::try_from(*port).ok().filter(|port| *port > 0),
-        Some(IntOrString::String(name)) => arms.ports.get(name).copied(),
+        Some(IntOrString::String(name)) => pod_selectors.ports.get(name).copied(),
         None => None,
     }
     .unwrap_or(spec.port)
@@ -256,7 +260,7 @@ fn backend(name: &str) -> Value {
 }
 
 /// Why the mesh does not have the router yet.
-fn not_active(router: &DynamicObject) -> Option<String> {
+fn inactive_reason(router: &DynamicObject) -> Option<String> {
     let name = format!("the VirtualRouter {}/{}", router.namespace().unwrap_or_default(), router.name_any());
     let status = &router.data["status"];
     let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -283,8 +287,8 @@ impl Router for AppMeshResources {
         capabilities(canary)
     }
 
-    fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
-        routes::understands(condition)
+    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+        routes::supports_match(condition)
     }
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
@@ -292,53 +296,55 @@ impl Router for AppMeshResources {
         check_conditions(self, canary)
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
         services::objects(canary).into_iter().chain(self.own_objects(canary)).collect()
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
-        let route = self.route_name(on.canary);
-        let split = note::in_force(on, seen, &route, |split| self.wanted(on, split))?;
-        not_active(&*route.find(seen)?).is_none().then_some(split)
+    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
+        let route = self.route_key(on.canary);
+        let effective_split = split_annotation::effective_split(on, seen, &route, |effective_split| {
+            self.desired(on, effective_split)
+        })?;
+        inactive_reason(&*route.find(seen)?).is_none().then_some(effective_split)
     }
 
-    fn pending(&self, canary: &Canary, seen: &dyn Lookup) -> Option<String> {
-        let live = self.route_name(canary).find(seen)?;
-        note::read(&live, Stable::Primary)?;
-        not_active(&live)
+    fn pending_reason(&self, canary: &Canary, seen: &dyn ObjectCache) -> Option<String> {
+        let live = self.route_key(canary).find(seen)?;
+        split_annotation::parse(&live, Stable::Primary)?;
+        inactive_reason(&live)
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        seen: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
+        self.capabilities(on.canary).check_split(split, || self.name())?;
         self.check_service(on.canary, seen)?;
-        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
-        for object in self.wanted(on, split) {
+        services::ensure(client, on, seen, ApexTarget::Stable, split.stable).await?;
+        for object in self.desired(on, split) {
             object.ensure(client, on.canary, seen).await?;
         }
         Ok(())
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        services::restored(canary, seen) && !object::any_is_ours(&self.own_objects(canary), canary, seen)
+    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
+        services::is_restored(canary, seen) && !object::any_managed(&self.own_objects(canary), canary, seen)
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Error> {
         // The apex leads to the target before the router lets go of it, and
         // whoever refers to another goes first.
         services::restore(client, canary, seen).await?;
         let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
         for name in [&service, &canary_service] {
-            object::take_back(client, canary, seen, name).await?;
+            object::delete_or_restore(client, canary, seen, name).await?;
         }
-        object::take_back(client, canary, seen, &router).await?;
+        object::delete_or_restore(client, canary, seen, &router).await?;
         for name in [&primary, &candidate] {
-            object::take_back(client, canary, seen, name).await?;
+            object::delete_or_restore(client, canary, seen, name).await?;
         }
         Ok(())
     }

@@ -12,22 +12,22 @@ use crate::{
     },
     engine::action::Split,
     routing::{
-        division::{Who, divisions},
-        parts,
-        services::Names,
+        services::ServiceNames,
+        traffic_rule::{RequestMatcher, traffic_rules},
+        weight_ratio,
     },
 };
 
-const KINDS: [&str; 4] = ["httpRoute", "http2Route", "grpcRoute", "tcpRoute"];
+const ROUTE_FIELDS: [&str; 4] = ["httpRoute", "http2Route", "grpcRoute", "tcpRoute"];
 
 /// The part of a route that is for its protocol.
-fn inner(route: &Value) -> Option<&Value> {
-    KINDS.iter().find_map(|kind| route.get(*kind))
+fn protocol_route(route: &Value) -> Option<&Value> {
+    ROUTE_FIELDS.iter().find_map(|kind| route.get(*kind))
 }
 
 /// Whom a route leads to.
-pub fn leads_to(route: &Value, namespace: &str) -> Vec<String> {
-    let targets = inner(route).and_then(|inner| inner["action"]["weightedTargets"].as_array());
+pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
+    let targets = protocol_route(route).and_then(|inner| inner["action"]["weightedTargets"].as_array());
     let name = |target: &Value| {
         let reference = &target["virtualNodeRef"];
         let name = reference["name"].as_str().unwrap_or_default();
@@ -41,13 +41,13 @@ pub fn leads_to(route: &Value, namespace: &str) -> Vec<String> {
 }
 
 /// Is a route for every request?
-pub fn is_for_all(route: &Value) -> bool {
+pub fn is_catch_all(route: &Value) -> bool {
     let everything = [Value::Null, json!({}), json!({"prefix": "/"})];
-    inner(route).is_some_and(|inner| everything.contains(&inner["match"]))
+    protocol_route(route).is_some_and(|inner| everything.contains(&inner["match"]))
 }
 
 /// Names a condition that a route cannot have.
-pub fn understands(condition: &HttpMatch) -> Result<(), &'static str> {
+pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     let HttpMatch {
         name: _,
         uri,
@@ -96,24 +96,26 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
         (Some(theirs), []) => vec![theirs],
         (None, []) => vec![everything],
         (_, own) if protocol != Protocol::Tcp => {
-            own.iter().map(|one| both(&condition(one, protocol), &everything)).collect()
+            own.iter().map(|one| merge_match(&condition(one, protocol), &everything)).collect()
         }
         _ => vec![everything],
     };
-    rest.extend(said(spec, protocol));
+    rest.extend(route_options(spec, protocol));
 
-    let Names { apex, primary, canary: candidate } = Names::of(canary);
+    let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
     let their = |field: &str| original.and_then(|original| original.get(field)).cloned();
     let base = their("name").and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or(apex);
     let mut all = Vec::new();
-    for division in divisions(canary, split) {
-        let (narrow, chosen): (Vec<Value>, bool) = match division.who {
-            Who::Chosen(chosen) => (chosen.iter().map(|one| condition(one, protocol)).collect(), true),
+    for traffic_rule in traffic_rules(canary, split) {
+        let (narrow, chosen): (Vec<Value>, bool) = match traffic_rule.matcher {
+            RequestMatcher::Conditions(chosen) => {
+                (chosen.iter().map(|one| condition(one, protocol)).collect(), true)
+            }
             // No cookies: the router keeps nobody where they are.
-            Who::HasCookie(_) => continue,
-            Who::Everybody => (vec![json!({})], false),
+            RequestMatcher::Cookie(_) => continue,
+            RequestMatcher::CatchAll => (vec![json!({})], false),
         };
-        let [share, others] = parts(division.share);
+        let [share, others] = weight_ratio(traffic_rule.share);
         let targets = json!([
             {"virtualNodeRef": {"name": candidate}, "weight": share},
             {"virtualNodeRef": {"name": primary}, "weight": others},
@@ -124,7 +126,7 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
         {
             let mut inner = json!(rest);
             if !wide.is_null() {
-                inner["match"] = both(narrow, wide);
+                inner["match"] = merge_match(narrow, wide);
             }
             inner["action"] = json!({"weightedTargets": targets});
             let mut route = json!({kind.as_str(): inner});
@@ -152,7 +154,7 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
 
 /// Both conditions at once. Where they speak of the same thing the narrow one
 /// counts.
-fn both(narrow: &Value, wide: &Value) -> Value {
+fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
         match (both.get_mut(field), value) {
@@ -196,13 +198,13 @@ fn header(name: &str, value: &StringMatch, invert: bool) -> Value {
 }
 
 /// What the Canary says of requests on the way.
-fn said(spec: &Service, protocol: Protocol) -> Map<String, Value> {
-    let mut said = Map::new();
+fn route_options(spec: &Service, protocol: Protocol) -> Map<String, Value> {
+    let mut options = Map::new();
     if protocol == Protocol::Tcp {
-        return said;
+        return options;
     }
     if let Some(timeout) = spec.timeout {
-        said.insert("timeout".to_owned(), json!({"perRequest": duration(timeout)}));
+        options.insert("timeout".to_owned(), json!({"perRequest": duration(timeout)}));
     }
     if let Some(retries) = &spec.retries {
         let text = |field: &str| retries.0.get(field).and_then(Value::as_str);
@@ -215,9 +217,9 @@ fn said(spec: &Service, protocol: Protocol) -> Map<String, Value> {
             "perRetryTimeout": duration(wait.unwrap_or(Duration::from_millis(250))),
             "httpRetryEvents": events,
         });
-        said.insert("retryPolicy".to_owned(), policy);
+        options.insert("retryPolicy".to_owned(), policy);
     }
-    said
+    options
 }
 
 pub fn duration(duration: Duration) -> Value {

@@ -22,11 +22,11 @@ use kube::{Client, ResourceExt, api::ApiResource};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, Lookup, ObjectName, Router, Subject, Unsupported, check_capabilities,
-    entries::{Entries, List},
-    note,
-    object::{self, Wanted},
-    services::{self, Apex, Names},
+    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router, Unsupported, check_capabilities,
+    object::{self, DesiredObject},
+    services::{self, ApexTarget, ServiceNames},
+    shared_list::{ManagedEntries, SharedList},
+    split_annotation,
 };
 use crate::{
     api::{
@@ -54,27 +54,27 @@ impl Gateway {
 
     /// The route, and that of the other kind, which an edit of the Canary may
     /// have left behind.
-    fn route_names(&self, canary: &Canary) -> (ObjectName, Option<ObjectName>) {
-        let named = |kind: &ApiResource| ObjectName {
+    fn route_keys(&self, canary: &Canary) -> (ObjectKey, Option<ObjectKey>) {
+        let named = |kind: &ApiResource| ObjectKey {
             kind: kind.clone(),
             namespace: canary.namespace().unwrap_or_default(),
-            name: Names::of(canary).apex,
+            name: ServiceNames::of(canary).apex,
         };
         match &self.grpc {
-            Some(grpc) if fits_grpc(canary) => (named(grpc), Some(named(&self.http))),
+            Some(grpc) if can_use_grpc_route(canary) => (named(grpc), Some(named(&self.http))),
             grpc => (named(&self.http), grpc.as_ref().map(named)),
         }
     }
 
-    fn route_name(&self, canary: &Canary) -> ObjectName {
-        self.route_names(canary).0
+    fn route_key(&self, canary: &Canary) -> ObjectKey {
+        self.route_keys(canary).0
     }
 
-    fn wanted(&self, canary: &Canary, split: &Split) -> Wanted {
+    fn desired(&self, canary: &Canary, split: &Split) -> DesiredObject {
         let spec = canary.spec.service.clone().unwrap_or_default();
-        let name = self.route_name(canary);
+        let name = self.route_key(canary);
         let mut metadata = spec.apex.clone().unwrap_or_default();
-        metadata.annotations.extend(note::of(split).annotations);
+        metadata.annotations.extend(split_annotation::annotation(split).annotations);
         let mut body = json!({});
         if !spec.gateway_refs.is_empty() {
             body["spec"]["parentRefs"] = spec.gateway_refs.iter().map(parent).collect();
@@ -85,15 +85,15 @@ impl Gateway {
         let grpc = name.kind.kind == "GRPCRoute";
         let (canary_, split) = (canary.clone(), split.clone());
         let rules = move |original: Option<&Value>| rules::rules(&canary_, &split, grpc, original);
-        let entries = Entries::new(list(&name), rules);
-        Wanted::new(canary, name, metadata, body)
-            .unless_adopted(default_parent(canary, &spec))
+        let entries = ManagedEntries::new(shared_list(&name), rules);
+        DesiredObject::new(canary, name, metadata, body)
+            .with_owned_defaults(default_parent(canary, &spec))
             .with_entries(entries)
     }
 }
 
-pub fn list(route: &ObjectName) -> List {
-    List::new(route, ["spec", "rules"], rules::leads_to, rules::is_for_all)
+pub fn shared_list(route: &ObjectKey) -> SharedList {
+    SharedList::new(route, ["spec", "rules"], rules::backends, rules::is_catch_all)
 }
 
 /// A Service needs no group: nobody else has the kind.
@@ -107,11 +107,11 @@ fn parent(reference: &service::GatewayRef) -> Value {
 
 /// The apex Service at its port: other ports are not divided.
 fn default_parent(canary: &Canary, spec: &service::Service) -> Value {
-    let apex = Names::of(canary).apex;
+    let apex = ServiceNames::of(canary).apex;
     json!({"spec": {"parentRefs": [{"group": "", "kind": "Service", "name": apex, "port": spec.port}]}})
 }
 
-fn fits_grpc(canary: &Canary) -> bool {
+fn can_use_grpc_route(canary: &Canary) -> bool {
     let Some(spec) = &canary.spec.service else { return false };
     let analysis = &canary.spec.analysis;
     let mut conditions =
@@ -145,8 +145,8 @@ impl Router for Gateway {
         }
     }
 
-    fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
-        rules::understands(condition)
+    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+        rules::supports_match(condition)
     }
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
@@ -155,65 +155,67 @@ impl Router for Gateway {
         let refused = |field, what: &str, way_out| {
             Err(Unsupported::Field { router: self.name(), field, what: what.to_owned(), way_out })
         };
-        if let Some(condition) = spec.match_.iter().find_map(|one| rules::understands(one).err()) {
+        if let Some(condition) = spec.match_.iter().find_map(|one| rules::supports_match(one).err()) {
             return refused("spec.service.match", condition, "match by headers, uri, method or queryParams");
         }
-        if spec.cors_policy.as_ref().is_some_and(|policy| rules::compares_origins(&policy.0)) {
+        if spec.cors_policy.as_ref().is_some_and(|policy| rules::has_inexact_origins(&policy.0)) {
             let way_out = "write allowOrigins with exact origins only";
             return refused("spec.service.corsPolicy", "origins other than exact ones", way_out);
         }
         Ok(())
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
-        let (route, other) = self.route_names(canary);
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let (route, other) = self.route_keys(canary);
         services::objects(canary).into_iter().chain([route]).chain(other).collect()
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
-        let (route, other) = self.route_names(on.canary);
-        if object::any_is_ours(other.as_slice(), on.canary, seen) {
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
+        let (route, other) = self.route_keys(on.canary);
+        if object::any_managed(other.as_slice(), on.canary, cache) {
             return None;
         }
-        let split = note::in_force(on, seen, &route, |split| vec![self.wanted(on.canary, split)])?;
-        parents::pending(&*route.find(seen)?).is_none().then_some(split)
+        let effective_split = split_annotation::effective_split(on, cache, &route, |effective_split| {
+            vec![self.desired(on.canary, effective_split)]
+        })?;
+        parents::pending(&*route.find(cache)?).is_none().then_some(effective_split)
     }
 
-    fn pending(&self, canary: &Canary, seen: &dyn Lookup) -> Option<String> {
-        let live = self.route_name(canary).find(seen)?;
-        let split = note::read(&live, Stable::Primary)?;
-        let stands = self.wanted(canary, &split).stands(canary, seen);
-        parents::pending(&live).filter(|_| stands)
+    fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
+        let live = self.route_key(canary).find(cache)?;
+        let split = split_annotation::parse(&live, Stable::Primary)?;
+        let in_sync = self.desired(canary, &split).is_in_sync(canary, cache);
+        parents::pending(&live).filter(|_| in_sync)
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
-        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
-        self.wanted(on.canary, split).ensure(client, on.canary, seen).await?;
-        match self.route_names(on.canary).1 {
-            Some(left) => object::take_back(client, on.canary, seen, &left).await,
+        self.capabilities(on.canary).check_split(split, || self.name())?;
+        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
+        self.desired(on.canary, split).ensure(client, on.canary, cache).await?;
+        match self.route_keys(on.canary).1 {
+            Some(left) => object::delete_or_restore(client, on.canary, cache, &left).await,
             None => Ok(()),
         }
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        let (route, other) = self.route_names(canary);
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
+        let (route, other) = self.route_keys(canary);
         let routes: Vec<_> = [route].into_iter().chain(other).collect();
-        services::restored(canary, seen) && !object::any_is_ours(&routes, canary, seen)
+        services::is_restored(canary, cache) && !object::any_managed(&routes, canary, cache)
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
         // The apex leads to the target before the route lets go of it.
-        services::restore(client, canary, seen).await?;
-        let (route, other) = self.route_names(canary);
+        services::restore(client, canary, cache).await?;
+        let (route, other) = self.route_keys(canary);
         for name in [route].into_iter().chain(other) {
-            object::take_back(client, canary, seen, &name).await?;
+            object::delete_or_restore(client, canary, cache, &name).await?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
-const CONDITIONS: [&str; 2] = ["Accepted", "ResolvedRefs"];
+const REQUIRED_CONDITIONS: [&str; 2] = ["Accepted", "ResolvedRefs"];
 
 /// A parent, with everything filled in that may be left out.
 #[derive(PartialEq)]
@@ -36,10 +36,10 @@ impl Parent {
 /// one carries it as it is now.
 pub fn pending(route: &DynamicObject) -> Option<String> {
     let kind = route.types.as_ref().map_or("route", |types| &types.kind);
-    let route_name = format!("the {kind} {}/{}", route.namespace().unwrap_or_default(), route.name_any());
+    let route_key = format!("the {kind} {}/{}", route.namespace().unwrap_or_default(), route.name_any());
     let references = route.data["spec"]["parentRefs"].as_array().map(Vec::as_slice).unwrap_or_default();
     if references.is_empty() {
-        return Some(format!("{route_name} has no parent; set spec.service.gatewayRefs"));
+        return Some(format!("{route_key} has no parent; set spec.service.gatewayRefs"));
     }
     let reports = route.data["status"]["parents"].as_array().map(Vec::as_slice).unwrap_or_default();
     references.iter().find_map(|reference| {
@@ -49,19 +49,19 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
             reports.iter().filter(|report| Parent::of(&report["parentRef"], route) == parent).collect();
         if about.is_empty() {
             return Some(format!(
-                "{who} has said nothing about {route_name}; check that it exists and that its controller runs"
+                "{who} has said nothing about {route_key}; check that it exists and that its controller runs"
             ));
         }
         // A controller that is gone leaves its last word behind.
         let fresh: Vec<_> = about.into_iter().filter(|report| is_fresh(report, route)).collect();
         if fresh.is_empty() {
-            return Some(format!("{who} has not looked at {route_name} since it was changed"));
+            return Some(format!("{who} has not looked at {route_key} since it was changed"));
         }
         let refusal =
             fresh.into_iter().flat_map(conditions).find(|condition| condition["status"] != "True")?;
         let text = |field: &str| refusal[field].as_str().unwrap_or_default();
         Some(format!(
-            "{who} does not carry {route_name}: {} is {} ({}: {})",
+            "{who} does not carry {route_key}: {} is {} ({}: {})",
             text("type"),
             text("status"),
             text("reason"),
@@ -73,7 +73,7 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
 /// Does it say both things about the route as it is now?
 fn is_fresh(report: &Value, route: &DynamicObject) -> bool {
     let now = route.metadata.generation.unwrap_or_default();
-    CONDITIONS.iter().all(|wanted| {
+    REQUIRED_CONDITIONS.iter().all(|wanted| {
         conditions(report)
             .any(|condition| condition["type"] == *wanted && condition["observedGeneration"] == now)
     })
@@ -81,7 +81,7 @@ fn is_fresh(report: &Value, route: &DynamicObject) -> bool {
 
 fn conditions(report: &Value) -> impl Iterator<Item = &Value> {
     let all = report["conditions"].as_array().into_iter().flatten();
-    all.filter(|condition| CONDITIONS.iter().any(|wanted| condition["type"] == *wanted))
+    all.filter(|condition| REQUIRED_CONDITIONS.iter().any(|wanted| condition["type"] == *wanted))
 }
 
 #[cfg(test)]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn every_parent_must_speak_of_this_generation() {
+    fn every_parent_must_report_the_current_generation() {
         let said = |parents| pending(&route(parents)).unwrap_or_default();
         assert!(
             said(json!([])).contains("the Gateway shop/public has said nothing about the HTTPRoute shop/web")
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_a_controller_that_is_gone_does_not_count() {
+    fn the_status_of_a_removed_controller_does_not_count() {
         let moved =
             json!([report(public(), 1, "False"), report(public(), 3, "True"), report(service(), 3, "True")]);
         assert_eq!(pending(&route(moved)), None);

@@ -18,14 +18,15 @@ use crate::{
     },
     engine::action::Split,
     routing::{
-        division::{Division, Who, divisions},
-        parts, regex,
-        services::Names,
+        services::ServiceNames,
+        to_regex,
+        traffic_rule::{RequestMatcher, TrafficRule, traffic_rules},
+        weight_ratio,
     },
 };
 
 /// Whom a rule leads to.
-pub fn leads_to(rule: &Value, namespace: &str) -> Vec<String> {
+pub fn backends(rule: &Value, namespace: &str) -> Vec<String> {
     let name = |backend: &Value| {
         let name = backend["name"].as_str().unwrap_or_default();
         let kind = backend["kind"].as_str().unwrap_or("Service");
@@ -39,18 +40,18 @@ pub fn leads_to(rule: &Value, namespace: &str) -> Vec<String> {
 }
 
 /// Is a rule for every request?
-pub fn is_for_all(rule: &Value) -> bool {
-    let everything = [json!({}), everything()];
+pub fn is_catch_all(rule: &Value) -> bool {
+    let everything = [json!({}), match_all()];
     let matches = rule["matches"].as_array().map(Vec::as_slice).unwrap_or_default();
     matches.is_empty() || matches.iter().any(|condition| everything.contains(condition))
 }
 
-fn everything() -> Value {
+fn match_all() -> Value {
     json!({"path": {"type": "PathPrefix", "value": "/"}})
 }
 
 /// Names a condition that a route cannot have.
-pub fn understands(condition: &HttpMatch) -> Result<(), &'static str> {
+pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     let HttpMatch {
         name: _,
         uri: _,
@@ -83,8 +84,9 @@ pub fn understands(condition: &HttpMatch) -> Result<(), &'static str> {
 /// Our rules for a split, in place of the rule that people had.
 pub fn rules(canary: &Canary, split: &Split, grpc: bool, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
-    let rules = Rules::new(canary, spec, grpc, original);
-    let mut all: Vec<Value> = divisions(canary, split).iter().map(|division| rules.rule(division)).collect();
+    let rules = RuleBuilder::new(canary, spec, grpc, original);
+    let mut all: Vec<Value> =
+        traffic_rules(canary, split).iter().map(|traffic_rule| rules.rule(traffic_rule)).collect();
     let name = original.and_then(|original| original.get("name"));
     if let (Some(last), Some(name)) = (all.last_mut(), name) {
         last["name"] = name.clone();
@@ -93,17 +95,17 @@ pub fn rules(canary: &Canary, split: &Split, grpc: bool, original: Option<&Value
 }
 
 /// What all our rules have in common.
-struct Rules<'a> {
+struct RuleBuilder<'a> {
     spec: &'a Service,
-    names: Names,
+    names: ServiceNames,
     /// What every one of them asks of a request.
     matches: Vec<Value>,
     filters: Vec<Value>,
     /// What else they say.
-    rest: Map<String, Value>,
+    other_fields: Map<String, Value>,
 }
 
-impl<'a> Rules<'a> {
+impl<'a> RuleBuilder<'a> {
     fn new(canary: &Canary, spec: &'a Service, grpc: bool, original: Option<&Value>) -> Self {
         let mut rest = original.and_then(Value::as_object).cloned().unwrap_or_default();
         let list = |value: Option<Value>| match value {
@@ -116,7 +118,7 @@ impl<'a> Rules<'a> {
         let matches = match &spec.match_[..] {
             [] if !theirs.is_empty() => theirs,
             [] if grpc => vec![json!({})],
-            [] => vec![everything()],
+            [] => vec![match_all()],
             own => own.iter().map(condition).collect(),
         };
         let filters = filters(spec);
@@ -129,42 +131,42 @@ impl<'a> Rules<'a> {
             rest.insert("timeouts".to_owned(), json!(timeouts));
         }
         let filters = if filters.is_empty() { their_filters } else { filters };
-        Self { spec, names: Names::of(canary), matches, filters, rest }
+        Self { spec, names: ServiceNames::of(canary), matches, filters, other_fields: rest }
     }
 
-    fn rule(&self, division: &Division) -> Value {
-        let mut rule = json!(self.rest);
-        let conditions = match &division.who {
-            Who::Chosen(chosen) => chosen.iter().map(condition).collect(),
-            Who::HasCookie(held) => {
+    fn rule(&self, traffic_rule: &TrafficRule) -> Value {
+        let mut rule = json!(self.other_fields);
+        let conditions = match &traffic_rule.matcher {
+            RequestMatcher::Conditions(chosen) => chosen.iter().map(condition).collect(),
+            RequestMatcher::Cookie(held) => {
                 vec![json!({"headers": [{"name": "Cookie", "type": "RegularExpression", "value": held}]})]
             }
-            Who::Everybody => vec![json!({})],
+            RequestMatcher::CatchAll => vec![json!({})],
         };
-        let matches = self.narrowed(&conditions);
+        let matches = self.with_conditions(&conditions);
         if matches != [json!({})] {
             rule["matches"] = json!(matches);
         }
         let mut filters = self.filters.clone();
-        if division.mirror > Weight::ZERO {
-            filters.push(self.mirror(division.mirror));
+        if traffic_rule.mirror > Weight::ZERO {
+            filters.push(self.mirror(traffic_rule.mirror));
         }
         if !filters.is_empty() {
             rule["filters"] = json!(filters);
         }
-        let Names { primary, canary, apex: _ } = &self.names;
-        let [candidate, stable] = parts(division.share);
+        let ServiceNames { primary, canary, apex: _ } = &self.names;
+        let [candidate, stable] = weight_ratio(traffic_rule.share);
         rule["backendRefs"] = json!([
-            self.backend(primary, stable, division.primary_sets.as_deref()),
-            self.backend(canary, candidate, division.canary_sets.as_deref()),
+            self.backend(primary, stable, traffic_rule.primary_set_cookie.as_deref()),
+            self.backend(canary, candidate, traffic_rule.canary_set_cookie.as_deref()),
         ]);
         rule
     }
 
     /// Each of these conditions together with each that all rules have.
-    fn narrowed(&self, conditions: &[Value]) -> Vec<Value> {
+    fn with_conditions(&self, conditions: &[Value]) -> Vec<Value> {
         let pairs = conditions.iter().flat_map(|narrow| self.matches.iter().map(move |wide| (narrow, wide)));
-        pairs.map(|(narrow, wide)| both(narrow, wide)).collect()
+        pairs.map(|(narrow, wide)| merge_match(narrow, wide)).collect()
     }
 
     fn backend(&self, name: &str, weight: u16, set_cookie: Option<&str>) -> Value {
@@ -194,7 +196,7 @@ impl<'a> Rules<'a> {
 
 /// Both conditions at once. Where they speak of the same thing the narrow one
 /// counts.
-fn both(narrow: &Value, wide: &Value) -> Value {
+fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
         let named = |item: &Value| item["name"].as_str().unwrap_or_default().to_ascii_lowercase();
@@ -214,10 +216,10 @@ fn condition(condition: &HttpMatch) -> Value {
     let mut written = json!({});
     if let Some(uri) = &condition.uri {
         let (kind, value) = match uri {
-            _ if condition.ignore_uri_case => ("RegularExpression", format!("(?i){}", regex(uri))),
+            _ if condition.ignore_uri_case => ("RegularExpression", format!("(?i){}", to_regex(uri))),
             StringMatch { exact: Some(exact), .. } => ("Exact", exact.clone()),
             StringMatch { prefix: Some(prefix), .. } => ("PathPrefix", prefix.clone()),
-            other => ("RegularExpression", regex(other)),
+            other => ("RegularExpression", to_regex(other)),
         };
         written["path"] = json!({"type": kind, "value": value});
     }
@@ -235,7 +237,7 @@ fn condition(condition: &HttpMatch) -> Value {
 fn pair(name: &str, value: &StringMatch) -> Value {
     match value {
         StringMatch { exact: Some(exact), .. } => json!({"name": name, "type": "Exact", "value": exact}),
-        other => json!({"name": name, "type": "RegularExpression", "value": regex(other)}),
+        other => json!({"name": name, "type": "RegularExpression", "value": to_regex(other)}),
     }
 }
 
@@ -288,7 +290,7 @@ fn header_change(change: &HeaderChange) -> Value {
 }
 
 /// Does a policy of Istio's ask for more than exact origins?
-pub fn compares_origins(policy: &Map<String, Value>) -> bool {
+pub fn has_inexact_origins(policy: &Map<String, Value>) -> bool {
     let origins = policy.get("allowOrigins").and_then(Value::as_array);
     origins.into_iter().flatten().any(|origin| origin.get("exact").is_none())
 }
@@ -341,16 +343,16 @@ mod tests {
             "headers": [{"name": "X-Team", "value": "all"}, {"name": "x-zone", "value": "eu"}]});
         let narrow = json!({"headers": [{"name": "x-team", "value": "ours"}]});
         assert_eq!(
-            both(&narrow, &wide),
+            merge_match(&narrow, &wide),
             json!({"path": {"type": "PathPrefix", "value": "/shop"},
                 "headers": [{"name": "x-zone", "value": "eu"}, {"name": "x-team", "value": "ours"}]})
         );
     }
 
     #[test]
-    fn a_backend_elsewhere_is_somebody_else() {
+    fn a_backend_in_another_namespace_is_not_ours() {
         let rule =
             json!({"backendRefs": [{"name": "web-primary", "namespace": "other"}, {"name": "web-canary"}]});
-        assert_eq!(leads_to(&rule, "shop"), ["Service/other/web-primary", "web-canary"]);
+        assert_eq!(backends(&rule, "shop"), ["Service/other/web-primary", "web-canary"]);
     }
 }

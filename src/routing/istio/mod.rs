@@ -19,11 +19,11 @@ use kube::{Client, ResourceExt, api::ApiResource};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, Lookup, ObjectName, Router, Subject, Unsupported, check_capabilities,
-    entries::{Entries, List},
-    note,
-    object::{self, Wanted},
-    services::{self, Apex, Names},
+    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router, Unsupported, check_capabilities,
+    object::{self, DesiredObject},
+    services::{self, ApexTarget, ServiceNames},
+    shared_list::{ManagedEntries, SharedList},
+    split_annotation,
 };
 use crate::{
     api::{
@@ -45,15 +45,15 @@ impl Istio {
         Self { virtual_services, destination_rules }
     }
 
-    fn route_name(&self, canary: &Canary) -> ObjectName {
+    fn route_key(&self, canary: &Canary) -> ObjectKey {
         let namespace = canary.namespace().unwrap_or_default();
-        ObjectName { kind: self.virtual_services.clone(), namespace, name: Names::of(canary).apex }
+        ObjectKey { kind: self.virtual_services.clone(), namespace, name: ServiceNames::of(canary).apex }
     }
 
-    fn rule_names(&self, canary: &Canary) -> [ObjectName; 2] {
-        let Names { primary, canary: candidate, apex: _ } = Names::of(canary);
+    fn destination_rule_keys(&self, canary: &Canary) -> [ObjectKey; 2] {
+        let ServiceNames { primary, canary: candidate, apex: _ } = ServiceNames::of(canary);
         let namespace = canary.namespace().unwrap_or_default();
-        [primary, candidate].map(|name| ObjectName {
+        [primary, candidate].map(|name| ObjectKey {
             kind: self.destination_rules.clone(),
             namespace: namespace.clone(),
             name,
@@ -61,43 +61,49 @@ impl Istio {
     }
 
     /// In the order to write them.
-    fn wanted(&self, canary: &Canary, split: &Split) -> Vec<Wanted> {
+    fn desired(&self, canary: &Canary, split: &Split) -> Vec<DesiredObject> {
         let spec = canary.spec.service.clone().unwrap_or_default();
-        let rules = self.rule_names(canary).map(|name| {
+        let rules = self.destination_rule_keys(canary).map(|name| {
             let mut body = json!({"spec": {"host": name.name}});
             if let Some(policy) = &spec.traffic_policy {
                 body["spec"]["trafficPolicy"] = json!(policy);
             }
-            Wanted::new(canary, name, Default::default(), body)
+            DesiredObject::new(canary, name, Default::default(), body)
         });
         let mut metadata = spec.apex.clone().unwrap_or_default();
-        metadata.annotations.extend(note::of(split).annotations);
-        let (written, default) = reach(canary, &spec);
+        metadata.annotations.extend(split_annotation::annotation(split).annotations);
+        let (written, default) = hosts_and_gateways(canary, &spec);
         let (canary_, split, tcp) = (canary.clone(), split.clone(), is_tcp(canary));
         let routes = move |original: Option<&Value>| routes::routes(&canary_, &split, tcp, original);
-        let name = self.route_name(canary);
-        let [http_list, tcp_list] = lists(&name);
+        let name = self.route_key(canary);
+        let [http_list, tcp_list] = shared_lists(&name);
         let list = if tcp { tcp_list } else { http_list };
-        let route = Wanted::new(canary, name, metadata, written)
-            .unless_adopted(default)
-            .with_entries(Entries::new(list, routes));
+        let route = DesiredObject::new(canary, name, metadata, written)
+            .with_owned_defaults(default)
+            .with_entries(ManagedEntries::new(list, routes));
         rules.into_iter().chain([route]).collect()
     }
 
-    fn refused(&self, field: &'static str, what: &str, way_out: &'static str) -> Result<(), Unsupported> {
+    fn unsupported_field(
+        &self,
+        field: &'static str,
+        what: &str,
+        way_out: &'static str,
+    ) -> Result<(), Unsupported> {
         Err(Unsupported::Field { router: self.name(), field, what: what.to_owned(), way_out })
     }
 }
 
 /// Of HTTP routes and of TCP routes.
-pub fn lists(route: &ObjectName) -> [List; 2] {
-    ["http", "tcp"].map(|field| List::new(route, ["spec", field], routes::leads_to, routes::is_for_all))
+pub fn shared_lists(route: &ObjectKey) -> [SharedList; 2] {
+    ["http", "tcp"]
+        .map(|field| SharedList::new(route, ["spec", field], routes::backends, routes::is_catch_all))
 }
 
 /// For whom the VirtualService is: as the Canary says, and what holds in one
 /// of our own where it says nothing.
-fn reach(canary: &Canary, spec: &service::Service) -> (Value, Value) {
-    let apex = Names::of(canary).apex;
+fn hosts_and_gateways(canary: &Canary, spec: &service::Service) -> (Value, Value) {
+    let apex = ServiceNames::of(canary).apex;
     let (mut written, mut default) = (json!({}), json!({}));
     if spec.delegation {
         return (written, default);
@@ -146,52 +152,62 @@ impl Router for Istio {
         let Some(spec) = &canary.spec.service else { return Ok(()) };
         if spec.delegation && !(spec.hosts.is_empty() && spec.gateways.is_empty()) {
             let way_out = "remove hosts and gateways, which the VirtualService that delegates has";
-            return self.refused("spec.service.delegation", "a route without hosts and gateways", way_out);
+            return self.unsupported_field(
+                "spec.service.delegation",
+                "a route without hosts and gateways",
+                way_out,
+            );
         }
         let by_http = |condition: &HttpMatch| routes::tcp_condition(condition) != json!(condition);
         if is_tcp(canary) && spec.match_.iter().any(by_http) {
             let way_out = "match by port, sourceLabels, sourceNamespace or gateways";
-            return self.refused("spec.service.match", "HTTP conditions on a port that speaks TCP", way_out);
+            return self.unsupported_field(
+                "spec.service.match",
+                "HTTP conditions on a port that speaks TCP",
+                way_out,
+            );
         }
         Ok(())
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
-        let route = [self.route_name(canary)];
-        services::objects(canary).into_iter().chain(route).chain(self.rule_names(canary)).collect()
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let route = [self.route_key(canary)];
+        services::objects(canary).into_iter().chain(route).chain(self.destination_rule_keys(canary)).collect()
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
-        note::in_force(on, seen, &self.route_name(on.canary), |split| self.wanted(on.canary, split))
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
+        split_annotation::effective_split(on, cache, &self.route_key(on.canary), |effective_split| {
+            self.desired(on.canary, effective_split)
+        })
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
-        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
-        for object in self.wanted(on.canary, split) {
-            object.ensure(client, on.canary, seen).await?;
+        self.capabilities(on.canary).check_split(split, || self.name())?;
+        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
+        for object in self.desired(on.canary, split) {
+            object.ensure(client, on.canary, cache).await?;
         }
         Ok(())
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        let [primary, candidate] = self.rule_names(canary);
-        let objects = [self.route_name(canary), primary, candidate];
-        services::restored(canary, seen) && !object::any_is_ours(&objects, canary, seen)
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
+        let [primary, candidate] = self.destination_rule_keys(canary);
+        let objects = [self.route_key(canary), primary, candidate];
+        services::is_restored(canary, cache) && !object::any_managed(&objects, canary, cache)
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn Lookup) -> Result<(), Error> {
+    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
         // The apex leads to the target before the route lets go of it.
-        services::restore(client, canary, seen).await?;
-        object::take_back(client, canary, seen, &self.route_name(canary)).await?;
-        for rule in self.rule_names(canary) {
-            object::take_back(client, canary, seen, &rule).await?;
+        services::restore(client, canary, cache).await?;
+        object::delete_or_restore(client, canary, cache, &self.route_key(canary)).await?;
+        for rule in self.destination_rule_keys(canary) {
+            object::delete_or_restore(client, canary, cache, &rule).await?;
         }
         Ok(())
     }

@@ -10,14 +10,14 @@ use crate::{
     },
     engine::action::Split,
     routing::{
-        division::{Division, Who, divisions},
-        parts,
-        services::Names,
+        services::ServiceNames,
+        traffic_rule::{RequestMatcher, TrafficRule, traffic_rules},
+        weight_ratio,
     },
 };
 
 /// Whom a route leads to. A host may be written with its namespace.
-pub fn leads_to(route: &Value, namespace: &str) -> Vec<String> {
+pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
     let name = |destination: &Value| {
         let host = destination["destination"]["host"].as_str().unwrap_or_default();
         let endings = ["svc.cluster.local", "svc"].map(|ending| format!(".{namespace}.{ending}"));
@@ -28,7 +28,7 @@ pub fn leads_to(route: &Value, namespace: &str) -> Vec<String> {
 }
 
 /// Is a route for every request?
-pub fn is_for_all(route: &Value) -> bool {
+pub fn is_catch_all(route: &Value) -> bool {
     let everything = [json!({}), json!({"uri": {"prefix": "/"}})];
     let matches = route["match"].as_array().map(Vec::as_slice).unwrap_or_default();
     matches.is_empty() || matches.iter().any(|condition| everything.contains(condition))
@@ -37,9 +37,9 @@ pub fn is_for_all(route: &Value) -> bool {
 /// Our routes for a split, in place of the route that people had.
 pub fn routes(canary: &Canary, split: &Split, tcp: bool, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
-    let routes = Routes::new(canary, spec, tcp, original);
+    let routes = RouteBuilder::new(canary, spec, tcp, original);
     let mut all: Vec<Value> =
-        divisions(canary, split).iter().map(|division| routes.route(division)).collect();
+        traffic_rules(canary, split).iter().map(|traffic_rule| routes.route(traffic_rule)).collect();
     let name = original.and_then(|original| original.get("name"));
     if let (Some(last), Some(name)) = (all.last_mut(), name) {
         last["name"] = name.clone();
@@ -48,16 +48,16 @@ pub fn routes(canary: &Canary, split: &Split, tcp: bool, original: Option<&Value
 }
 
 /// What all our routes have in common.
-struct Routes<'a> {
+struct RouteBuilder<'a> {
     spec: &'a Service,
-    names: Names,
+    names: ServiceNames,
     /// What every one of them asks of a request; nothing if there is none.
     matches: Vec<Value>,
     /// What else they say.
-    rest: Map<String, Value>,
+    other_fields: Map<String, Value>,
 }
 
-impl<'a> Routes<'a> {
+impl<'a> RouteBuilder<'a> {
     fn new(canary: &Canary, spec: &'a Service, tcp: bool, original: Option<&Value>) -> Self {
         let mut rest = original.and_then(Value::as_object).cloned().unwrap_or_default();
         rest.remove("route");
@@ -69,41 +69,45 @@ impl<'a> Routes<'a> {
             _ => own,
         };
         if !tcp {
-            rest.extend(said(spec));
+            rest.extend(route_options(spec));
         }
-        Self { spec, names: Names::of(canary), matches, rest }
+        Self { spec, names: ServiceNames::of(canary), matches, other_fields: rest }
     }
 
-    fn route(&self, division: &Division) -> Value {
-        let mut route = json!(self.rest);
-        let matches = match &division.who {
-            Who::Chosen(chosen) => self.narrowed(chosen.iter().map(|one| json!(one)).collect()),
-            Who::HasCookie(held) => self.narrowed(vec![json!({"headers": {"cookie": {"regex": held}}})]),
-            Who::Everybody => self.matches.clone(),
+    fn route(&self, traffic_rule: &TrafficRule) -> Value {
+        let mut route = json!(self.other_fields);
+        let matches = match &traffic_rule.matcher {
+            RequestMatcher::Conditions(chosen) => {
+                self.with_conditions(chosen.iter().map(|one| json!(one)).collect())
+            }
+            RequestMatcher::Cookie(held) => {
+                self.with_conditions(vec![json!({"headers": {"cookie": {"regex": held}}})])
+            }
+            RequestMatcher::CatchAll => self.matches.clone(),
         };
         if !matches.is_empty() {
             route["match"] = json!(matches);
         }
-        let Names { primary, canary, apex: _ } = &self.names;
-        let [candidate, stable] = parts(division.share);
+        let ServiceNames { primary, canary, apex: _ } = &self.names;
+        let [candidate, stable] = weight_ratio(traffic_rule.share);
         route["route"] = json!([
-            self.weighted(primary, stable, division.primary_sets.as_deref()),
-            self.weighted(canary, candidate, division.canary_sets.as_deref()),
+            self.weighted(primary, stable, traffic_rule.primary_set_cookie.as_deref()),
+            self.weighted(canary, candidate, traffic_rule.canary_set_cookie.as_deref()),
         ]);
-        if division.mirror > Weight::ZERO {
+        if traffic_rule.mirror > Weight::ZERO {
             route["mirror"] = self.destination(canary);
-            route["mirrorPercentage"] = json!({"value": division.mirror.percent()});
+            route["mirrorPercentage"] = json!({"value": traffic_rule.mirror.percent()});
         }
         route
     }
 
     /// Each of these conditions together with each that all routes have.
-    fn narrowed(&self, conditions: Vec<Value>) -> Vec<Value> {
+    fn with_conditions(&self, conditions: Vec<Value>) -> Vec<Value> {
         if self.matches.is_empty() {
             return conditions;
         }
         let pairs = conditions.iter().flat_map(|narrow| self.matches.iter().map(move |wide| (narrow, wide)));
-        pairs.map(|(narrow, wide)| both(narrow, wide)).collect()
+        pairs.map(|(narrow, wide)| merge_match(narrow, wide)).collect()
     }
 
     fn weighted(&self, host: &str, weight: u16, set_cookie: Option<&str>) -> Value {
@@ -126,10 +130,10 @@ impl<'a> Routes<'a> {
 }
 
 /// What the Canary says of requests on the way.
-fn said(spec: &Service) -> Map<String, Value> {
-    let mut said = Map::new();
+fn route_options(spec: &Service) -> Map<String, Value> {
+    let mut options = Map::new();
     let mut say =
-        |field: &str, value: Option<Value>| said.extend(value.map(|value| (field.to_owned(), value)));
+        |field: &str, value: Option<Value>| options.extend(value.map(|value| (field.to_owned(), value)));
     say("timeout", spec.timeout.map(|timeout| json!(format!("{}s", timeout.get().as_secs_f64()))));
     say("retries", spec.retries.as_ref().map(|retries| json!(retries)));
     say("corsPolicy", spec.cors_policy.as_ref().map(|policy| json!(policy)));
@@ -138,11 +142,11 @@ fn said(spec: &Service) -> Map<String, Value> {
         "rewrite",
         spec.rewrite.as_ref().map(|rewrite| {
             let parts = [("uri", &rewrite.uri), ("authority", &rewrite.authority)];
-            let said = parts.into_iter().filter_map(|(field, value)| Some((field, value.as_ref()?)));
-            said.map(|(field, value)| (field.to_owned(), json!(value))).collect()
+            let options = parts.into_iter().filter_map(|(field, value)| Some((field, value.as_ref()?)));
+            options.map(|(field, value)| (field.to_owned(), json!(value))).collect()
         }),
     );
-    said
+    options
 }
 
 /// What a TCP route can ask of a connection.
@@ -153,7 +157,7 @@ pub fn tcp_condition(condition: &HttpMatch) -> Value {
 
 /// Both conditions at once. Where they speak of the same thing the narrow one
 /// counts.
-fn both(narrow: &Value, wide: &Value) -> Value {
+fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
         let by_name = ["headers", "withoutHeaders", "queryParams", "sourceLabels"].contains(&field.as_str());
@@ -174,10 +178,10 @@ mod tests {
         let hosts = ["web", "web.shop", "web.shop.svc", "web.shop.svc.cluster.local"];
         for host in hosts {
             let route = json!({"route": [{"destination": {"host": host}}]});
-            assert_eq!(leads_to(&route, "shop"), ["web"], "{host}");
+            assert_eq!(backends(&route, "shop"), ["web"], "{host}");
         }
         let elsewhere = json!({"route": [{"destination": {"host": "web.other"}}]});
-        assert_eq!(leads_to(&elsewhere, "shop"), ["web.other"]);
+        assert_eq!(backends(&elsewhere, "shop"), ["web.other"]);
     }
 
     #[test]
@@ -185,7 +189,7 @@ mod tests {
         let wide = json!({"uri": {"prefix": "/shop"}, "headers": {"x-zone": {"exact": "eu"}}});
         let narrow = json!({"uri": {"exact": "/shop/new"}, "headers": {"x-team": {"exact": "ours"}}});
         assert_eq!(
-            both(&narrow, &wide),
+            merge_match(&narrow, &wide),
             json!({"uri": {"exact": "/shop/new"},
                 "headers": {"x-zone": {"exact": "eu"}, "x-team": {"exact": "ours"}}})
         );

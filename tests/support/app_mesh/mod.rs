@@ -20,7 +20,7 @@ use serin::routing::AppMeshOptions;
 use tokio_util::task::AbortOnDropHandle;
 
 pub use store::Path;
-use store::{Refusal, Store};
+use store::{AppMeshError, Store};
 
 /// The mesh that is there; others are not.
 pub const MESH: &str = "shop-mesh";
@@ -77,7 +77,7 @@ impl AppMeshServer {
         let (region, endpoint) = (Some("eu-west-1".to_owned()), Some(self.url.clone()));
         AppMeshOptions {
             mesh: Some(MESH.to_owned()),
-            remembered_for: Duration::ZERO,
+            cache_ttl: Duration::ZERO,
             account: Account { region, endpoint, keys, ..Account::default() },
             ..AppMeshOptions::default()
         }
@@ -102,7 +102,7 @@ impl AppMeshServer {
     }
 
     /// No more of those.
-    pub fn forgive(&self) {
+    pub fn clear_faults(&self) {
         self.shared.faults.lock().clear();
     }
 
@@ -116,14 +116,14 @@ impl AppMeshServer {
     }
 
     /// What people do, who have other ways to a mesh than this API.
-    pub fn as_people<T>(&self, work: impl FnOnce(&mut People<'_>) -> T) -> T {
-        work(&mut People(&mut self.shared.store.lock()))
+    pub fn as_user<T>(&self, work: impl FnOnce(&mut MeshUser<'_>) -> T) -> T {
+        work(&mut MeshUser(&mut self.shared.store.lock()))
     }
 }
 
-pub struct People<'a>(&'a mut Store);
+pub struct MeshUser<'a>(&'a mut Store);
 
-impl People<'_> {
+impl MeshUser<'_> {
     pub fn find(&self, path: &Path) -> Option<(Value, BTreeMap<String, String>)> {
         self.0.latest(path)
     }
@@ -170,11 +170,11 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let body = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
     let answered = match body {
         Ok(body) => shared.answer(&method, &uri.to_string(), &body),
-        Err(_) => Err(Refusal::bad("the body is no JSON")),
+        Err(_) => Err(AppMeshError::bad_request("the body is no JSON")),
     };
     let (status, code, body) = match answered {
         Ok(body) => (StatusCode::OK, None, body),
-        Err(Refusal { code, message }) => (status(code), Some(code), json!({ "message": message })),
+        Err(AppMeshError { code, message }) => (status(code), Some(code), json!({ "message": message })),
     };
     let mut response = Response::builder().status(status).header("content-type", "application/json");
     if let Some(code) = code {
@@ -196,8 +196,9 @@ fn status(code: &str) -> StatusCode {
 }
 
 impl Shared {
-    fn answer(&self, method: &Method, uri: &str, body: &Value) -> Result<Value, Refusal> {
-        let url = reqwest::Url::parse(&format!("http://appmesh{uri}")).map_err(|_| Refusal::bad("no URL"))?;
+    fn answer(&self, method: &Method, uri: &str, body: &Value) -> Result<Value, AppMeshError> {
+        let url = reqwest::Url::parse(&format!("http://appmesh{uri}"))
+            .map_err(|_| AppMeshError::bad_request("no URL"))?;
         let query: BTreeMap<String, String> = url.query_pairs().into_owned().collect();
         let segments: Vec<&str> = url.path().trim_start_matches('/').split('/').collect();
         self.requests.lock().push(format!("{method} {}", segments[1..].join("/")));
@@ -205,12 +206,12 @@ impl Shared {
             let meets = fault.method == *method && url.path().ends_with(fault.path);
             if meets && fault.times > 0 {
                 fault.times -= 1;
-                return Err(Refusal { code: fault.code, message: "as the test wants it".to_owned() });
+                return Err(AppMeshError { code: fault.code, message: "as the test wants it".to_owned() });
             }
         }
         let mut store = self.store.lock();
         if segments[0] != "v20190125" {
-            return Err(Refusal::bad("no such version"));
+            return Err(AppMeshError::bad_request("no such version"));
         }
         match (&segments[1..], method) {
             (["tags"], &Method::GET) => {
@@ -222,23 +223,26 @@ impl Shared {
                 store.tag(&query["resourceArn"], store::tags_of(body)?).map(|()| json!({}))
             }
             (["untag"], &Method::PUT) => {
-                let keys = body["tagKeys"].as_array().ok_or_else(|| Refusal::bad("tagKeys is missing"))?;
+                let keys = body["tagKeys"]
+                    .as_array()
+                    .ok_or_else(|| AppMeshError::bad_request("tagKeys is missing"))?;
                 let keys: Vec<_> = keys.iter().filter_map(Value::as_str).collect();
                 store.untag(&query["resourceArn"], &keys).map(|()| json!({}))
             }
             (["meshes", mesh, rest @ ..], method) => {
                 store.enter(mesh, query.get("meshOwner").map(String::as_str))?;
-                let (path, is_named) = Path::read(rest).ok_or_else(|| Refusal::bad("no such path"))?;
+                let (path, is_named) =
+                    Path::read(rest).ok_or_else(|| AppMeshError::bad_request("no such path"))?;
                 match (is_named, method) {
                     (true, &Method::GET) => store.describe(&path),
                     (true, &Method::PUT) => store.update(&path, body),
                     (true, &Method::DELETE) => store.delete(&path),
                     (false, &Method::PUT) => store.create(&path.named(body)?, body),
                     (false, &Method::GET) => self.page(path.plural(), store.list(&path)?, &query),
-                    _ => Err(Refusal::bad("no such operation")),
+                    _ => Err(AppMeshError::bad_request("no such operation")),
                 }
             }
-            _ => Err(Refusal::bad("no such operation")),
+            _ => Err(AppMeshError::bad_request("no such operation")),
         }
     }
 
@@ -247,12 +251,14 @@ impl Shared {
         name: &str,
         items: Vec<Value>,
         query: &BTreeMap<String, String>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, AppMeshError> {
         let limit = query.get("limit").map_or(Ok(100), |limit| limit.parse::<usize>());
         let limit = limit.ok().filter(|limit| (1..=100).contains(limit));
-        let limit = limit.ok_or_else(|| Refusal::bad("limit is not from 1 to 100"))?.min(*self.page.lock());
+        let limit = limit
+            .ok_or_else(|| AppMeshError::bad_request("limit is not from 1 to 100"))?
+            .min(*self.page.lock());
         let from = query.get("nextToken").map_or(Ok(0), |token| token.parse::<usize>());
-        let from = from.map_err(|_| Refusal::bad("nextToken is none of ours"))?;
+        let from = from.map_err(|_| AppMeshError::bad_request("nextToken is none of ours"))?;
         let more = items.len() > from + limit;
         let mut page = json!({ name: items.into_iter().skip(from).take(limit).collect::<Vec<_>>() });
         if more {

@@ -17,13 +17,13 @@ pub enum Path {
     Route { router: String, name: String },
 }
 
-pub struct Refusal {
+pub struct AppMeshError {
     pub code: &'static str,
     pub message: String,
 }
 
-impl Refusal {
-    pub fn bad(message: &str) -> Self {
+impl AppMeshError {
+    pub fn bad_request(message: &str) -> Self {
         Self { code: "BadRequestException", message: message.to_owned() }
     }
 
@@ -56,7 +56,7 @@ impl Path {
     }
 
     /// The same for what a body names.
-    pub fn named(&self, body: &Value) -> Result<Self, Refusal> {
+    pub fn named(&self, body: &Value) -> Result<Self, AppMeshError> {
         let field = match self {
             Self::Node(_) => "virtualNodeName",
             Self::Router(_) => "virtualRouterName",
@@ -64,7 +64,8 @@ impl Path {
             Self::Route { .. } => "routeName",
         };
         let name = body[field].as_str().filter(|name| (1..=255).contains(&name.len()));
-        let name = name.ok_or_else(|| Refusal::bad("the name has not 1 to 255 characters"))?.to_owned();
+        let name =
+            name.ok_or_else(|| AppMeshError::bad_request("the name has not 1 to 255 characters"))?.to_owned();
         Ok(match self {
             Self::Node(_) => Self::Node(name),
             Self::Router(_) => Self::Router(name),
@@ -100,7 +101,7 @@ fn one<'a>(rest: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-struct Thing {
+struct StoredResource {
     spec: Value,
     tags: BTreeMap<String, String>,
     uid: u64,
@@ -111,10 +112,10 @@ struct Thing {
 
 pub struct Store {
     mesh: &'static str,
-    things: BTreeMap<Path, Thing>,
+    resources: BTreeMap<Path, StoredResource>,
     /// What each token was used for.
     tokens: BTreeMap<String, (Path, Value)>,
-    births: u64,
+    created: u64,
     /// Every specification that was accepted.
     pub history: Vec<(Path, Value)>,
     pub delay: Duration,
@@ -124,17 +125,25 @@ pub struct Store {
 impl Store {
     pub fn new(mesh: &'static str) -> Self {
         let (things, tokens) = (BTreeMap::new(), BTreeMap::new());
-        Self { mesh, things, tokens, births: 0, history: Vec::new(), delay: Duration::ZERO, quota: 50 }
+        Self {
+            mesh,
+            resources: things,
+            tokens,
+            created: 0,
+            history: Vec::new(),
+            delay: Duration::ZERO,
+            quota: 50,
+        }
     }
 
-    pub fn enter(&self, mesh: &str, owner: Option<&str>) -> Result<(), Refusal> {
+    pub fn enter(&self, mesh: &str, owner: Option<&str>) -> Result<(), AppMeshError> {
         if owner.is_some_and(|owner| owner != OWNER) {
             let message = format!("the mesh {mesh} is not shared by {}", owner.unwrap_or_default());
-            return Err(Refusal::of("ForbiddenException", message));
+            return Err(AppMeshError::of("ForbiddenException", message));
         }
         match mesh == self.mesh {
             true => Ok(()),
-            false => Err(Refusal::of("NotFoundException", format!("no mesh is called {mesh}"))),
+            false => Err(AppMeshError::of("NotFoundException", format!("no mesh is called {mesh}"))),
         }
     }
 
@@ -149,24 +158,24 @@ impl Store {
     }
 
     pub fn latest(&self, path: &Path) -> Option<(Value, BTreeMap<String, String>)> {
-        self.things.get(path).map(|thing| (thing.spec.clone(), thing.tags.clone()))
+        self.resources.get(path).map(|thing| (thing.spec.clone(), thing.tags.clone()))
     }
 
     pub fn all(&self) -> Vec<Path> {
-        self.things.keys().cloned().collect()
+        self.resources.keys().cloned().collect()
     }
 
-    fn missing(path: &Path) -> Refusal {
-        Refusal::of("NotFoundException", format!("{path:?} does not exist"))
+    fn missing(path: &Path) -> AppMeshError {
+        AppMeshError::of("NotFoundException", format!("{path:?} does not exist"))
     }
 
-    fn metadata(&self, path: &Path, thing: &Thing, version: u64) -> Value {
+    fn metadata(&self, path: &Path, thing: &StoredResource, version: u64) -> Value {
         json!({"arn": self.arn(path), "uid": format!("uid-{}", thing.uid), "version": version,
             "createdAt": 1_790_000_000 + thing.uid, "lastUpdatedAt": 1_790_000_000 + thing.uid + version,
             "meshOwner": OWNER, "resourceOwner": OWNER})
     }
 
-    fn data(&self, path: &Path, thing: &Thing, spec: &Value, version: u64) -> Value {
+    fn data(&self, path: &Path, thing: &StoredResource, spec: &Value, version: u64) -> Value {
         let mut data = path.names();
         data["meshName"] = json!(self.mesh);
         data["spec"] = spec.clone();
@@ -175,8 +184,8 @@ impl Store {
         data
     }
 
-    pub fn describe(&self, path: &Path) -> Result<Value, Refusal> {
-        let thing = self.things.get(path).ok_or_else(|| Self::missing(path))?;
+    pub fn describe(&self, path: &Path) -> Result<Value, AppMeshError> {
+        let thing = self.resources.get(path).ok_or_else(|| Self::missing(path))?;
         match &thing.before {
             Some((until, before)) if Instant::now() < *until => match before {
                 Some((spec, version)) => Ok(self.data(path, thing, spec, *version)),
@@ -186,10 +195,10 @@ impl Store {
         }
     }
 
-    pub fn list(&self, of: &Path) -> Result<Vec<Value>, Refusal> {
+    pub fn list(&self, of: &Path) -> Result<Vec<Value>, AppMeshError> {
         if let Path::Route { router, .. } = of {
             let router = Path::Router(router.clone());
-            self.things.get(&router).ok_or_else(|| Self::missing(&router))?;
+            self.resources.get(&router).ok_or_else(|| Self::missing(&router))?;
         }
         let is_meant = |path: &&Path| match (of, path) {
             (Path::Route { router: of, .. }, Path::Route { router, .. }) => router == of,
@@ -198,7 +207,7 @@ impl Store {
             | (Path::Service(_), Path::Service(_)) => true,
             _ => false,
         };
-        let shown = self.things.keys().filter(is_meant).filter_map(|path| self.describe(path).ok());
+        let shown = self.resources.keys().filter(is_meant).filter_map(|path| self.describe(path).ok());
         let reference = |mut data: Value| {
             for (field, value) in data["metadata"].take().as_object().expect("metadata") {
                 if field != "uid" {
@@ -214,19 +223,19 @@ impl Store {
 
     /// The same token for the same is answered and not done again; for
     /// something else it is refused.
-    fn spent(&mut self, path: &Path, body: &Value) -> Result<bool, Refusal> {
+    fn token_was_used(&mut self, path: &Path, body: &Value) -> Result<bool, AppMeshError> {
         let Some(token) = body["clientToken"].as_str() else { return Ok(false) };
         if token.len() > 36
             || !token.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
         {
-            return Err(Refusal::bad("clientToken has not up to 36 letters, digits, - and _"));
+            return Err(AppMeshError::bad_request("clientToken has not up to 36 letters, digits, - and _"));
         }
         let what = (path.clone(), body["spec"].clone());
         match self.tokens.get(token) {
             Some(used) if *used == what => Ok(true),
             Some(_) => {
                 let message = "the clientToken was used for another specification".to_owned();
-                Err(Refusal::of("ConflictException", message))
+                Err(AppMeshError::of("ConflictException", message))
             }
             None => {
                 self.tokens.insert(token.to_owned(), what);
@@ -235,50 +244,51 @@ impl Store {
         }
     }
 
-    pub fn create(&mut self, path: &Path, body: &Value) -> Result<Value, Refusal> {
+    pub fn create(&mut self, path: &Path, body: &Value) -> Result<Value, AppMeshError> {
         let tags = tags_of(body)?;
-        self.accept(path, &body["spec"])?;
-        if self.spent(path, body)? && self.things.contains_key(path) {
+        self.validate(path, &body["spec"])?;
+        if self.token_was_used(path, body)? && self.resources.contains_key(path) {
             return self.answer(path);
         }
-        if self.things.contains_key(path) {
-            return Err(Refusal::of("ConflictException", format!("{path:?} exists already")));
+        if self.resources.contains_key(path) {
+            return Err(AppMeshError::of("ConflictException", format!("{path:?} exists already")));
         }
         if let Path::Route { router, .. } = path {
             let of_router = |path: &&Path| matches!(path, Path::Route { router: of, .. } if of == router);
-            if self.things.keys().filter(of_router).count() >= self.quota {
+            if self.resources.keys().filter(of_router).count() >= self.quota {
                 let message = format!("{router} has {} routes", self.quota);
-                return Err(Refusal::of("LimitExceededException", message));
+                return Err(AppMeshError::of("LimitExceededException", message));
             }
         }
-        self.births += 1;
+        self.created += 1;
         self.history.push((path.clone(), body["spec"].clone()));
         let before = self.until().map(|until| (until, None));
-        let thing = Thing { spec: body["spec"].clone(), tags, uid: self.births, version: 1, before };
-        self.things.insert(path.clone(), thing);
+        let thing =
+            StoredResource { spec: body["spec"].clone(), tags, uid: self.created, version: 1, before };
+        self.resources.insert(path.clone(), thing);
         self.answer(path)
     }
 
-    pub fn update(&mut self, path: &Path, body: &Value) -> Result<Value, Refusal> {
-        self.things.get(path).ok_or_else(|| Self::missing(path))?;
-        self.accept(path, &body["spec"])?;
-        if self.spent(path, body)? {
+    pub fn update(&mut self, path: &Path, body: &Value) -> Result<Value, AppMeshError> {
+        self.resources.get(path).ok_or_else(|| Self::missing(path))?;
+        self.validate(path, &body["spec"])?;
+        if self.token_was_used(path, body)? {
             return self.answer(path);
         }
         self.history.push((path.clone(), body["spec"].clone()));
         let until = self.until();
-        let thing = self.things.get_mut(path).ok_or_else(|| Self::missing(path))?;
+        let thing = self.resources.get_mut(path).ok_or_else(|| Self::missing(path))?;
         thing.before = until.map(|until| (until, Some((thing.spec.take(), thing.version))));
         thing.version += 1;
         thing.spec = body["spec"].clone();
         self.answer(path)
     }
 
-    pub fn delete(&mut self, path: &Path) -> Result<Value, Refusal> {
+    pub fn delete(&mut self, path: &Path) -> Result<Value, AppMeshError> {
         if let Some(user) = self.users(path).first() {
-            return Err(Refusal::of("ResourceInUseException", format!("{path:?} is used by {user:?}")));
+            return Err(AppMeshError::of("ResourceInUseException", format!("{path:?} is used by {user:?}")));
         }
-        let mut thing = self.things.remove(path).ok_or_else(|| Self::missing(path))?;
+        let mut thing = self.resources.remove(path).ok_or_else(|| Self::missing(path))?;
         let spec = thing.spec.take();
         let mut data = self.data(path, &thing, &spec, thing.version);
         data["status"]["status"] = json!("DELETED");
@@ -287,7 +297,7 @@ impl Store {
 
     /// Who leads to it.
     pub fn users(&self, path: &Path) -> Vec<Path> {
-        let uses = |user: &Path, thing: &Thing| match (path, user) {
+        let uses = |user: &Path, thing: &StoredResource| match (path, user) {
             (Path::Node(name), Path::Route { .. }) => {
                 targets(&thing.spec).iter().any(|target| target["virtualNode"] == json!(name))
             }
@@ -300,7 +310,11 @@ impl Store {
             }
             _ => false,
         };
-        self.things.iter().filter(|(user, thing)| uses(user, thing)).map(|(user, _)| user.clone()).collect()
+        self.resources
+            .iter()
+            .filter(|(user, thing)| uses(user, thing))
+            .map(|(user, _)| user.clone())
+            .collect()
     }
 
     fn until(&self) -> Option<Instant> {
@@ -308,39 +322,42 @@ impl Store {
     }
 
     /// What a write answers, which shows it at once.
-    fn answer(&self, path: &Path) -> Result<Value, Refusal> {
-        let thing = self.things.get(path).ok_or_else(|| Self::missing(path))?;
+    fn answer(&self, path: &Path) -> Result<Value, AppMeshError> {
+        let thing = self.resources.get(path).ok_or_else(|| Self::missing(path))?;
         Ok(self.data(path, thing, &thing.spec, thing.version))
     }
 
-    fn by_arn(&mut self, arn: &str) -> Result<&mut Thing, Refusal> {
-        let path = self.things.keys().find(|path| self.arn(path) == arn).cloned();
-        let missing = || Refusal::of("NotFoundException", format!("{arn} does not exist"));
-        path.and_then(|path| self.things.get_mut(&path)).ok_or_else(missing)
+    fn by_arn(&mut self, arn: &str) -> Result<&mut StoredResource, AppMeshError> {
+        let path = self.resources.keys().find(|path| self.arn(path) == arn).cloned();
+        let missing = || AppMeshError::of("NotFoundException", format!("{arn} does not exist"));
+        path.and_then(|path| self.resources.get_mut(&path)).ok_or_else(missing)
     }
 
-    pub fn tags(&mut self, arn: &str) -> Result<BTreeMap<String, String>, Refusal> {
+    pub fn tags(&mut self, arn: &str) -> Result<BTreeMap<String, String>, AppMeshError> {
         Ok(self.by_arn(arn)?.tags.clone())
     }
 
-    pub fn tag(&mut self, arn: &str, tags: BTreeMap<String, String>) -> Result<(), Refusal> {
+    pub fn tag(&mut self, arn: &str, tags: BTreeMap<String, String>) -> Result<(), AppMeshError> {
         let thing = self.by_arn(arn)?;
         let mut all = thing.tags.clone();
         all.extend(tags);
         if all.len() > 50 {
-            return Err(Refusal::of("TooManyTagsException", format!("{arn} would have {} tags", all.len())));
+            return Err(AppMeshError::of(
+                "TooManyTagsException",
+                format!("{arn} would have {} tags", all.len()),
+            ));
         }
         thing.tags = all;
         Ok(())
     }
 
-    pub fn untag(&mut self, arn: &str, keys: &[&str]) -> Result<(), Refusal> {
+    pub fn untag(&mut self, arn: &str, keys: &[&str]) -> Result<(), AppMeshError> {
         self.by_arn(arn)?.tags.retain(|key, _| !keys.contains(&key.as_str()));
         Ok(())
     }
 
-    fn accept(&self, path: &Path, spec: &Value) -> Result<(), Refusal> {
-        let needs = |needed: Path| match self.things.contains_key(&needed) {
+    fn validate(&self, path: &Path, spec: &Value) -> Result<(), AppMeshError> {
+        let needs = |needed: Path| match self.resources.contains_key(&needed) {
             true => Ok(()),
             false => Err(Self::missing(&needed)),
         };
@@ -350,7 +367,7 @@ impl Store {
                     let port = &listener["portMapping"];
                     let known = ["http", "http2", "grpc", "tcp"].map(Value::from).contains(&port["protocol"]);
                     if !known || !port["port"].as_u64().is_some_and(|port| (1..=65535).contains(&port)) {
-                        return Err(Refusal::bad("a listener has no such port"));
+                        return Err(AppMeshError::bad_request("a listener has no such port"));
                     }
                 }
                 Ok(())
@@ -363,12 +380,14 @@ impl Store {
                     (Some(node), None) => needs(Path::Node(node.to_owned())),
                     (None, Some(router)) => needs(Path::Router(router.to_owned())),
                     (None, None) => Ok(()),
-                    (Some(_), Some(_)) => Err(Refusal::bad("a virtual service has one provider")),
+                    (Some(_), Some(_)) => {
+                        Err(AppMeshError::bad_request("a virtual service has one provider"))
+                    }
                 }
             }
             Path::Route { router, .. } => {
                 needs(Path::Router(router.clone()))?;
-                accept_route(spec)?;
+                validate_route(spec)?;
                 for target in targets(spec) {
                     needs(Path::Node(target["virtualNode"].as_str().unwrap_or_default().to_owned()))?;
                 }
@@ -385,32 +404,39 @@ fn targets(route: &Value) -> Vec<Value> {
     KINDS.iter().filter_map(of).flatten().collect()
 }
 
-fn accept_route(spec: &Value) -> Result<(), Refusal> {
+fn validate_route(spec: &Value) -> Result<(), AppMeshError> {
     let kinds: Vec<_> = KINDS.iter().filter(|kind| spec[**kind].is_object()).collect();
-    let [kind] = kinds[..] else { return Err(Refusal::bad("a route is of one kind")) };
+    let [kind] = kinds[..] else { return Err(AppMeshError::bad_request("a route is of one kind")) };
     let targets = targets(spec);
     let weights: Option<Vec<u64>> =
         targets.iter().map(|target| target["weight"].as_u64().filter(|weight| *weight <= 100)).collect();
-    let total = weights.ok_or_else(|| Refusal::bad("a weight is not from 0 to 100"))?.iter().sum::<u64>();
+    let total = weights
+        .ok_or_else(|| AppMeshError::bad_request("a weight is not from 0 to 100"))?
+        .iter()
+        .sum::<u64>();
     let priority = &spec["priority"];
     let route = &spec[*kind];
     let headers = ["headers", "metadata"].map(|field| route["match"][field].as_array().map_or(0, Vec::len));
     let needs_prefix = kind.starts_with("http") && route["match"]["path"].is_null();
     match () {
-        () if !(1..=10).contains(&targets.len()) => Err(Refusal::bad("a route has 1 to 10 targets")),
-        () if total > 100 => Err(Refusal::bad("the weights are more than 100 together")),
+        () if !(1..=10).contains(&targets.len()) => {
+            Err(AppMeshError::bad_request("a route has 1 to 10 targets"))
+        }
+        () if total > 100 => Err(AppMeshError::bad_request("the weights are more than 100 together")),
         () if !priority.is_null() && priority.as_u64().is_none_or(|priority| priority > 1000) => {
-            Err(Refusal::bad("a priority is from 0 to 1000"))
+            Err(AppMeshError::bad_request("a priority is from 0 to 1000"))
         }
         () if needs_prefix && !route["match"]["prefix"].as_str().is_some_and(|at| at.starts_with('/')) => {
-            Err(Refusal::bad("a prefix begins with /"))
+            Err(AppMeshError::bad_request("a prefix begins with /"))
         }
-        () if headers.into_iter().any(|headers| headers > 10) => Err(Refusal::bad("more than 10 headers")),
+        () if headers.into_iter().any(|headers| headers > 10) => {
+            Err(AppMeshError::bad_request("more than 10 headers"))
+        }
         () => Ok(()),
     }
 }
 
-pub fn tags_of(body: &Value) -> Result<BTreeMap<String, String>, Refusal> {
+pub fn tags_of(body: &Value) -> Result<BTreeMap<String, String>, AppMeshError> {
     let mut tags = BTreeMap::new();
     for tag in body["tags"].as_array().into_iter().flatten() {
         let (key, value) =
@@ -418,7 +444,9 @@ pub fn tags_of(body: &Value) -> Result<BTreeMap<String, String>, Refusal> {
         let allowed = |c: char| c.is_alphanumeric() || c == ' ' || "_.:/=+-@".contains(c);
         let is_well = (1..=128).contains(&key.len()) && value.len() <= 256;
         if !is_well || !key.chars().chain(value.chars()).all(allowed) {
-            return Err(Refusal::bad("a tag is too long, or has characters that tags cannot have"));
+            return Err(AppMeshError::bad_request(
+                "a tag is too long, or has characters that tags cannot have",
+            ));
         }
         tags.insert(key.to_owned(), value.to_owned());
     }

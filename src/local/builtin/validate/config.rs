@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, Spot, names};
+use super::{Errors, FieldValue, names};
 use crate::local::schema::FieldError;
 
 /// A megabyte: what fits into the real store.
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_DATA_BYTES: usize = 1024 * 1024;
 
-pub(super) fn config_map(map: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn config_map(map: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let (data, binary) = (map.at("data"), map.at("binaryData"));
     for (key, value) in data.entries().chain(binary.entries()) {
         let invalid = |breach: &str| FieldError::invalid(value.path.clone(), &key.into(), breach);
@@ -23,7 +23,7 @@ pub(super) fn config_map(map: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Er
     }
 }
 
-pub(super) fn secret(secret: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn secret(secret: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let data = secret.at("data");
     for (key, value) in data.entries() {
         let breaches = names::config_key(key);
@@ -56,13 +56,13 @@ pub(super) fn secret(secret: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Err
     }
 }
 
-fn check_size(data: &Spot<'_>, sizes: impl Iterator<Item = usize>, errors: &mut Errors) {
-    if sizes.sum::<usize>() > MOST_BYTES {
-        errors.push(FieldError::too_long(data.path.clone(), MOST_BYTES as i64));
+fn check_size(data: &FieldValue<'_>, sizes: impl Iterator<Item = usize>, errors: &mut Errors) {
+    if sizes.sum::<usize>() > MAX_DATA_BYTES {
+        errors.push(FieldError::too_long(data.path.clone(), MAX_DATA_BYTES as i64));
     }
 }
 
-fn check_immutable(object: &Spot<'_>, old: &Spot<'_>, fields: &[&str], errors: &mut Errors) {
+fn check_immutable(object: &FieldValue<'_>, old: &FieldValue<'_>, fields: &[&str], errors: &mut Errors) {
     const DETAIL: &str = "field is immutable when `immutable` is set";
     if old.at("immutable").value != &json!(true) {
         return;
@@ -78,7 +78,7 @@ fn check_immutable(object: &Spot<'_>, old: &Spot<'_>, fields: &[&str], errors: &
     }
 }
 
-pub(super) fn lease(lease: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn lease(lease: &FieldValue<'_>, errors: &mut Errors) {
     let duration = lease.at("spec.leaseDurationSeconds");
     if duration.value.as_i64().is_some_and(|seconds| seconds <= 0) {
         errors.push(duration.invalid("must be greater than 0"));
@@ -86,7 +86,7 @@ pub(super) fn lease(lease: &Spot<'_>, errors: &mut Errors) {
     lease.at("spec.leaseTransitions").at_least_zero(errors);
 }
 
-pub(super) fn event(event: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn event(event: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let core = event.at("apiVersion").text() == "v1";
     let about = event.at(if core { "involvedObject" } else { "regarding" });
     let namespace = about.at("namespace");

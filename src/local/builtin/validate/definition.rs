@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, Spot, names};
+use super::{Errors, FieldValue, names};
 use crate::local::schema::{FieldError, Schema};
 
-pub(super) fn definition(definition: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn definition(definition: &FieldValue<'_>, errors: &mut Errors) {
     let spec = definition.at("spec");
     let (name, group, plural) = (definition.at("metadata.name"), spec.at("group"), spec.at("names.plural"));
     if name.text() != format!("{}.{}", plural.text(), group.text()) {
@@ -33,7 +33,7 @@ pub(super) fn definition(definition: &Spot<'_>, errors: &mut Errors) {
     check_versions(&spec, errors);
 }
 
-fn check_names(all: &Spot<'_>, errors: &mut Errors) {
+fn check_names(all: &FieldValue<'_>, errors: &mut Errors) {
     for field in ["plural", "singular"] {
         all.at(field).required_name(names::dns1035, errors);
     }
@@ -54,7 +54,7 @@ fn check_names(all: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_conversion(conversion: &Spot<'_>, errors: &mut Errors) {
+fn check_conversion(conversion: &FieldValue<'_>, errors: &mut Errors) {
     match conversion.at("strategy").text() {
         "None" => {}
         "Webhook" => {
@@ -70,7 +70,7 @@ fn check_conversion(conversion: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_versions(spec: &Spot<'_>, errors: &mut Errors) {
+fn check_versions(spec: &FieldValue<'_>, errors: &mut Errors) {
     let all = spec.at("versions");
     let versions: Vec<_> = all.items().collect();
     let mut taken = BTreeSet::new();
@@ -80,7 +80,7 @@ fn check_versions(spec: &Spot<'_>, errors: &mut Errors) {
         name.name(names::dns1035, errors);
         if i == 0 && errors.len() > before {
             // The first version also stands alone, as it once had to.
-            Spot { value: name.value, path: "spec.version".to_owned() }.name(names::dns1035, errors);
+            FieldValue { value: name.value, path: "spec.version".to_owned() }.name(names::dns1035, errors);
         }
         taken.insert(name.text());
     }
@@ -94,7 +94,7 @@ fn check_versions(spec: &Spot<'_>, errors: &mut Errors) {
     let shared =
         |field: &str| versions.windows(2).all(|pair| pair[0].at(field).value == pair[1].at(field).value);
     for (field, hoisted, check) in [
-        ("schema", "validation", check_schema as fn(&Spot<'_>, &mut Errors)),
+        ("schema", "validation", check_schema as fn(&FieldValue<'_>, &mut Errors)),
         ("subresources", "subresources", check_subresources),
         ("additionalPrinterColumns", "additionalPrinterColumns", check_columns),
     ] {
@@ -109,7 +109,7 @@ fn check_versions(spec: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_schema(schema: &Spot<'_>, errors: &mut Errors) {
+fn check_schema(schema: &FieldValue<'_>, errors: &mut Errors) {
     let schema = schema.at("openAPIV3Schema");
     if !schema.is_set() {
         errors.push(schema.required(""));
@@ -121,7 +121,7 @@ fn check_schema(schema: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_subresources(subresources: &Spot<'_>, errors: &mut Errors) {
+fn check_subresources(subresources: &FieldValue<'_>, errors: &mut Errors) {
     let scale = subresources.at("scale");
     if !scale.is_set() {
         return;
@@ -139,11 +139,11 @@ fn check_subresources(subresources: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_columns(columns: &Spot<'_>, errors: &mut Errors) {
+fn check_columns(columns: &FieldValue<'_>, errors: &mut Errors) {
     const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     for column in columns.items() {
         let (name, kind, path) = (column.at("name"), column.at("type"), column.at("jsonPath"));
-        let path = Spot { value: path.value, path: format!("{}.JSONPath", column.path) };
+        let path = FieldValue { value: path.value, path: format!("{}.JSONPath", column.path) };
         if name.is_empty() {
             errors.push(name.required(""));
         }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, Spot, names};
+use super::{Errors, FieldValue, names};
 use crate::local::kinds::{Origin, Resource};
 use crate::local::schema::{FieldError, Reason};
 
 pub(super) fn check(kind: &Resource, object: &Value, old: Option<&Value>) -> Errors {
     let mut errors = Vec::new();
-    let metadata = Spot { value: object, path: String::new() }.at("metadata");
+    let metadata = FieldValue { value: object, path: String::new() }.at("metadata");
     if kind.is_review() {
         return errors;
     }
@@ -23,7 +23,7 @@ pub(super) fn check(kind: &Resource, object: &Value, old: Option<&Value>) -> Err
     errors
 }
 
-pub(super) fn labels(labels: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn labels(labels: &FieldValue<'_>, errors: &mut Errors) {
     for (key, value) in labels.entries() {
         let at = |text: &str, breach: &str| FieldError::invalid(labels.path.clone(), &text.into(), breach);
         errors.extend(names::qualified(key).iter().map(|breach| at(key, breach)));
@@ -31,8 +31,8 @@ pub(super) fn labels(labels: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn annotations(annotations: &Spot<'_>, errors: &mut Errors) {
-    const MOST_BYTES: usize = 256 * 1024;
+pub(super) fn annotations(annotations: &FieldValue<'_>, errors: &mut Errors) {
+    const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
     let mut size = 0;
     for (key, value) in annotations.entries() {
         size += key.len() + value.text().len();
@@ -41,12 +41,12 @@ pub(super) fn annotations(annotations: &Spot<'_>, errors: &mut Errors) {
         let invalid = |breach: &String| FieldError::invalid(annotations.path.clone(), &key.into(), breach);
         errors.extend(breaches.iter().map(invalid));
     }
-    if size > MOST_BYTES {
-        errors.push(FieldError::too_long(annotations.path.clone(), MOST_BYTES as i64));
+    if size > MAX_ANNOTATION_BYTES {
+        errors.push(FieldError::too_long(annotations.path.clone(), MAX_ANNOTATION_BYTES as i64));
     }
 }
 
-fn check_name(kind: &Resource, metadata: &Spot<'_>, errors: &mut Errors) {
+fn check_name(kind: &Resource, metadata: &FieldValue<'_>, errors: &mut Errors) {
     let rule = match (kind.origin, kind.kind.as_str()) {
         (Origin::Builtin, "Namespace" | "Service") => names::label,
         // Stored under any name that fits into a path.
@@ -88,11 +88,11 @@ fn path_segment(name: &str) -> Vec<String> {
         .collect()
 }
 
-fn owners(owners: &Spot<'_>, errors: &mut Errors) {
+fn owners(owners: &FieldValue<'_>, errors: &mut Errors) {
     let mut controller: Option<String> = None;
     for owner in owners.items() {
         // The API server names the list and not the owner.
-        let owner = Spot { value: owner.value, path: owners.path.clone() };
+        let owner = FieldValue { value: owner.value, path: owners.path.clone() };
         let version = owner.at("apiVersion");
         let parts: Vec<_> = version.text().split('/').collect();
         match parts[..] {
@@ -112,7 +112,7 @@ fn owners(owners: &Spot<'_>, errors: &mut Errors) {
         if version.text() == "v1" && owner.at("kind").text() == "Event" {
             let shown = format!("Invalid value: {}", in_go_order(owner.value));
             let detail = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::plain(owner.path.clone(), Reason::Invalid, &shown, detail));
+            errors.push(FieldError::with_text(owner.path.clone(), Reason::Invalid, &shown, detail));
         }
         if owner.value.get("controller") == Some(&json!(true)) {
             let name = format!("{}/{}", owner.at("kind").text(), owner.at("name").text());
@@ -125,7 +125,7 @@ fn owners(owners: &Spot<'_>, errors: &mut Errors) {
                     );
                     let all: Vec<_> = owners.items().map(|owner| in_go_order(owner.value)).collect();
                     let shown = format!("Invalid value: [{}]", all.join(","));
-                    errors.push(FieldError::plain(owners.path.clone(), Reason::Invalid, &shown, &detail));
+                    errors.push(FieldError::with_text(owners.path.clone(), Reason::Invalid, &shown, &detail));
                 }
             }
         }
@@ -140,7 +140,7 @@ fn in_go_order(owner: &Value) -> String {
     format!("{{{}}}", shown.join(","))
 }
 
-fn finalizers(kind: &Resource, finalizers: &Spot<'_>, errors: &mut Errors) {
+fn finalizers(kind: &Resource, finalizers: &FieldValue<'_>, errors: &mut Errors) {
     const STANDARD: [&str; 3] = ["foregroundDeletion", "orphan", "kubernetes"];
     let all: Vec<_> = finalizers.items().collect();
     for finalizer in &all {

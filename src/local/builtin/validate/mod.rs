@@ -25,8 +25,8 @@ pub(super) fn object(kind: &Resource, object: &Value, old: Option<&Value>) -> Er
     if kind.origin == Origin::Custom || kind.is_review() {
         return errors;
     }
-    let root = Spot { value: object, path: String::new() };
-    let old = old.map(|old| Spot { value: old, path: String::new() });
+    let root = FieldValue { value: object, path: String::new() };
+    let old = old.map(|old| FieldValue { value: old, path: String::new() });
     let old = old.as_ref();
     match kind.kind.as_str() {
         "ConfigMap" => config::config_map(&root, old, &mut errors),
@@ -50,31 +50,31 @@ pub(super) fn object(kind: &Resource, object: &Value, old: Option<&Value>) -> Er
 }
 
 /// A value and where it stands.
-struct Spot<'a> {
+struct FieldValue<'a> {
     value: &'a Value,
     path: String,
 }
 
-const NOTHING: &Value = &Value::Null;
+const NULL: &Value = &Value::Null;
 
-impl<'a> Spot<'a> {
+impl<'a> FieldValue<'a> {
     /// A field, by its dotted path; null if it is missing.
-    fn at(&self, path: &str) -> Spot<'a> {
-        let value = path.split('.').try_fold(self.value, |value, name| value.get(name)).unwrap_or(NOTHING);
+    fn at(&self, path: &str) -> FieldValue<'a> {
+        let value = path.split('.').try_fold(self.value, |value, name| value.get(name)).unwrap_or(NULL);
         let path = if self.path.is_empty() { path.to_owned() } else { format!("{}.{path}", self.path) };
-        Spot { value, path }
+        FieldValue { value, path }
     }
 
-    fn items(&self) -> impl Iterator<Item = Spot<'a>> + use<'a> {
+    fn items(&self) -> impl Iterator<Item = FieldValue<'a>> + use<'a> {
         let path = self.path.clone();
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
-        items.iter().enumerate().map(move |(i, value)| Spot { value, path: format!("{path}[{i}]") })
+        items.iter().enumerate().map(move |(i, value)| FieldValue { value, path: format!("{path}[{i}]") })
     }
 
-    fn entries(&self) -> impl Iterator<Item = (&'a str, Spot<'a>)> + use<'a> {
+    fn entries(&self) -> impl Iterator<Item = (&'a str, FieldValue<'a>)> + use<'a> {
         let path = self.path.clone();
         let entries = self.value.as_object().into_iter().flatten();
-        entries.map(move |(key, value)| (key.as_str(), Spot { value, path: format!("{path}[{key}]") }))
+        entries.map(move |(key, value)| (key.as_str(), FieldValue { value, path: format!("{path}[{key}]") }))
     }
 
     fn text(&self) -> &'a str {
@@ -159,7 +159,7 @@ impl<'a> Spot<'a> {
         }
     }
 
-    fn immutable(&self, old: &Spot<'_>, errors: &mut Errors) {
+    fn immutable(&self, old: &FieldValue<'_>, errors: &mut Errors) {
         if self.value != old.value {
             errors.push(self.invalid("field is immutable"));
         }

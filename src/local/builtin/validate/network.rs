@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::{Errors, Spot, names};
+use super::{Errors, FieldValue, names};
 use crate::local::schema::FieldError;
 
-pub(super) fn endpoint_slice(slice: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn endpoint_slice(slice: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let family = slice.at("addressType");
     match family.text() {
         "" => errors.push(family.required("")),
@@ -39,7 +39,7 @@ pub(super) fn endpoint_slice(slice: &Spot<'_>, old: Option<&Spot<'_>>, errors: &
     }
 }
 
-fn check_address(all: &Spot<'_>, address: &Spot<'_>, family: &str, errors: &mut Errors) {
+fn check_address(all: &FieldValue<'_>, address: &FieldValue<'_>, family: &str, errors: &mut Errors) {
     match family {
         "FQDN" => address.name(names::subdomain, errors),
         "IPv4" | "IPv6" => {
@@ -56,7 +56,7 @@ fn check_address(all: &Spot<'_>, address: &Spot<'_>, family: &str, errors: &mut 
     }
 }
 
-pub(super) fn ingress(ingress: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn ingress(ingress: &FieldValue<'_>, errors: &mut Errors) {
     let spec = ingress.at("spec");
     let (rules, backend) = (spec.at("rules"), spec.at("defaultBackend"));
     if rules.is_empty() && !backend.is_set() {
@@ -94,7 +94,7 @@ pub(super) fn ingress(ingress: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_host(host: &Spot<'_>, errors: &mut Errors) {
+fn check_host(host: &FieldValue<'_>, errors: &mut Errors) {
     if host.text().parse::<IpAddr>().is_ok() {
         errors.push(host.invalid("must be a DNS name, not an IP address"));
     } else if host.text().contains('*') {
@@ -104,7 +104,7 @@ fn check_host(host: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_path(path: &Spot<'_>, errors: &mut Errors) {
+fn check_path(path: &FieldValue<'_>, errors: &mut Errors) {
     let (kind, text) = (path.at("pathType"), path.at("path"));
     let invalid = |detail: String| FieldError::invalid(text.path.clone(), &text.text().into(), &detail);
     match kind.text() {
@@ -134,7 +134,7 @@ fn check_path(path: &Spot<'_>, errors: &mut Errors) {
     check_backend(&path.at("backend"), errors);
 }
 
-fn check_backend(backend: &Spot<'_>, errors: &mut Errors) {
+fn check_backend(backend: &FieldValue<'_>, errors: &mut Errors) {
     let invalid = |detail: &str| FieldError::invalid(backend.path.clone(), &Value::from(""), detail);
     let (service, resource) = (backend.at("service"), backend.at("resource"));
     match (service.is_set(), resource.is_set()) {

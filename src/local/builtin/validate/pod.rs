@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, Spot, metadata, names};
+use super::{Errors, FieldValue, metadata, names};
 use crate::local::schema::{FieldError, Reason, go_quote};
 
-pub(super) fn pod(pod: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn pod(pod: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     spec(&pod.at("spec"), errors);
     if let Some(old) = old {
         update(&pod.at("spec"), &old.at("spec"), errors);
     }
 }
 
-pub(super) fn spec(spec: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn spec(spec: &FieldValue<'_>, errors: &mut Errors) {
     let volumes = volumes(&spec.at("volumes"), errors);
     let containers = spec.at("containers");
     if containers.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn spec(spec: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_container(container: &Spot<'_>, volumes: &BTreeSet<&str>, errors: &mut Errors) {
+fn check_container(container: &FieldValue<'_>, volumes: &BTreeSet<&str>, errors: &mut Errors) {
     container.at("name").required_name(names::label, errors);
     if container.at("image").is_empty() {
         errors.push(container.at("image").required(""));
@@ -93,8 +93,8 @@ fn check_container(container: &Spot<'_>, volumes: &BTreeSet<&str>, errors: &mut 
     }
 }
 
-fn not_found(name: &Spot<'_>) -> FieldError {
-    FieldError::plain(
+fn not_found(name: &FieldValue<'_>) -> FieldError {
+    FieldError::with_text(
         name.path.clone(),
         Reason::NotFound,
         &format!("Not found: {}", go_quote(name.text())),
@@ -102,7 +102,7 @@ fn not_found(name: &Spot<'_>) -> FieldError {
     )
 }
 
-fn check_ports(ports: &Spot<'_>, errors: &mut Errors) {
+fn check_ports(ports: &FieldValue<'_>, errors: &mut Errors) {
     let mut taken = BTreeSet::new();
     for port in ports.items() {
         let name = port.at("name");
@@ -126,7 +126,7 @@ fn check_ports(ports: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_variable(variable: &Spot<'_>, errors: &mut Errors) {
+fn check_variable(variable: &FieldValue<'_>, errors: &mut Errors) {
     variable.at("name").required_name(names::variable, errors);
     let source = variable.at("valueFrom");
     if !source.is_set() {
@@ -136,7 +136,7 @@ fn check_variable(variable: &Spot<'_>, errors: &mut Errors) {
     let sources: Vec<_> = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"]
         .into_iter()
         .map(|name| source.at(name))
-        .filter(Spot::is_set)
+        .filter(FieldValue::is_set)
         .collect();
     match sources.len() {
         0 => errors.push(none(
@@ -185,7 +185,7 @@ fn is_downward_field(path: &str) -> bool {
     )
 }
 
-fn check_resources(resources: &Spot<'_>, errors: &mut Errors) {
+fn check_resources(resources: &FieldValue<'_>, errors: &mut Errors) {
     let (limits, requests) = (resources.at("limits"), resources.at("requests"));
     for (name, quantity) in limits.entries().chain(requests.entries()) {
         let invalid = |detail: &str| FieldError::invalid(quantity.path.clone(), &name.into(), detail);
@@ -236,7 +236,7 @@ fn amount(quantity: &str) -> Option<f64> {
     Some(number.parse::<f64>().ok()? * factor)
 }
 
-fn check_probe(probe: &Spot<'_>, name: &str, errors: &mut Errors) {
+fn check_probe(probe: &FieldValue<'_>, name: &str, errors: &mut Errors) {
     check_handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], errors);
     for count in
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
@@ -249,8 +249,8 @@ fn check_probe(probe: &Spot<'_>, name: &str, errors: &mut Errors) {
     }
 }
 
-fn check_handler(handler: &Spot<'_>, kinds: &[&str], errors: &mut Errors) {
-    let given: Vec<_> = kinds.iter().map(|kind| handler.at(kind)).filter(Spot::is_set).collect();
+fn check_handler(handler: &FieldValue<'_>, kinds: &[&str], errors: &mut Errors) {
+    let given: Vec<_> = kinds.iter().map(|kind| handler.at(kind)).filter(FieldValue::is_set).collect();
     if given.is_empty() {
         errors.push(handler.required("must specify a handler type"));
     }
@@ -271,7 +271,7 @@ fn check_handler(handler: &Spot<'_>, kinds: &[&str], errors: &mut Errors) {
     }
 }
 
-fn check_toleration(toleration: &Spot<'_>, errors: &mut Errors) {
+fn check_toleration(toleration: &FieldValue<'_>, errors: &mut Errors) {
     let (key, operator, value) = (toleration.at("key"), toleration.at("operator"), toleration.at("value"));
     if !key.is_empty() {
         key.name(names::qualified, errors);
@@ -296,7 +296,7 @@ fn check_toleration(toleration: &Spot<'_>, errors: &mut Errors) {
 }
 
 /// Checks the volumes and returns the names that can be mounted.
-fn volumes<'a>(volumes: &Spot<'a>, errors: &mut Errors) -> BTreeSet<&'a str> {
+fn volumes<'a>(volumes: &FieldValue<'a>, errors: &mut Errors) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for volume in volumes.items() {
         let name = volume.at("name");
@@ -324,7 +324,7 @@ fn volumes<'a>(volumes: &Spot<'a>, errors: &mut Errors) -> BTreeSet<&'a str> {
 }
 
 /// A pod that exists is what it is, but for its images and its patience.
-fn update(spec: &Spot<'_>, old: &Spot<'_>, errors: &mut Errors) {
+fn update(spec: &FieldValue<'_>, old: &FieldValue<'_>, errors: &mut Errors) {
     for list in ["containers", "initContainers"] {
         let (new, old) = (spec.at(list), old.at(list));
         if new.items().count() != old.items().count() {

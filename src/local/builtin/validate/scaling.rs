@@ -1,10 +1,10 @@
 //! Autoscalers and disruption budgets.
 
 use super::workload::label_selector;
-use super::{Errors, Spot};
+use super::{Errors, FieldValue};
 use crate::local::schema::{FieldError, Reason};
 
-pub(super) fn autoscaler(autoscaler: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn autoscaler(autoscaler: &FieldValue<'_>, errors: &mut Errors) {
     let spec = autoscaler.at("spec");
     let (least, most) = (spec.at("minReplicas"), spec.at("maxReplicas"));
     let (min, max) = (least.value.as_i64().unwrap_or(1), most.value.as_i64().unwrap_or_default());
@@ -14,7 +14,7 @@ pub(super) fn autoscaler(autoscaler: &Spot<'_>, errors: &mut Errors) {
     if min == 0 {
         let detail =
             "must specify at least one Object or External metric to support scaling to zero replicas";
-        let from_outside = |metric: Spot<'_>| matches!(metric.at("type").text(), "Object" | "External");
+        let from_outside = |metric: FieldValue<'_>| matches!(metric.at("type").text(), "Object" | "External");
         if !spec.at("metrics").items().any(from_outside) {
             errors.push(spec.at("metrics").forbidden(detail));
         }
@@ -49,7 +49,7 @@ pub(super) fn autoscaler(autoscaler: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_metric(metric: &Spot<'_>, errors: &mut Errors) {
+fn check_metric(metric: &FieldValue<'_>, errors: &mut Errors) {
     let kind = metric.at("type");
     let source = match kind.text() {
         "ContainerResource" => "containerResource",
@@ -103,7 +103,7 @@ fn check_metric(metric: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_rules(rules: &Spot<'_>, errors: &mut Errors) {
+fn check_rules(rules: &FieldValue<'_>, errors: &mut Errors) {
     if !rules.is_set() {
         return;
     }
@@ -129,7 +129,7 @@ fn check_rules(rules: &Spot<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn disruption_budget(budget: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn disruption_budget(budget: &FieldValue<'_>, errors: &mut Errors) {
     let spec = budget.at("spec");
     let (available, unavailable) = (spec.at("minAvailable"), spec.at("maxUnavailable"));
     if available.is_set() && unavailable.is_set() {
@@ -142,7 +142,7 @@ pub(super) fn disruption_budget(budget: &Spot<'_>, errors: &mut Errors) {
             spec.at("unhealthyPodEvictionPolicy").value
         );
         let detail = "minAvailable and maxUnavailable cannot be both set";
-        errors.push(FieldError::plain(spec.path.clone(), Reason::Invalid, &shown, detail));
+        errors.push(FieldError::with_text(spec.path.clone(), Reason::Invalid, &shown, detail));
     }
     available.count_or_percent(errors);
     unavailable.count_or_percent(errors);

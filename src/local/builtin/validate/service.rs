@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::{Errors, Spot, metadata, names};
+use super::{Errors, FieldValue, metadata, names};
 use crate::local::schema::{FieldError, Reason};
 
-pub(super) fn service(service: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn service(service: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = service.at("spec");
     let kind = spec.at("type").text();
     let headless = spec.at("clusterIP").text() == "None";
@@ -25,7 +25,7 @@ pub(super) fn service(service: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut E
     }
     if kind == "ExternalName" {
         let name = spec.at("externalName");
-        let bare = Spot { value: &json!(name.text().trim_end_matches('.')), path: name.path.clone() };
+        let bare = FieldValue { value: &json!(name.text().trim_end_matches('.')), path: name.path.clone() };
         bare.required_name(names::subdomain, errors);
     } else {
         check_addresses(&spec, kind, errors);
@@ -60,7 +60,7 @@ pub(super) fn service(service: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut E
     }
 }
 
-fn check_ports(ports: &Spot<'_>, kind: &str, errors: &mut Errors) {
+fn check_ports(ports: &FieldValue<'_>, kind: &str, errors: &mut Errors) {
     let all: Vec<_> = ports.items().collect();
     let (mut names, mut served) = (BTreeSet::new(), BTreeSet::new());
     for port in &all {
@@ -89,17 +89,17 @@ fn check_ports(ports: &Spot<'_>, kind: &str, errors: &mut Errors) {
                  \"TargetPort\":0,\"NodePort\":0}}",
                 number.unwrap_or_default()
             );
-            errors.push(FieldError::plain(port.path.clone(), Reason::Duplicate, &shown, ""));
+            errors.push(FieldError::with_text(port.path.clone(), Reason::Duplicate, &shown, ""));
         }
     }
 }
 
-fn check_addresses(spec: &Spot<'_>, kind: &str, errors: &mut Errors) {
+fn check_addresses(spec: &FieldValue<'_>, kind: &str, errors: &mut Errors) {
     let address = spec.at("clusterIP");
     if address.is_empty() {
         return;
     }
-    let first = Spot { value: address.value, path: format!("{}.clusterIPs[0]", spec.path) };
+    let first = FieldValue { value: address.value, path: format!("{}.clusterIPs[0]", spec.path) };
     if address.text() != "None" {
         first.name(names::address, errors);
     } else if matches!(kind, "NodePort" | "LoadBalancer") {

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Errors, Spot, metadata, names, pod};
+use super::{Errors, FieldValue, metadata, names, pod};
 use crate::local::schema::{FieldError, Reason};
 
-pub(super) fn deployment(deployment: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn deployment(deployment: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = deployment.at("spec");
     for count in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"] {
         spec.at(count).at_least_zero(errors);
@@ -45,7 +45,7 @@ pub(super) fn deployment(deployment: &Spot<'_>, old: Option<&Spot<'_>>, errors: 
     }
 }
 
-pub(super) fn replica_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn replica_set(set: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = set.at("spec");
     spec.at("replicas").at_least_zero(errors);
     spec.at("minReadySeconds").at_least_zero(errors);
@@ -56,7 +56,7 @@ pub(super) fn replica_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut E
     }
 }
 
-pub(super) fn daemon_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn daemon_set(set: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = set.at("spec");
     spec.at("minReadySeconds").at_least_zero(errors);
     spec.at("revisionHistoryLimit").at_least_zero(errors);
@@ -85,7 +85,7 @@ pub(super) fn daemon_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Er
     }
 }
 
-pub(super) fn stateful_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut Errors) {
+pub(super) fn stateful_set(set: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = set.at("spec");
     spec.at("replicas").at_least_zero(errors);
     spec.at("minReadySeconds").at_least_zero(errors);
@@ -97,7 +97,7 @@ pub(super) fn stateful_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut 
     if !matches!(strategy.at("type").text(), "RollingUpdate" | "OnDelete") {
         let detail = "must be 'RollingUpdate' or 'OnDelete'";
         let shown = format!("Invalid value: {}", go_strategy(&strategy));
-        errors.push(FieldError::plain(strategy.path.clone(), Reason::Invalid, &shown, detail));
+        errors.push(FieldError::with_text(strategy.path.clone(), Reason::Invalid, &shown, detail));
     }
     check_selector(&spec, "statefulset", true, errors);
     template(&spec, "StatefulSet", errors);
@@ -126,7 +126,7 @@ pub(super) fn stateful_set(set: &Spot<'_>, old: Option<&Spot<'_>>, errors: &mut 
     }
 }
 
-fn is_zero(count: &Spot<'_>) -> bool {
+fn is_zero(count: &FieldValue<'_>) -> bool {
     match count.value {
         Value::String(text) => text.trim_end_matches('%').parse() == Ok(0),
         Value::Number(number) => number.as_i64() == Some(0),
@@ -134,14 +134,14 @@ fn is_zero(count: &Spot<'_>) -> bool {
     }
 }
 
-fn not_a_strategy(strategy: &Spot<'_>, supported: [&str; 2]) -> FieldError {
+fn not_a_strategy(strategy: &FieldValue<'_>, supported: [&str; 2]) -> FieldError {
     let shown = format!("Unsupported value: {}", go_strategy(strategy));
     let detail = format!("supported values: \"{}\", \"{}\"", supported[0], supported[1]);
-    FieldError::plain(strategy.path.clone(), Reason::NotSupported, &shown, &detail)
+    FieldError::with_text(strategy.path.clone(), Reason::NotSupported, &shown, &detail)
 }
 
 /// The API server shows its own struct here.
-fn go_strategy(strategy: &Spot<'_>) -> String {
+fn go_strategy(strategy: &FieldValue<'_>) -> String {
     format!(
         "{{\"Type\":{},\"RollingUpdate\":{}}}",
         strategy.at("type").value,
@@ -149,7 +149,7 @@ fn go_strategy(strategy: &Spot<'_>) -> String {
     )
 }
 
-fn check_selector(spec: &Spot<'_>, owner: &str, required: bool, errors: &mut Errors) {
+fn check_selector(spec: &FieldValue<'_>, owner: &str, required: bool, errors: &mut Errors) {
     let selector = spec.at("selector");
     if !selector.is_set() {
         if required {
@@ -178,7 +178,7 @@ fn check_selector(spec: &Spot<'_>, owner: &str, required: bool, errors: &mut Err
     }
 }
 
-pub(super) fn label_selector(selector: &Spot<'_>, errors: &mut Errors) {
+pub(super) fn label_selector(selector: &FieldValue<'_>, errors: &mut Errors) {
     metadata::labels(&selector.at("matchLabels"), errors);
     for expression in selector.at("matchExpressions").items() {
         let (operator, values) = (expression.at("operator"), expression.at("values"));
@@ -223,7 +223,7 @@ fn selects(selector: &Value, labels: &Value) -> bool {
         })
 }
 
-fn template(spec: &Spot<'_>, owner: &str, errors: &mut Errors) {
+fn template(spec: &FieldValue<'_>, owner: &str, errors: &mut Errors) {
     let template = spec.at("template");
     metadata::labels(&template.at("metadata.labels"), errors);
     metadata::annotations(&template.at("metadata.annotations"), errors);

@@ -20,22 +20,22 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Api, ResourceExt};
 
 use super::claim::children_of;
-use super::events::Tone;
+use super::events::EventType;
 use super::pods;
-use super::template;
-use super::work::{
-    self, Attempt, Context, Error, Outcome, cached, concerned, controller_of, is_conflict, is_controlled_by,
-    owner_or_selecting, selector_of, unless_gone, watch,
+use super::runtime::{
+    self, Attempt, Context, Error, RequeueResult, controller_of, ignore_not_found, is_conflict,
+    is_controlled_by, owner_or_selecting, selector_of, trigger_with, watch, watch_with_store,
 };
-use plan::{Plan, Seen, plan};
-pub use rollout::{Rounding, part_of};
+use super::template;
+use plan::{Plan, PlanInputs, plan};
+pub use rollout::{Rounding, resolve_int_or_percent};
 
 pub async fn run(context: Arc<Context>) {
     let client = context.client.clone();
-    let controller = work::controller(Api::<Deployment>::all(client.clone()));
-    let (sets, changes) = cached(Api::<ReplicaSet>::all(client.clone()));
+    let controller = runtime::controller(Api::<Deployment>::all(client.clone()));
+    let (sets, changes) = watch_with_store(Api::<ReplicaSet>::all(client.clone()));
     let deployments = controller.store();
-    let by_set = concerned(changes, deployments.clone(), |set: &ReplicaSet, deployments| {
+    let by_set = trigger_with(changes, deployments.clone(), |set: &ReplicaSet, deployments| {
         owner_or_selecting(set, deployments, |deployment: &Deployment, _| {
             deployment
                 .spec
@@ -45,17 +45,19 @@ pub async fn run(context: Arc<Context>) {
         })
     });
     let known_sets = sets.clone();
-    let by_pod = concerned(watch(Api::<Pod>::all(client)), deployments, move |pod: &Pod, deployments| {
-        waiting_for_the_end_of(pod, deployments, &known_sets)
+    let by_pod = trigger_with(watch(Api::<Pod>::all(client)), deployments, move |pod: &Pod, deployments| {
+        recreate_deployment_of(pod, deployments, &known_sets)
     });
     let controller = controller.reconcile_on(by_set).reconcile_on(by_pod);
-    work::run(controller, context, move |deployment, context| reconcile(deployment, context, sets.clone()))
-        .await;
+    runtime::run(controller, context, move |deployment, context| {
+        reconcile(deployment, context, sets.clone())
+    })
+    .await;
 }
 
 /// Only a Deployment that recreates its pods cares about single ones: it
 /// starts the new when the last of the old is gone.
-fn waiting_for_the_end_of(
+fn recreate_deployment_of(
     pod: &Pod,
     deployments: &Store<Deployment>,
     sets: &Store<ReplicaSet>,
@@ -65,22 +67,30 @@ fn waiting_for_the_end_of(
         ObjectRef::<ReplicaSet>::from_owner_ref(namespace.as_deref(), controller_of(&pod.metadata)?, ())?;
     let set = sets.get(&set)?;
     let deployment = ObjectRef::from_owner_ref(namespace.as_deref(), controller_of(&set.metadata)?, ())?;
-    deployments.get(&deployment).filter(|deployment| rollout::recreates(deployment)).map(|_| deployment)
+    deployments.get(&deployment).filter(|deployment| rollout::is_recreate(deployment)).map(|_| deployment)
 }
 
-async fn reconcile(deployment: Arc<Deployment>, context: Arc<Context>, cache: Store<ReplicaSet>) -> Outcome {
+async fn reconcile(
+    deployment: Arc<Deployment>,
+    context: Arc<Context>,
+    cache: Store<ReplicaSet>,
+) -> RequeueResult {
     let Some(spec) = &deployment.spec else {
         return Ok(None);
     };
     let selector = selector_of(&spec.selector)?;
     let sets = children_of(&context.client, &*deployment, &selector, &cache).await?;
     let old_pods_run =
-        rollout::recreates(&deployment) && old_pods_run(&context, &deployment, &sets, &selector).await?;
+        rollout::is_recreate(&deployment) && old_pods_run(&context, &deployment, &sets, &selector).await?;
 
-    let mut plan =
-        plan(Seen { deployment: &deployment, sets: &sets, old_pods_run, now: context.options.clock.now() });
-    carry_out(&context, &deployment, &mut plan).await?;
-    Ok(plan.wake)
+    let mut plan = plan(PlanInputs {
+        deployment: &deployment,
+        sets: &sets,
+        old_pods_run,
+        now: context.options.clock.now(),
+    });
+    apply_plan(&context, &deployment, &mut plan).await?;
+    Ok(plan.requeue_after)
 }
 
 /// Whether pods of an earlier revision still run, even while being deleted.
@@ -101,7 +111,7 @@ async fn old_pods_run(
     }))
 }
 
-async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) -> Result<(), Error> {
+async fn apply_plan(context: &Context, deployment: &Deployment, plan: &mut Plan) -> Result<(), Error> {
     let namespace = deployment.namespace().unwrap_or_default();
     let sets: Api<ReplicaSet> = Api::namespaced(context.client.clone(), &namespace);
     let deployments: Api<Deployment> = Api::namespaced(context.client.clone(), &namespace);
@@ -112,7 +122,7 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
             Err(error) if is_conflict(&error) => {
                 let found = sets.get_opt(&set.name_any()).await;
                 match found.trying_to("look at the replica set of the same name")? {
-                    Some(found) if is_ours(&found, deployment, set) => {}
+                    Some(found) if is_same_set(&found, deployment, set) => {}
                     Some(_) => {
                         // Another template has the same hash: take the next one.
                         let collisions = plan.status.collision_count.get_or_insert(0);
@@ -124,31 +134,31 @@ async fn carry_out(context: &Context, deployment: &Deployment, plan: &mut Plan) 
             Err(error) if matches!(&error, kube::Error::Api(status) if status.code < 500 && status.code != 429) =>
             {
                 let why = error.to_string();
-                progress::could_not_create(&mut plan.status, &set.name_any(), &why, context.now());
-                record(&deployments, deployment, plan).await?;
+                progress::set_create_failed(&mut plan.status, &set.name_any(), &why, context.now());
+                write_status(&deployments, deployment, plan).await?;
                 return Err(error).trying_to("create a replica set");
             }
             created => {
                 created.trying_to("create a replica set")?;
-                tell(context, deployment, set, 0).await;
+                publish_scaling_event(context, deployment, set, 0).await;
             }
         }
     }
     for (set, before) in &plan.update {
-        let updated = unless_gone(sets.replace(&set.name_any(), &params, set).await);
+        let updated = ignore_not_found(sets.replace(&set.name_any(), &params, set).await);
         if updated.trying_to("update a replica set")?.is_some() {
-            tell(context, deployment, set, *before).await;
+            publish_scaling_event(context, deployment, set, *before).await;
         }
     }
     for set in &plan.delete {
         let this_one = Preconditions { uid: set.uid(), resource_version: set.resource_version() };
         let deleted = sets.delete(&set.name_any(), &DeleteParams::background().preconditions(this_one)).await;
-        unless_gone(deleted).trying_to("delete an old replica set")?;
+        ignore_not_found(deleted).trying_to("delete an old replica set")?;
     }
-    record(&deployments, deployment, plan).await
+    write_status(&deployments, deployment, plan).await
 }
 
-async fn tell(context: &Context, deployment: &Deployment, set: &ReplicaSet, before: i32) {
+async fn publish_scaling_event(context: &Context, deployment: &Deployment, set: &ReplicaSet, before: i32) {
     let (name, now) = (set.name_any(), rollout::size(set));
     let direction = match now.cmp(&before) {
         Ordering::Greater => "up",
@@ -156,17 +166,17 @@ async fn tell(context: &Context, deployment: &Deployment, set: &ReplicaSet, befo
         Ordering::Equal => return,
     };
     let message = format!("Scaled {direction} replica set {name} from {before} to {now}");
-    context.events.tell(deployment, Tone::Normal, "ScalingReplicaSet", message).await;
+    context.events.publish(deployment, EventType::Normal, "ScalingReplicaSet", message).await;
 }
 
-fn is_ours(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> bool {
+fn is_same_set(found: &ReplicaSet, deployment: &Deployment, wanted: &ReplicaSet) -> bool {
     let template =
         |set: &ReplicaSet| set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
     is_controlled_by(&found.metadata, deployment.uid().as_deref())
         && template::same_but_for_hash(&template(found), &template(wanted))
 }
 
-async fn record(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> Result<(), Error> {
+async fn write_status(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> Result<(), Error> {
     let mut recorded = deployment.clone();
     recorded.status = Some(plan.status.clone());
     if let Some(revision) = &plan.revision {
@@ -175,7 +185,7 @@ async fn record(api: &Api<Deployment>, deployment: &Deployment, plan: &Plan) -> 
     }
     if recorded != *deployment {
         let written = api.replace_status(&recorded.name_any(), &PostParams::default(), &recorded).await;
-        unless_gone(written).trying_to("record a deployment's status")?;
+        ignore_not_found(written).trying_to("record a deployment's status")?;
     }
     Ok(())
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 
-use super::progress::{self, Pass};
+use super::progress::{self, SyncKind};
 use super::{revision, rollout};
 
-pub struct Seen<'a> {
+pub struct PlanInputs<'a> {
     pub deployment: &'a Deployment,
     /// Its ReplicaSets.
     pub sets: &'a [ReplicaSet],
@@ -26,10 +26,10 @@ pub struct Plan {
     pub revision: Option<String>,
     pub status: DeploymentStatus,
     /// When to look again even if nothing changes.
-    pub wake: Option<Duration>,
+    pub requeue_after: Option<Duration>,
 }
 
-pub fn plan(seen: Seen<'_>) -> Plan {
+pub fn plan(seen: PlanInputs<'_>) -> Plan {
     let deployment = seen.deployment;
     let mut sets = seen.sets.to_vec();
     let mut current = revision::current(deployment, seen.sets)
@@ -37,22 +37,22 @@ pub fn plan(seen: Seen<'_>) -> Plan {
     let going = deployment.metadata.deletion_timestamp.is_some();
     let paused = deployment.spec.as_ref().and_then(|spec| spec.paused).unwrap_or(false);
 
-    let mut pass = Pass::Counts;
+    let mut pass = SyncKind::StatusOnly;
     if !going {
         if let Some(current) = current {
-            refresh(deployment, &mut sets, current);
+            sync_current_set(deployment, &mut sets, current);
         }
         if paused || rollout::is_being_scaled(deployment, &sets) {
             rollout::scale(deployment, &mut sets, current);
         } else {
-            pass = roll(&seen, &mut sets, &mut current);
+            pass = roll_out(&seen, &mut sets, &mut current);
         }
     }
 
     let status = progress::status(deployment, &sets, current.map(|current| &sets[current]), pass, seen.now);
     let delete = if !going && (paused || progress::is_complete(deployment, &status)) {
         let old = seen.sets.iter().enumerate().filter(|(index, _)| Some(*index) != current);
-        revision::forgotten(deployment, old.map(|(_, set)| set))
+        revision::beyond_history_limit(deployment, old.map(|(_, set)| set))
     } else {
         Vec::new()
     };
@@ -69,36 +69,38 @@ pub fn plan(seen: Seen<'_>) -> Plan {
             .map(|current| revision::number(&sets[current]))
             .filter(|number| *number > 0)
             .map(|number| number.to_string()),
-        wake: progress::deadline_in(deployment, &status, seen.now).filter(|_| pass != Pass::Counts),
+        requeue_after: progress::time_to_deadline(deployment, &status, seen.now)
+            .filter(|_| pass != SyncKind::StatusOnly),
         status,
     }
 }
 
-fn roll(seen: &Seen<'_>, sets: &mut Vec<ReplicaSet>, current: &mut Option<usize>) -> Pass {
+fn roll_out(seen: &PlanInputs<'_>, sets: &mut Vec<ReplicaSet>, current: &mut Option<usize>) -> SyncKind {
     let deployment = seen.deployment;
-    if rollout::recreates(deployment) && (rollout::empty_old(deployment, sets, *current) || seen.old_pods_run)
+    if rollout::is_recreate(deployment)
+        && (rollout::scale_old_to_zero(deployment, sets, *current) || seen.old_pods_run)
     {
-        return Pass::Rolls;
+        return SyncKind::Rolling;
     }
     let (index, pass) = match *current {
-        Some(index) => (index, Pass::Rolls),
+        Some(index) => (index, SyncKind::Rolling),
         None => {
             let mut set = revision::new_set(deployment);
             rollout::resize(&mut set, deployment, 0);
             sets.push(set);
             let index = sets.len() - 1;
-            refresh(deployment, sets, index);
-            (*current.insert(index), Pass::Creates)
+            sync_current_set(deployment, sets, index);
+            (*current.insert(index), SyncKind::CreatingSet)
         }
     };
-    if !rollout::move_current(deployment, sets, index) {
-        rollout::shrink_old(deployment, sets, index);
+    if !rollout::scale_current(deployment, sets, index) {
+        rollout::scale_down_old(deployment, sets, index);
     }
     pass
 }
 
 /// Keeps the current set in step with what the Deployment says about it.
-fn refresh(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) {
+fn sync_current_set(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) {
     let others = sets.iter().enumerate().filter(|(index, _)| *index != current);
     let latest = others.map(|(_, set)| revision::number(set)).max().unwrap_or(0) + 1;
     let set = &mut sets[current];
@@ -145,7 +147,12 @@ mod tests {
         }
 
         fn plan(&self) -> Plan {
-            plan(Seen { deployment: &self.deployment, sets: &self.sets, old_pods_run: false, now: self.now })
+            plan(PlanInputs {
+                deployment: &self.deployment,
+                sets: &self.sets,
+                old_pods_run: false,
+                now: self.now,
+            })
         }
 
         fn step(&mut self, pods_come_up: bool) -> Plan {
@@ -198,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pass_creates_the_set_at_full_size() {
+    fn the_first_sync_creates_the_set_at_full_size() {
         let mut world = World::new(deployment("app:v1", json!({})));
         let created = world.step(false).create.unwrap();
         let hash = &created.labels()[POD_TEMPLATE_HASH];
@@ -226,7 +233,7 @@ mod tests {
         let plan = world.plan();
         assert!(plan.create.is_none() && plan.update.is_empty() && plan.delete.is_empty());
         assert_eq!(Some(plan.status), world.deployment.status);
-        assert_eq!((plan.revision.as_deref(), plan.wake), (Some("2"), None));
+        assert_eq!((plan.revision.as_deref(), plan.requeue_after), (Some("2"), None));
     }
 
     #[test]
@@ -252,8 +259,12 @@ mod tests {
         world.set_image("app:v2");
         assert!(world.step(true).create.is_none());
         assert_eq!(world.sizes(), [0]);
-        let seen =
-            Seen { deployment: &world.deployment, sets: &world.sets, old_pods_run: true, now: world.now };
+        let seen = PlanInputs {
+            deployment: &world.deployment,
+            sets: &world.sets,
+            old_pods_run: true,
+            now: world.now,
+        };
         assert!(plan(seen).create.is_none());
         world.settle();
         assert_eq!(world.sizes(), [0, 2]);
@@ -272,25 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_that_stands_still_exceeds_its_deadline() {
+    fn a_rollout_without_progress_exceeds_its_deadline() {
         let mut world = World::new(deployment("app:v1", json!({"spec": {"progressDeadlineSeconds": 60}})));
         world.settle();
         world.set_image("app:v2");
         for _ in 0..5 {
             world.step(false);
         }
-        let wake = world.plan().wake.unwrap();
+        let wake = world.plan().requeue_after.unwrap();
         assert!(wake > Duration::from_secs(59) && wake < Duration::from_secs(62), "{wake:?}");
         world.now += wake;
         world.step(false);
         assert_eq!(world.progressing(), ("False".into(), "ProgressDeadlineExceeded".into()));
-        assert_eq!(world.plan().wake, None);
+        assert_eq!(world.plan().requeue_after, None);
         let available: i32 = world.sets.iter().map(rollout::available).sum();
         assert_eq!(available, 2);
     }
 
     #[test]
-    fn only_the_wanted_history_is_kept() {
+    fn revisions_beyond_the_history_limit_are_deleted() {
         let mut world = World::new(deployment("app:v1", json!({"spec": {"revisionHistoryLimit": 1}})));
         for version in 1..=4 {
             world.set_image(&format!("app:v{version}"));
@@ -301,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_on_its_way_out_writes_only_its_status() {
+    fn a_deployment_being_deleted_writes_only_its_status() {
         let mut world = World::new(deployment(
             "app:v1",
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),

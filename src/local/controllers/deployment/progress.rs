@@ -25,25 +25,25 @@ const RESUMED: &str = "DeploymentResumed";
 
 /// What kind of pass the status is written after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pass {
+pub enum SyncKind {
     /// Only counted: paused, being scaled, or on its way out.
-    Counts,
-    Rolls,
-    Creates,
+    StatusOnly,
+    Rolling,
+    CreatingSet,
 }
 
 pub fn status(
     deployment: &Deployment,
     sets: &[ReplicaSet],
     current: Option<&ReplicaSet>,
-    pass: Pass,
+    pass: SyncKind,
     now: Timestamp,
 ) -> DeploymentStatus {
     let before = deployment.status.clone().unwrap_or_default();
     let mut status = counts(deployment, sets, current, &before);
     let mut conditions = Conditions { list: before.conditions.clone().unwrap_or_default(), now: Time(now) };
 
-    let least = rollout::wanted(deployment) - rollout::slack(deployment).unavailable;
+    let least = rollout::desired_replicas(deployment) - rollout::rollout_limits(deployment).max_unavailable;
     if status.available_replicas.unwrap_or(0) >= least {
         conditions.set(
             AVAILABLE,
@@ -75,7 +75,7 @@ pub fn status(
 
 /// The whole of the wanted replicas is of the current revision and available.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
-    let wanted = rollout::wanted(deployment);
+    let wanted = rollout::desired_replicas(deployment);
     [status.updated_replicas, status.replicas, status.available_replicas]
         .iter()
         .all(|count| count.unwrap_or(0) == wanted)
@@ -83,18 +83,22 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
 }
 
 /// How long a rollout that is under way may still stand still.
-pub fn deadline_in(deployment: &Deployment, status: &DeploymentStatus, now: Timestamp) -> Option<Duration> {
+pub fn time_to_deadline(
+    deployment: &Deployment,
+    status: &DeploymentStatus,
+    now: Timestamp,
+) -> Option<Duration> {
     let condition = find(status.conditions.as_deref().unwrap_or_default(), PROGRESSING)?;
     if is_complete(deployment, status)
         || matches!(condition.reason.as_deref(), Some(SET_AVAILABLE | TIMED_OUT))
     {
         return None;
     }
-    let left = gives_up_at(deployment, condition)?.duration_since(now);
+    let left = deadline_at(deployment, condition)?.duration_since(now);
     Some(Duration::try_from(left).unwrap_or(Duration::ZERO) + Duration::from_millis(10))
 }
 
-pub fn could_not_create(status: &mut DeploymentStatus, set: &str, why: &str, now: Time) {
+pub fn set_create_failed(status: &mut DeploymentStatus, set: &str, why: &str, now: Time) {
     let mut conditions = Conditions { list: status.conditions.take().unwrap_or_default(), now };
     conditions.set(
         PROGRESSING,
@@ -131,7 +135,7 @@ fn counts(
 fn progress(
     deployment: &Deployment,
     current: Option<&ReplicaSet>,
-    pass: Pass,
+    pass: SyncKind,
     before: &DeploymentStatus,
     status: &DeploymentStatus,
     conditions: &mut Conditions,
@@ -147,14 +151,14 @@ fn progress(
         (false, _) => {}
     }
     match (pass, conditions.reason(PROGRESSING)) {
-        (Pass::Counts, _) => return,
-        (Pass::Creates, _) => {
+        (SyncKind::StatusOnly, _) => return,
+        (SyncKind::CreatingSet, _) => {
             conditions.set(PROGRESSING, "True", SET_CREATED, format!("Created new replica set {name:?}"));
         }
-        (Pass::Rolls, None) if current.is_some() => {
+        (SyncKind::Rolling, None) if current.is_some() => {
             conditions.set(PROGRESSING, "True", SET_FOUND, format!("Found new replica set {name:?}"));
         }
-        (Pass::Rolls, _) => {}
+        (SyncKind::Rolling, _) => {}
     }
     let was_complete =
         status.replicas == status.updated_replicas && conditions.reason(PROGRESSING) == Some(SET_AVAILABLE);
@@ -164,7 +168,7 @@ fn progress(
     if is_complete(deployment, status) {
         let message = format!("ReplicaSet {name:?} has successfully progressed.");
         conditions.set(PROGRESSING, "True", SET_AVAILABLE, message);
-    } else if has_moved(before, status) {
+    } else if has_progressed(before, status) {
         conditions.renew(PROGRESSING, "True", SET_UPDATED, format!("ReplicaSet {name:?} is progressing."));
     } else if conditions.is_overdue(deployment) {
         conditions.set(
@@ -176,7 +180,7 @@ fn progress(
     }
 }
 
-fn has_moved(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
+fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
     let updated = |status: &DeploymentStatus| status.updated_replicas.unwrap_or(0);
     let old = |status: &DeploymentStatus| status.replicas.unwrap_or(0) - updated(status);
     updated(after) > updated(before)
@@ -191,7 +195,7 @@ fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
     (seconds != i32::MAX).then(|| SignedDuration::from_secs(seconds.into()))
 }
 
-fn gives_up_at(deployment: &Deployment, condition: &DeploymentCondition) -> Option<Timestamp> {
+fn deadline_at(deployment: &Deployment, condition: &DeploymentCondition) -> Option<Timestamp> {
     condition.last_update_time.as_ref()?.0.saturating_add(deadline(deployment)?).ok()
 }
 
@@ -219,9 +223,9 @@ impl Conditions {
 
     /// Does nothing if status and reason are these already.
     fn set(&mut self, type_: &str, status: &str, reason: &str, message: String) {
-        let is_so =
+        let is_in_sync =
             |known: &DeploymentCondition| known.status == status && known.reason.as_deref() == Some(reason);
-        if !find(&self.list, type_).is_some_and(is_so) {
+        if !find(&self.list, type_).is_some_and(is_in_sync) {
             self.renew(type_, status, reason, message);
         }
     }
@@ -244,7 +248,7 @@ impl Conditions {
     fn is_overdue(&self, deployment: &Deployment) -> bool {
         match find(&self.list, PROGRESSING) {
             Some(condition) if condition.reason.as_deref() == Some(SET_AVAILABLE) => false,
-            Some(condition) => gives_up_at(deployment, condition).is_some_and(|at| at < self.now.0),
+            Some(condition) => deadline_at(deployment, condition).is_some_and(|at| at < self.now.0),
             None => false,
         }
     }

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
 
+use crate::local::controllers::runtime::controller_reference;
 use crate::local::controllers::template::{self, POD_TEMPLATE_HASH};
-use crate::local::controllers::work::controller_reference;
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
@@ -93,7 +93,10 @@ pub fn make_latest(set: &mut ReplicaSet, deployment: &Deployment, latest: i64) {
 }
 
 /// The empty old sets beyond the history that the Deployment wants kept.
-pub fn forgotten<'a>(deployment: &Deployment, old: impl Iterator<Item = &'a ReplicaSet>) -> Vec<ReplicaSet> {
+pub fn beyond_history_limit<'a>(
+    deployment: &Deployment,
+    old: impl Iterator<Item = &'a ReplicaSet>,
+) -> Vec<ReplicaSet> {
     let limit = deployment.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(10);
     let mut old: Vec<_> = old.filter(|set| set.metadata.deletion_timestamp.is_none()).collect();
     let beyond = old.len().saturating_sub(usize::try_from(limit).unwrap_or(0));

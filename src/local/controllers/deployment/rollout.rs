@@ -11,33 +11,38 @@ use super::revision::{self, DESIRED_REPLICAS, MAX_REPLICAS};
 
 /// The pods a rolling update may have beyond and may miss from the wanted number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slack {
-    pub surge: i32,
-    pub unavailable: i32,
+pub struct RolloutLimits {
+    pub max_surge: i32,
+    pub max_unavailable: i32,
 }
 
-pub fn wanted(deployment: &Deployment) -> i32 {
+pub fn desired_replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-pub fn recreates(deployment: &Deployment) -> bool {
+pub fn is_recreate(deployment: &Deployment) -> bool {
     let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
     strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-pub fn slack(deployment: &Deployment) -> Slack {
-    let replicas = wanted(deployment);
-    if recreates(deployment) {
-        return Slack { surge: 0, unavailable: 0 };
+pub fn rollout_limits(deployment: &Deployment) -> RolloutLimits {
+    let replicas = desired_replicas(deployment);
+    if is_recreate(deployment) {
+        return RolloutLimits { max_surge: 0, max_unavailable: 0 };
     }
     let rolling = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref()?.rolling_update.clone());
     let rolling = rolling.unwrap_or_default();
     let quarter = IntOrString::String("25%".to_owned());
-    let surge = part_of(rolling.max_surge.as_ref().unwrap_or(&quarter), replicas, Rounding::Up);
-    let unavailable = part_of(rolling.max_unavailable.as_ref().unwrap_or(&quarter), replicas, Rounding::Down);
+    let surge =
+        resolve_int_or_percent(rolling.max_surge.as_ref().unwrap_or(&quarter), replicas, Rounding::Up);
+    let unavailable = resolve_int_or_percent(
+        rolling.max_unavailable.as_ref().unwrap_or(&quarter),
+        replicas,
+        Rounding::Down,
+    );
     // With neither, nothing could ever move.
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
-    Slack { surge, unavailable: unavailable.min(replicas) }
+    RolloutLimits { max_surge: surge, max_unavailable: unavailable.min(replicas) }
 }
 
 #[derive(Clone, Copy)]
@@ -47,7 +52,7 @@ pub enum Rounding {
 }
 
 /// A number, or a percentage of `whole`. What cannot be read counts as nothing.
-pub fn part_of(part: &IntOrString, whole: i32, rounding: Rounding) -> i32 {
+pub fn resolve_int_or_percent(part: &IntOrString, whole: i32, rounding: Rounding) -> i32 {
     match part {
         IntOrString::Int(number) => (*number).max(0),
         IntOrString::String(text) => {
@@ -80,37 +85,41 @@ fn total(sets: &[ReplicaSet], of: fn(&ReplicaSet) -> i32) -> i32 {
 /// Resizes a set and notes for what Deployment size it was made.
 pub fn resize(set: &mut ReplicaSet, deployment: &Deployment, size: i32) {
     set.spec.get_or_insert_default().replicas = Some(size);
-    let desired = wanted(deployment);
-    let most = desired.saturating_add(slack(deployment).surge);
+    let desired = desired_replicas(deployment);
+    let most = desired.saturating_add(rollout_limits(deployment).max_surge);
     let annotations = set.annotations_mut();
     annotations.insert(DESIRED_REPLICAS.to_owned(), desired.to_string());
     annotations.insert(MAX_REPLICAS.to_owned(), most.to_string());
 }
 
-fn noted(set: &ReplicaSet, annotation: &str) -> Option<i32> {
+fn annotated_number(set: &ReplicaSet, annotation: &str) -> Option<i32> {
     set.annotations().get(annotation)?.parse().ok()
 }
 
 /// Somebody changed `replicas` since the sets were last sized.
 pub fn is_being_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
-    sets.iter()
-        .filter(|set| size(set) > 0)
-        .any(|set| noted(set, DESIRED_REPLICAS).is_some_and(|desired| desired != wanted(deployment)))
+    sets.iter().filter(|set| size(set) > 0).any(|set| {
+        annotated_number(set, DESIRED_REPLICAS).is_some_and(|desired| desired != desired_replicas(deployment))
+    })
 }
 
 /// How large the current set may be now, given all the others.
 pub fn next_size(deployment: &Deployment, current: i32, all: i32) -> i32 {
-    if recreates(deployment) {
-        return wanted(deployment);
+    if is_recreate(deployment) {
+        return desired_replicas(deployment);
     }
-    let room = (wanted(deployment) + slack(deployment).surge - all).max(0);
-    current + room.min(wanted(deployment) - current)
+    let room = (desired_replicas(deployment) + rollout_limits(deployment).max_surge - all).max(0);
+    current + room.min(desired_replicas(deployment) - current)
 }
 
 /// Grows or shrinks the current set. True if it did.
-pub fn move_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
+pub fn scale_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
     let (now, all) = (size(&sets[current]), total(sets, size));
-    let next = if now >= wanted(deployment) { wanted(deployment) } else { next_size(deployment, now, all) };
+    let next = if now >= desired_replicas(deployment) {
+        desired_replicas(deployment)
+    } else {
+        next_size(deployment, now, all)
+    };
     if next != now {
         resize(&mut sets[current], deployment, next);
     }
@@ -119,8 +128,8 @@ pub fn move_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: u
 
 /// Shrinks old sets as far as availability allows: first what is not healthy
 /// anyway, then the rest, oldest first.
-pub fn shrink_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
-    let least = wanted(deployment) - slack(deployment).unavailable;
+pub fn scale_down_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
+    let least = desired_replicas(deployment) - rollout_limits(deployment).max_unavailable;
     let not_up_yet = size(&sets[current]) - available(&sets[current]);
     let mut spare = total(sets, size) - least - not_up_yet;
     let before = total(sets, size);
@@ -154,7 +163,7 @@ fn oldest_first(sets: &[ReplicaSet], current: usize) -> Vec<usize> {
     order
 }
 
-pub fn empty_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<usize>) -> bool {
+pub fn scale_old_to_zero(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<usize>) -> bool {
     let mut emptied = false;
     for (index, set) in sets.iter_mut().enumerate() {
         if Some(index) != current && size(set) > 0 {
@@ -175,25 +184,31 @@ pub fn scale(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<u
         _ => None,
     };
     if let Some(only) = only {
-        resize(&mut sets[only], deployment, wanted(deployment));
+        resize(&mut sets[only], deployment, desired_replicas(deployment));
         return;
     }
     if current.is_some_and(|current| is_complete(deployment, &sets[current])) {
-        empty_old(deployment, sets, current);
+        scale_old_to_zero(deployment, sets, current);
         return;
     }
-    if !recreates(deployment) {
+    if !is_recreate(deployment) {
         scale_in_proportion(deployment, sets, active);
     }
 }
 
 fn is_complete(deployment: &Deployment, set: &ReplicaSet) -> bool {
-    let wanted = Some(wanted(deployment));
-    noted(set, DESIRED_REPLICAS) == wanted && Some(size(set)) == wanted && Some(available(set)) == wanted
+    let wanted = Some(desired_replicas(deployment));
+    annotated_number(set, DESIRED_REPLICAS) == wanted
+        && Some(size(set)) == wanted
+        && Some(available(set)) == wanted
 }
 
 fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut active: Vec<usize>) {
-    let most = if wanted(deployment) > 0 { wanted(deployment) + slack(deployment).surge } else { 0 };
+    let most = if desired_replicas(deployment) > 0 {
+        desired_replicas(deployment) + rollout_limits(deployment).max_surge
+    } else {
+        0
+    };
     let to_add = most - total(sets, size);
     if to_add > 0 {
         active.sort_by_cached_key(|set| (Reverse(size(&sets[*set])), Reverse(revision::age(&sets[*set]))));
@@ -203,7 +218,7 @@ fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut act
     let mut added = 0;
     let mut sizes = Vec::with_capacity(active.len());
     for &set in &active {
-        let share = share(deployment, &sets[set], most);
+        let share = proportional_share(deployment, &sets[set], most);
         let allowed = to_add - added;
         let share = if to_add > 0 { share.clamp(0, allowed) } else { share.clamp(allowed.min(0), 0) };
         added += share;
@@ -218,12 +233,13 @@ fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut act
     }
 }
 
-fn share(deployment: &Deployment, set: &ReplicaSet, most: i32) -> i32 {
-    if wanted(deployment) == 0 {
+fn proportional_share(deployment: &Deployment, set: &ReplicaSet, most: i32) -> i32 {
+    if desired_replicas(deployment) == 0 {
         return -size(set);
     }
     let deployment_had = || deployment.status.as_ref().and_then(|status| status.replicas);
-    let most_before = noted(set, MAX_REPLICAS).or_else(deployment_had).filter(|most| *most > 0).unwrap_or(1);
+    let most_before =
+        annotated_number(set, MAX_REPLICAS).or_else(deployment_had).filter(|most| *most > 0).unwrap_or(1);
     let scaled = f64::from(size(set)) * f64::from(most) / f64::from(most_before);
     scaled.round() as i32 - size(set)
 }
@@ -261,44 +277,59 @@ mod tests {
 
     #[test]
     fn surge_rounds_up_and_unavailable_rounds_down() {
-        assert_eq!(slack(&deployment(10, json!("25%"), json!("25%"))), Slack { surge: 3, unavailable: 2 });
-        assert_eq!(slack(&deployment(1, json!("25%"), json!("25%"))), Slack { surge: 1, unavailable: 0 });
-        assert_eq!(slack(&deployment(3, json!(2), json!(1))), Slack { surge: 2, unavailable: 1 });
+        assert_eq!(
+            rollout_limits(&deployment(10, json!("25%"), json!("25%"))),
+            RolloutLimits { max_surge: 3, max_unavailable: 2 }
+        );
+        assert_eq!(
+            rollout_limits(&deployment(1, json!("25%"), json!("25%"))),
+            RolloutLimits { max_surge: 1, max_unavailable: 0 }
+        );
+        assert_eq!(
+            rollout_limits(&deployment(3, json!(2), json!(1))),
+            RolloutLimits { max_surge: 2, max_unavailable: 1 }
+        );
     }
 
     #[test]
-    fn without_any_slack_one_pod_may_be_missing() {
-        assert_eq!(slack(&deployment(3, json!(0), json!("0%"))), Slack { surge: 0, unavailable: 1 });
-        assert_eq!(slack(&deployment(0, json!(0), json!(0))), Slack { surge: 0, unavailable: 0 });
+    fn without_surge_or_unavailable_one_pod_may_be_missing() {
+        assert_eq!(
+            rollout_limits(&deployment(3, json!(0), json!("0%"))),
+            RolloutLimits { max_surge: 0, max_unavailable: 1 }
+        );
+        assert_eq!(
+            rollout_limits(&deployment(0, json!(0), json!(0))),
+            RolloutLimits { max_surge: 0, max_unavailable: 0 }
+        );
     }
 
     #[test]
     fn the_current_set_grows_only_into_the_surge() {
         let deployment = deployment(4, json!(1), json!(0));
         let mut sets = sets(&[(4, 4), (0, 0)]);
-        assert!(move_current(&deployment, &mut sets, 1));
+        assert!(scale_current(&deployment, &mut sets, 1));
         assert_eq!(sizes(&sets), [4, 1]);
-        assert!(!move_current(&deployment, &mut sets, 1));
+        assert!(!scale_current(&deployment, &mut sets, 1));
     }
 
     #[test]
-    fn old_pods_stay_until_new_ones_are_available() {
+    fn old_pods_are_kept_until_new_ones_are_available() {
         let deployment = deployment(4, json!(1), json!(0));
         let mut waiting = sets(&[(4, 4), (1, 0)]);
-        assert!(!shrink_old(&deployment, &mut waiting, 1));
+        assert!(!scale_down_old(&deployment, &mut waiting, 1));
         let mut up = sets(&[(4, 4), (1, 1)]);
-        assert!(shrink_old(&deployment, &mut up, 1));
+        assert!(scale_down_old(&deployment, &mut up, 1));
         assert_eq!(sizes(&up), [3, 1]);
     }
 
     #[test]
-    fn unhealthy_old_pods_go_even_if_the_new_are_not_up() {
+    fn unhealthy_old_pods_are_removed_even_if_new_ones_are_not_ready() {
         let deployment = deployment(4, json!(1), json!(0));
         let mut sets = sets(&[(4, 2), (1, 0)]);
-        assert!(!shrink_old(&deployment, &mut sets, 1));
+        assert!(!scale_down_old(&deployment, &mut sets, 1));
         let mut with_slack = self::sets(&[(4, 2), (1, 0)]);
         let deployment = self::deployment(4, json!(1), json!(2));
-        assert!(shrink_old(&deployment, &mut with_slack, 1));
+        assert!(scale_down_old(&deployment, &mut with_slack, 1));
         assert_eq!(sizes(&with_slack), [2, 1]);
     }
 

@@ -21,7 +21,7 @@ pub struct Item {
     pub version: Option<String>,
     pub owners: Vec<OwnerReference>,
     pub finalizers: Vec<String>,
-    pub going: bool,
+    pub deleting: bool,
 }
 
 impl Item {
@@ -34,38 +34,38 @@ impl Item {
             version: meta.resource_version,
             owners: meta.owner_references.unwrap_or_default(),
             finalizers: meta.finalizers.unwrap_or_default(),
-            going: meta.deletion_timestamp.is_some(),
+            deleting: meta.deletion_timestamp.is_some(),
         })
     }
 
-    fn holds(&self, finalizer: &str) -> bool {
+    fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|held| held == finalizer)
     }
 
     fn waits_for_dependents(&self) -> bool {
-        self.going && self.holds(FOREGROUND)
+        self.deleting && self.has_finalizer(FOREGROUND)
     }
 
-    fn blocks(&self, owner: &str) -> bool {
+    fn blocks_deletion_of(&self, owner: &str) -> bool {
         self.owners.iter().any(|named| named.uid == owner && named.block_owner_deletion == Some(true))
     }
 }
 
 /// What to do about one object.
 #[derive(Debug, PartialEq)]
-pub enum Verdict {
-    Leave,
+pub enum GcAction {
+    Keep,
     /// Somebody has to ask the server whether these owners exist.
-    Ask(Vec<OwnerReference>),
+    VerifyOwners(Vec<OwnerReference>),
     Delete(Propagation),
     /// Some owners are gone, others are not: it stays, with these only.
     KeepOwners(Vec<OwnerReference>),
     /// Its dependents stay; their references to it go, then this finalizer.
-    Orphan(Vec<Item>),
+    OrphanDependents(Vec<Item>),
     /// Nothing holds it back any more.
-    Finish,
+    RemoveFinalizer,
     /// It goes after these.
-    WaitFor(Vec<Uid>),
+    WaitForDependents(Vec<Uid>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl Graph {
             if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
                 dependents.remove(&uid);
             }
-            concerned.extend(self.waiting(&owner.uid));
+            concerned.extend(self.waiting_owner(&owner.uid));
         }
         for owner in &self.items[&uid].owners {
             self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
@@ -142,7 +142,7 @@ impl Graph {
                     self.dependents.remove(&owner.uid);
                 }
             }
-            concerned.extend(self.waiting(&owner.uid));
+            concerned.extend(self.waiting_owner(&owner.uid));
         }
         concerned
     }
@@ -152,7 +152,7 @@ impl Graph {
         self.end_listing(kind)
     }
 
-    fn waiting(&self, owner: &str) -> Option<Uid> {
+    fn waiting_owner(&self, owner: &str) -> Option<Uid> {
         self.items.get(owner).filter(|owner| owner.waits_for_dependents()).map(|owner| owner.uid.clone())
     }
 
@@ -161,12 +161,12 @@ impl Graph {
     }
 
     /// `absent` and `present` are owners that the server was asked about.
-    pub fn verdict(&self, uid: &str, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> Verdict {
+    pub fn next_action(&self, uid: &str, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> GcAction {
         let Some(item) = self.items.get(uid) else {
-            return Verdict::Leave;
+            return GcAction::Keep;
         };
-        if item.going {
-            return self.farewell(item);
+        if item.deleting {
+            return self.deletion_action(item);
         }
         let (mut stay, mut leave, mut ask) = (Vec::new(), Vec::new(), Vec::new());
         let mut owner_waits = false;
@@ -187,30 +187,32 @@ impl Graph {
             }
         }
         if !ask.is_empty() {
-            Verdict::Ask(ask)
+            GcAction::VerifyOwners(ask)
         } else if leave.is_empty() {
-            Verdict::Leave
+            GcAction::Keep
         } else if !stay.is_empty() {
-            Verdict::KeepOwners(stay.into_iter().cloned().collect())
-        } else if item.holds(ORPHAN) {
-            Verdict::Delete(Propagation::Orphan)
-        } else if item.holds(FOREGROUND) || (owner_waits && self.dependents_of(uid).next().is_some()) {
-            Verdict::Delete(Propagation::Foreground)
+            GcAction::KeepOwners(stay.into_iter().cloned().collect())
+        } else if item.has_finalizer(ORPHAN) {
+            GcAction::Delete(Propagation::Orphan)
+        } else if item.has_finalizer(FOREGROUND) || (owner_waits && self.dependents_of(uid).next().is_some())
+        {
+            GcAction::Delete(Propagation::Foreground)
         } else {
-            Verdict::Delete(Propagation::Background)
+            GcAction::Delete(Propagation::Background)
         }
     }
 
-    fn farewell(&self, item: &Item) -> Verdict {
-        if item.holds(ORPHAN) {
-            return Verdict::Orphan(self.dependents_of(&item.uid).cloned().collect());
+    fn deletion_action(&self, item: &Item) -> GcAction {
+        if item.has_finalizer(ORPHAN) {
+            return GcAction::OrphanDependents(self.dependents_of(&item.uid).cloned().collect());
         }
-        if !item.holds(FOREGROUND) {
-            return Verdict::Leave;
+        if !item.has_finalizer(FOREGROUND) {
+            return GcAction::Keep;
         }
-        let blocking = self.dependents_of(&item.uid).filter(|dependent| dependent.blocks(&item.uid));
+        let blocking =
+            self.dependents_of(&item.uid).filter(|dependent| dependent.blocks_deletion_of(&item.uid));
         let blocking: Vec<Uid> = blocking.map(|dependent| dependent.uid.clone()).collect();
-        if blocking.is_empty() { Verdict::Finish } else { Verdict::WaitFor(blocking) }
+        if blocking.is_empty() { GcAction::RemoveFinalizer } else { GcAction::WaitForDependents(blocking) }
     }
 }
 
@@ -232,12 +234,12 @@ mod tests {
             version: None,
             owners: owners.iter().map(owner).collect(),
             finalizers: Vec::new(),
-            going: false,
+            deleting: false,
         }
     }
 
     fn going(uid: &str, owners: &[&str], finalizer: &str) -> Item {
-        Item { going: true, finalizers: vec![finalizer.to_owned()], ..item(uid, owners) }
+        Item { deleting: true, finalizers: vec![finalizer.to_owned()], ..item(uid, owners) }
     }
 
     fn graph(items: impl IntoIterator<Item = Item>) -> Graph {
@@ -248,58 +250,60 @@ mod tests {
         graph
     }
 
-    fn verdict(graph: &Graph, uid: &str, absent: &[&str]) -> Verdict {
-        graph.verdict(uid, &HashSet::new(), &absent.iter().map(|uid| (*uid).to_owned()).collect())
+    fn verdict(graph: &Graph, uid: &str, absent: &[&str]) -> GcAction {
+        graph.next_action(uid, &HashSet::new(), &absent.iter().map(|uid| (*uid).to_owned()).collect())
     }
 
     #[test]
     fn an_object_with_a_living_owner_stays() {
         let graph = graph([item("set", &[]), item("pod", &["set"])]);
-        assert_eq!(verdict(&graph, "pod", &[]), Verdict::Leave);
+        assert_eq!(verdict(&graph, "pod", &[]), GcAction::Keep);
     }
 
     #[test]
-    fn an_owner_never_seen_is_asked_for_before_anything_is_deleted() {
+    fn an_unseen_owner_is_verified_before_anything_is_deleted() {
         let graph = graph([item("pod", &["set"])]);
-        assert!(matches!(verdict(&graph, "pod", &[]), Verdict::Ask(owners) if owners.len() == 1));
-        assert_eq!(verdict(&graph, "pod", &["set"]), Verdict::Delete(Propagation::Background));
+        assert!(matches!(verdict(&graph, "pod", &[]), GcAction::VerifyOwners(owners) if owners.len() == 1));
+        assert_eq!(verdict(&graph, "pod", &["set"]), GcAction::Delete(Propagation::Background));
     }
 
     #[test]
-    fn when_an_owner_goes_its_dependents_are_looked_at() {
+    fn dependents_of_a_deleted_owner_are_checked() {
         let mut graph = graph([item("set", &[]), item("a", &["set"]), item("b", &["set"])]);
         assert_eq!(graph.remove("set"), ["a", "b"]);
     }
 
     #[test]
-    fn an_object_with_one_owner_left_keeps_only_that() {
+    fn an_object_with_one_remaining_owner_keeps_only_that_reference() {
         let graph = graph([item("one", &[]), item("pod", &["one", "two"])]);
         assert!(
-            matches!(verdict(&graph, "pod", &["two"]), Verdict::KeepOwners(owners) if owners[0].uid == "one")
+            matches!(verdict(&graph, "pod", &["two"]), GcAction::KeepOwners(owners) if owners[0].uid == "one")
         );
     }
 
     #[test]
-    fn in_the_foreground_the_owner_goes_last() {
+    fn foreground_deletion_removes_the_owner_last() {
         let mut graph = graph([
             going("deployment", &[], FOREGROUND),
             item("set", &["deployment"]),
             item("pod", &["set"]),
         ]);
-        assert_eq!(verdict(&graph, "deployment", &[]), Verdict::WaitFor(vec!["set".to_owned()]));
-        assert_eq!(verdict(&graph, "set", &[]), Verdict::Delete(Propagation::Foreground));
+        assert_eq!(verdict(&graph, "deployment", &[]), GcAction::WaitForDependents(vec!["set".to_owned()]));
+        assert_eq!(verdict(&graph, "set", &[]), GcAction::Delete(Propagation::Foreground));
         graph.apply(going("set", &["deployment"], FOREGROUND));
-        assert_eq!(verdict(&graph, "pod", &[]), Verdict::Delete(Propagation::Background));
+        assert_eq!(verdict(&graph, "pod", &[]), GcAction::Delete(Propagation::Background));
         assert_eq!(graph.remove("pod"), ["set"]);
-        assert_eq!(verdict(&graph, "set", &[]), Verdict::Finish);
+        assert_eq!(verdict(&graph, "set", &[]), GcAction::RemoveFinalizer);
         assert_eq!(graph.remove("set"), ["deployment"]);
-        assert_eq!(verdict(&graph, "deployment", &[]), Verdict::Finish);
+        assert_eq!(verdict(&graph, "deployment", &[]), GcAction::RemoveFinalizer);
     }
 
     #[test]
-    fn orphans_are_let_go_before_their_owner_is() {
+    fn dependents_are_orphaned_before_their_owner_is_removed() {
         let graph = graph([going("set", &[], ORPHAN), item("pod", &["set"])]);
-        assert!(matches!(verdict(&graph, "set", &[]), Verdict::Orphan(orphans) if orphans[0].uid == "pod"));
+        assert!(
+            matches!(verdict(&graph, "set", &[]), GcAction::OrphanDependents(orphans) if orphans[0].uid == "pod")
+        );
     }
 
     #[test]
@@ -307,11 +311,11 @@ mod tests {
         let mut elsewhere = item("set", &[]);
         elsewhere.namespace = Some("other".to_owned());
         let graph = graph([elsewhere, item("pod", &["set"])]);
-        assert!(matches!(verdict(&graph, "pod", &[]), Verdict::Ask(_)));
+        assert!(matches!(verdict(&graph, "pod", &[]), GcAction::VerifyOwners(_)));
     }
 
     #[test]
-    fn what_a_new_listing_does_not_show_is_gone() {
+    fn objects_missing_from_a_new_listing_are_removed() {
         let mut graph = graph([item("set", &[]), item("pod", &["set"])]);
         graph.begin_listing("things");
         graph.apply(item("pod", &["set"]));

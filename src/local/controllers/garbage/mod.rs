@@ -23,12 +23,13 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::kinds::{self, Kind, Meta};
-use super::work::{Attempt, Context, Error, backoff, cached, unless_gone, watch};
-use graph::{FOREGROUND, Graph, Item, ORPHAN, Propagation, Uid, Verdict};
+use super::kinds::{self, Meta, ResourceKind};
+use super::runtime::{Attempt, Context, Error, backoff, ignore_not_found, watch, watch_with_store};
+use graph::{FOREGROUND, GcAction, Graph, Item, ORPHAN, Propagation, Uid};
 
 pub async fn run(context: Arc<Context>) {
-    let (definitions, changes) = cached(Api::<CustomResourceDefinition>::all(context.client.clone()));
+    let (definitions, changes) =
+        watch_with_store(Api::<CustomResourceDefinition>::all(context.client.clone()));
     let mut changes = std::pin::pin!(changes);
     let (queue, due) = mpsc::unbounded();
     let mut due = std::pin::pin!(scheduler(due));
@@ -39,8 +40,8 @@ pub async fn run(context: Arc<Context>) {
         custom: BTreeSet::new(),
         unlisted: HashSet::new(),
         events: SelectAll::new(),
-        held: BTreeSet::new(),
-        busy: HashSet::new(),
+        deferred: BTreeSet::new(),
+        in_flight: HashSet::new(),
         attempts: HashMap::new(),
         queue,
     };
@@ -57,16 +58,16 @@ pub async fn run(context: Arc<Context>) {
             biased;
             Some(event) = changes.next() => {
                 if !matches!(event, Event::Init | Event::InitApply(_)) {
-                    collector.follow(&definitions);
+                    collector.sync_custom_kinds(&definitions);
                 }
             }
-            Some((kind, event)) = collector.events.next() => collector.note(&kind, event),
+            Some((kind, event)) = collector.events.next() => collector.handle_event(&kind, event),
             Some(uid) = due.next() => {
-                if !collector.busy.contains(&uid) {
-                    jobs.extend(collector.take(uid, &HashSet::new(), &HashSet::new()).map(Job::carry_out));
+                if !collector.in_flight.contains(&uid) {
+                    jobs.extend(collector.start_job(uid, &HashSet::new(), &HashSet::new()).map(Job::run));
                 }
             }
-            Some(done) = jobs.next() => jobs.extend(collector.finish(done).map(Job::carry_out)),
+            Some(done) = jobs.next() => jobs.extend(collector.finish(done).map(Job::run)),
             else => return,
         }
     }
@@ -75,35 +76,35 @@ pub async fn run(context: Arc<Context>) {
 struct Collector {
     client: Client,
     graph: Graph,
-    watched: BTreeMap<String, (Kind, AbortHandle)>,
+    watched: BTreeMap<String, (ResourceKind, AbortHandle)>,
     /// Those of the watched that custom resource definitions brought.
     custom: BTreeSet<String>,
     /// Kinds that were there from the start and are not listed yet. Until all
     /// are, nobody knows who has dependents, and nothing is done.
     unlisted: HashSet<String>,
     events: SelectAll<BoxStream<'static, (String, Event<Meta>)>>,
-    held: BTreeSet<Uid>,
-    busy: HashSet<Uid>,
+    deferred: BTreeSet<Uid>,
+    in_flight: HashSet<Uid>,
     attempts: HashMap<Uid, u32>,
     queue: mpsc::UnboundedSender<ScheduleRequest<Uid>>,
 }
 
 impl Collector {
-    fn watch(&mut self, kind: Kind) {
+    fn watch(&mut self, kind: ResourceKind) {
         let key = kind.key();
         let of = key.clone();
-        let events = watch(kind.everywhere(&self.client)).map(move |event| (of.clone(), event));
+        let events = watch(kind.cluster_api(&self.client)).map(move |event| (of.clone(), event));
         let (events, stop) = abortable(events);
         self.events.push(events.boxed());
         self.watched.insert(key, (kind, stop));
     }
 
     /// Keeps the watches in step with the custom kinds that the server serves.
-    fn follow(&mut self, definitions: &Store<CustomResourceDefinition>) {
-        let served: BTreeMap<String, Kind> = definitions
+    fn sync_custom_kinds(&mut self, definitions: &Store<CustomResourceDefinition>) {
+        let served: BTreeMap<String, ResourceKind> = definitions
             .state()
             .iter()
-            .filter_map(|definition| kinds::defined_by(definition))
+            .filter_map(|definition| kinds::kind_of_definition(definition))
             .map(|kind| (kind.key(), kind))
             .collect();
         for gone in self.custom.iter().filter(|key| !served.contains_key(*key)).cloned().collect::<Vec<_>>() {
@@ -113,7 +114,7 @@ impl Collector {
                 stop.abort();
             }
             let concerned = self.graph.remove_kind(&gone);
-            self.look_at(concerned);
+            self.enqueue(concerned);
         }
         for (key, kind) in served {
             if !self.watched.contains_key(&key) {
@@ -123,7 +124,7 @@ impl Collector {
         }
     }
 
-    fn note(&mut self, kind: &str, event: Event<Meta>) {
+    fn handle_event(&mut self, kind: &str, event: Event<Meta>) {
         // What an aborted watch still had to say.
         if !self.watched.contains_key(kind) {
             return;
@@ -142,20 +143,20 @@ impl Collector {
                 self.graph.end_listing(kind)
             }
         };
-        self.look_at(concerned);
+        self.enqueue(concerned);
         if self.unlisted.is_empty() {
-            let held = std::mem::take(&mut self.held);
-            self.look_at(held);
+            let held = std::mem::take(&mut self.deferred);
+            self.enqueue(held);
         }
     }
 
-    fn look_at(&mut self, uids: impl IntoIterator<Item = Uid>) {
+    fn enqueue(&mut self, uids: impl IntoIterator<Item = Uid>) {
         for uid in uids {
-            if !self.unlisted.is_empty() || self.busy.contains(&uid) {
-                self.held.insert(uid);
+            if !self.unlisted.is_empty() || self.in_flight.contains(&uid) {
+                self.deferred.insert(uid);
                 continue;
             }
-            if self.graph.verdict(&uid, &HashSet::new(), &HashSet::new()) != Verdict::Leave {
+            if self.graph.next_action(&uid, &HashSet::new(), &HashSet::new()) != GcAction::Keep {
                 self.schedule(uid, Instant::now());
             }
         }
@@ -168,16 +169,19 @@ impl Collector {
 
     /// What to do about an object whose turn it is, given what the server
     /// answered about its owners.
-    fn take(&mut self, uid: Uid, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> Option<Job> {
+    fn start_job(&mut self, uid: Uid, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> Option<Job> {
         let Some(item) = self.graph.get(&uid).cloned() else {
             self.attempts.remove(&uid);
             return None;
         };
-        let task = match self.graph.verdict(&uid, present, absent) {
-            Verdict::Leave => return None,
-            Verdict::WaitFor(dependents) => {
+        let task = match self.graph.next_action(&uid, present, absent) {
+            GcAction::Keep => return None,
+            GcAction::WaitForDependents(dependents) => {
                 let unless_they_wait_too = |uid: &Uid| {
-                    !matches!(self.graph.verdict(uid, present, absent), Verdict::Leave | Verdict::WaitFor(_))
+                    !matches!(
+                        self.graph.next_action(uid, present, absent),
+                        GcAction::Keep | GcAction::WaitForDependents(_)
+                    )
                 };
                 for dependent in dependents.into_iter().filter(unless_they_wait_too) {
                     self.schedule(dependent, Instant::now());
@@ -185,43 +189,43 @@ impl Collector {
                 return None;
             }
             // Of an owner whose kind nobody serves, nobody can say that it is gone.
-            Verdict::Ask(owners) => Task::Ask(
+            GcAction::VerifyOwners(owners) => Task::VerifyOwners(
                 owners
                     .into_iter()
                     .map(|owner| Some((self.kind_of(&owner)?, owner)))
                     .collect::<Option<_>>()?,
             ),
-            Verdict::Delete(propagation) => Task::Delete(propagation),
-            Verdict::KeepOwners(owners) => Task::KeepOwners(owners),
-            Verdict::Orphan(items) => {
+            GcAction::Delete(propagation) => Task::Delete(propagation),
+            GcAction::KeepOwners(owners) => Task::KeepOwners(owners),
+            GcAction::OrphanDependents(items) => {
                 let kind = |item: Item| Some((self.watched.get(&item.kind)?.0.clone(), item));
-                Task::Orphan(items.into_iter().filter_map(kind).collect())
+                Task::OrphanDependents(items.into_iter().filter_map(kind).collect())
             }
-            Verdict::Finish => Task::Finish,
+            GcAction::RemoveFinalizer => Task::RemoveFinalizer,
         };
         let kind = self.watched.get(&item.kind)?.0.clone();
-        self.busy.insert(uid);
+        self.in_flight.insert(uid);
         Some(Job { client: self.client.clone(), kind, item, task })
     }
 
-    fn kind_of(&self, owner: &OwnerReference) -> Option<Kind> {
+    fn kind_of(&self, owner: &OwnerReference) -> Option<ResourceKind> {
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let mut kinds = self.watched.values().map(|(kind, _)| kind);
         kinds.find(|kind| kind.resource.group == group && kind.resource.kind == owner.kind).cloned()
     }
 
-    fn finish(&mut self, (uid, outcome): (Uid, Result<Outcome, Error>)) -> Option<Job> {
-        self.busy.remove(&uid);
+    fn finish(&mut self, (uid, outcome): (Uid, Result<JobResult, Error>)) -> Option<Job> {
+        self.in_flight.remove(&uid);
         match outcome {
             Ok(outcome) => {
                 self.attempts.remove(&uid);
-                if let Outcome::Answered { present, absent } = outcome
-                    && let Some(job) = self.take(uid.clone(), &present, &absent)
+                if let JobResult::OwnersVerified { present, absent } = outcome
+                    && let Some(job) = self.start_job(uid.clone(), &present, &absent)
                 {
                     return Some(job);
                 }
-                if self.held.remove(&uid) {
-                    self.look_at([uid]);
+                if self.deferred.remove(&uid) {
+                    self.enqueue([uid]);
                 }
             }
             Err(error) => {
@@ -229,7 +233,7 @@ impl Collector {
                 let attempt = self.attempts.entry(uid.clone()).or_insert(0);
                 *attempt = attempt.saturating_add(1);
                 let at = Instant::now() + backoff(*attempt);
-                self.held.remove(&uid);
+                self.deferred.remove(&uid);
                 self.schedule(uid, at);
             }
         }
@@ -240,33 +244,33 @@ impl Collector {
 /// Something to ask or write about one object; needs no graph.
 struct Job {
     client: Client,
-    kind: Kind,
+    kind: ResourceKind,
     item: Item,
     task: Task,
 }
 
 enum Task {
-    Ask(Vec<(Kind, OwnerReference)>),
+    VerifyOwners(Vec<(ResourceKind, OwnerReference)>),
     Delete(Propagation),
     KeepOwners(Vec<OwnerReference>),
-    Orphan(Vec<(Kind, Item)>),
-    Finish,
+    OrphanDependents(Vec<(ResourceKind, Item)>),
+    RemoveFinalizer,
 }
 
-enum Outcome {
-    Answered { present: HashSet<Uid>, absent: HashSet<Uid> },
+enum JobResult {
+    OwnersVerified { present: HashSet<Uid>, absent: HashSet<Uid> },
     Done,
 }
 
 impl Job {
-    async fn carry_out(self) -> (Uid, Result<Outcome, Error>) {
-        (self.item.uid.clone(), self.attempt().await)
+    async fn run(self) -> (Uid, Result<JobResult, Error>) {
+        (self.item.uid.clone(), self.perform().await)
     }
 
-    async fn attempt(&self) -> Result<Outcome, Error> {
-        let api = self.kind.within(&self.client, self.item.namespace.as_deref());
+    async fn perform(&self) -> Result<JobResult, Error> {
+        let api = self.kind.namespaced_api(&self.client, self.item.namespace.as_deref());
         match &self.task {
-            Task::Ask(owners) => return self.ask(owners).await,
+            Task::VerifyOwners(owners) => return self.verify_owners(owners).await,
             Task::Delete(propagation) => {
                 let params = match propagation {
                     Propagation::Background => DeleteParams::background(),
@@ -278,15 +282,15 @@ impl Job {
                     resource_version: self.item.version.clone(),
                 };
                 let deleted = api.delete(&self.item.name, &params.preconditions(this_one)).await;
-                unless_gone(deleted).trying_to("delete what nobody owns")?;
+                ignore_not_found(deleted).trying_to("delete what nobody owns")?;
             }
             Task::KeepOwners(owners) => set_owners(&api, &self.item, owners).await?,
-            Task::Orphan(dependents) => {
+            Task::OrphanDependents(dependents) => {
                 for (kind, dependent) in dependents {
                     let others: Vec<_> =
                         dependent.owners.iter().filter(|owner| owner.uid != self.item.uid).cloned().collect();
                     set_owners(
-                        &kind.within(&self.client, dependent.namespace.as_deref()),
+                        &kind.namespaced_api(&self.client, dependent.namespace.as_deref()),
                         dependent,
                         &others,
                     )
@@ -294,15 +298,15 @@ impl Job {
                 }
                 self.drop_finalizer(&api, ORPHAN).await?;
             }
-            Task::Finish => self.drop_finalizer(&api, FOREGROUND).await?,
+            Task::RemoveFinalizer => self.drop_finalizer(&api, FOREGROUND).await?,
         }
-        Ok(Outcome::Done)
+        Ok(JobResult::Done)
     }
 
-    async fn ask(&self, owners: &[(Kind, OwnerReference)]) -> Result<Outcome, Error> {
+    async fn verify_owners(&self, owners: &[(ResourceKind, OwnerReference)]) -> Result<JobResult, Error> {
         let (mut present, mut absent) = (HashSet::new(), HashSet::new());
         for (kind, owner) in owners {
-            let api = kind.within(&self.client, self.item.namespace.as_deref());
+            let api = kind.namespaced_api(&self.client, self.item.namespace.as_deref());
             let found = api.get_opt(&owner.name).await.trying_to("see whether an owner exists")?;
             let exists = found.is_some_and(|found| found.uid().as_deref() == Some(owner.uid.as_str()));
             // A namespaced object cannot own one that is in no namespace: its
@@ -311,27 +315,27 @@ impl Job {
             let answer = if exists || unknowable { &mut present } else { &mut absent };
             answer.insert(owner.uid.clone());
         }
-        Ok(Outcome::Answered { present, absent })
+        Ok(JobResult::OwnersVerified { present, absent })
     }
 
     async fn drop_finalizer(&self, api: &Api<Meta>, finalizer: &str) -> Result<(), Error> {
         let rest: Vec<_> = self.item.finalizers.iter().filter(|held| *held != finalizer).collect();
         let patch =
-            json!({"metadata": {"resourceVersion": self.item.version, "finalizers": unless_empty(&rest)}});
+            json!({"metadata": {"resourceVersion": self.item.version, "finalizers": non_empty(&rest)}});
         let dropped = api.patch(&self.item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        unless_gone(dropped).trying_to("let an object go")?;
+        ignore_not_found(dropped).trying_to("let an object go")?;
         Ok(())
     }
 }
 
 async fn set_owners(api: &Api<Meta>, item: &Item, owners: &[OwnerReference]) -> Result<(), Error> {
-    let patch = json!({"metadata": {"uid": item.uid, "resourceVersion": item.version, "ownerReferences": unless_empty(owners)}});
+    let patch = json!({"metadata": {"uid": item.uid, "resourceVersion": item.version, "ownerReferences": non_empty(owners)}});
     let set = api.patch(&item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-    unless_gone(set).trying_to("correct an object's owners")?;
+    ignore_not_found(set).trying_to("correct an object's owners")?;
     Ok(())
 }
 
 /// The API leaves out empty lists.
-fn unless_empty<T>(list: &[T]) -> Option<&[T]> {
+fn non_empty<T>(list: &[T]) -> Option<&[T]> {
     (!list.is_empty()).then_some(list)
 }

@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use aws_sdk_appmesh::{
-    Client, Error as Refused,
+    Client, Error as AwsError,
     error::DisplayErrorContext,
     primitives::DateTime,
     types::{
@@ -19,40 +19,40 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::error::{Error, Trouble};
+use super::error::{Error, MeshApiError};
 
 /// How long a request may wait for its turn.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
 
 /// When to look whether a write shows. It is stored at once as a rule.
-const SHOWS_AFTER: [u64; 6] = [0, 100, 250, 500, 1000, 2000];
+const READ_BACK_DELAYS_MS: [u64; 6] = [0, 100, 250, 500, 1000, 2000];
 
 /// When to try again to delete what was in use a moment ago.
-const FREE_AFTER: [u64; 4] = [0, 250, 500, 1000];
+const DELETE_RETRY_DELAYS_MS: [u64; 4] = [0, 250, 500, 1000];
 
 /// So many requests a second, and so many at once.
 #[derive(Debug)]
-pub struct Pace {
-    every: Duration,
-    at_once: u32,
+pub struct RequestRateLimiter {
+    interval: Duration,
+    burst: u32,
     /// When the next would come if all came evenly.
     next: Mutex<Instant>,
 }
 
-impl Pace {
-    fn of(a_second: u32, at_once: u32) -> Self {
-        Self { every: Duration::from_secs(1) / a_second, at_once, next: Mutex::new(Instant::now()) }
+impl RequestRateLimiter {
+    fn of(a_second: u32, burst: u32) -> Self {
+        Self { interval: Duration::from_secs(1) / a_second, burst, next: Mutex::new(Instant::now()) }
     }
 
-    async fn turn(&self) -> Result<(), Trouble> {
+    async fn acquire(&self) -> Result<(), MeshApiError> {
         let at = {
             let (mut next, now) = (self.next.lock(), Instant::now());
             let due = (*next).max(now);
-            let at = due.checked_sub(self.every * (self.at_once - 1)).unwrap_or(now);
-            if at.saturating_duration_since(now) > PATIENCE {
-                return Err(Trouble::Busy);
+            let at = due.checked_sub(self.interval * (self.burst - 1)).unwrap_or(now);
+            if at.saturating_duration_since(now) > MAX_RATE_LIMIT_WAIT {
+                return Err(MeshApiError::RateLimitTimeout);
             }
-            *next = due + self.every;
+            *next = due + self.interval;
             at
         };
         sleep_until(at).await;
@@ -62,37 +62,37 @@ impl Pace {
 
 /// Of everything that this controller asks of App Mesh.
 #[derive(Debug)]
-pub struct Paces {
-    reads: Pace,
-    writes: Pace,
+pub struct RequestRateLimiters {
+    reads: RequestRateLimiter,
+    writes: RequestRateLimiter,
 }
 
-impl Default for Paces {
+impl Default for RequestRateLimiters {
     fn default() -> Self {
-        Self { reads: Pace::of(40, 5), writes: Pace::of(8, 5) }
+        Self { reads: RequestRateLimiter::of(40, 5), writes: RequestRateLimiter::of(8, 5) }
     }
 }
 
 /// One mesh, and on whose behalf it is written to.
-pub struct Mesh<'a> {
+pub struct MeshClient<'a> {
     pub client: Client,
-    pub paces: &'a Paces,
+    pub rate_limiters: &'a RequestRateLimiters,
     pub name: String,
     /// The account that shared it with ours.
     pub owner: Option<String>,
     /// May anything still be written for the Canary?
-    pub may_write: &'a (dyn Fn() -> bool + Send + Sync),
+    pub check_fence: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
 /// What something is called within its mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct ResourceName {
     pub name: String,
     /// Of a route.
     pub router: String,
 }
 
-impl Name {
+impl ResourceName {
     pub fn of(name: &str) -> Self {
         Self { name: name.to_owned(), router: String::new() }
     }
@@ -102,7 +102,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.router.as_str() {
             "" => write!(f, "{}", self.name),
@@ -113,7 +113,7 @@ impl fmt::Display for Name {
 
 /// Something as App Mesh has it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Live<S> {
+pub struct LiveResource<S> {
     pub spec: S,
     pub arn: String,
     pub uid: String,
@@ -123,140 +123,143 @@ pub struct Live<S> {
 }
 
 /// A kind of things in a mesh.
-pub trait Kind {
+pub trait ResourceKind {
     type Spec: Clone + PartialEq + fmt::Debug + Send + Sync;
     /// For sentences.
     const NOUN: &'static str;
     /// What of it a Canary may say or leave to others.
-    const SAYS: &'static [Said];
+    const MANAGED_FIELDS: &'static [ManagedField];
 
-    fn describe(mesh: &Mesh<'_>, name: &Name) -> impl Future<Output = Answer<Live<Self::Spec>>> + Send;
+    fn describe(
+        mesh: &MeshClient<'_>,
+        name: &ResourceName,
+    ) -> impl Future<Output = ApiResult<LiveResource<Self::Spec>>> + Send;
 
     fn create(
-        mesh: &Mesh<'_>,
-        name: &Name,
+        mesh: &MeshClient<'_>,
+        name: &ResourceName,
         spec: Self::Spec,
         tags: Vec<TagRef>,
         token: String,
-    ) -> impl Future<Output = Answer<Live<Self::Spec>>> + Send;
+    ) -> impl Future<Output = ApiResult<LiveResource<Self::Spec>>> + Send;
 
     fn update(
-        mesh: &Mesh<'_>,
-        name: &Name,
+        mesh: &MeshClient<'_>,
+        name: &ResourceName,
         spec: Self::Spec,
         token: String,
-    ) -> impl Future<Output = Answer<Live<Self::Spec>>> + Send;
+    ) -> impl Future<Output = ApiResult<LiveResource<Self::Spec>>> + Send;
 
-    fn delete(mesh: &Mesh<'_>, name: &Name) -> impl Future<Output = Answer<()>> + Send;
+    fn delete(mesh: &MeshClient<'_>, name: &ResourceName) -> impl Future<Output = ApiResult<()>> + Send;
 }
 
-type Answer<T> = Result<T, Trouble>;
+type ApiResult<T> = Result<T, MeshApiError>;
 
 /// Something in `spec.service` that is written only if it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Said {
+pub enum ManagedField {
     Backends,
     Retries,
     Timeout,
 }
 
 /// The four calls that every kind has, which differ in nothing but names.
-macro_rules! kind {
+macro_rules! resource_kind {
     (
-        $Kind:ident, $noun:literal, $Spec:ident, $Code:ident, $data:ident, $name:ident $(, in $router:ident)?;
-        says [$($said:ident)*];
+        $ResourceKind:ident, $noun:literal, $Spec:ident, $Code:ident, $data:ident, $name:ident $(, in $router:ident)?;
+        managed [$($field:ident)*];
         $describe:ident $create:ident $update:ident $delete:ident
     ) => {
-        pub struct $Kind;
+        pub struct $ResourceKind;
 
-        impl Kind for $Kind {
+        impl ResourceKind for $ResourceKind {
             type Spec = $Spec;
             const NOUN: &'static str = $noun;
-            const SAYS: &'static [Said] = &[$(Said::$said),*];
+            const MANAGED_FIELDS: &'static [ManagedField] = &[$(ManagedField::$field),*];
 
-            async fn describe(mesh: &Mesh<'_>, name: &Name) -> Answer<Live<$Spec>> {
+            async fn describe(mesh: &MeshClient<'_>, name: &ResourceName) -> ApiResult<LiveResource<$Spec>> {
                 let call = mesh.client.$describe().$name(&name.name)$(.$router(&name.router))?;
                 let call = call.mesh_name(&mesh.name).set_mesh_owner(mesh.owner.clone());
-                let data = call.send().await.map_err(refused)?.$data.ok_or(Trouble::Incomplete)?;
+                let data = call.send().await.map_err(to_api_error)?.$data.ok_or(MeshApiError::Incomplete)?;
                 let active = data.status.is_none_or(|status| status.status == $Code::Active);
                 live(data.spec, data.metadata, active)
             }
 
             async fn create(
-                mesh: &Mesh<'_>,
-                name: &Name,
+                mesh: &MeshClient<'_>,
+                name: &ResourceName,
                 spec: $Spec,
                 tags: Vec<TagRef>,
                 token: String,
-            ) -> Answer<Live<$Spec>> {
+            ) -> ApiResult<LiveResource<$Spec>> {
                 let call = mesh.client.$create().$name(&name.name)$(.$router(&name.router))?;
                 let call = call.mesh_name(&mesh.name).set_mesh_owner(mesh.owner.clone());
                 let call = call.spec(spec).set_tags(Some(tags)).client_token(token);
-                let data = call.send().await.map_err(refused)?.$data.ok_or(Trouble::Incomplete)?;
+                let data = call.send().await.map_err(to_api_error)?.$data.ok_or(MeshApiError::Incomplete)?;
                 live(data.spec, data.metadata, true)
             }
 
-            async fn update(mesh: &Mesh<'_>, name: &Name, spec: $Spec, token: String) -> Answer<Live<$Spec>> {
+            async fn update(mesh: &MeshClient<'_>, name: &ResourceName, spec: $Spec, token: String) -> ApiResult<LiveResource<$Spec>> {
                 let call = mesh.client.$update().$name(&name.name)$(.$router(&name.router))?;
                 let call = call.mesh_name(&mesh.name).set_mesh_owner(mesh.owner.clone());
                 let call = call.spec(spec).client_token(token);
-                let data = call.send().await.map_err(refused)?.$data.ok_or(Trouble::Incomplete)?;
+                let data = call.send().await.map_err(to_api_error)?.$data.ok_or(MeshApiError::Incomplete)?;
                 live(data.spec, data.metadata, true)
             }
 
-            async fn delete(mesh: &Mesh<'_>, name: &Name) -> Answer<()> {
+            async fn delete(mesh: &MeshClient<'_>, name: &ResourceName) -> ApiResult<()> {
                 let call = mesh.client.$delete().$name(&name.name)$(.$router(&name.router))?;
                 let call = call.mesh_name(&mesh.name).set_mesh_owner(mesh.owner.clone());
-                call.send().await.map_err(refused).map(drop)
+                call.send().await.map_err(to_api_error).map(drop)
             }
         }
     };
 }
 
-kind! {
-    Node, "virtual node", VirtualNodeSpec, VirtualNodeStatusCode, virtual_node, virtual_node_name;
-    says [Backends Timeout];
+resource_kind! {
+    VirtualNode, "virtual node", VirtualNodeSpec, VirtualNodeStatusCode, virtual_node, virtual_node_name;
+    managed [Backends Timeout];
     describe_virtual_node create_virtual_node update_virtual_node delete_virtual_node
 }
-kind! {
-    Router, "virtual router", VirtualRouterSpec, VirtualRouterStatusCode, virtual_router, virtual_router_name;
-    says [];
+resource_kind! {
+    VirtualRouter, "virtual router", VirtualRouterSpec, VirtualRouterStatusCode, virtual_router, virtual_router_name;
+    managed [];
     describe_virtual_router create_virtual_router update_virtual_router delete_virtual_router
 }
-kind! {
-    Service, "virtual service", VirtualServiceSpec, VirtualServiceStatusCode, virtual_service,
+resource_kind! {
+    VirtualService, "virtual service", VirtualServiceSpec, VirtualServiceStatusCode, virtual_service,
     virtual_service_name;
-    says [];
+    managed [];
     describe_virtual_service create_virtual_service update_virtual_service delete_virtual_service
 }
-kind! {
-    Route, "route", RouteSpec, RouteStatusCode, route, route_name, in virtual_router_name;
-    says [Retries Timeout];
+resource_kind! {
+    MeshRoute, "route", RouteSpec, RouteStatusCode, route, route_name, in virtual_router_name;
+    managed [Retries Timeout];
     describe_route create_route update_route delete_route
 }
 
-fn live<S>(spec: Option<S>, metadata: Option<ResourceMetadata>, active: bool) -> Answer<Live<S>> {
-    let (Some(spec), Some(metadata)) = (spec, metadata) else { return Err(Trouble::Incomplete) };
+fn live<S>(spec: Option<S>, metadata: Option<ResourceMetadata>, active: bool) -> ApiResult<LiveResource<S>> {
+    let (Some(spec), Some(metadata)) = (spec, metadata) else { return Err(MeshApiError::Incomplete) };
     let ResourceMetadata { arn, uid, version, created_at: created, .. } = metadata;
-    Ok(Live { spec, arn, uid, version, created, active })
+    Ok(LiveResource { spec, arn, uid, version, created, active })
 }
 
-fn refused(why: impl Into<Refused>) -> Trouble {
+fn to_api_error(why: impl Into<AwsError>) -> MeshApiError {
     let why = why.into();
     let text =
         aws_sdk_appmesh::error::ProvideErrorMetadata::message(&why).unwrap_or("no reason given").to_owned();
     let code = aws_sdk_appmesh::error::ProvideErrorMetadata::code(&why).unwrap_or_default();
     match &why {
-        Refused::NotFoundException(_) => Trouble::NotFound(text),
-        Refused::ConflictException(_) => Trouble::Conflict(text),
-        Refused::BadRequestException(_) => Trouble::BadRequest(text),
-        Refused::ForbiddenException(_) => Trouble::Forbidden(text),
-        Refused::InternalServerErrorException(_) => Trouble::Internal(text),
-        Refused::LimitExceededException(_) => Trouble::LimitExceeded(text),
-        Refused::ResourceInUseException(_) => Trouble::InUse(text),
-        Refused::ServiceUnavailableException(_) => Trouble::Unavailable(text),
-        Refused::TooManyRequestsException(_) => Trouble::TooManyRequests(text),
-        Refused::TooManyTagsException(_) => Trouble::TooManyTags(text),
+        AwsError::NotFoundException(_) => MeshApiError::NotFound(text),
+        AwsError::ConflictException(_) => MeshApiError::Conflict(text),
+        AwsError::BadRequestException(_) => MeshApiError::BadRequest(text),
+        AwsError::ForbiddenException(_) => MeshApiError::Forbidden(text),
+        AwsError::InternalServerErrorException(_) => MeshApiError::Internal(text),
+        AwsError::LimitExceededException(_) => MeshApiError::LimitExceeded(text),
+        AwsError::ResourceInUseException(_) => MeshApiError::InUse(text),
+        AwsError::ServiceUnavailableException(_) => MeshApiError::Unavailable(text),
+        AwsError::TooManyRequestsException(_) => MeshApiError::TooManyRequests(text),
+        AwsError::TooManyTagsException(_) => MeshApiError::TooManyTags(text),
         // What stands before every service of Amazon's says this.
         _ if [
             "AccessDenied",
@@ -268,95 +271,109 @@ fn refused(why: impl Into<Refused>) -> Trouble {
         .iter()
         .any(|begins| code.starts_with(begins)) =>
         {
-            Trouble::Forbidden(text)
+            MeshApiError::Forbidden(text)
         }
-        other => Trouble::NoAnswer(DisplayErrorContext(other).to_string()),
+        other => MeshApiError::InvalidResponse(DisplayErrorContext(other).to_string()),
     }
 }
 
 /// One intent, one token, of at most 36 characters: the same intent is the
 /// same request, whoever repeats it.
-pub fn token(intent: &[&str]) -> String {
+pub fn client_token(intent: &[&str]) -> String {
     let digest = Sha256::digest(intent.join("\n"));
     digest[..18].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Mesh<'_> {
-    fn failed<K: Kind>(&self, doing: &'static str, name: &Name) -> impl Fn(Trouble) -> Error + use<K> {
+impl MeshClient<'_> {
+    fn api_error<K: ResourceKind>(
+        &self,
+        doing: &'static str,
+        name: &ResourceName,
+    ) -> impl Fn(MeshApiError) -> Error + use<K> {
         let what = format!("the {} {name} in the mesh {}", K::NOUN, self.name);
-        move |why| Error::Trouble { doing, what: what.clone(), why }
+        move |why| Error::Api { doing, what: what.clone(), why }
     }
 
-    fn may_write(&self) -> Answer<()> {
-        if (self.may_write)() { Ok(()) } else { Err(Trouble::Fenced) }
+    fn check_fence(&self) -> ApiResult<()> {
+        if (self.check_fence)() { Ok(()) } else { Err(MeshApiError::Fenced) }
     }
 
     /// None if there is none.
-    pub async fn find<K: Kind>(&self, name: &Name) -> Result<Option<Live<K::Spec>>, Error> {
-        self.paces.reads.turn().await.map_err(self.failed::<K>("read", name))?;
+    pub async fn find<K: ResourceKind>(
+        &self,
+        name: &ResourceName,
+    ) -> Result<Option<LiveResource<K::Spec>>, Error> {
+        self.rate_limiters.reads.acquire().await.map_err(self.api_error::<K>("read", name))?;
         match K::describe(self, name).await {
             Ok(live) => Ok(Some(live)),
-            Err(Trouble::NotFound(_)) => Ok(None),
-            Err(why) => Err(self.failed::<K>("read", name)(why)),
+            Err(MeshApiError::NotFound(_)) => Ok(None),
+            Err(why) => Err(self.api_error::<K>("read", name)(why)),
         }
     }
 
     /// Makes it; `moment` tells this time from an earlier one.
-    pub async fn create<K: Kind>(
+    pub async fn create<K: ResourceKind>(
         &self,
-        name: &Name,
+        name: &ResourceName,
         spec: K::Spec,
         tags: Vec<TagRef>,
         moment: &str,
-    ) -> Result<Live<K::Spec>, Error> {
-        let token = token(&["create", &self.name, K::NOUN, &name.to_string(), &format!("{spec:?}"), moment]);
-        let doing = self.paces.writes.turn().await.and_then(|()| self.may_write());
-        doing.map_err(self.failed::<K>("create", name))?;
+    ) -> Result<LiveResource<K::Spec>, Error> {
+        let token =
+            client_token(&["create", &self.name, K::NOUN, &name.to_string(), &format!("{spec:?}"), moment]);
+        let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+        doing.map_err(self.api_error::<K>("create", name))?;
         match K::create(self, name, spec, tags, token).await {
-            Ok(live) => self.shows::<K>(name, live.version).await,
-            Err(why) => Err(self.failed::<K>("create", name)(why)),
+            Ok(live) => self.wait_until_visible::<K>(name, live.version).await,
+            Err(why) => Err(self.api_error::<K>("create", name)(why)),
         }
     }
 
-    pub async fn update<K: Kind>(
+    pub async fn update<K: ResourceKind>(
         &self,
-        name: &Name,
-        live: &Live<K::Spec>,
+        name: &ResourceName,
+        live: &LiveResource<K::Spec>,
         spec: K::Spec,
-    ) -> Result<Live<K::Spec>, Error> {
+    ) -> Result<LiveResource<K::Spec>, Error> {
         let version = live.version.to_string();
-        let token = token(&["update", &live.arn, &live.uid, &version, &format!("{spec:?}")]);
-        let doing = self.paces.writes.turn().await.and_then(|()| self.may_write());
-        doing.map_err(self.failed::<K>("update", name))?;
+        let token = client_token(&["update", &live.arn, &live.uid, &version, &format!("{spec:?}")]);
+        let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+        doing.map_err(self.api_error::<K>("update", name))?;
         match K::update(self, name, spec, token).await {
-            Ok(live) => self.shows::<K>(name, live.version).await,
-            Err(Trouble::NotFound(_)) => Err(Error::Changed { what: format!("the {} {name}", K::NOUN) }),
-            Err(why) => Err(self.failed::<K>("update", name)(why)),
+            Ok(live) => self.wait_until_visible::<K>(name, live.version).await,
+            Err(MeshApiError::NotFound(_)) => {
+                Err(Error::Conflict { what: format!("the {} {name}", K::NOUN) })
+            }
+            Err(why) => Err(self.api_error::<K>("update", name)(why)),
         }
     }
 
     /// Reads back what was written, until it shows.
-    async fn shows<K: Kind>(&self, name: &Name, version: i64) -> Result<Live<K::Spec>, Error> {
-        for wait in SHOWS_AFTER {
+    async fn wait_until_visible<K: ResourceKind>(
+        &self,
+        name: &ResourceName,
+        version: i64,
+    ) -> Result<LiveResource<K::Spec>, Error> {
+        for wait in READ_BACK_DELAYS_MS {
             sleep(Duration::from_millis(wait)).await;
             match self.find::<K>(name).await? {
                 Some(live) if live.version >= version && live.active => return Ok(live),
                 _ => {}
             }
         }
-        Err(self.failed::<K>("read back", name)(Trouble::NotYet))
+        Err(self.api_error::<K>("read back", name)(MeshApiError::NotVisibleYet))
     }
 
     /// Says whether it is gone; what others have come to use is not.
-    pub async fn delete<K: Kind>(&self, name: &Name) -> Result<bool, Error> {
-        for wait in FREE_AFTER {
+    pub async fn delete<K: ResourceKind>(&self, name: &ResourceName) -> Result<bool, Error> {
+        for wait in DELETE_RETRY_DELAYS_MS {
             sleep(Duration::from_millis(wait)).await;
-            let doing = self.paces.writes.turn().await.and_then(|()| self.may_write());
-            doing.map_err(self.failed::<K>("delete", name))?;
+            let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+            doing.map_err(self.api_error::<K>("delete", name))?;
             match K::delete(self, name).await {
-                Ok(()) | Err(Trouble::NotFound(_)) => return Ok(true),
-                Err(Trouble::InUse(_)) => {}
-                Err(why) => return Err(self.failed::<K>("delete", name)(why)),
+                Ok(()) | Err(MeshApiError::NotFound(_)) => return Ok(true),
+                Err(MeshApiError::InUse(_)) => {}
+                Err(why) => return Err(self.api_error::<K>("delete", name)(why)),
             }
         }
         Ok(false)
@@ -365,17 +382,17 @@ impl Mesh<'_> {
     /// Every route of a router: its name, identifier, version and birth.
     pub async fn routes(&self, router: &str) -> Result<Vec<(String, String, i64, DateTime)>, Error> {
         let (mut routes, mut next) = (Vec::new(), None);
-        let failed = self.failed::<Router>("list the routes of", &Name::of(router));
+        let failed = self.api_error::<VirtualRouter>("list the routes of", &ResourceName::of(router));
         loop {
-            if let Err(why) = self.paces.reads.turn().await {
+            if let Err(why) = self.rate_limiters.reads.acquire().await {
                 return Err(failed(why));
             }
             let call = self.client.list_routes().virtual_router_name(router).set_next_token(next);
             let call = call.mesh_name(&self.name).set_mesh_owner(self.owner.clone());
-            let page = match call.limit(100).send().await.map_err(refused) {
+            let page = match call.limit(100).send().await.map_err(to_api_error) {
                 Ok(page) => page,
                 // Gone since it was looked at.
-                Err(Trouble::NotFound(_)) => return Ok(Vec::new()),
+                Err(MeshApiError::NotFound(_)) => return Ok(Vec::new()),
                 Err(why) => return Err(failed(why)),
             };
             routes.extend(page.routes.into_iter().map(|r| (r.route_name, r.arn, r.version, r.created_at)));
@@ -389,12 +406,12 @@ impl Mesh<'_> {
     pub async fn tags(&self, arn: &str) -> Result<Vec<TagRef>, Error> {
         let (mut tags, mut next) = (Vec::new(), None);
         loop {
-            let failed = |why| Error::Trouble { doing: "read the tags of", what: arn.to_owned(), why };
-            self.paces.reads.turn().await.map_err(failed)?;
+            let failed = |why| Error::Api { doing: "read the tags of", what: arn.to_owned(), why };
+            self.rate_limiters.reads.acquire().await.map_err(failed)?;
             let call = self.client.list_tags_for_resource().resource_arn(arn).set_next_token(next);
-            let page = match call.send().await.map_err(refused) {
+            let page = match call.send().await.map_err(to_api_error) {
                 Ok(page) => page,
-                Err(Trouble::NotFound(_)) => return Ok(tags),
+                Err(MeshApiError::NotFound(_)) => return Ok(tags),
                 Err(why) => return Err(failed(why)),
             };
             tags.extend(page.tags);
@@ -406,16 +423,16 @@ impl Mesh<'_> {
     }
 
     pub async fn tag(&self, arn: &str, tags: Vec<TagRef>) -> Result<(), Error> {
-        let failed = |why| Error::Trouble { doing: "tag", what: arn.to_owned(), why };
-        self.paces.writes.turn().await.and_then(|()| self.may_write()).map_err(failed)?;
+        let failed = |why| Error::Api { doing: "tag", what: arn.to_owned(), why };
+        self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence()).map_err(failed)?;
         let call = self.client.tag_resource().resource_arn(arn).set_tags(Some(tags));
-        call.send().await.map_err(|why| failed(refused(why)))?;
+        call.send().await.map_err(|why| failed(to_api_error(why)))?;
         Ok(())
     }
 
     pub async fn untag(&self, arn: &str, keys: Vec<String>) -> Result<(), Error> {
-        let failed = |why| Error::Trouble { doing: "untag", what: arn.to_owned(), why };
-        self.paces.writes.turn().await.and_then(|()| self.may_write()).map_err(failed)?;
+        let failed = |why| Error::Api { doing: "untag", what: arn.to_owned(), why };
+        self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence()).map_err(failed)?;
         match self
             .client
             .untag_resource()
@@ -423,9 +440,9 @@ impl Mesh<'_> {
             .set_tag_keys(Some(keys))
             .send()
             .await
-            .map_err(refused)
+            .map_err(to_api_error)
         {
-            Ok(_) | Err(Trouble::NotFound(_)) => Ok(()),
+            Ok(_) | Err(MeshApiError::NotFound(_)) => Ok(()),
             Err(why) => Err(failed(why)),
         }
     }
@@ -436,23 +453,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_intent_has_one_token_and_another_has_another() {
-        let one = token(&["update", "arn", "1", "spec"]);
+    fn each_request_has_its_own_stable_client_token() {
+        let one = client_token(&["update", "arn", "1", "spec"]);
         assert_eq!(one.len(), 36);
-        assert_eq!(one, token(&["update", "arn", "1", "spec"]));
-        assert_ne!(one, token(&["update", "arn", "2", "spec"]));
+        assert_eq!(one, client_token(&["update", "arn", "1", "spec"]));
+        assert_ne!(one, client_token(&["update", "arn", "2", "spec"]));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_keep_their_pace_and_do_not_wait_for_ever() {
-        let (pace, began) = (Pace::of(8, 5), Instant::now());
+    async fn requests_are_rate_limited_and_time_out() {
+        let (pace, began) = (RequestRateLimiter::of(8, 5), Instant::now());
         for _ in 0..13 {
-            pace.turn().await.unwrap();
+            pace.acquire().await.unwrap();
         }
         assert_eq!(began.elapsed().as_millis(), 1000, "five at once, eight in the second after");
-        let waiting = (0..100).map(|_| pace.turn());
+        let waiting = (0..100).map(|_| pace.acquire());
         let turned = futures::future::join_all(waiting).await;
-        assert!(matches!(turned.last(), Some(Err(Trouble::Busy))));
+        assert!(matches!(turned.last(), Some(Err(MeshApiError::RateLimitTimeout))));
         assert!(began.elapsed() < Duration::from_secs(7));
     }
 }

@@ -8,13 +8,13 @@ use crate::{aws::NoRegion, routing::Unsupported};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {what}: {why}")]
-    Trouble { doing: &'static str, what: String, why: Trouble },
+    Api { doing: &'static str, what: String, why: MeshApiError },
     #[error(
         "{what} carries the tag serin.dev/canary of {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
     )]
-    Taken { what: String, owner: String },
+    AlreadyOwned { what: String, owner: String },
     #[error("{what} changed while it was being written; trying again")]
-    Changed { what: String },
+    Conflict { what: String },
     #[error("App Mesh cannot be asked: {0}")]
     NoRegion(#[from] NoRegion),
     #[error("a request to App Mesh lacks a field: {0}")]
@@ -27,16 +27,16 @@ impl Error {
     /// Trying again cannot help until somebody changes something.
     pub fn is_final(&self) -> bool {
         match self {
-            Self::Trouble { why, .. } => why.is_final(),
-            Self::Taken { .. } | Self::NoRegion(_) | Self::Build(_) | Self::Unsupported(_) => true,
-            Self::Changed { .. } => false,
+            Self::Api { why, .. } => why.is_final(),
+            Self::AlreadyOwned { .. } | Self::NoRegion(_) | Self::Build(_) | Self::Unsupported(_) => true,
+            Self::Conflict { .. } => false,
         }
     }
 }
 
 /// What App Mesh answered, or that it did not.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum MeshApiError {
     #[error(
         "it, or what it needs, does not exist ({0}); check the mesh (spec.service.meshName or --appmesh-mesh), its owner (--appmesh-mesh-owner) and the region (--appmesh-region)"
     )]
@@ -64,18 +64,18 @@ pub enum Trouble {
     #[error("it has so many tags that ours find no room ({0}); remove some")]
     TooManyTags(String),
     #[error("no answer that makes sense ({0}); check --appmesh-endpoint and the way to it")]
-    NoAnswer(String),
+    InvalidResponse(String),
     #[error("the answer lacks what was asked for; trying again")]
     Incomplete,
     #[error("too many requests of this controller wait for their turn; trying again")]
-    Busy,
+    RateLimitTimeout,
     #[error("App Mesh took it and does not show it yet; trying again")]
-    NotYet,
+    NotVisibleYet,
     #[error("this replica does not hold the Canary's shard any more, so it writes nothing")]
     Fenced,
 }
 
-impl Trouble {
+impl MeshApiError {
     fn is_final(&self) -> bool {
         match self {
             Self::NotFound(_)
@@ -88,10 +88,10 @@ impl Trouble {
             | Self::InUse(_)
             | Self::Unavailable(_)
             | Self::TooManyRequests(_)
-            | Self::NoAnswer(_)
+            | Self::InvalidResponse(_)
             | Self::Incomplete
-            | Self::Busy
-            | Self::NotYet
+            | Self::RateLimitTimeout
+            | Self::NotVisibleYet
             | Self::Fenced => false,
         }
     }

@@ -12,7 +12,7 @@
 //! back in the end.
 //!
 //! The mesh tells nobody of changes and has no versions to write against. So a
-//! reconcile [looks](routing::Router::look) first, what is about to be written
+//! reconcile [refreshes](routing::Router::refresh) first, what is about to be written
 //! is read once more, and what was written is read back until it shows. A Canary
 //! at rest asks nothing. That a route is stored is all that the mesh says, not
 //! when the last proxy has it.
@@ -42,12 +42,12 @@ use kube::ResourceExt as _;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub use error::{Error, Trouble};
+pub use error::{Error, MeshApiError};
 
 use self::{
-    api::{Mesh, Paces},
-    state::{Names, State},
-    write::Writer,
+    api::{MeshClient, RequestRateLimiters},
+    state::{MeshNames, MeshState},
+    write::MeshWriter,
 };
 use super::{Protocol, check_conditions};
 use crate::{
@@ -61,38 +61,38 @@ use crate::{
         action::{Split, Stable},
     },
     routing::{
-        self, AppMeshOptions, Capabilities, Lookup, MayWrite, ObjectName, Router, Subject, Unsupported,
-        check_capabilities,
-        services::{self, Apex},
+        self, AppMeshOptions, Capabilities, ObjectCache, ObjectKey, RouteContext, Router, Unsupported,
+        WriteFence, check_capabilities,
+        services::{self, ApexTarget},
     },
 };
 
 const NAME: &str = "appmesh:aws";
 
 /// More headers than this are not compared in one route.
-const HEADERS: usize = 10;
+const MAX_HEADERS_PER_ROUTE: usize = 10;
 
 /// Of more Canaries than this nothing is remembered.
-const REMEMBERED: usize = 4096;
+const MAX_CACHED_STATES: usize = 4096;
 
 /// Calls App Mesh.
 pub struct AppMesh {
     options: AppMeshOptions,
     accounts: Accounts,
-    paces: Paces,
-    may_write: MayWrite,
-    memory: Mutex<HashMap<String, Memory>>,
+    rate_limiters: RequestRateLimiters,
+    check_fence: WriteFence,
+    cached_states: Mutex<HashMap<String, CachedState>>,
     /// Tells one making of a thing from the next.
-    began: Instant,
-    looks: AtomicU64,
+    started_at: Instant,
+    writer_count: AtomicU64,
 }
 
 /// What was last seen for a Canary.
 #[derive(Clone)]
-struct Memory {
-    at: Instant,
-    names: Names,
-    state: Arc<State>,
+struct CachedState {
+    fetched_at: Instant,
+    names: MeshNames,
+    state: Arc<MeshState>,
     /// What was set last: its conditions cannot be read back from the routes.
     split: Option<Split>,
 }
@@ -104,15 +104,15 @@ impl fmt::Debug for AppMesh {
 }
 
 impl AppMesh {
-    pub fn new(options: AppMeshOptions, accounts: Accounts, may_write: MayWrite) -> Self {
+    pub fn new(options: AppMeshOptions, accounts: Accounts, check_fence: WriteFence) -> Self {
         Self {
             options,
             accounts,
-            paces: Paces::default(),
-            may_write,
-            memory: Mutex::default(),
-            began: Instant::now(),
-            looks: AtomicU64::new(0),
+            rate_limiters: RequestRateLimiters::default(),
+            check_fence,
+            cached_states: Mutex::default(),
+            started_at: Instant::now(),
+            writer_count: AtomicU64::new(0),
         }
     }
 
@@ -125,78 +125,90 @@ impl AppMesh {
     async fn with_mesh<T>(
         &self,
         canary: &Canary,
-        work: impl AsyncFnOnce(&Mesh<'_>) -> Result<T, Error>,
+        work: impl AsyncFnOnce(&MeshClient<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let AppMeshOptions { mesh_owner, account, .. } = &self.options;
-        let name = self.mesh_name(canary).cloned().ok_or_else(no_mesh)?;
+        let name = self.mesh_name(canary).cloned().ok_or_else(missing_mesh_error)?;
         let client = Client::new(&self.accounts.config(account).await?);
         let (namespace, canary) = (canary.namespace().unwrap_or_default(), canary.name_any());
-        let may_write = || (self.may_write)(&namespace, &canary);
-        let mesh =
-            Mesh { client, paces: &self.paces, name, owner: mesh_owner.clone(), may_write: &may_write };
+        let check_fence = || (self.check_fence)(&namespace, &canary);
+        let mesh = MeshClient {
+            client,
+            rate_limiters: &self.rate_limiters,
+            name,
+            owner: mesh_owner.clone(),
+            check_fence: &check_fence,
+        };
         work(&mesh).await
     }
 
-    fn remembered(&self, canary: &Canary) -> Option<Memory> {
-        let names = Names::of(canary);
-        self.memory.lock().get(&state::mark_of(canary)).filter(|memory| memory.names == names).cloned()
+    fn cached_state(&self, canary: &Canary) -> Option<CachedState> {
+        let names = MeshNames::of(canary);
+        self.cached_states
+            .lock()
+            .get(&state::canary_tag_value(canary))
+            .filter(|cached| cached.names == names)
+            .cloned()
     }
 
-    fn remember(&self, canary: &Canary, state: State, split: Option<Split>) -> Arc<State> {
-        let (at, names, state) = (Instant::now(), Names::of(canary), Arc::new(state));
-        let mut memory = self.memory.lock();
-        if memory.len() >= REMEMBERED {
-            memory.clear();
+    fn store_state(&self, canary: &Canary, state: MeshState, split: Option<Split>) -> Arc<MeshState> {
+        let (at, names, state) = (Instant::now(), MeshNames::of(canary), Arc::new(state));
+        let mut cached = self.cached_states.lock();
+        if cached.len() >= MAX_CACHED_STATES {
+            cached.clear();
         }
-        memory.insert(state::mark_of(canary), Memory { at, names, state: Arc::clone(&state), split });
+        cached.insert(
+            state::canary_tag_value(canary),
+            CachedState { fetched_at: at, names, state: Arc::clone(&state), split },
+        );
         state
     }
 
     /// Asks, whatever is remembered.
-    async fn look_now(&self, canary: &Canary) -> Result<Arc<State>, Error> {
-        let (names, before) = (Names::of(canary), self.remembered(canary));
+    async fn fetch_state(&self, canary: &Canary) -> Result<Arc<MeshState>, Error> {
+        let (names, before) = (MeshNames::of(canary), self.cached_state(canary));
         let known = before.as_ref().map(|before| &*before.state);
-        let look = async |mesh: &Mesh<'_>| State::look(mesh, canary, &names, known).await;
+        let look = async |mesh: &MeshClient<'_>| MeshState::fetch(mesh, canary, &names, known).await;
         let state = self.with_mesh(canary, look).await?;
-        Ok(self.remember(canary, state, before.and_then(|before| before.split)))
+        Ok(self.store_state(canary, state, before.and_then(|before| before.split)))
     }
 
-    fn writer<'a>(&'a self, mesh: &'a Mesh<'a>, canary: &'a Canary) -> Writer<'a> {
-        let moment = format!("{:?} {}", self.began, self.looks.fetch_add(1, Ordering::Relaxed));
-        Writer { mesh, canary, names: Names::of(canary), options: &self.options, moment }
+    fn writer<'a>(&'a self, mesh: &'a MeshClient<'a>, canary: &'a Canary) -> MeshWriter<'a> {
+        let moment = format!("{:?} {}", self.started_at, self.writer_count.fetch_add(1, Ordering::Relaxed));
+        MeshWriter { mesh, canary, names: MeshNames::of(canary), options: &self.options, nonce: moment }
     }
 
-    async fn set_mesh(&self, on: &Subject<'_>, split: &Split) -> Result<(), Error> {
-        let known = self.remembered(on.canary).map(|memory| memory.state);
+    async fn apply_to_mesh(&self, on: &RouteContext<'_>, split: &Split) -> Result<(), Error> {
+        let known = self.cached_state(on.canary).map(|cached| cached.state);
         let state = match known.filter(|state| state.is_complete()) {
             Some(state) => state,
             // What was made a moment ago may not have been seen yet.
-            None => self.look_now(on.canary).await?,
+            None => self.fetch_state(on.canary).await?,
         };
-        let mut state = State::clone(&state);
+        let mut state = MeshState::clone(&state);
         let written = self
             .with_mesh(on.canary, async |mesh| {
-                self.writer(mesh, on.canary).write(&mut state, on.arms, split).await
+                self.writer(mesh, on.canary).write(&mut state, on.pod_selectors, split).await
             })
             .await;
-        self.remember(on.canary, state, written.is_ok().then(|| split.clone()));
+        self.store_state(on.canary, state, written.is_ok().then(|| split.clone()));
         written
     }
 
     /// Takes away what this Canary has in its mesh, but for what goes by a
     /// name in `kept`.
-    async fn take_away(&self, canary: &Canary, kept: Option<&Names>) -> Result<(), Error> {
-        let state = self.look_now(canary).await?;
-        self.with_mesh(canary, async |mesh| self.writer(mesh, canary).take_away(&state, kept).await).await?;
-        self.memory.lock().remove(&state::mark_of(canary));
+    async fn remove_from_mesh(&self, canary: &Canary, kept: Option<&MeshNames>) -> Result<(), Error> {
+        let state = self.fetch_state(canary).await?;
+        self.with_mesh(canary, async |mesh| self.writer(mesh, canary).remove(&state, kept).await).await?;
+        self.cached_states.lock().remove(&state::canary_tag_value(canary));
         if kept.is_none() {
-            self.look_now(canary).await?;
+            self.fetch_state(canary).await?;
         }
         Ok(())
     }
 
     /// Every set of conditions that may be in force.
-    fn conditions(canary: &Canary, last: Option<&Split>) -> Vec<Arc<[HttpMatch]>> {
+    fn candidate_matches(canary: &Canary, last: Option<&Split>) -> Vec<Arc<[HttpMatch]>> {
         let analysis = &canary.spec.analysis;
         let written = analysis.steps.iter().map(|step| &step.match_).chain([&analysis.match_]);
         let written = written.map(|matches| Arc::from(&matches[..]));
@@ -207,7 +219,7 @@ impl AppMesh {
     }
 }
 
-fn no_mesh() -> Error {
+fn missing_mesh_error() -> Error {
     Error::Unsupported(Unsupported::Field {
         router: NAME.to_owned(),
         field: "spec.service.meshName",
@@ -226,9 +238,9 @@ impl Router for AppMesh {
         super::capabilities(canary)
     }
 
-    fn understands(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
         match condition.headers.len() + condition.without_headers.len() {
-            0..=HEADERS => super::routes::understands(condition),
+            0..=MAX_HEADERS_PER_ROUTE => super::routes::supports_match(condition),
             _ => Err("more than ten headers"),
         }
     }
@@ -237,11 +249,11 @@ impl Router for AppMesh {
         check_capabilities(self, canary, plan)?;
         check_conditions(self, canary)?;
         if self.mesh_name(canary).is_none()
-            && let Error::Unsupported(why) = no_mesh()
+            && let Error::Unsupported(why) = missing_mesh_error()
         {
             return Err(why);
         }
-        if !state::can_be_marked(canary) {
+        if !state::can_be_tagged(canary) {
             return Err(Unsupported::Field {
                 router: self.name(),
                 field: "metadata.name",
@@ -252,75 +264,78 @@ impl Router for AppMesh {
         Ok(())
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectName> {
+    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
         services::objects(canary)
     }
 
-    fn is_in_cluster(&self) -> bool {
+    fn is_watchable(&self) -> bool {
         false
     }
 
-    async fn look(&self, canary: &Canary) -> Result<(), routing::Error> {
-        let fresh = |memory: Memory| memory.at.elapsed() < self.options.remembered_for;
-        // Without a mesh there is nothing to look at, and nothing to put back.
-        if self.mesh_name(canary).is_some() && !self.remembered(canary).is_some_and(fresh) {
-            self.look_now(canary).await?;
+    async fn refresh(&self, canary: &Canary) -> Result<(), routing::Error> {
+        let fresh = |cached: CachedState| cached.fetched_at.elapsed() < self.options.cache_ttl;
+        // Without a mesh there is nothing to refresh at, and nothing to put back.
+        if self.mesh_name(canary).is_some() && !self.cached_state(canary).is_some_and(fresh) {
+            self.fetch_state(canary).await?;
         }
         Ok(())
     }
 
-    fn split(&self, on: &Subject<'_>, seen: &dyn Lookup) -> Option<Split> {
+    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
         let stable = [Stable::Primary, Stable::Previous]
             .into_iter()
-            .find(|stable| services::stand(on, seen, Apex::Stable, *stable))?;
-        let Memory { names, state, split, .. } = self.remembered(on.canary)?;
+            .find(|stable| services::is_in_sync(on, seen, ApexTarget::Stable, *stable))?;
+        let CachedState { names, state, split, .. } = self.cached_state(on.canary)?;
         let protocol = Protocol::of(on.canary);
-        Self::conditions(on.canary, split.as_ref()).into_iter().find_map(|matches| {
-            let home = Split { matches: matches.clone(), ..Split::home() };
-            let wishes = routes::wishes(on.canary, &names, &state.routes, &home, protocol).ok()?;
-            let canary = routes::share(&names, &wishes, &state.routes)?;
-            let split = Split { canary, matches, stable, mirror: Weight::ZERO };
-            write::is_in_force(on, &self.options, &names, &state, &split).ok()?.then_some(split)
+        Self::candidate_matches(on.canary, split.as_ref()).into_iter().find_map(|matches| {
+            let home = Split { matches: matches.clone(), ..Split::all_primary() };
+            let desired_routes =
+                routes::desired_routes(on.canary, &names, &state.routes, &home, protocol).ok()?;
+            let canary = routes::canary_share(&names, &desired_routes, &state.routes)?;
+            let effective_split = Split { canary, matches, stable, mirror: Weight::ZERO };
+            write::is_effective(on, &self.options, &names, &state, &effective_split)
+                .ok()?
+                .then_some(effective_split)
         })
     }
 
-    async fn set(
+    async fn apply_split(
         &self,
         client: &kube::Client,
-        on: &Subject<'_>,
-        seen: &dyn Lookup,
+        on: &RouteContext<'_>,
+        seen: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), routing::Error> {
-        self.capabilities(on.canary).allow(split, || self.name())?;
+        self.capabilities(on.canary).check_split(split, || self.name())?;
         // Refused before anything is touched, what people's own forbids.
-        if let Some(memory) = self.remembered(on.canary) {
-            write::check(&memory.names, &memory.state)?;
+        if let Some(cached) = self.cached_state(on.canary) {
+            write::check(&cached.names, &cached.state)?;
         }
-        services::ensure(client, on, seen, Apex::Stable, split.stable).await?;
-        Ok(self.set_mesh(on, split).await?)
+        services::ensure(client, on, seen, ApexTarget::Stable, split.stable).await?;
+        Ok(self.apply_to_mesh(on, split).await?)
     }
 
-    fn restored(&self, canary: &Canary, seen: &dyn Lookup) -> bool {
-        let is_clean = |memory: Memory| !memory.state.has_ours();
-        services::restored(canary, seen)
-            && (self.mesh_name(canary).is_none() || self.remembered(canary).is_some_and(is_clean))
+    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
+        let is_clean = |cached: CachedState| !cached.state.has_managed();
+        services::is_restored(canary, seen)
+            && (self.mesh_name(canary).is_none() || self.cached_state(canary).is_some_and(is_clean))
     }
 
     async fn restore(
         &self,
         client: &kube::Client,
         canary: &Canary,
-        seen: &dyn Lookup,
+        seen: &dyn ObjectCache,
     ) -> Result<(), routing::Error> {
         // The apex leads to the target before the mesh lets go of it.
         services::restore(client, canary, seen).await?;
-        self.leave(canary, None).await
+        self.cleanup_external(canary, None).await
     }
 
-    async fn leave(&self, canary: &Canary, next: Option<&Canary>) -> Result<(), routing::Error> {
-        let kept = next.map(Names::of);
+    async fn cleanup_external(&self, canary: &Canary, next: Option<&Canary>) -> Result<(), routing::Error> {
+        let kept = next.map(MeshNames::of);
         match self.mesh_name(canary) {
-            Some(_) => Ok(self.take_away(canary, kept.as_ref()).await?),
+            Some(_) => Ok(self.remove_from_mesh(canary, kept.as_ref()).await?),
             None => Ok(()),
         }
     }

@@ -20,9 +20,9 @@ use serde_json::Value;
 
 use super::{
     super::Protocol,
-    api::{Route, Said},
+    api::{ManagedField, MeshRoute},
     error::Error,
-    state::{Held, Names, Whose, sayings},
+    state::{MeshNames, MeshOwnership, ObservedResource, managed_fields},
 };
 use crate::{
     api::{
@@ -35,30 +35,30 @@ use crate::{
 
 /// The first priority of routes for chosen requests, where nobody else's says
 /// which it has to be.
-const CHOSEN: i32 = 10;
+const FIRST_MATCH_PRIORITY: i32 = 10;
 
 /// A route as it should be.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wish {
+pub struct DesiredRoute {
     pub name: String,
     pub spec: RouteSpec,
 }
 
 /// Every route of ours for a split, given all that are there.
-pub fn wishes(
+pub fn desired_routes(
     canary: &Canary,
-    names: &Names,
-    there: &BTreeMap<String, Held<RouteSpec>>,
+    names: &MeshNames,
+    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
     split: &Split,
     protocol: Protocol,
-) -> Result<Vec<Wish>, Error> {
+) -> Result<Vec<DesiredRoute>, Error> {
     let Some(service) = &canary.spec.service else { return Ok(Vec::new()) };
     let targets = |share: Weight| targets(names, share);
     let mut mains = Vec::new();
-    for name in stood_in_for(canary, names, there) {
-        if let Some(held) = there.get(&name) {
-            let spec = with_targets(&held.live.spec, targets(split.canary)?)?;
-            mains.push(Wish { name, spec });
+    for name in replaced_routes(canary, names, there) {
+        if let Some(observed) = there.get(&name) {
+            let spec = with_targets(&observed.live.spec, targets(split.canary)?)?;
+            mains.push(DesiredRoute { name, spec });
         }
     }
     if mains.is_empty() {
@@ -66,16 +66,16 @@ pub fn wishes(
         let wide = if service.match_.is_empty() { &everything[..] } else { &service.match_[..] };
         for (at, condition) in wide.iter().enumerate() {
             let name = if at == 0 { names.route.clone() } else { format!("{}-{at}", names.route) };
-            let live = there.get(&name).map(|held| forgotten(canary, held));
-            let spec = own(live.as_ref(), service, protocol, condition, targets(split.canary)?)?;
-            mains.push(Wish { name, spec });
+            let live = there.get(&name).map(|observed| without_unset(canary, observed));
+            let spec = owned_route_spec(live.as_ref(), service, protocol, condition, targets(split.canary)?)?;
+            mains.push(DesiredRoute { name, spec });
         }
     }
     let mut chosen = Vec::new();
-    for Wish { name, spec } in &mains {
+    for DesiredRoute { name, spec } in &mains {
         let many = i32::try_from(split.matches.len()).unwrap_or(i32::MAX);
         let first = match spec.priority {
-            None => CHOSEN,
+            None => FIRST_MATCH_PRIORITY,
             Some(priority) if priority >= many => priority - many,
             Some(priority) => {
                 return Err(Error::Unsupported(Unsupported::Field {
@@ -88,18 +88,18 @@ pub fn wishes(
         };
         for (at, condition) in split.matches.iter().enumerate() {
             let name = format!("{name}-match-{at}");
-            let mut spec = narrowed(&with_targets(spec, targets(Weight::FULL)?)?, condition)?;
+            let mut spec = with_condition(&with_targets(spec, targets(Weight::FULL)?)?, condition)?;
             spec.priority = i32::try_from(at).ok().map(|at| first + at);
-            chosen.push(Wish { name, spec });
+            chosen.push(DesiredRoute { name, spec });
         }
     }
     mains.extend(chosen);
     // The same targets in another order, or with ports, are the same.
-    for wish in &mut mains {
-        if let Some(live) = there.get(&wish.name).map(|held| &held.live.spec)
-            && is_same_division(targets_of(live), targets_of(&wish.spec))
+    for desired_route in &mut mains {
+        if let Some(live) = there.get(&desired_route.name).map(|observed| &observed.live.spec)
+            && has_same_weights(targets_of(live), targets_of(&desired_route.spec))
         {
-            wish.spec = with_targets(&wish.spec, targets_of(live).to_vec())?;
+            desired_route.spec = with_targets(&desired_route.spec, targets_of(live).to_vec())?;
         }
     }
     Ok(mains)
@@ -108,31 +108,44 @@ pub fn wishes(
 /// The routes of people's that ours take the place of: all that lead to what
 /// the target was called, else the first that is for every request, else the
 /// one that is called as ours would be.
-fn stood_in_for(canary: &Canary, names: &Names, there: &BTreeMap<String, Held<RouteSpec>>) -> Vec<String> {
-    let is_theirs = |held: &Held<RouteSpec>| matches!(held.whose, Whose::Adopted(_) | Whose::Foreign);
-    let adopted = |held: &Held<RouteSpec>| matches!(held.whose, Whose::Adopted(_));
-    let to_apex = |held: &Held<RouteSpec>| {
-        targets_of(&held.live.spec).iter().any(|target| names.apex.contains(&target.virtual_node))
+fn replaced_routes(
+    canary: &Canary,
+    names: &MeshNames,
+    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
+) -> Vec<String> {
+    let is_theirs = |observed: &ObservedResource<RouteSpec>| {
+        matches!(observed.ownership, MeshOwnership::Adopted(_) | MeshOwnership::Unmanaged)
+    };
+    let adopted =
+        |observed: &ObservedResource<RouteSpec>| matches!(observed.ownership, MeshOwnership::Adopted(_));
+    let to_apex = |observed: &ObservedResource<RouteSpec>| {
+        targets_of(&observed.live.spec).iter().any(|target| names.apex_nodes.contains(&target.virtual_node))
     };
     let chosen: Vec<_> = there
         .iter()
-        .filter(|(_, held)| is_theirs(held) && (adopted(held) || to_apex(held)))
+        .filter(|(_, observed)| is_theirs(observed) && (adopted(observed) || to_apex(observed)))
         .map(|(name, _)| name.clone())
         .collect();
-    let own = there.get(&names.route).is_some_and(|held| matches!(held.whose, Whose::Owned(_)));
+    let own =
+        there.get(&names.route).is_some_and(|observed| matches!(observed.ownership, MeshOwnership::Owned(_)));
     if !chosen.is_empty() || own {
         return chosen;
     }
     let ours_is_for_all = canary.spec.service.as_ref().is_some_and(|service| service.match_.is_empty());
-    let for_all = there.iter().find(|(_, held)| is_theirs(held) && is_for_all(&held.live.spec));
+    let for_all = there.iter().find(|(_, observed)| is_theirs(observed) && is_catch_all(&observed.live.spec));
     let for_all = for_all.filter(|_| ours_is_for_all).map(|(name, _)| name.clone());
-    let by_name = || there.get(&names.route).filter(|held| is_theirs(held)).map(|_| names.route.clone());
+    let by_name =
+        || there.get(&names.route).filter(|observed| is_theirs(observed)).map(|_| names.route.clone());
     for_all.or_else(by_name).into_iter().collect()
 }
 
 /// The canary's share by these routes.
-pub fn share(names: &Names, wishes: &[Wish], there: &BTreeMap<String, Held<RouteSpec>>) -> Option<Weight> {
-    let live = &there.get(&wishes.first()?.name)?.live.spec;
+pub fn canary_share(
+    names: &MeshNames,
+    desired_routes: &[DesiredRoute],
+    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
+) -> Option<Weight> {
+    let live = &there.get(&desired_routes.first()?.name)?.live.spec;
     let targets = targets_of(live);
     let weight = |node: &String| targets.iter().find(|target| target.virtual_node == *node).map(|t| t.weight);
     let (canary, primary) = (weight(&names.canary)?, weight(&names.primary)?);
@@ -140,11 +153,11 @@ pub fn share(names: &Names, wishes: &[Wish], there: &BTreeMap<String, Held<Route
     Weight::from_hundredths(percent * 100)
 }
 
-fn targets(names: &Names, share: Weight) -> Result<Vec<WeightedTarget>, BuildError> {
+fn targets(names: &MeshNames, share: Weight) -> Result<Vec<WeightedTarget>, BuildError> {
     let target = |node: &str, weight: Weight| {
         WeightedTarget::builder().virtual_node(node).weight(i32::from(weight.hundredths() / 100)).build()
     };
-    Ok(vec![target(&names.canary, share)?, target(&names.primary, share.rest())?])
+    Ok(vec![target(&names.canary, share)?, target(&names.primary, share.complement())?])
 }
 
 pub fn targets_of(spec: &RouteSpec) -> &[WeightedTarget] {
@@ -174,14 +187,14 @@ pub fn with_targets(spec: &RouteSpec, targets: Vec<WeightedTarget>) -> Result<Ro
     Ok(spec)
 }
 
-fn is_same_division(one: &[WeightedTarget], other: &[WeightedTarget]) -> bool {
+fn has_same_weights(one: &[WeightedTarget], other: &[WeightedTarget]) -> bool {
     let shares = |targets: &[WeightedTarget]| -> BTreeMap<String, i32> {
         targets.iter().map(|target| (target.virtual_node.clone(), target.weight)).collect()
     };
     one.len() == other.len() && shares(one) == shares(other)
 }
 
-fn is_for_all(spec: &RouteSpec) -> bool {
+fn is_catch_all(spec: &RouteSpec) -> bool {
     let http = |route: &HttpRoute| {
         route.r#match.as_ref().is_none_or(|condition| {
             *condition == HttpRouteMatch::builder().set_prefix(condition.prefix.clone()).build()
@@ -199,29 +212,29 @@ fn is_for_all(spec: &RouteSpec) -> bool {
 }
 
 /// A route of ours without what the Canary said once and does not say any more.
-fn forgotten(canary: &Canary, held: &Held<RouteSpec>) -> RouteSpec {
-    let mut spec = held.live.spec.clone();
-    let Whose::Owned(said) = &held.whose else { return spec };
-    for said in said.difference(&sayings::<Route>(canary)) {
+fn without_unset(canary: &Canary, observed: &ObservedResource<RouteSpec>) -> RouteSpec {
+    let mut spec = observed.live.spec.clone();
+    let MeshOwnership::Owned(said) = &observed.ownership else { return spec };
+    for said in said.difference(&managed_fields::<MeshRoute>(canary)) {
         let RouteSpec { http_route, http2_route, grpc_route, .. } = &mut spec;
         for route in [http_route, http2_route].into_iter().flatten() {
             match said {
-                Said::Retries => route.retry_policy = None,
-                Said::Timeout => route.timeout = None,
-                Said::Backends => {}
+                ManagedField::Retries => route.retry_policy = None,
+                ManagedField::Timeout => route.timeout = None,
+                ManagedField::Backends => {}
             }
         }
         match (said, grpc_route) {
-            (Said::Retries, Some(route)) => route.retry_policy = None,
-            (Said::Timeout, Some(route)) => route.timeout = None,
-            (Said::Backends, _) | (_, None) => {}
+            (ManagedField::Retries, Some(route)) => route.retry_policy = None,
+            (ManagedField::Timeout, Some(route)) => route.timeout = None,
+            (ManagedField::Backends, _) | (_, None) => {}
         }
     }
     spec
 }
 
 /// A route of our own, with what others added to it.
-fn own(
+fn owned_route_spec(
     live: Option<&RouteSpec>,
     service: &Service,
     protocol: Protocol,
@@ -234,12 +247,13 @@ fn own(
             let theirs = live.and_then(|live| live.http_route.as_ref().or(live.http2_route.as_ref()));
             let mut route = theirs.cloned().unwrap_or_else(|| HttpRoute::builder().build());
             let everything = HttpRouteMatch::builder().prefix("/").build();
-            route.r#match = Some(narrowed_http(&everything, condition)?);
+            route.r#match = Some(http_match_with(&everything, condition)?);
             if let Some(timeout) = service.timeout {
-                route.timeout = Some(HttpTimeout::builder().per_request(time(timeout)).build());
+                route.timeout = Some(HttpTimeout::builder().per_request(to_sdk_duration(timeout)).build());
             }
             if let Some(Retries { attempts, wait, on }) = Retries::of(service) {
-                let policy = HttpRetryPolicy::builder().max_retries(attempts).per_retry_timeout(time(wait));
+                let policy =
+                    HttpRetryPolicy::builder().max_retries(attempts).per_retry_timeout(to_sdk_duration(wait));
                 route.retry_policy = Some(policy.set_http_retry_events(Some(on)).build()?);
             }
             let slot = if protocol == Protocol::Http { &mut spec.http_route } else { &mut spec.http2_route };
@@ -248,12 +262,13 @@ fn own(
         Protocol::Grpc => {
             let theirs = live.and_then(|live| live.grpc_route.as_ref());
             let mut route = theirs.cloned().unwrap_or_else(|| GrpcRoute::builder().build());
-            route.r#match = Some(narrowed_grpc(&GrpcRouteMatch::builder().build(), condition)?);
+            route.r#match = Some(grpc_match_with(&GrpcRouteMatch::builder().build(), condition)?);
             if let Some(timeout) = service.timeout {
-                route.timeout = Some(GrpcTimeout::builder().per_request(time(timeout)).build());
+                route.timeout = Some(GrpcTimeout::builder().per_request(to_sdk_duration(timeout)).build());
             }
             if let Some(Retries { attempts, wait, on }) = Retries::of(service) {
-                let policy = GrpcRetryPolicy::builder().max_retries(attempts).per_retry_timeout(time(wait));
+                let policy =
+                    GrpcRetryPolicy::builder().max_retries(attempts).per_retry_timeout(to_sdk_duration(wait));
                 route.retry_policy = Some(policy.set_http_retry_events(Some(on)).build()?);
             }
             spec.grpc_route = Some(route);
@@ -267,21 +282,21 @@ fn own(
 }
 
 /// The same route for those requests alone that meet a condition.
-fn narrowed(spec: &RouteSpec, condition: &HttpMatch) -> Result<RouteSpec, BuildError> {
+fn with_condition(spec: &RouteSpec, condition: &HttpMatch) -> Result<RouteSpec, BuildError> {
     let mut spec = spec.clone();
     for route in [&mut spec.http_route, &mut spec.http2_route].into_iter().flatten() {
         let wide = route.r#match.clone().unwrap_or_else(|| HttpRouteMatch::builder().prefix("/").build());
-        route.r#match = Some(narrowed_http(&wide, condition)?);
+        route.r#match = Some(http_match_with(&wide, condition)?);
     }
     if let Some(route) = &mut spec.grpc_route {
         let wide = route.r#match.clone().unwrap_or_else(|| GrpcRouteMatch::builder().build());
-        route.r#match = Some(narrowed_grpc(&wide, condition)?);
+        route.r#match = Some(grpc_match_with(&wide, condition)?);
     }
     Ok(spec)
 }
 
 /// Where both speak of the same thing, the condition counts.
-fn narrowed_http(wide: &HttpRouteMatch, condition: &HttpMatch) -> Result<HttpRouteMatch, BuildError> {
+fn http_match_with(wide: &HttpRouteMatch, condition: &HttpMatch) -> Result<HttpRouteMatch, BuildError> {
     let mut narrow = wide.clone();
     if let Some(prefix) = condition.uri.as_ref().and_then(|uri| uri.prefix.clone()) {
         (narrow.prefix, narrow.path) = (Some(prefix), None);
@@ -294,7 +309,7 @@ fn narrowed_http(wide: &HttpRouteMatch, condition: &HttpMatch) -> Result<HttpRou
         narrow.scheme = Some(HttpScheme::from(scheme.as_str()));
     }
     let mut headers = narrow.headers.take().unwrap_or_default();
-    headers.retain(|header| !speaks_of(condition, &header.name));
+    headers.retain(|header| !matches_on_header(condition, &header.name));
     for (name, value, invert) in headers_of(condition) {
         let header = HttpRouteHeader::builder().name(name).invert(invert);
         headers.push(header.set_match(comparison(value).map(Comparison::http)).build()?);
@@ -303,10 +318,10 @@ fn narrowed_http(wide: &HttpRouteMatch, condition: &HttpMatch) -> Result<HttpRou
     Ok(narrow)
 }
 
-fn narrowed_grpc(wide: &GrpcRouteMatch, condition: &HttpMatch) -> Result<GrpcRouteMatch, BuildError> {
+fn grpc_match_with(wide: &GrpcRouteMatch, condition: &HttpMatch) -> Result<GrpcRouteMatch, BuildError> {
     let mut narrow = wide.clone();
     let mut metadata = narrow.metadata.take().unwrap_or_default();
-    metadata.retain(|one| !speaks_of(condition, &one.name));
+    metadata.retain(|one| !matches_on_header(condition, &one.name));
     for (name, value, invert) in headers_of(condition) {
         let one = GrpcRouteMetadata::builder().name(name).invert(invert);
         metadata.push(one.set_match(comparison(value).map(Comparison::grpc)).build()?);
@@ -320,7 +335,7 @@ fn headers_of(condition: &HttpMatch) -> impl Iterator<Item = (&String, &StringMa
     with.chain(condition.without_headers.iter().map(|(name, value)| (name, value, true)))
 }
 
-fn speaks_of(condition: &HttpMatch, header: &str) -> bool {
+fn matches_on_header(condition: &HttpMatch, header: &str) -> bool {
     headers_of(condition).any(|(name, ..)| name == header)
 }
 
@@ -383,7 +398,7 @@ impl Retries {
     }
 }
 
-pub fn time(duration: Duration) -> Time {
+pub fn to_sdk_duration(duration: Duration) -> Time {
     let value = i64::try_from(duration.get().as_millis()).unwrap_or(i64::MAX);
     Time::builder().unit(DurationUnit::Ms).value(value).build()
 }

@@ -1,7 +1,7 @@
 //! What a mesh has for one Canary, and whose it is.
 //!
 //! Tags keep the books: `serin.dev/canary` is on everything that we made or
-//! changed; `serin.dev/said` names what the Canary said of something that we
+//! changed; `serin.dev/managed-fields` names what the Canary said of something that we
 //! made, so that it goes when it is not said any more; and `serin.dev/original`
 //! is on a route that was there before, with the targets that it had.
 
@@ -18,21 +18,24 @@ use futures::try_join;
 use kube::ResourceExt as _;
 
 use super::{
-    api::{Kind, Live, Mesh, Name, Node, Route, Router, Said, Service},
+    api::{
+        LiveResource, ManagedField, MeshClient, MeshRoute, ResourceKind, ResourceName, VirtualNode,
+        VirtualRouter, VirtualService,
+    },
     error::Error,
 };
 use crate::{api::Canary, routing::services};
 
-const CANARY: &str = "serin.dev/canary";
-const SAID: &str = "serin.dev/said";
-const ORIGINAL: &str = "serin.dev/original";
+const CANARY_TAG: &str = "serin.dev/canary";
+const MANAGED_FIELDS_TAG: &str = "serin.dev/managed-fields";
+const ORIGINAL_TAG: &str = "serin.dev/original";
 
 /// Longer values are divided.
-const TAG_LENGTH: usize = 256;
+const MAX_TAG_VALUE_LENGTH: usize = 256;
 
 /// What everything is called, as Amazon's controller would call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Names {
+pub struct MeshNames {
     /// What is called by everybody.
     pub service: String,
     /// The canary alone, for tests.
@@ -42,12 +45,12 @@ pub struct Names {
     pub primary: String,
     pub canary: String,
     /// What a virtual node may have been called before there was a Canary.
-    pub apex: [String; 2],
+    pub apex_nodes: [String; 2],
 }
 
-impl Names {
+impl MeshNames {
     pub fn of(canary: &Canary) -> Self {
-        let services::Names { apex, primary, canary: candidate } = services::Names::of(canary);
+        let services::ServiceNames { apex, primary, canary: candidate } = services::ServiceNames::of(canary);
         let namespace = canary.namespace().unwrap_or_default();
         let hosts = canary.spec.service.iter().flat_map(|service| &service.hosts);
         let host = hosts.into_iter().find(|host| *host != "*").cloned();
@@ -58,77 +61,83 @@ impl Names {
             route: apex.clone(),
             primary: format!("{primary}_{namespace}"),
             canary: format!("{candidate}_{namespace}"),
-            apex: [format!("{apex}_{namespace}"), apex],
+            apex_nodes: [format!("{apex}_{namespace}"), apex],
         }
     }
 }
 
 /// Whose something is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Whose {
+pub enum MeshOwnership {
     /// This Canary made it, and said this of it.
-    Owned(Sayings),
+    Owned(ManagedFields),
     /// It was there before, with these targets.
     Adopted(Vec<WeightedTarget>),
     /// Nobody's whom we know.
-    Foreign,
+    Unmanaged,
     /// Another Canary's.
-    Taken(String),
+    OwnedByOther(String),
 }
 
-impl Whose {
+impl MeshOwnership {
     fn of(tags: &[TagRef], canary: &Canary) -> Result<Self, BuildError> {
-        let Some(mark) = tags.iter().find(|tag| tag.key == CANARY) else { return Ok(Self::Foreign) };
-        if mark.value != mark_of(canary) {
-            return Ok(Self::Taken(format!("the Canary {}", mark.value)));
+        let Some(mark) = tags.iter().find(|tag| tag.key == CANARY_TAG) else { return Ok(Self::Unmanaged) };
+        if mark.value != canary_tag_value(canary) {
+            return Ok(Self::OwnedByOther(format!("the Canary {}", mark.value)));
         }
-        let mut parts: Vec<_> = tags.iter().filter(|tag| tag.key.starts_with(ORIGINAL)).collect();
+        let mut parts: Vec<_> = tags.iter().filter(|tag| tag.key.starts_with(ORIGINAL_TAG)).collect();
         parts.sort_by_key(|tag| (tag.key.len(), tag.key.as_str()));
         match parts.is_empty() {
             true => {
-                let said = tags.iter().find(|tag| tag.key == SAID).map_or("", |tag| tag.value.as_str());
-                Ok(Self::Owned(read_sayings(said)))
+                let said = tags
+                    .iter()
+                    .find(|tag| tag.key == MANAGED_FIELDS_TAG)
+                    .map_or("", |tag| tag.value.as_str());
+                Ok(Self::Owned(parse_managed_fields(said)))
             }
             false => {
                 let original: String = parts.iter().map(|tag| tag.value.as_str()).collect();
-                Ok(Self::Adopted(original.split(' ').map(read_target).collect::<Result<_, _>>()?))
+                Ok(Self::Adopted(original.split(' ').map(parse_target).collect::<Result<_, _>>()?))
             }
         }
     }
 
-    pub fn is_ours(&self) -> bool {
+    pub fn is_managed(&self) -> bool {
         matches!(self, Self::Owned(_) | Self::Adopted(_))
     }
 }
 
 /// What `serin.dev/canary` says.
-pub fn mark_of(canary: &Canary) -> String {
+pub fn canary_tag_value(canary: &Canary) -> String {
     format!("{}/{}", canary.namespace().unwrap_or_default(), canary.name_any())
 }
 
 /// Fits into a tag?
-pub fn can_be_marked(canary: &Canary) -> bool {
-    mark_of(canary).len() <= TAG_LENGTH
+pub fn can_be_tagged(canary: &Canary) -> bool {
+    canary_tag_value(canary).len() <= MAX_TAG_VALUE_LENGTH
 }
 
 /// What a Canary says of something.
-pub type Sayings = BTreeSet<Said>;
+pub type ManagedFields = BTreeSet<ManagedField>;
 
-pub fn sayings<K: Kind>(canary: &Canary) -> Sayings {
+pub fn managed_fields<K: ResourceKind>(canary: &Canary) -> ManagedFields {
     let service = canary.spec.service.as_ref();
-    let says = |said: &Said| match said {
-        Said::Backends => service.is_some_and(|service| !service.backends.is_empty()),
-        Said::Retries => service.is_some_and(|service| service.retries.is_some()),
-        Said::Timeout => service.is_some_and(|service| service.timeout.is_some()),
+    let says = |said: &ManagedField| match said {
+        ManagedField::Backends => service.is_some_and(|service| !service.backends.is_empty()),
+        ManagedField::Retries => service.is_some_and(|service| service.retries.is_some()),
+        ManagedField::Timeout => service.is_some_and(|service| service.timeout.is_some()),
     };
-    K::SAYS.iter().copied().filter(says).collect()
+    K::MANAGED_FIELDS.iter().copied().filter(says).collect()
 }
 
-const SAYINGS: [(Said, &str); 3] =
-    [(Said::Backends, "backends"), (Said::Retries, "retries"), (Said::Timeout, "timeout")];
+const MANAGED_FIELD_NAMES: [(ManagedField, &str); 3] = [
+    (ManagedField::Backends, "backends"),
+    (ManagedField::Retries, "retries"),
+    (ManagedField::Timeout, "timeout"),
+];
 
-fn read_sayings(text: &str) -> Sayings {
-    SAYINGS
+fn parse_managed_fields(text: &str) -> ManagedFields {
+    MANAGED_FIELD_NAMES
         .iter()
         .filter(|(_, word)| text.split(' ').any(|said| said == *word))
         .map(|(said, _)| *said)
@@ -136,32 +145,33 @@ fn read_sayings(text: &str) -> Sayings {
 }
 
 /// The tags of something that we make.
-pub fn marks(canary: &Canary, said: &Sayings) -> Result<Vec<TagRef>, BuildError> {
-    let words: Vec<_> = SAYINGS.iter().filter(|(one, _)| said.contains(one)).map(|(_, word)| *word).collect();
-    Ok(vec![mark(canary)?, TagRef::builder().key(SAID).value(words.join(" ")).build()?])
+pub fn owned_tags(canary: &Canary, said: &ManagedFields) -> Result<Vec<TagRef>, BuildError> {
+    let words: Vec<_> =
+        MANAGED_FIELD_NAMES.iter().filter(|(one, _)| said.contains(one)).map(|(_, word)| *word).collect();
+    Ok(vec![canary_tag(canary)?, TagRef::builder().key(MANAGED_FIELDS_TAG).value(words.join(" ")).build()?])
 }
 
-fn mark(canary: &Canary) -> Result<TagRef, BuildError> {
-    TagRef::builder().key(CANARY).value(mark_of(canary)).build()
+fn canary_tag(canary: &Canary) -> Result<TagRef, BuildError> {
+    TagRef::builder().key(CANARY_TAG).value(canary_tag_value(canary)).build()
 }
 
 /// The tags of a route that is adopted.
-pub fn marks_with(canary: &Canary, original: &[WeightedTarget]) -> Result<Vec<TagRef>, BuildError> {
+pub fn adopted_tags(canary: &Canary, original: &[WeightedTarget]) -> Result<Vec<TagRef>, BuildError> {
     let target = |target: &WeightedTarget| {
         let port = target.port.map(|port| port.to_string()).unwrap_or_default();
         format!("{}:{}:{port}", target.virtual_node, target.weight)
     };
     let text = original.iter().map(target).collect::<Vec<_>>().join(" ");
     let characters: Vec<char> = text.chars().collect();
-    let mut tags = vec![mark(canary)?];
-    for (at, part) in characters.chunks(TAG_LENGTH).enumerate() {
-        let key = if at == 0 { ORIGINAL.to_owned() } else { format!("{ORIGINAL}-{at}") };
+    let mut tags = vec![canary_tag(canary)?];
+    for (at, part) in characters.chunks(MAX_TAG_VALUE_LENGTH).enumerate() {
+        let key = if at == 0 { ORIGINAL_TAG.to_owned() } else { format!("{ORIGINAL_TAG}-{at}") };
         tags.push(TagRef::builder().key(key).value(part.iter().collect::<String>()).build()?);
     }
     Ok(tags)
 }
 
-fn read_target(text: &str) -> Result<WeightedTarget, BuildError> {
+fn parse_target(text: &str) -> Result<WeightedTarget, BuildError> {
     let mut parts = text.rsplitn(3, ':');
     let (port, weight, node) = (parts.next(), parts.next(), parts.next());
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<i32>().ok());
@@ -171,79 +181,91 @@ fn read_target(text: &str) -> Result<WeightedTarget, BuildError> {
 
 /// Something in the mesh, and whose it is.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held<S> {
-    pub live: Live<S>,
-    pub whose: Whose,
+pub struct ObservedResource<S> {
+    pub live: LiveResource<S>,
+    pub ownership: MeshOwnership,
 }
 
 /// All that a mesh has for one Canary.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct MeshState {
     /// The router that it is about: people's, if their service leads to one.
     pub router_name: String,
-    pub service: Option<Held<VirtualServiceSpec>>,
-    pub canary_service: Option<Held<VirtualServiceSpec>>,
-    pub router: Option<Held<VirtualRouterSpec>>,
+    pub service: Option<ObservedResource<VirtualServiceSpec>>,
+    pub canary_service: Option<ObservedResource<VirtualServiceSpec>>,
+    pub router: Option<ObservedResource<VirtualRouterSpec>>,
     /// Everybody's routes of that router, by name.
-    pub routes: BTreeMap<String, Held<RouteSpec>>,
-    pub primary: Option<Held<VirtualNodeSpec>>,
-    pub canary: Option<Held<VirtualNodeSpec>>,
+    pub routes: BTreeMap<String, ObservedResource<RouteSpec>>,
+    pub primary: Option<ObservedResource<VirtualNodeSpec>>,
+    pub canary: Option<ObservedResource<VirtualNodeSpec>>,
 }
 
-impl State {
+impl MeshState {
     /// Asks for everything; what is known to be unchanged `before` is not asked
     /// for again.
-    pub async fn look(
-        mesh: &Mesh<'_>,
+    pub async fn fetch(
+        mesh: &MeshClient<'_>,
         canary: &Canary,
-        names: &Names,
+        names: &MeshNames,
         before: Option<&Self>,
     ) -> Result<Self, Error> {
         let known = before.and_then(|before| before.service.as_ref());
-        let service = find::<Service>(mesh, canary, &names.service, known).await?;
-        let theirs = service.as_ref().filter(|service| !service.whose.is_ours());
+        let service = find::<VirtualService>(mesh, canary, &names.service, known).await?;
+        let theirs = service.as_ref().filter(|service| !service.ownership.is_managed());
         let router_name =
-            theirs.and_then(|service| leads_to(&service.live.spec)).unwrap_or(names.router.clone());
+            theirs.and_then(|service| target_router(&service.live.spec)).unwrap_or(names.router.clone());
         let before = before.filter(|before| before.router_name == router_name);
         let (canary_service, router, primary, candidate) = try_join!(
-            find::<Service>(
+            find::<VirtualService>(
                 mesh,
                 canary,
                 &names.canary_service,
                 before.and_then(|b| b.canary_service.as_ref())
             ),
-            find::<Router>(mesh, canary, &router_name, before.and_then(|b| b.router.as_ref())),
-            find::<Node>(mesh, canary, &names.primary, before.and_then(|b| b.primary.as_ref())),
-            find::<Node>(mesh, canary, &names.canary, before.and_then(|b| b.canary.as_ref())),
+            find::<VirtualRouter>(mesh, canary, &router_name, before.and_then(|b| b.router.as_ref())),
+            find::<VirtualNode>(mesh, canary, &names.primary, before.and_then(|b| b.primary.as_ref())),
+            find::<VirtualNode>(mesh, canary, &names.canary, before.and_then(|b| b.canary.as_ref())),
         )?;
         let mut routes = BTreeMap::new();
         if router.is_some() {
             for (name, arn, version, created) in mesh.routes(&router_name).await? {
                 let known = before.and_then(|before| before.routes.get(&name));
-                let same = |held: &&Held<RouteSpec>| {
-                    (&held.live.arn, held.live.version, held.live.created) == (&arn, version, created)
+                let same = |observed: &&ObservedResource<RouteSpec>| {
+                    (&observed.live.arn, observed.live.version, observed.live.created)
+                        == (&arn, version, created)
                 };
-                let held = match known.filter(same) {
+                let observed = match known.filter(same) {
                     Some(same) => Some(same.clone()),
-                    None => held::<Route>(mesh, canary, &Name::route(&name, &router_name), known).await?,
+                    None => {
+                        fetch_resource::<MeshRoute>(
+                            mesh,
+                            canary,
+                            &ResourceName::route(&name, &router_name),
+                            known,
+                        )
+                        .await?
+                    }
                 };
                 // Gone since it was listed, if there is none.
-                routes.extend(held.map(|held| (name, held)));
+                routes.extend(observed.map(|observed| (name, observed)));
             }
         }
         Ok(Self { router_name, service, canary_service, router, routes, primary, canary: candidate })
     }
 
     /// Is there anything of this Canary's?
-    pub fn has_ours(&self) -> bool {
+    pub fn has_managed(&self) -> bool {
         let ours = [
-            self.service.as_ref().map(|held| &held.whose),
-            self.canary_service.as_ref().map(|held| &held.whose),
-            self.router.as_ref().map(|held| &held.whose),
-            self.primary.as_ref().map(|held| &held.whose),
-            self.canary.as_ref().map(|held| &held.whose),
+            self.service.as_ref().map(|observed| &observed.ownership),
+            self.canary_service.as_ref().map(|observed| &observed.ownership),
+            self.router.as_ref().map(|observed| &observed.ownership),
+            self.primary.as_ref().map(|observed| &observed.ownership),
+            self.canary.as_ref().map(|observed| &observed.ownership),
         ];
-        ours.into_iter().flatten().chain(self.routes.values().map(|held| &held.whose)).any(Whose::is_ours)
+        ours.into_iter()
+            .flatten()
+            .chain(self.routes.values().map(|observed| &observed.ownership))
+            .any(MeshOwnership::is_managed)
     }
 
     /// Is everything there that a split needs beside its routes?
@@ -257,42 +279,45 @@ impl State {
 }
 
 /// The router that a service leads to.
-fn leads_to(service: &VirtualServiceSpec) -> Option<String> {
+fn target_router(service: &VirtualServiceSpec) -> Option<String> {
     match service.provider.as_ref()? {
         VirtualServiceProvider::VirtualRouter(router) => Some(router.virtual_router_name.clone()),
         _ => None,
     }
 }
 
-async fn find<K: Kind>(
-    mesh: &Mesh<'_>,
+async fn find<K: ResourceKind>(
+    mesh: &MeshClient<'_>,
     canary: &Canary,
     name: &str,
-    known: Option<&Held<K::Spec>>,
-) -> Result<Option<Held<K::Spec>>, Error> {
-    held::<K>(mesh, canary, &Name::of(name), known).await
+    known: Option<&ObservedResource<K::Spec>>,
+) -> Result<Option<ObservedResource<K::Spec>>, Error> {
+    fetch_resource::<K>(mesh, canary, &ResourceName::of(name), known).await
 }
 
 /// Tags are asked for once in the life of a thing, and again before it is
 /// adopted: only Canaries change ours.
-pub async fn held<K: Kind>(
-    mesh: &Mesh<'_>,
+pub async fn fetch_resource<K: ResourceKind>(
+    mesh: &MeshClient<'_>,
     canary: &Canary,
-    name: &Name,
-    known: Option<&Held<K::Spec>>,
-) -> Result<Option<Held<K::Spec>>, Error> {
+    name: &ResourceName,
+    known: Option<&ObservedResource<K::Spec>>,
+) -> Result<Option<ObservedResource<K::Spec>>, Error> {
     let Some(live) = mesh.find::<K>(name).await? else { return Ok(None) };
-    let whose =
-        match known.filter(|known| known.live.uid == live.uid && !matches!(known.whose, Whose::Taken(_))) {
-            Some(known) => known.whose.clone(),
-            None => Whose::of(&mesh.tags(&live.arn).await?, canary)?,
-        };
-    Ok(Some(Held { live, whose }))
+    let whose = match known.filter(|known| {
+        known.live.uid == live.uid && !matches!(known.ownership, MeshOwnership::OwnedByOther(_))
+    }) {
+        Some(known) => known.ownership.clone(),
+        None => MeshOwnership::of(&mesh.tags(&live.arn).await?, canary)?,
+    };
+    Ok(Some(ObservedResource { live, ownership: whose }))
 }
 
 /// Takes our mark off something that stays.
-pub async fn let_go(mesh: &Mesh<'_>, arn: &str) -> Result<(), Error> {
-    let ours = |tag: &TagRef| tag.key == CANARY || tag.key == SAID || tag.key.starts_with(ORIGINAL);
+pub async fn untag(mesh: &MeshClient<'_>, arn: &str) -> Result<(), Error> {
+    let ours = |tag: &TagRef| {
+        tag.key == CANARY_TAG || tag.key == MANAGED_FIELDS_TAG || tag.key.starts_with(ORIGINAL_TAG)
+    };
     let keys: Vec<_> = mesh.tags(arn).await?.into_iter().filter(ours).map(|tag| tag.key).collect();
     if keys.is_empty() { Ok(()) } else { mesh.untag(arn, keys).await }
 }
@@ -315,9 +340,9 @@ mod tests {
         let long = "n".repeat(250);
         let targets =
             vec![target("blue:1", 33, Some(8080)), target(&long, 60, None), target("green", 7, None)];
-        let tags = marks_with(&canary, &targets).unwrap();
-        assert!(tags.iter().all(|tag| tag.value.len() <= TAG_LENGTH) && tags.len() == 3);
-        assert_eq!(Whose::of(&tags, &canary).unwrap(), Whose::Adopted(targets));
-        assert!(matches!(Whose::of(&tags, &named("other")).unwrap(), Whose::Taken(_)));
+        let tags = adopted_tags(&canary, &targets).unwrap();
+        assert!(tags.iter().all(|tag| tag.value.len() <= MAX_TAG_VALUE_LENGTH) && tags.len() == 3);
+        assert_eq!(MeshOwnership::of(&tags, &canary).unwrap(), MeshOwnership::Adopted(targets));
+        assert!(matches!(MeshOwnership::of(&tags, &named("other")).unwrap(), MeshOwnership::OwnedByOther(_)));
     }
 }

@@ -13,43 +13,51 @@ use aws_sdk_appmesh::{
 
 use super::{
     super::{Protocol, container_port},
-    api::{Kind, Mesh, Name, Node, Route, Router, Said, Service},
+    api::{
+        ManagedField, MeshClient, MeshRoute, ResourceKind, ResourceName, VirtualNode, VirtualRouter,
+        VirtualService,
+    },
     error::Error,
     hostname,
-    routes::{self, Wish},
+    routes::{self, DesiredRoute},
     service_of,
-    state::{self, Held, Names, State, Whose},
+    state::{self, MeshNames, MeshOwnership, MeshState, ObservedResource},
 };
 use crate::{
     api::Canary,
     engine::action::Split,
-    routing::{AppMeshOptions, Arms, Subject, Unsupported, services},
+    routing::{AppMeshOptions, PodSelectors, RouteContext, Unsupported, services},
 };
 
-pub struct Writer<'a> {
-    pub mesh: &'a Mesh<'a>,
+pub struct MeshWriter<'a> {
+    pub mesh: &'a MeshClient<'a>,
     pub canary: &'a Canary,
-    pub names: Names,
+    pub names: MeshNames,
     pub options: &'a AppMeshOptions,
     /// Tells one making of a thing from the next.
-    pub moment: String,
+    pub nonce: String,
 }
 
 /// Refuses what belongs to another Canary, and a service of people's that leads
 /// past a router.
-pub fn check(names: &Names, state: &State) -> Result<(), Error> {
+pub fn check(names: &MeshNames, state: &MeshState) -> Result<(), Error> {
     let nodes = [(&names.primary, &state.primary), (&names.canary, &state.canary)];
-    let nodes = nodes.map(|(name, held)| (Node::NOUN, name, held.as_ref().map(|held| &held.whose)));
+    let nodes = nodes.map(|(name, observed)| {
+        (VirtualNode::NOUN, name, observed.as_ref().map(|observed| &observed.ownership))
+    });
     let services = [(&names.service, &state.service), (&names.canary_service, &state.canary_service)];
-    let services = services.map(|(name, held)| (Service::NOUN, name, held.as_ref().map(|held| &held.whose)));
-    let router = (Router::NOUN, &state.router_name, state.router.as_ref().map(|held| &held.whose));
+    let services = services.map(|(name, observed)| {
+        (VirtualService::NOUN, name, observed.as_ref().map(|observed| &observed.ownership))
+    });
+    let router =
+        (VirtualRouter::NOUN, &state.router_name, state.router.as_ref().map(|observed| &observed.ownership));
     for (noun, name, whose) in nodes.into_iter().chain(services).chain([router]) {
-        if let Some(Whose::Taken(owner)) = whose {
-            return Err(Error::Taken { what: format!("the {noun} {name}"), owner: owner.clone() });
+        if let Some(MeshOwnership::OwnedByOther(owner)) = whose {
+            return Err(Error::AlreadyOwned { what: format!("the {noun} {name}"), owner: owner.clone() });
         }
     }
-    let provider = state.service.as_ref().and_then(|held| held.live.spec.provider.as_ref());
-    let theirs = state.service.as_ref().is_some_and(|held| !held.whose.is_ours());
+    let provider = state.service.as_ref().and_then(|observed| observed.live.spec.provider.as_ref());
+    let theirs = state.service.as_ref().is_some_and(|observed| !observed.ownership.is_managed());
     if theirs && !matches!(provider, Some(VirtualServiceProvider::VirtualRouter(_))) {
         return Err(Error::Unsupported(Unsupported::Field {
             router: super::NAME.to_owned(),
@@ -62,229 +70,275 @@ pub fn check(names: &Names, state: &State) -> Result<(), Error> {
 }
 
 /// Is everything as this split needs it?
-pub fn is_in_force(
-    on: &Subject<'_>,
+pub fn is_effective(
+    on: &RouteContext<'_>,
     options: &AppMeshOptions,
-    names: &Names,
-    state: &State,
+    names: &MeshNames,
+    state: &MeshState,
     split: &Split,
 ) -> Result<bool, Error> {
     let protocol = Protocol::of(on.canary);
-    let wishes = routes::wishes(on.canary, names, &state.routes, split, protocol)?;
-    let is_right = |wish: &Wish| {
-        let held = state.routes.get(&wish.name);
-        held.is_some_and(|held| {
-            held.live.active && says_so::<Route>(on.canary, &held.whose) && held.live.spec == wish.spec
+    let desired_routes = routes::desired_routes(on.canary, names, &state.routes, split, protocol)?;
+    let is_right = |desired_route: &DesiredRoute| {
+        let observed = state.routes.get(&desired_route.name);
+        observed.is_some_and(|observed| {
+            observed.live.active
+                && fields_match::<MeshRoute>(on.canary, &observed.ownership)
+                && observed.live.spec == desired_route.spec
         })
     };
     Ok(check(names, state).is_ok()
-        && is_so::<Node>(on.canary, &state.primary, |held| node(on, options, names, Side::Primary, held))?
-        && is_so::<Node>(on.canary, &state.canary, |held| node(on, options, names, Side::Canary, held))?
-        && is_so::<Service>(on.canary, &state.canary_service, |_| canary_service(names))?
-        && is_so::<Router>(on.canary, &state.router, |_| router(on))?
-        && is_so::<Service>(on.canary, &state.service, |_| service(&state.router_name))?
-        && wishes.iter().all(is_right)
-        && surplus(state, &wishes).next().is_none())
+        && is_in_sync::<VirtualNode>(on.canary, &state.primary, |observed| {
+            node(on, options, names, Side::Primary, observed)
+        })?
+        && is_in_sync::<VirtualNode>(on.canary, &state.canary, |observed| {
+            node(on, options, names, Side::Canary, observed)
+        })?
+        && is_in_sync::<VirtualService>(on.canary, &state.canary_service, |_| canary_service(names))?
+        && is_in_sync::<VirtualRouter>(on.canary, &state.router, |_| router(on))?
+        && is_in_sync::<VirtualService>(on.canary, &state.service, |_| service(&state.router_name))?
+        && desired_routes.iter().all(is_right)
+        && obsolete_routes(state, &desired_routes).next().is_none())
 }
 
 /// What people have is as it should be, whatever it is.
-fn is_so<K: Kind>(
+fn is_in_sync<K: ResourceKind>(
     canary: &Canary,
-    held: &Option<Held<K::Spec>>,
-    wanted: impl FnOnce(Option<&Held<K::Spec>>) -> Result<K::Spec, BuildError>,
+    observed: &Option<ObservedResource<K::Spec>>,
+    desired: impl FnOnce(Option<&ObservedResource<K::Spec>>) -> Result<K::Spec, BuildError>,
 ) -> Result<bool, BuildError> {
-    let Some(known) = held else { return Ok(false) };
-    let is_right = known.whose == Whose::Foreign
-        || says_so::<K>(canary, &known.whose) && known.live.spec == wanted(Some(known))?;
+    let Some(known) = observed else { return Ok(false) };
+    let is_right = known.ownership == MeshOwnership::Unmanaged
+        || fields_match::<K>(canary, &known.ownership) && known.live.spec == desired(Some(known))?;
     Ok(known.live.active && is_right)
 }
 
 /// Is it ours, and known to say what the Canary says?
-fn says_so<K: Kind>(canary: &Canary, whose: &Whose) -> bool {
+fn fields_match<K: ResourceKind>(canary: &Canary, whose: &MeshOwnership) -> bool {
     match whose {
-        Whose::Owned(said) => *said == state::sayings::<K>(canary),
-        Whose::Adopted(_) => true,
-        Whose::Foreign | Whose::Taken(_) => false,
+        MeshOwnership::Owned(said) => *said == state::managed_fields::<K>(canary),
+        MeshOwnership::Adopted(_) => true,
+        MeshOwnership::Unmanaged | MeshOwnership::OwnedByOther(_) => false,
     }
 }
 
 /// Routes of ours that are for nobody any more.
-fn surplus<'a>(state: &'a State, wishes: &'a [Wish]) -> impl Iterator<Item = String> + 'a {
-    let wanted = |name: &String| wishes.iter().any(|wish| wish.name == *name);
-    let ours = state.routes.iter().filter(|(_, held)| matches!(held.whose, Whose::Owned(_)));
-    ours.filter(move |(name, _)| !wanted(name)).map(|(name, _)| name.clone())
+fn obsolete_routes<'a>(
+    state: &'a MeshState,
+    desired_routes: &'a [DesiredRoute],
+) -> impl Iterator<Item = String> + 'a {
+    let desired = |name: &String| desired_routes.iter().any(|desired_route| desired_route.name == *name);
+    let ours =
+        state.routes.iter().filter(|(_, observed)| matches!(observed.ownership, MeshOwnership::Owned(_)));
+    ours.filter(move |(name, _)| !desired(name)).map(|(name, _)| name.clone())
 }
 
-impl Writer<'_> {
+impl MeshWriter<'_> {
     /// Makes it so; `state` is what there is, as far as it was written too.
-    pub async fn write(&self, state: &mut State, arms: &Arms, split: &Split) -> Result<(), Error> {
+    pub async fn write(
+        &self,
+        state: &mut MeshState,
+        pod_selectors: &PodSelectors,
+        split: &Split,
+    ) -> Result<(), Error> {
         let Self { canary, names, options, .. } = self;
-        let on = &Subject { canary, arms, stood: None };
+        let on = &RouteContext { canary, pod_selectors, services_memo: None };
         check(names, state)?;
-        let wishes = routes::wishes(canary, names, &state.routes, split, Protocol::of(canary))?;
-        let primary = |held: Option<&_>| node(on, options, names, Side::Primary, held);
-        self.ensure::<Node>(&Name::of(&names.primary), &mut state.primary, primary).await?;
-        let candidate = |held: Option<&_>| node(on, options, names, Side::Canary, held);
-        self.ensure::<Node>(&Name::of(&names.canary), &mut state.canary, candidate).await?;
+        let desired_routes =
+            routes::desired_routes(canary, names, &state.routes, split, Protocol::of(canary))?;
+        let primary = |observed: Option<&_>| node(on, options, names, Side::Primary, observed);
+        self.ensure::<VirtualNode>(&ResourceName::of(&names.primary), &mut state.primary, primary).await?;
+        let candidate = |observed: Option<&_>| node(on, options, names, Side::Canary, observed);
+        self.ensure::<VirtualNode>(&ResourceName::of(&names.canary), &mut state.canary, candidate).await?;
         let provider = |_: Option<&_>| canary_service(names);
-        self.ensure::<Service>(&Name::of(&names.canary_service), &mut state.canary_service, provider).await?;
-        let name = Name::of(&state.router_name);
-        self.ensure::<Router>(&name, &mut state.router, |_| router(on)).await?;
-        for wish in &wishes {
-            self.ensure_route(state, wish, split).await?;
+        self.ensure::<VirtualService>(
+            &ResourceName::of(&names.canary_service),
+            &mut state.canary_service,
+            provider,
+        )
+        .await?;
+        let name = ResourceName::of(&state.router_name);
+        self.ensure::<VirtualRouter>(&name, &mut state.router, |_| router(on)).await?;
+        for desired_route in &desired_routes {
+            self.ensure_route(state, desired_route, split).await?;
         }
-        for name in surplus(state, &wishes).collect::<Vec<_>>() {
-            self.mesh.delete::<Route>(&Name::route(&name, &state.router_name)).await?;
+        for name in obsolete_routes(state, &desired_routes).collect::<Vec<_>>() {
+            self.mesh.delete::<MeshRoute>(&ResourceName::route(&name, &state.router_name)).await?;
             state.routes.remove(&name);
         }
         let provider = |_: Option<&_>| service(&state.router_name);
-        self.ensure::<Service>(&Name::of(&names.service), &mut state.service, provider).await
+        self.ensure::<VirtualService>(&ResourceName::of(&names.service), &mut state.service, provider).await
     }
 
     /// What is ours is made right; what is people's is used as it is.
-    async fn ensure<K: Kind>(
+    async fn ensure<K: ResourceKind>(
         &self,
-        name: &Name,
-        held: &mut Option<Held<K::Spec>>,
-        wanted: impl Fn(Option<&Held<K::Spec>>) -> Result<K::Spec, BuildError>,
+        name: &ResourceName,
+        observed: &mut Option<ObservedResource<K::Spec>>,
+        desired: impl Fn(Option<&ObservedResource<K::Spec>>) -> Result<K::Spec, BuildError>,
     ) -> Result<(), Error> {
-        let said = state::sayings::<K>(self.canary);
-        let Some(known) = held else {
-            let tags = state::marks(self.canary, &said)?;
-            let live = self.mesh.create::<K>(name, wanted(None)?, tags, &self.moment).await?;
-            *held = Some(Held { live, whose: Whose::Owned(said) });
+        let said = state::managed_fields::<K>(self.canary);
+        let Some(known) = observed else {
+            let tags = state::owned_tags(self.canary, &said)?;
+            let live = self.mesh.create::<K>(name, desired(None)?, tags, &self.nonce).await?;
+            *observed = Some(ObservedResource { live, ownership: MeshOwnership::Owned(said) });
             return Ok(());
         };
-        let is_said = says_so::<K>(self.canary, &known.whose);
-        if known.whose == Whose::Foreign || is_said && known.live.spec == wanted(Some(known))? {
+        let is_said = fields_match::<K>(self.canary, &known.ownership);
+        if known.ownership == MeshOwnership::Unmanaged || is_said && known.live.spec == desired(Some(known))?
+        {
             return Ok(());
         }
         // There is no version to write against: what others just wrote is read
         // at the last moment.
         let now = self.mesh.find::<K>(name).await?.filter(|now| now.uid == known.live.uid);
-        known.live = now.ok_or_else(|| Error::Changed { what: format!("the {} {name}", K::NOUN) })?;
+        known.live = now.ok_or_else(|| Error::Conflict { what: format!("the {} {name}", K::NOUN) })?;
         // What is said is noted before it is written, and until it is taken away.
-        if let Whose::Owned(before) = &mut known.whose
+        if let MeshOwnership::Owned(before) = &mut known.ownership
             && !said.is_subset(before)
         {
             before.extend(said.iter().copied());
-            self.mesh.tag(&known.live.arn, state::marks(self.canary, before)?).await?;
+            self.mesh.tag(&known.live.arn, state::owned_tags(self.canary, before)?).await?;
         }
-        let spec = wanted(Some(known))?;
+        let spec = desired(Some(known))?;
         if spec != known.live.spec {
             known.live = self.mesh.update::<K>(name, &known.live, spec).await?;
         }
-        if let Whose::Owned(before) = &mut known.whose
+        if let MeshOwnership::Owned(before) = &mut known.ownership
             && *before != said
         {
-            self.mesh.tag(&known.live.arn, state::marks(self.canary, &said)?).await?;
+            self.mesh.tag(&known.live.arn, state::owned_tags(self.canary, &said)?).await?;
             *before = said;
         }
         Ok(())
     }
 
-    async fn ensure_route(&self, state: &mut State, wish: &Wish, split: &Split) -> Result<(), Error> {
-        let name = Name::route(&wish.name, &state.router_name);
-        let mut held = state.routes.get(&wish.name).cloned();
-        match held.as_ref().map(|held| &held.whose) {
-            Some(Whose::Taken(owner)) => {
-                return Err(Error::Taken { what: format!("the route {name}"), owner: owner.clone() });
+    async fn ensure_route(
+        &self,
+        state: &mut MeshState,
+        desired_route: &DesiredRoute,
+        split: &Split,
+    ) -> Result<(), Error> {
+        let name = ResourceName::route(&desired_route.name, &state.router_name);
+        let mut observed = state.routes.get(&desired_route.name).cloned();
+        match observed.as_ref().map(|observed| &observed.ownership) {
+            Some(MeshOwnership::OwnedByOther(owner)) => {
+                return Err(Error::AlreadyOwned { what: format!("the route {name}"), owner: owner.clone() });
             }
-            Some(Whose::Foreign) => {
+            Some(MeshOwnership::Unmanaged) => {
                 let theirs = self.adopt(&name).await?;
-                state.routes.insert(wish.name.clone(), theirs.clone());
-                held = Some(theirs);
+                state.routes.insert(desired_route.name.clone(), theirs.clone());
+                observed = Some(theirs);
             }
-            Some(Whose::Owned(_) | Whose::Adopted(_)) | None => {}
+            Some(MeshOwnership::Owned(_) | MeshOwnership::Adopted(_)) | None => {}
         }
         let there = state.routes.clone();
-        // The same wish, from what is there by then.
-        let wanted = |now: Option<&Held<_>>| {
-            let Some(now) = now else { return Ok(wish.spec.clone()) };
+        // The same desired_route, from what is there by then.
+        let desired = |now: Option<&ObservedResource<_>>| {
+            let Some(now) = now else { return Ok(desired_route.spec.clone()) };
             let mut there = there.clone();
-            there.insert(wish.name.clone(), now.clone());
-            let all = routes::wishes(self.canary, &self.names, &there, split, Protocol::of(self.canary));
-            let anew = all.ok().and_then(|all| all.into_iter().find(|again| again.name == wish.name));
-            Ok(anew.map_or_else(|| wish.spec.clone(), |again| again.spec))
+            there.insert(desired_route.name.clone(), now.clone());
+            let all =
+                routes::desired_routes(self.canary, &self.names, &there, split, Protocol::of(self.canary));
+            let anew =
+                all.ok().and_then(|all| all.into_iter().find(|again| again.name == desired_route.name));
+            Ok(anew.map_or_else(|| desired_route.spec.clone(), |again| again.spec))
         };
-        self.ensure::<Route>(&name, &mut held, wanted).await?;
-        state.routes.extend(held.map(|held| (wish.name.clone(), held)));
+        self.ensure::<MeshRoute>(&name, &mut observed, desired).await?;
+        state.routes.extend(observed.map(|observed| (desired_route.name.clone(), observed)));
         Ok(())
     }
 
     /// The targets that it had are kept in its tags before they are changed.
-    async fn adopt(&self, name: &Name) -> Result<Held<aws_sdk_appmesh::types::RouteSpec>, Error> {
-        let changed = || Error::Changed { what: format!("the route {name}") };
-        let now = state::held::<Route>(self.mesh, self.canary, name, None).await?.ok_or_else(changed)?;
-        match now.whose {
-            Whose::Foreign => {
+    async fn adopt(
+        &self,
+        name: &ResourceName,
+    ) -> Result<ObservedResource<aws_sdk_appmesh::types::RouteSpec>, Error> {
+        let changed = || Error::Conflict { what: format!("the route {name}") };
+        let now = state::fetch_resource::<MeshRoute>(self.mesh, self.canary, name, None)
+            .await?
+            .ok_or_else(changed)?;
+        match now.ownership {
+            MeshOwnership::Unmanaged => {
                 let original = routes::targets_of(&now.live.spec).to_vec();
-                self.mesh.tag(&now.live.arn, state::marks_with(self.canary, &original)?).await?;
-                Ok(Held { whose: Whose::Adopted(original), ..now })
+                self.mesh.tag(&now.live.arn, state::adopted_tags(self.canary, &original)?).await?;
+                Ok(ObservedResource { ownership: MeshOwnership::Adopted(original), ..now })
             }
-            Whose::Taken(owner) => Err(Error::Taken { what: format!("the route {name}"), owner }),
-            Whose::Owned(_) | Whose::Adopted(_) => Ok(now),
+            MeshOwnership::OwnedByOther(owner) => {
+                Err(Error::AlreadyOwned { what: format!("the route {name}"), owner })
+            }
+            MeshOwnership::Owned(_) | MeshOwnership::Adopted(_) => Ok(now),
         }
     }
 
-    pub async fn take_away(&self, state: &State, kept: Option<&Names>) -> Result<(), Error> {
-        let is_kept = |name: &String, of: fn(&Names) -> &String| kept.is_some_and(|kept| of(kept) == name);
-        let Names { service, canary_service, primary, canary, .. } = &self.names;
-        if !is_kept(service, |names| &names.service) {
-            self.give_up::<Service>(&Name::of(service), &state.service).await?;
+    pub async fn remove(&self, state: &MeshState, kept: Option<&MeshNames>) -> Result<(), Error> {
+        let is_held =
+            |name: &String, of: fn(&MeshNames) -> &String| kept.is_some_and(|kept| of(kept) == name);
+        let MeshNames { service, canary_service, primary, canary, .. } = &self.names;
+        if !is_held(service, |names| &names.service) {
+            self.delete_or_untag::<VirtualService>(&ResourceName::of(service), &state.service).await?;
         }
-        if !is_kept(canary_service, |names| &names.canary_service) {
-            self.give_up::<Service>(&Name::of(canary_service), &state.canary_service).await?;
+        if !is_held(canary_service, |names| &names.canary_service) {
+            self.delete_or_untag::<VirtualService>(&ResourceName::of(canary_service), &state.canary_service)
+                .await?;
         }
         // Those for chosen requests are ours, and go before the others.
-        let mut routes: Vec<_> = state.routes.iter().filter(|(_, held)| held.whose.is_ours()).collect();
-        routes.sort_by_key(|(_, held)| matches!(held.whose, Whose::Adopted(_)));
-        let router_is_kept = is_kept(&state.router_name, |names| &names.router);
-        for (name, held) in routes.into_iter().filter(|_| !router_is_kept) {
-            let name = Name::route(name, &state.router_name);
-            match &held.whose {
-                Whose::Adopted(original) => self.put_back(&name, held, original).await?,
-                Whose::Owned(_) => _ = self.mesh.delete::<Route>(&name).await?,
-                Whose::Foreign | Whose::Taken(_) => {}
+        let mut routes: Vec<_> =
+            state.routes.iter().filter(|(_, observed)| observed.ownership.is_managed()).collect();
+        routes.sort_by_key(|(_, observed)| matches!(observed.ownership, MeshOwnership::Adopted(_)));
+        let router_is_kept = is_held(&state.router_name, |names| &names.router);
+        for (name, observed) in routes.into_iter().filter(|_| !router_is_kept) {
+            let name = ResourceName::route(name, &state.router_name);
+            match &observed.ownership {
+                MeshOwnership::Adopted(original) => self.restore_targets(&name, observed, original).await?,
+                MeshOwnership::Owned(_) => _ = self.mesh.delete::<MeshRoute>(&name).await?,
+                MeshOwnership::Unmanaged | MeshOwnership::OwnedByOther(_) => {}
             }
         }
         if !router_is_kept {
-            self.give_up::<Router>(&Name::of(&state.router_name), &state.router).await?;
+            self.delete_or_untag::<VirtualRouter>(&ResourceName::of(&state.router_name), &state.router)
+                .await?;
         }
-        if !is_kept(primary, |names| &names.primary) {
-            self.give_up::<Node>(&Name::of(primary), &state.primary).await?;
+        if !is_held(primary, |names| &names.primary) {
+            self.delete_or_untag::<VirtualNode>(&ResourceName::of(primary), &state.primary).await?;
         }
-        if !is_kept(canary, |names| &names.canary) {
-            self.give_up::<Node>(&Name::of(canary), &state.canary).await?;
+        if !is_held(canary, |names| &names.canary) {
+            self.delete_or_untag::<VirtualNode>(&ResourceName::of(canary), &state.canary).await?;
         }
         Ok(())
     }
 
     /// Deletes what we made. What others have come to use is theirs from now on.
-    async fn give_up<K: Kind>(&self, name: &Name, held: &Option<Held<K::Spec>>) -> Result<(), Error> {
-        match held {
-            Some(held) if matches!(held.whose, Whose::Owned(_)) => match self.mesh.delete::<K>(name).await? {
-                true => Ok(()),
-                false => state::let_go(self.mesh, &held.live.arn).await,
-            },
+    async fn delete_or_untag<K: ResourceKind>(
+        &self,
+        name: &ResourceName,
+        observed: &Option<ObservedResource<K::Spec>>,
+    ) -> Result<(), Error> {
+        match observed {
+            Some(observed) if matches!(observed.ownership, MeshOwnership::Owned(_)) => {
+                match self.mesh.delete::<K>(name).await? {
+                    true => Ok(()),
+                    false => state::untag(self.mesh, &observed.live.arn).await,
+                }
+            }
             _ => Ok(()),
         }
     }
 
     /// The targets first, then the tags that remember them.
-    async fn put_back(
+    async fn restore_targets(
         &self,
-        name: &Name,
-        held: &Held<aws_sdk_appmesh::types::RouteSpec>,
+        name: &ResourceName,
+        observed: &ObservedResource<aws_sdk_appmesh::types::RouteSpec>,
         original: &[aws_sdk_appmesh::types::WeightedTarget],
     ) -> Result<(), Error> {
-        let now = self.mesh.find::<Route>(name).await?.filter(|now| now.uid == held.live.uid);
+        let now = self.mesh.find::<MeshRoute>(name).await?.filter(|now| now.uid == observed.live.uid);
         let Some(now) = now else { return Ok(()) };
         let spec = routes::with_targets(&now.spec, original.to_vec())?;
         if spec != now.spec {
-            self.mesh.update::<Route>(name, &now, spec).await?;
+            self.mesh.update::<MeshRoute>(name, &now, spec).await?;
         }
-        state::let_go(self.mesh, &now.arn).await
+        state::untag(self.mesh, &now.arn).await
     }
 }
 
@@ -296,37 +350,36 @@ enum Side {
 
 /// A virtual node of ours, with what others added to it.
 fn node(
-    on: &Subject<'_>,
+    on: &RouteContext<'_>,
     options: &AppMeshOptions,
-    names: &Names,
+    names: &MeshNames,
     side: Side,
-    held: Option<&Held<VirtualNodeSpec>>,
+    observed: Option<&ObservedResource<VirtualNodeSpec>>,
 ) -> Result<VirtualNodeSpec, BuildError> {
     let canary = on.canary;
     let (service, protocol) = (service_of(canary), Protocol::of(canary));
-    let services = services::Names::of(canary);
+    let services = services::ServiceNames::of(canary);
     let (name, host) = match side {
         Side::Primary => (&names.primary, services.primary),
         Side::Canary => (&names.canary, services.canary),
     };
-    let live = held.map(|held| held.live.spec.clone());
+    let live = observed.map(|observed| observed.live.spec.clone());
     let mut spec = live.unwrap_or_else(|| VirtualNodeSpec::builder().build());
-    let was_said =
-        |said| matches!(held.map(|held| &held.whose), Some(Whose::Owned(once)) if once.contains(&said));
+    let was_said = |said| matches!(observed.map(|observed| &observed.ownership), Some(MeshOwnership::Owned(once)) if once.contains(&said));
     let theirs = spec.listeners.as_ref().and_then(|listeners| listeners.first().cloned());
     let mut listener = theirs.unwrap_or_else(|| Listener::builder().build());
     listener.port_mapping = Some(port(on)?);
-    if was_said(Said::Timeout) {
+    if was_said(ManagedField::Timeout) {
         listener.timeout = None;
     }
     if let Some(timeout) = service.timeout {
-        let http = || HttpTimeout::builder().per_request(routes::time(timeout)).build();
+        let http = || HttpTimeout::builder().per_request(routes::to_sdk_duration(timeout)).build();
         listener.timeout = match protocol {
             Protocol::Http => Some(ListenerTimeout::Http(http())),
             Protocol::Http2 => Some(ListenerTimeout::Http2(http())),
-            Protocol::Grpc => {
-                Some(ListenerTimeout::Grpc(GrpcTimeout::builder().per_request(routes::time(timeout)).build()))
-            }
+            Protocol::Grpc => Some(ListenerTimeout::Grpc(
+                GrpcTimeout::builder().per_request(routes::to_sdk_duration(timeout)).build(),
+            )),
             Protocol::Tcp => listener.timeout,
         };
     }
@@ -354,7 +407,7 @@ fn node(
             ServiceDiscovery::Dns(found)
         }
     });
-    if was_said(Said::Backends) {
+    if was_said(ManagedField::Backends) {
         spec.backends = None;
     }
     if !service.backends.is_empty() {
@@ -367,18 +420,18 @@ fn node(
     Ok(spec)
 }
 
-fn port(on: &Subject<'_>) -> Result<PortMapping, BuildError> {
+fn port(on: &RouteContext<'_>) -> Result<PortMapping, BuildError> {
     let protocol = match Protocol::of(on.canary) {
         Protocol::Http => PortProtocol::Http,
         Protocol::Http2 => PortProtocol::Http2,
         Protocol::Grpc => PortProtocol::Grpc,
         Protocol::Tcp => PortProtocol::Tcp,
     };
-    let port = container_port(&service_of(on.canary), on.arms);
+    let port = container_port(&service_of(on.canary), on.pod_selectors);
     PortMapping::builder().port(port.into()).protocol(protocol).build()
 }
 
-fn router(on: &Subject<'_>) -> Result<VirtualRouterSpec, BuildError> {
+fn router(on: &RouteContext<'_>) -> Result<VirtualRouterSpec, BuildError> {
     let listener = VirtualRouterListener::builder().port_mapping(port(on)?).build();
     Ok(VirtualRouterSpec::builder().listeners(listener).build())
 }
@@ -388,7 +441,7 @@ fn service(router: &str) -> Result<VirtualServiceSpec, BuildError> {
     Ok(VirtualServiceSpec::builder().provider(VirtualServiceProvider::VirtualRouter(router)).build())
 }
 
-fn canary_service(names: &Names) -> Result<VirtualServiceSpec, BuildError> {
+fn canary_service(names: &MeshNames) -> Result<VirtualServiceSpec, BuildError> {
     let node = VirtualNodeServiceProvider::builder().virtual_node_name(&names.canary).build()?;
     Ok(VirtualServiceSpec::builder().provider(VirtualServiceProvider::VirtualNode(node)).build())
 }
