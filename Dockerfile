@@ -5,9 +5,11 @@ FROM rust:1.94-alpine AS build
 RUN apk add --no-cache build-base
 WORKDIR /serin
 COPY Cargo.toml Cargo.lock ./
+COPY crates crates
 COPY src src
 COPY benches benches
-RUN cargo build --locked --profile dist --bin serin
+# Without the demo and its Kubernetes API.
+RUN cargo build --locked --profile dist --no-default-features --features aws --bin serin
 
 # Alpine's Rust links statically: all that is needed is whom TLS may trust.
 FROM gcr.io/distroless/static-debian12:nonroot

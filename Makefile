@@ -9,15 +9,15 @@ help: ## Say what there is
 LIMITED = --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "25m"]'
 
 test: testbed lint ## Set up the real servers, then run every check and every test
-	cargo test --locked --no-fail-fast $(LIMITED)
+	cargo test --locked --workspace --no-fail-fast $(LIMITED)
 
 test-istio: testbed ## Releases through a real Istio: istiod (minutes to build, once) and Envoy
 	testbed/setup istiod envoy
 	cargo test --locked --test istio -- --nocapture
 
 lint: ## Formatting and clippy, warnings denied
-	cargo fmt --check
-	cargo clippy --locked --all-targets -- --deny warnings
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- --deny warnings
 
 testbed: ## Bring the real servers that the tests run against (cached by version)
 	testbed/setup
@@ -35,5 +35,5 @@ bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" 
 	testbed/setup flagger-controller
 	cargo bench --locked --profile dist --bench flagger -- $(N)
 
-crds: ## Write crds/ anew from src/api
+crds: ## Write crds/ anew from crates/serin-core/src/api
 	cargo run --locked --quiet -- crds --dir crds

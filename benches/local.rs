@@ -13,8 +13,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use http::Request;
 use http_body_util::BodyExt;
 use kube::Client;
+use kube_local::{ApiServer, Options};
 use serde_json::{Value, json};
-use serin::local::{ApiServer, Options};
 use tokio::sync::mpsc;
 
 const OBJECTS: usize = 10_000;

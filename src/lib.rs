@@ -22,21 +22,18 @@
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
 //! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
 
-pub mod analysis;
-pub mod api;
 #[cfg(feature = "aws")]
 pub mod aws;
 pub mod cli;
-pub mod clock;
 pub mod controller;
-pub mod engine;
 pub mod gates;
-pub mod local;
 pub mod metrics;
 pub mod notify;
 pub mod routing;
 pub mod server;
 mod stripped;
 pub mod tls;
-mod work_queue;
 pub mod workload;
+
+pub use serin_core::{analysis, api, engine};
+pub use work_queue::{WorkQueue, clock};

@@ -3,7 +3,7 @@
 //! without a word; and one that has more watches than a connection carries.
 //!
 //! The controller is the real binary in a process of its own, on
-//! `serin::local`'s API over TLS; pods have sockets, and it reads their metrics
+//! `kube_local`'s API over TLS; pods have sockets, and it reads their metrics
 //! there. Everything that is written is followed by watches and put in order by
 //! its version, so that what was true at which moment is known exactly. A seed
 //! is printed with every run; `SEED=n` repeats it, as far as time can be.
@@ -24,14 +24,14 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams}
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, ResourceExt as _};
+use kube_local::mesh::Mesh;
+use kube_local::seeded_rng::SeededRng;
+use kube_local::serve::ApiServerHandle;
+use kube_local::{self, ApiServer, Cluster};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase, status::Outcome};
 use serin::api::{Canary, Weight};
-use serin::local::mesh::Mesh;
-use serin::local::seeded_rng::SeededRng;
-use serin::local::serve::ApiServerHandle;
-use serin::local::{self, ApiServer, Cluster};
 use support::{Child, Folder, definitions};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -76,7 +76,7 @@ enum ObservedChange {
 impl World {
     async fn new(seed: u64) -> Self {
         serin::tls::install_crypto_provider();
-        let local = ApiServer::new(local::Options { seed, ..Default::default() });
+        let local = ApiServer::new(kube_local::Options { seed, ..Default::default() });
         let cluster = local.start_cluster(true);
         let serving = local.serve(([127, 0, 0, 1], 0).into()).await.expect("a server");
         let folder = Folder::new("kills");

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use kube_local::node::address::Network;
 use serde_json::{Value, json};
-use serin::local::node::address::Network;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{ChildStdout, Command};
 use tokio::sync::OnceCell;

@@ -32,8 +32,8 @@ mod watcher;
 #[path = "../../tests/support/mod.rs"]
 mod support;
 
-use serin::local::node::address::Network;
-use serin::local::node::{Node, NodeOptions};
+use kube_local::node::address::Network;
+use kube_local::node::{Node, NodeOptions};
 
 use audit::Audit;
 use contender::Contender;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
-use crate::local::{self, ApiServer};
+use kube_local::ApiServer;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
@@ -28,7 +28,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let local = ApiServer::new(local::Options::default());
+    let local = ApiServer::new(kube_local::Options::default());
     let serving = local.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),

@@ -3,7 +3,9 @@
 mod cluster;
 mod command;
 pub mod crds;
+#[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "demo")]
 mod local;
 mod run;
 mod wakeup_throttle;
@@ -31,9 +33,11 @@ enum Command {
     Run(Box<run::Args>),
     /// Print the custom resource definitions, for `kubectl apply -f -`
     Crds(crds::Args),
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     /// Serve a Kubernetes API from this process, for kubectl and for trying
     /// things out: no cluster, nothing to install
+    #[cfg(feature = "demo")]
     Local(local::Args),
     /// Say yes to the gate or approval step that a release waits for
     Approve(command::ApproveArgs),
@@ -61,13 +65,16 @@ pub fn main() -> ExitCode {
     log_to_stderr(match command {
         Command::Run(_) => "info",
         // What goes wrong there is part of the story, and drawn.
+        #[cfg(feature = "demo")]
         Command::Demo(_) => "off",
         _ => "warn",
     });
     let outcome = match command {
         Command::Run(args) => run::run(*args),
         Command::Crds(args) => crds::run(args),
+        #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(args),
+        #[cfg(feature = "demo")]
         Command::Local(args) => local::run(args),
         Command::Approve(args) => command::approve(args),
         Command::Reject(args) => command::reject(args),

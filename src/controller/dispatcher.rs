@@ -21,7 +21,7 @@ use super::{
     Context, NamespacedName, ObjectVersion, ReconcileRequest, ReconcileResult,
     fence::{Fence, ShardOwnership, ShardTerm, stable_hash},
 };
-use crate::work_queue::WorkQueue;
+use work_queue::WorkQueue;
 
 /// How long to wait before Canaries are listed again after that failed.
 const RESYNC_RETRY: Duration = Duration::from_secs(1);

@@ -218,7 +218,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stalled_replica_may_read_but_not_write() {
-        let local = crate::local::ApiServer::new(Default::default());
+        let local = kube_local::ApiServer::new(Default::default());
         let canary = NamespacedName { namespace: "default".to_owned(), name: "web".to_owned() };
         let (fence, handle) = Fence::sharded(1);
         let guarded = fence.fenced_client(&local.client(), &canary);

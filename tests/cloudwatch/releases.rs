@@ -6,10 +6,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
+use kube_local::node::NodeOptions;
+use kube_local::node::address::Network;
 use serin::api::canary::Phase;
 use serin::api::canary::status::{Outcome, Verdict};
-use serin::local::node::NodeOptions;
-use serin::local::node::address::Network;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;

@@ -12,11 +12,11 @@ use k8s_openapi::api::core::v1::{Namespace, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
+use kube_local::faults::FaultPlan;
+use kube_local::node::{self, Node, NodeOptions};
+use kube_local::{ApiServer, Options, controllers};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-use serin::local::faults::FaultPlan;
-use serin::local::node::{self, Node, NodeOptions};
-use serin::local::{ApiServer, Options, controllers};
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 

@@ -19,7 +19,7 @@ mod endpoints;
 mod fault_injection;
 mod pods;
 
-use serin::local::node::address::Network;
+use kube_local::node::address::Network;
 use tokio::sync::OnceCell;
 
 use support::Cluster;

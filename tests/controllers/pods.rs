@@ -4,8 +4,8 @@ use std::net::SocketAddrV4;
 
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
+use kube_local::node::address::loopback_address;
 use serde_json::{Value, json};
-use serin::local::node::address::loopback_address;
 use tokio::net::TcpStream;
 
 use crate::deployments::{condition, is_ready};

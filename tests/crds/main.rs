@@ -32,7 +32,7 @@ macro_rules! laws {
         mod local {
             $(#[tokio::test]
             async fn $law() {
-                let client = serin::local::ApiServer::new(Default::default()).client();
+                let client = kube_local::ApiServer::new(Default::default()).client();
                 crate::$area::$law(&crate::Server::with_definitions(client).await).await
             })*
         }

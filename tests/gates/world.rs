@@ -10,12 +10,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::{conditions, wait::await_condition};
 use kube::{Client, CustomResourceExt as _};
+use kube_local::access::{Grant, Identity};
+use kube_local::{ApiServer, Options};
 use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::engine::action::GateCall;
 use serin::gates::commands::{self, Caller, CanaryRef, CommandError};
-use serin::local::access::{Grant, Identity};
-use serin::local::{ApiServer, Options};
 
 use crate::support;
 
@@ -28,7 +28,7 @@ pub struct World {
     pub mallory: ApiUser,
     kubeconfig: std::path::PathBuf,
     /// Keeps the server and its kubeconfig.
-    _kept: Option<(serin::local::serve::ApiServerHandle, support::Folder)>,
+    _kept: Option<(kube_local::serve::ApiServerHandle, support::Folder)>,
 }
 
 /// Somebody whom the API server knows.

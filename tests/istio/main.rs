@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use http::{Method, Request};
 use kube::Client;
+use kube_local::node::NodeOptions;
+use kube_local::node::address::Network;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -23,8 +25,6 @@ use serin::api::canary::Phase;
 use serin::controller::Controller;
 use serin::controller::fence::Fence;
 use serin::gates::commands::{self, Name, Who};
-use serin::local::node::NodeOptions;
-use serin::local::node::address::Network;
 use serin::metrics::scrape::HttpFetch;
 use support::Extras;
 use tokio::time::Instant;

@@ -13,8 +13,8 @@ use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParam
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{Config, Event, watcher};
 use kube::{Client, ResourceExt as _};
+use kube_local::node::address::loopback_address;
 use serde_json::{Value, json};
-use serin::local::node::address::loopback_address;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 

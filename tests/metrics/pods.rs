@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
+use kube_local::node::address::Network;
 use serin::analysis::measurement::{Counts, Histogram};
-use serin::local::node::address::Network;
 use tokio::sync::OnceCell;
 
 use super::*;

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
+use kube_local::node::Node;
+use kube_local::{ApiServer, Options};
 use serin::analysis::measurement::{Counts, Histogram};
-use serin::local::node::Node;
-use serin::local::{ApiServer, Options};
 use serin::metrics::MetricKey;
 use serin::metrics::scrape::{Fetch, endpoint};
 

@@ -1,6 +1,6 @@
 //! Whole releases, judged by what a real Prometheus has read from real pods.
 //!
-//! The same on `serin::local` and on the real servers. Time is real here, so
+//! The same on `kube_local` and on the real servers. Time is real here, so
 //! all releases of a server go on at once, each in a namespace of its own, with
 //! one Prometheus for all but the one that loses it. To run one release, name
 //! it: `SCENARIO=missing_traffic_holds_the_release`.
@@ -17,9 +17,9 @@ mod queries;
 
 use std::sync::Arc;
 
+use kube_local::node::NodeOptions;
+use kube_local::node::address::Network;
 use serde_json::{Value, json};
-use serin::local::node::NodeOptions;
-use serin::local::node::address::Network;
 use support::Cluster;
 use support::prometheus::Prometheus;
 

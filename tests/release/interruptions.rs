@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use kube_local::faults::FaultPlan;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::api::canary::status::Outcome;
 use serin::engine::command::Verb;
-use serin::local::faults::FaultPlan;
 use tokio::time::{Instant, sleep};
 
 use crate::world::{Running, World};
@@ -161,7 +161,7 @@ async fn api_server_faults_do_not_change_the_outcome() {
             latency: Duration::from_millis(300),
             ..FaultPlan::default()
         };
-        let world = World::with(serin::local::Options { seed, ..Default::default() }).await;
+        let world = World::with(kube_local::Options { seed, ..Default::default() }).await;
         let _serin = world.initialized(json!({})).await;
         world.set_faults(faults);
         let _traffic = world.traffic();

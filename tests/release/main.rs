@@ -1,13 +1,13 @@
 //! Whole releases by the real controller, each scenario on both servers:
 //!
-//! - on `serin::local` with its controllers, each in a cluster of its own on
+//! - on `kube_local` with its controllers, each in a cluster of its own on
 //!   paused time: minutes pass in moments (`cargo test --test release local::`);
 //! - on the real kube-apiserver with the real controller-manager, all of one
 //!   file at a time, each in a namespace of its own (`real::outcomes`; to run one
 //!   of them, name it: `SCENARIO=errors_roll_back`).
 //!
 //! Requests, errors and latencies are those of pods, which on either server are
-//! those of `serin::local`'s node, reached through its mesh.
+//! those of `kube_local`'s node, reached through its mesh.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,10 +1,10 @@
 //! Which router a Canary gets, on clusters that serve one thing or another.
 
 use kube::Client;
+use kube_local::ApiServer;
 use serde_json::json;
 use serin::api::Canary;
 use serin::api::canary::Provider;
-use serin::local::ApiServer;
 use serin::routing::{RouterSelectionError, ServedKinds, select};
 
 use crate::support::definitions::{install, shipped};

@@ -1,4 +1,4 @@
-//! What a controller shows over HTTP: the real controller on `serin::local`, in
+//! What a controller shows over HTTP: the real controller on `kube_local`, in
 //! real time, asked over real sockets.
 
 #[path = "../support/mod.rs"]

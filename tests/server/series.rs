@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube_local::faults::FaultPlan;
 use serde_json::json;
 use serin::api::canary::Phase;
-use serin::local::faults::FaultPlan;
 use serin::server::Options;
 
 use crate::support::receiver::{Receiver, answer};

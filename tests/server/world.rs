@@ -14,6 +14,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube_local::node::Node;
+use kube_local::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
@@ -21,8 +23,6 @@ use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
 use serin::controller::vitals::Telemetry;
 use serin::controller::{self, Controller, run_replicated};
-use serin::local::node::Node;
-use serin::local::{ApiServer, Cluster};
 use serin::metrics::scrape::Fetch;
 use serin::server::{self, BoundServer, ServerHandle};
 use tokio::task::JoinHandle;
@@ -46,7 +46,7 @@ impl World {
     /// With `web:v1` deployed, two pods of it.
     pub async fn new() -> Self {
         serin::tls::install_crypto_provider();
-        let local = ApiServer::new(serin::local::Options::default());
+        let local = ApiServer::new(kube_local::Options::default());
         let (cluster, client) = (local.start_cluster(false), local.client());
         let world = Self { api_server: local, client, vitals: Arc::default(), cluster };
         let definitions = definitions::ours().into_iter().chain(definitions::smi());

@@ -8,13 +8,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kube_local::node::behaviour::Behaviour;
 use serin::api::CanaryStatus;
 use serin::api::canary::Phase;
 use serin::api::canary::status::Outcome;
 use serin::engine::Plan;
 use serin::engine::judge::Judge;
 use serin::engine::steps::Strategy;
-use serin::local::node::behaviour::Behaviour;
 
 use super::model::{CanaryModel, Route, StableTarget, Workload};
 use super::traffic::is_slow;

@@ -1,4 +1,4 @@
-//! The whole of Serin in simulation: the real controller on `serin::local`,
+//! The whole of Serin in simulation: the real controller on `kube_local`,
 //! with virtual time, people who do as they please, and trouble from a seed. The invariants
 //! are checked at every write; in the end everything must come to rest.
 //!

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
+use kube_local::Write;
 use serde_json::Value;
 use serin::api::Canary;
 use serin::api::canary::status::Outcome;
 use serin::clock::Clock;
 use serin::engine::Plan;
-use serin::local::Write;
 use tokio::time::Instant;
 
 use super::laws::{self, LawResult, WriteTime};

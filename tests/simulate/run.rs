@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use kube_local::faults::FaultPlan;
 use serde_json::json;
 use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::engine::command::Verb;
-use serin::local::faults::FaultPlan;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::scenario::{ACTIVE_PERIOD, Event, Scenario};

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use kube_local::faults::FaultPlan;
+use kube_local::seeded_rng::SeededRng;
 use serde_json::{Value, json};
 use serin::engine::command::Verb;
-use serin::local::faults::FaultPlan;
-use serin::local::seeded_rng::SeededRng;
 
 /// How long people and faults are at work; then everything calms down.
 pub const ACTIVE_PERIOD: Duration = Duration::from_secs(15 * 60);

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serin::local::node::behaviour::Behaviour;
+use kube_local::node::behaviour::Behaviour;
 
 use super::scenario::Metrics;
 

@@ -13,6 +13,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
+use kube_local::faults::FaultPlan;
+use kube_local::{ApiServer, Cluster};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Canary;
@@ -23,8 +25,6 @@ use serin::controller::{Controller, Options, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::annotations::{self, APPROVALS, COMMANDS};
 use serin::gates::webhook::{HookError, HookRequest, HookResponse, HookTransport, Webhooks};
-use serin::local::faults::FaultPlan;
-use serin::local::{ApiServer, Cluster};
 use serin::metrics::scrape::Fetch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,7 @@ struct Running {
 impl World {
     pub async fn new(seed: u64, scenario: Scenario) -> Self {
         let clock = Clock::starting_at("2026-03-02T08:00:00Z".parse().expect("a time"));
-        let local = ApiServer::new(serin::local::Options { clock: Some(clock), seed, ..Default::default() });
+        let local = ApiServer::new(kube_local::Options { clock: Some(clock), seed, ..Default::default() });
         let recorder = Recorder::new(clock, scenario.canaries.iter().map(|subject| subject.name));
         let recorder = Arc::new(Mutex::new(recorder));
         let seer = Arc::clone(&recorder);

@@ -1,7 +1,7 @@
-//! `serin::local` with its controllers, on a thread of its own: it outlives the
+//! `kube_local` with its controllers, on a thread of its own: it outlives the
 //! test that started it, and with it that test's runtime.
 
-use serin::local::{ApiServer, Options, controllers};
+use kube_local::{ApiServer, Options, controllers};
 
 use super::{Cluster, Folder, NODE};
 

@@ -58,7 +58,7 @@ pub async fn audited() -> &'static Cluster {
     AUDITED.get_or_init(real::start_audited).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// `serin::local` with its controllers, in this process and served on loopback.
+/// `kube_local` with its controllers, in this process and served on loopback.
 pub async fn local() -> &'static Cluster {
     static LOCAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
     LOCAL.get_or_init(local::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))

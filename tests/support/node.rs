@@ -1,7 +1,7 @@
-//! `serin::local`'s node as the kubelet of a cluster.
+//! `kube_local`'s node as the kubelet of a cluster.
 
-use serin::local::node::address::Network;
-use serin::local::node::{Node, NodeOptions};
+use kube_local::node::address::Network;
+use kube_local::node::{Node, NodeOptions};
 
 use super::Cluster;
 

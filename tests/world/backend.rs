@@ -1,4 +1,4 @@
-//! What a world stands on: `serin::local` with a cluster of its own, or the
+//! What a world stands on: `kube_local` with a cluster of its own, or the
 //! real servers with a namespace of its own.
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use futures::join;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use kube::api::{Api, PostParams};
+use kube_local::faults::FaultPlan;
+use kube_local::mesh::Mesh;
+use kube_local::node::address::Network;
+use kube_local::node::{Node, NodeOptions};
+use kube_local::{ApiServer, Cluster};
 use serde_json::{Value, json};
 use serin::clock::Clock;
-use serin::local::faults::FaultPlan;
-use serin::local::mesh::Mesh;
-use serin::local::node::address::Network;
-use serin::local::node::{Node, NodeOptions};
-use serin::local::{ApiServer, Cluster};
 use tokio::runtime::Runtime;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::spawn_blocking;
@@ -42,10 +42,10 @@ pub enum Backend {
 
 impl World {
     pub async fn new() -> Self {
-        Self::with(serin::local::Options::default()).await
+        Self::with(kube_local::Options::default()).await
     }
 
-    pub async fn with(options: serin::local::Options) -> Self {
+    pub async fn with(options: kube_local::Options) -> Self {
         let local = ApiServer::new(options);
         let cluster = local.start_cluster(false);
         let (client, own, node) = (local.fault_exempt_client(), local.client(), cluster.node.clone());

@@ -7,9 +7,9 @@ use std::time::Duration;
 use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt as _;
+use kube_local::mesh::Mesh;
 use parking_lot::Mutex;
 use serde_json::Value;
-use serin::local::mesh::Mesh;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 

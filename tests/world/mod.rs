@@ -1,5 +1,5 @@
 //! A namespace with a workload `web` in it, a Canary of it, people who call
-//! it, and the controller; on `serin::local` or on the real servers.
+//! it, and the controller; on `kube_local` or on the real servers.
 
 // Several test binaries compile this module, each uses a part of it.
 #![allow(dead_code, unused_imports)]
@@ -22,6 +22,8 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
+use kube_local::mesh::Mesh;
+use kube_local::node::Node;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Canary;
@@ -33,8 +35,6 @@ use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
-use serin::local::mesh::Mesh;
-use serin::local::node::Node;
 use serin::metrics::scrape::Fetch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;

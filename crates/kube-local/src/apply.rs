@@ -12,7 +12,7 @@ use super::field_set::{FieldSet, PathElement, children, item_path_element};
 use super::kinds::Resource;
 use super::schema::{ListKind, Schema};
 use super::status_error::StatusError;
-use crate::clock;
+use work_queue::clock;
 
 /// Who writes, and how.
 #[derive(Clone, Debug, PartialEq)]

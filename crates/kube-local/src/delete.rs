@@ -12,7 +12,7 @@ use super::status_error::StatusError;
 use super::store::{Key, Object, Precondition};
 use super::write::{MAX_CONFLICT_RETRIES, can_be_removed};
 use super::{crd, read};
-use crate::clock;
+use work_queue::clock;
 
 /// What a delete asks for besides the object.
 #[derive(Default)]

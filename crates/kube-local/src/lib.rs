@@ -28,12 +28,14 @@ pub mod mesh;
 pub mod node;
 mod ordered_notify;
 mod patch;
+#[cfg(feature = "kubectl")]
 mod protobuf;
 mod read;
 mod request;
 pub mod schema;
 pub mod seeded_rng;
 mod selector;
+#[cfg(feature = "kubectl")]
 pub mod serve;
 mod server;
 mod status_error;
@@ -42,6 +44,7 @@ mod subresource;
 mod watch;
 mod write;
 
+#[cfg(feature = "kubectl")]
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -50,13 +53,14 @@ use http::Request;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::clock::Clock;
 use access::{Access, Grant, Identity};
 use faults::{FaultInjector, FaultPlan};
 use node::{Node, NodeOptions};
+#[cfg(feature = "kubectl")]
 use serve::{ApiServerHandle, ServeError};
 use server::{FaultExempt, InProcess, Server};
 pub use store::{Write, WriteHook};
+use work_queue::clock::Clock;
 
 /// How to set up a server; the default is an empty cluster on the wall clock.
 #[derive(Default)]
@@ -75,6 +79,7 @@ pub struct Options {
 pub struct ApiServer {
     server: Arc<Server>,
     seed: u64,
+    #[cfg(feature = "kubectl")]
     admin_token: String,
 }
 
@@ -94,7 +99,12 @@ impl ApiServer {
         let faults = FaultInjector::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
         let server = Arc::new(Server::new(clock, options.seed, faults, access));
-        let local = ApiServer { server, seed: options.seed, admin_token };
+        let local = ApiServer {
+            server,
+            seed: options.seed,
+            #[cfg(feature = "kubectl")]
+            admin_token,
+        };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
             local.create_namespace(namespace);
         }
@@ -137,6 +147,7 @@ impl ApiServer {
     }
 
     /// Listens on `address` (port 0 for any) until the result is dropped.
+    #[cfg(feature = "kubectl")]
     pub async fn serve(&self, address: SocketAddr) -> Result<ApiServerHandle, ServeError> {
         serve::serve(self.server.clone(), address, self.admin_token.clone()).await
     }

@@ -12,13 +12,15 @@ use super::access::{Access, Identity};
 use super::faults::{FaultInjector, RequestFault};
 use super::kinds::{Kinds, Origin, Resource};
 use super::kubectl;
+#[cfg(feature = "kubectl")]
+use super::protobuf;
 use super::request::{Params, Path, Verb, View};
 use super::seeded_rng::SeededRng;
 use super::status_error::StatusError;
 use super::store::{Key, Store};
 use super::write::{FieldValidation, WriteResult, Writer};
-use super::{apply, crd, delete, patch, protobuf, read, subresource, watch, write};
-use crate::clock::Clock;
+use super::{apply, crd, delete, patch, read, subresource, watch, write};
+use work_queue::clock::Clock;
 
 /// As the real server limits a request's body.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -280,6 +282,7 @@ impl Call {
             "" | "application/json" | "application/yaml" => {
                 write::parse_json(body).map_err(|refusal| self.unrecognized_object(&refusal.message))
             }
+            #[cfg(feature = "kubectl")]
             PROTOBUF => {
                 protobuf::decode(body).map_err(|malformed| self.unrecognized_object(&malformed.to_string()))
             }

@@ -2,6 +2,8 @@
 //! time, and at most one alarm for each. Pure, and in no order but that in
 //! which they were woken, so that simulations replay.
 
+pub mod clock;
+
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
     hash::Hash,

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::local::mesh::Mesh;
+use kube_local::mesh::Mesh;
 
 /// Requests a second.
 pub const RATE: u32 = 500;

@@ -29,11 +29,11 @@ use tokio_util::task::AbortOnDropHandle;
 use super::manifests::{self, Manifests};
 use crate::api::{self, Canary, CanaryStatus};
 use crate::controller::{self, Controller, fence::Fence};
-use crate::local::mesh::Mesh;
-use crate::local::node::Node;
-use crate::local::serve::ApiServerHandle;
-use crate::local::{self, ApiServer, Cluster};
 use crate::metrics::scrape::Fetch;
+use kube_local::mesh::Mesh;
+use kube_local::node::Node;
+use kube_local::serve::ApiServerHandle;
+use kube_local::{ApiServer, Cluster};
 
 /// Who applies what the demo applies.
 const FIELD_MANAGER: &str = "serin-demo";
@@ -55,7 +55,7 @@ impl Stage {
     /// Listens on `address` and starts everything but the story.
     pub async fn start(address: SocketAddr) -> anyhow::Result<Self> {
         let seed = random_seed();
-        let local = ApiServer::new(local::Options { seed, ..local::Options::default() });
+        let local = ApiServer::new(kube_local::Options { seed, ..kube_local::Options::default() });
         let serving = local.serve(address).await?;
         let kubeconfig =
             std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));

@@ -2,7 +2,7 @@
 //! and a watch that is late by as much as it likes but never out of order.
 
 use super::*;
-use crate::local::seeded_rng::SeededRng;
+use kube_local::seeded_rng::SeededRng;
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)

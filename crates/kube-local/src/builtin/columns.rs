@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::pod_columns;
-use crate::local::kinds::{Cell, Column};
-use crate::local::kubectl::since;
+use crate::kinds::{Cell, Column};
+use crate::kubectl::since;
 
 type CellFn = fn(&Value, Timestamp) -> Value;
 

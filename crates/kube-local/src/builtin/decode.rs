@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::component;
-use crate::local::kinds::Resource;
-use crate::local::schema::{go_quote, is_quantity, kubernetes};
+use crate::kinds::Resource;
+use crate::schema::{go_quote, is_quantity, kubernetes};
 
 /// `None` if the object fits after all.
 pub(super) fn type_mismatch(kind: &Resource, object: &Value) -> Option<String> {

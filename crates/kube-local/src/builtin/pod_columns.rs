@@ -4,8 +4,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::columns::{age, column, count, list, name, or, text};
-use crate::local::kinds::Column;
-use crate::local::kubectl::since;
+use crate::kinds::Column;
+use crate::kubectl::since;
 
 pub(super) fn all() -> Vec<Column> {
     vec![

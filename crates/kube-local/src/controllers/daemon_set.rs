@@ -22,7 +22,7 @@ use super::runtime::{
     selector_of, trigger_with, watch_with_store,
 };
 use super::template;
-use crate::local::node::placement;
+use crate::node::placement;
 
 /// Which template a pod was made of. Real clusters keep the templates in
 /// ControllerRevisions; the label is what people and tools look at.

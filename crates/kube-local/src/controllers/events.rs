@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::PostParams;
 use kube::{Api, Client, Resource};
 
-use crate::clock::Clock;
+use work_queue::clock::Clock;
 
 pub struct EventRecorder {
     client: Client,

@@ -21,8 +21,8 @@ mod template;
 
 use kube::Client;
 
-use crate::clock::Clock;
 use runtime::Context;
+use work_queue::clock::Clock;
 
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Options;
 use super::events::EventRecorder;
-use crate::work_queue::WorkQueue;
+use work_queue::WorkQueue;
 
 /// What every controller is handed.
 pub struct Context {

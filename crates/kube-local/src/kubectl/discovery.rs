@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::local::kinds::Resource;
+use crate::kinds::Resource;
 
 /// `/api`
 pub(super) fn core_versions() -> Value {
@@ -222,7 +222,7 @@ fn priority(version: &str) -> (u8, u32, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::local::builtin;
+    use crate::builtin;
 
     fn builtins() -> Vec<Arc<Resource>> {
         builtin::all().into_iter().map(Arc::new).collect()

@@ -6,6 +6,7 @@
 mod age;
 mod discovery;
 mod json_path;
+#[cfg(feature = "kubectl")]
 mod openapi;
 pub mod table;
 
@@ -16,9 +17,11 @@ use serde_json::{Value, json};
 use super::kinds::Kinds;
 pub(crate) use age::since;
 
+#[cfg(feature = "kubectl")]
 const OPENAPI_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// `swagger: "2.0"` and nothing else, in the only form that kubectl reads.
+#[cfg(feature = "kubectl")]
 const EMPTY_OPENAPI_V2: &str = "\n\u{3}2.0";
 
 /// Answers a request outside any resource; `None` if there is no such path.
@@ -33,9 +36,13 @@ pub fn respond_to_meta_path(kinds: &Kinds, segments: &[&str], accept: &str) -> O
         ["apis", group] => discovery::group(all, group)?,
         ["api", version] => discovery::resources(all, "", version)?,
         ["apis", group, version] => discovery::resources(all, group, version)?,
+        #[cfg(feature = "kubectl")]
         ["openapi", "v3"] => openapi::index(all),
+        #[cfg(feature = "kubectl")]
         ["openapi", "v3", "api", version] => openapi::document(all, "", version)?,
+        #[cfg(feature = "kubectl")]
         ["openapi", "v3", "apis", group, version] => openapi::document(all, group, version)?,
+        #[cfg(feature = "kubectl")]
         ["openapi", "v2"] => return Some(media_response(OPENAPI_V2, EMPTY_OPENAPI_V2)),
         ["version"] => version(),
         ["healthz" | "livez" | "readyz", ..] => {

@@ -9,9 +9,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::discovery::{self, subresources};
-use crate::local::builtin;
-use crate::local::kinds::{Origin, Resource};
-use crate::local::schema::kubernetes;
+use crate::builtin;
+use crate::kinds::{Origin, Resource};
+use crate::schema::kubernetes;
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";

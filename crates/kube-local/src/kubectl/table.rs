@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::age::since;
 use super::json_path::JsonPath;
-use crate::local::kinds::{Cell, Column, Origin, Resource};
+use crate::kinds::{Cell, Column, Origin, Resource};
 
 /// Objects in rows. `include` says how much of each object its row carries:
 /// `None`, `Object`, or (the default) `Metadata`.
@@ -140,8 +140,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::local::builtin;
-    use crate::local::schema::Schema;
+    use crate::builtin;
+    use crate::schema::Schema;
 
     fn custom(columns: Vec<Column>) -> Resource {
         Resource {

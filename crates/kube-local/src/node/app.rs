@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::behaviour::{self, Behaviour};
-use crate::local::seeded_rng::SeededRng;
+use crate::seeded_rng::SeededRng;
 
 /// Upper bounds in seconds, as Prometheus clients have them.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -23,7 +23,7 @@ use super::app::App;
 use super::behaviour::Behaviour;
 use super::config::{ConfigError, ConfigReader};
 use super::probe::Prober;
-use crate::local::controllers::events::EventType;
+use crate::controllers::events::EventType;
 
 /// What listens where, for callers in this process.
 pub type Directory = Arc<RwLock<HashMap<SocketAddr, Router>>>;

@@ -42,9 +42,9 @@ use tower::ServiceExt;
 
 use super::controllers::events::{EventRecorder, EventType};
 use super::controllers::runtime::{backoff, ignore_not_found, is_conflict, watch as watch_all};
-use crate::clock::Clock;
 use address::{AddressPool, Network};
 use container::Directory;
+use work_queue::clock::Clock;
 
 /// What the node of a cluster with one node is called.
 pub const NAME: &str = "local";

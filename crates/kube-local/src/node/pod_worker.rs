@@ -18,8 +18,8 @@ use tokio_util::task::TaskTracker;
 use super::container::{ContainerReport, ContainerTask, Exit, RunState};
 use super::status::status_of;
 use super::{NodeInner, now_in_seconds};
-use crate::local::controllers::events::EventType;
-use crate::local::controllers::runtime::{backoff, ignore_not_found, is_conflict};
+use crate::controllers::events::EventType;
+use crate::controllers::runtime::{backoff, ignore_not_found, is_conflict};
 
 /// The pod as last heard of from the API; the sender goes when the pod does.
 pub type PodUpdates = watch::Receiver<Arc<Pod>>;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Errors, FieldValue, names};
-use crate::local::schema::FieldError;
+use crate::schema::FieldError;
 
 /// A megabyte: what fits into the real store.
 const MAX_DATA_BYTES: usize = 1024 * 1024;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, FieldValue, names};
-use crate::local::schema::{FieldError, Schema};
+use crate::schema::{FieldError, Schema};
 
 pub(super) fn definition(definition: &FieldValue<'_>, errors: &mut Errors) {
     let spec = definition.at("spec");

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Errors, FieldValue, names};
-use crate::local::kinds::{Origin, Resource};
-use crate::local::schema::{FieldError, Reason};
+use crate::kinds::{Origin, Resource};
+use crate::schema::{FieldError, Reason};
 
 pub(super) fn check(kind: &Resource, object: &Value, old: Option<&Value>) -> Errors {
     let mut errors = Vec::new();

@@ -15,8 +15,8 @@ mod workload;
 
 use serde_json::Value;
 
-use crate::local::kinds::{Origin, Resource};
-use crate::local::schema::FieldError;
+use crate::kinds::{Origin, Resource};
+use crate::schema::FieldError;
 
 type Errors = Vec<FieldError>;
 

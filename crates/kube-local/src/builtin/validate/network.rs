@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::{Errors, FieldValue, names};
-use crate::local::schema::FieldError;
+use crate::schema::FieldError;
 
 pub(super) fn endpoint_slice(slice: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let family = slice.at("addressType");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, FieldValue, metadata, names};
-use crate::local::schema::{FieldError, Reason, go_quote};
+use crate::schema::{FieldError, Reason, go_quote};
 
 pub(super) fn pod(pod: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     spec(&pod.at("spec"), errors);

@@ -2,7 +2,7 @@
 
 use super::workload::label_selector;
 use super::{Errors, FieldValue};
-use crate::local::schema::{FieldError, Reason};
+use crate::schema::{FieldError, Reason};
 
 pub(super) fn autoscaler(autoscaler: &FieldValue<'_>, errors: &mut Errors) {
     let spec = autoscaler.at("spec");

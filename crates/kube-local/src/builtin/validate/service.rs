@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::{Errors, FieldValue, metadata, names};
-use crate::local::schema::{FieldError, Reason};
+use crate::schema::{FieldError, Reason};
 
 pub(super) fn service(service: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = service.at("spec");

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Errors, FieldValue, metadata, names, pod};
-use crate::local::schema::{FieldError, Reason};
+use crate::schema::{FieldError, Reason};
 
 pub(super) fn deployment(deployment: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
     let spec = deployment.at("spec");

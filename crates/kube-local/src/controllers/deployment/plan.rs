@@ -118,7 +118,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::local::controllers::template::POD_TEMPLATE_HASH;
+    use crate::controllers::template::POD_TEMPLATE_HASH;
 
     fn deployment(image: &str, more: Value) -> Deployment {
         let mut object = json!({

@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use kube::ResourceExt;
 
-use crate::local::controllers::runtime::controller_reference;
-use crate::local::controllers::template::{self, POD_TEMPLATE_HASH};
+use crate::controllers::runtime::controller_reference;
+use crate::controllers::template::{self, POD_TEMPLATE_HASH};
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
