@@ -1,5 +1,5 @@
-//! Measurements, made in the background: a source that hangs delays its own
-//! Canary only. Results land on the Canary's state and wake it.
+//! Measurements in the background: a source that hangs delays its own Canary
+//! only. Results wait in [`SharedResults`] and request a reconcile.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,143 +9,129 @@ use k8s_openapi::{
     api::core::v1::{Pod, Secret},
     apimachinery::pkg::util::intstr::IntOrString,
 };
-use kube::{Api, core::DynamicObject};
+use kube::{Api, ResourceExt as _, core::DynamicObject};
 use tokio::time::Instant;
 
-use super::{Context, NamespacedName, observe::Observation, resolve::ResolvedCanary, state::CanaryState};
+use super::results::SharedResults;
 use crate::{
     analysis::measurement::{Arms, Measurement},
-    api::CanaryStatus,
+    api::{Canary, CanaryStatus},
+    controller::{context::Context, queue::trigger::NamespacedName},
     engine::{action::Check, observed::CheckMeasurements},
     metrics::{Credentials, Endpoint, MeasureContext, MetricQuery, Window, scrape},
-    routing,
+    routing::PodSelectors,
 };
 
-/// Measures what a check asks for, unless somebody does already.
-pub fn start_measurement(
-    ctx: &Arc<Context>,
-    state: &Arc<CanaryState>,
-    resolved: &Arc<ResolvedCanary>,
-    observation: &Observation,
-    check: &Check,
-) {
-    if !state.pending_results.lock().start_check(check) {
+/// A Canary to be measured: its queries, and the selectors of its pods.
+#[derive(Clone)]
+pub struct MeasuredCanary {
+    pub canary: Arc<Canary>,
+    /// By metric name.
+    pub queries: Arc<BTreeMap<String, MetricQuery>>,
+    pub selectors: Arc<PodSelectors>,
+}
+
+/// Starts the measurements of a check, unless they are in progress.
+pub fn start_measurement(ctx: &Arc<Context>, results: &SharedResults, measured: MeasuredCanary, check: &Check) {
+    if !results.lock().start_check(check) {
         return;
     }
-    let arms = observation.selectors.clone().unwrap_or_default();
-    let name = NamespacedName::of(&*resolved.canary);
-    let (check, state, resolved) = (check.clone(), Arc::clone(state), Arc::clone(resolved));
-    ctx.in_background(&name.clone(), async move |ctx| {
+    let key = NamespacedName::of(&*measured.canary);
+    let (check, results) = (check.clone(), Arc::clone(results));
+    ctx.in_background(&key.clone(), async move |ctx| {
         let (until, began) = (ctx.clock.now(), Instant::now());
-        let known = |metric: &String, since: Timestamp| {
-            let query = resolved.queries.get(metric)?;
-            let known = query.available_window(Window { since, until }).until;
-            (known < until).then(|| (metric.clone(), known))
+        let late = |metric: &String, since: Timestamp| {
+            let query = measured.queries.get(metric)?;
+            let available_until = query.available_window(Window { since, until }).until;
+            (available_until < until).then(|| (metric.clone(), available_until))
         };
-        let available_until =
-            check.metrics.iter().filter_map(|asked| known(&asked.metric, asked.since)).collect();
-        let one = async |metric: &String, since: Timestamp| {
-            let measured = match resolved.queries.get(metric) {
-                Some(query) => measure_one(&ctx, &resolved, &arms, query, Window { since, until }).await,
+        let available_until = check.metrics.iter().filter_map(|window| late(&window.metric, window.since)).collect();
+        let measure = async |metric: &String, since: Timestamp| {
+            let measurement = match measured.queries.get(metric) {
+                Some(query) => measured.measure(&ctx, query, Window { since, until }).await,
                 None => Measurement::Unavailable { why: "the Canary no longer names it".to_owned() },
             };
-            (metric.clone(), measured)
+            (metric.clone(), measurement)
         };
-        let results = join_all(check.metrics.iter().map(|asked| one(&asked.metric, asked.since))).await;
-        let results = BTreeMap::from_iter(results);
-        ctx.options.telemetry.observe_check(&name, began.elapsed());
-        state.pending_results.lock().finish_check(CheckMeasurements {
+        let measurements = join_all(check.metrics.iter().map(|window| measure(&window.metric, window.since))).await;
+        ctx.telemetry.observe_check(&key, began.elapsed());
+        results.lock().finish_check(CheckMeasurements {
             check: check.clone(),
             at: until,
             available_until,
-            results,
+            results: BTreeMap::from_iter(measurements),
         });
-        ctx.requests.request(name);
+        ctx.requests.request(key);
     });
 }
 
-/// The first window of a step opens: sources without a memory take note. After
-/// a restart that is now, since nobody remembers.
-pub fn open_window(
-    ctx: &Arc<Context>,
-    state: &Arc<CanaryState>,
-    resolved: &Arc<ResolvedCanary>,
-    observation: &Observation,
-    status: &CanaryStatus,
-) {
-    let looking = status.step.as_ref().filter(|step| step.check_started_at.is_some());
-    let step = looking.map(|step| (status.releases, step.index));
-    let reads_pods = resolved.queries.values().any(MetricQuery::reads_pods);
-    if !state.pending_results.lock().is_first_window(step) || !reads_pods {
+/// Opens the first window of a step: sources without a history take their first
+/// sample. After a restart that is now, since samples are not persisted.
+pub fn open_window(ctx: &Arc<Context>, results: &SharedResults, measured: MeasuredCanary, status: &CanaryStatus) {
+    let step = status.step.as_ref().filter(|step| step.check_started_at.is_some());
+    let step = step.map(|step| (status.releases, step.index));
+    let reads_pods = measured.queries.values().any(MetricQuery::reads_pods);
+    if !results.lock().is_first_window(step) || !reads_pods {
         return;
     }
-    let (arms, resolved) = (observation.selectors.clone().unwrap_or_default(), Arc::clone(resolved));
-    let name = NamespacedName::of(&*resolved.canary);
-    ctx.in_background(&name, async move |ctx| {
+    let key = NamespacedName::of(&*measured.canary);
+    ctx.in_background(&key, async move |ctx| {
         let now = ctx.clock.now();
         let window = Window { since: now, until: now };
-        let opened = async |query: &MetricQuery| {
-            let pods = endpoints(&ctx, &resolved, &arms, query);
+        let open = async |query: &MetricQuery| {
+            let pods = measured.endpoints(&ctx, query);
             ctx.sources.open_window(query, &MeasureContext { window, pods: &pods }).await;
         };
-        join_all(resolved.queries.values().filter(|query| query.reads_pods()).map(opened)).await;
+        join_all(measured.queries.values().filter(|query| query.reads_pods()).map(open)).await;
     });
 }
 
-async fn measure_one(
-    ctx: &Context,
-    resolved: &ResolvedCanary,
-    selectors: &routing::PodSelectors,
-    query: &MetricQuery,
-    window: Window,
-) -> Measurement {
-    let mut credentials = None;
-    if let Some(secret) = &query.secret {
-        let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &secret.namespace);
-        match secrets.get_opt(&secret.name).await {
-            Ok(found) => credentials = found.as_ref().map(Credentials::from),
-            Err(error) => {
-                let why = format!("the Secret {} cannot be read: {error}", secret.name);
-                return Measurement::Unavailable { why };
+impl MeasuredCanary {
+    async fn measure(&self, ctx: &Context, query: &MetricQuery, window: Window) -> Measurement {
+        let mut credentials = None;
+        if let Some(secret) = &query.secret {
+            let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &secret.namespace);
+            match secrets.get_opt(&secret.name).await {
+                Ok(found) => credentials = found.as_ref().map(Credentials::from),
+                Err(error) => {
+                    let why = format!("the Secret {} cannot be read: {error}", secret.name);
+                    return Measurement::Unavailable { why };
+                }
             }
         }
-    }
-    let pods = match query.reads_pods() {
-        true => endpoints(ctx, resolved, selectors, query),
-        false => Arms { canary: Vec::new(), primary: Vec::new() },
-    };
-    let measured =
-        ctx.sources.measure(query, credentials.as_ref(), &MeasureContext { window, pods: &pods }).await;
-    ctx.options.telemetry.observe_query(&query.provider.type_, &measured);
-    measured
-}
-
-/// Where the pods of both arms show their metrics.
-fn endpoints(
-    ctx: &Context,
-    resolved: &ResolvedCanary,
-    selectors: &routing::PodSelectors,
-    query: &MetricQuery,
-) -> Arms<Vec<Endpoint>> {
-    let port = metrics_port(resolved, selectors);
-    let of = |labels: &BTreeMap<String, String>| {
-        let pods = ctx.caches.pods(resolved.workload.namespace(), labels);
-        let endpoint = |pod: &Arc<DynamicObject>| {
-            let status = serde_json::from_value(pod.data["status"].clone()).ok();
-            let pod = Pod { metadata: pod.metadata.clone(), spec: None, status };
-            scrape::endpoint(&pod, query.provider.scrape.as_ref(), port)
+        let pods = match query.reads_pods() {
+            true => self.endpoints(ctx, query),
+            false => Arms { canary: Vec::new(), primary: Vec::new() },
         };
-        pods.iter().filter_map(endpoint).collect()
-    };
-    Arms { canary: of(&selectors.canary), primary: of(&selectors.primary) }
-}
+        let context = MeasureContext { window, pods: &pods };
+        let measurement = ctx.sources.measure(query, credentials.as_ref(), &context).await;
+        ctx.telemetry.observe_query(&query.provider.type_, &measurement);
+        measurement
+    }
 
-/// The port that the pods are reached at, unless something says otherwise.
-fn metrics_port(resolved: &ResolvedCanary, selectors: &routing::PodSelectors) -> u16 {
-    let Some(service) = &resolved.canary.spec.service else { return 80 };
-    match &service.target_port {
-        Some(IntOrString::Int(port)) => u16::try_from(*port).unwrap_or(service.port),
-        Some(IntOrString::String(name)) => selectors.ports.get(name).copied().unwrap_or(service.port),
-        None => service.port,
+    /// Addresses at which the pods of both arms expose their metrics.
+    fn endpoints(&self, ctx: &Context, query: &MetricQuery) -> Arms<Vec<Endpoint>> {
+        let port = self.metrics_port();
+        let namespace = self.canary.namespace().unwrap_or_default();
+        let of = |labels: &BTreeMap<String, String>| {
+            let pods = ctx.caches.pods(&namespace, labels);
+            let endpoint = |pod: &Arc<DynamicObject>| {
+                let status = serde_json::from_value(pod.data["status"].clone()).ok();
+                let pod = Pod { metadata: pod.metadata.clone(), spec: None, status };
+                scrape::endpoint(&pod, query.provider.scrape.as_ref(), port)
+            };
+            pods.iter().filter_map(endpoint).collect()
+        };
+        Arms { canary: of(&self.selectors.canary), primary: of(&self.selectors.primary) }
+    }
+
+    /// The Service's target port, unless the pod or the query names another.
+    fn metrics_port(&self) -> u16 {
+        let Some(service) = &self.canary.spec.service else { return 80 };
+        match &service.target_port {
+            Some(IntOrString::Int(port)) => u16::try_from(*port).unwrap_or(service.port),
+            Some(IntOrString::String(name)) => self.selectors.ports.get(name).copied().unwrap_or(service.port),
+            None => service.port,
+        }
     }
 }
