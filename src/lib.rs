@@ -27,12 +27,14 @@ pub mod aws;
 pub mod cli;
 pub mod controller;
 pub mod gates;
+mod memo;
 pub mod metrics;
 pub mod notify;
 pub mod object_cache;
 pub mod routing;
 pub mod server;
 mod stripped;
+pub mod telemetry;
 pub mod tls;
 pub mod workload;
 

@@ -29,7 +29,7 @@ use kube::{
 use parking_lot::Mutex;
 use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
 
-use crate::controller::vitals::{Telemetry, is_watch};
+use crate::telemetry::{Telemetry, is_watch};
 
 /// After so much silence it is asked whether anybody is there.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);

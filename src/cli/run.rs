@@ -18,11 +18,11 @@ use crate::api::canary::Provider;
 use crate::clock::Clock;
 use crate::controller::fence::Fence;
 use crate::controller::membership::ReplicaConfig;
-use crate::controller::vitals::Telemetry;
-use crate::controller::{Controller, Options, run_replicated};
+use crate::controller::{Controller, Environment, Options, run_replicated};
 use crate::metrics::scrape::HttpFetch;
 use crate::routing::AppMeshOptions;
 use crate::server::{self, BoundServer, Certificate, ServerHandle};
+use crate::telemetry::Telemetry;
 use crate::workload;
 
 /// Run the controller, until it is told to stop
@@ -262,17 +262,17 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
         app_mesh: args.app_mesh.into(),
         webhooks: None,
-        telemetry: vitals,
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
-    let (clock, stop) = (Clock::system(), stop_on_signal()?);
+    let environment = Environment { client, clock: Clock::system(), fetch, telemetry: vitals };
+    let stop = stop_on_signal()?;
     tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} runs", env!("CARGO_PKG_VERSION"));
     if args.replicated {
         let claim =
             ReplicaConfig { namespace: controller_namespace, identity: args.identity, shards: args.shards };
-        run_replicated(client, clock, fetch, options, claim, stop).await?;
+        run_replicated(environment, options, claim, stop).await?;
     } else {
-        let controller = Controller::new(client, clock, fetch, Fence::unsharded(), options).await?;
+        let controller = Controller::new(environment, Fence::unsharded(), options).await?;
         controller.run(stop.cancelled_owned()).await;
     }
     join_all(serving.into_iter().map(ServerHandle::shutdown)).await;

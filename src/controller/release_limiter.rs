@@ -1,26 +1,25 @@
-//! Whose turn it is when only so many releases may be under way at a time.
-//! Those that wait are let in by age, and only those are woken whose turn has
-//! come.
+//! Limits the number of releases that run at a time. Waiting releases get free
+//! slots by age, and only a release whose slot is free is requeued.
 //!
-//! What it promises: within one replica there are never more under way than may
-//! be, since a decision is made and counted under one lock. What it does not:
-//! replicas count what their watches show. Two that start a release within the
-//! moment that the other's status takes to be seen may together start more than
-//! was free, at most what was free once more for each further replica. The
-//! excess ends by itself, since nobody else starts until the count is below.
+//! Guarantee: within one replica there are never more running than the cap,
+//! since a decision counts only if the slots are as they were observed. Caveat:
+//! replicas count what their watches deliver. Two that start a release before
+//! either sees the other's status may together exceed the cap, by at most the
+//! free slots once more per further replica. The excess ends by itself, since
+//! nothing starts until the count is below the cap.
 
 use std::collections::{BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use super::{NamespacedName, trigger::RequestSender};
+use super::queue::trigger::{NamespacedName, RequestSender};
 use crate::{
     api::{
         canary::{CanaryStatus, Phase},
         condition::READY,
     },
-    engine::{Decision, Observed, Reason},
+    engine::{Observed, Reason},
 };
 
 pub struct ReleaseLimiter {
@@ -39,7 +38,7 @@ struct LimiterState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
     Running,
-    /// For nothing but its turn, with the release that began then.
+    /// For a slot only, with a release that was created then.
     Waiting(Timestamp),
 }
 
@@ -52,51 +51,57 @@ impl ReleaseLimiter {
         self.cap.is_some()
     }
 
-    /// A Canary is so now; none if it is gone or cannot be read.
+    /// Takes in a status; none if the Canary is deleted or invalid.
     pub fn observe(&self, canary: &NamespacedName, status: Option<&CanaryStatus>) {
         let Some(cap) = self.cap else { return };
         let next = self.state.lock().update(canary, status.and_then(Slot::of), cap);
-        next.into_iter().for_each(|canary| self.requests.request(canary));
+        self.request_all(next);
     }
 
-    /// Decides for a Canary. What follows counts from now on, unless [`observe`]
-    /// says that it was not recorded.
-    ///
-    /// [`observe`]: Self::observe
-    pub fn decide(
-        &self,
-        canary: &NamespacedName,
-        observed: &mut Observed,
-        decide: impl FnOnce(&Observed) -> Decision,
-    ) -> Decision {
-        let Some(cap) = self.cap else { return decide(observed) };
-        let mut queue = self.state.lock();
-        observed.release_cap = Some(cap);
-        observed.other_releases = queue.ahead_of(canary, cap);
-        let decision = decide(observed);
-        let next = queue.update(canary, Slot::of(&decision.status), cap);
-        drop(queue);
-        next.into_iter().for_each(|canary| self.requests.request(canary));
-        decision
+    /// Releases of others that count against the cap for this Canary, and the
+    /// cap.
+    pub fn ahead_of(&self, canary: &NamespacedName) -> (u32, Option<u32>) {
+        match self.cap {
+            Some(cap) => (self.state.lock().ahead_of(canary, cap), self.cap),
+            None => (0, None),
+        }
+    }
+
+    /// Takes in a decision, if [`ahead_of`](Self::ahead_of) still gives what was
+    /// observed for it; else returns false, and the decision must be made again.
+    /// It counts until [`observe`](Self::observe) sees another status.
+    pub fn update(&self, canary: &NamespacedName, observed: &Observed, decided: &CanaryStatus) -> bool {
+        let Some(cap) = self.cap else { return true };
+        let mut state = self.state.lock();
+        if state.ahead_of(canary, cap) != observed.other_releases {
+            return false;
+        }
+        let next = state.update(canary, Slot::of(decided), cap);
+        drop(state);
+        self.request_all(next);
+        true
+    }
+
+    fn request_all(&self, canaries: Vec<NamespacedName>) {
+        canaries.into_iter().for_each(|canary| self.requests.request(canary));
     }
 }
 
 impl LimiterState {
-    /// How many others are under way, with those whose turn comes first as far
-    /// as they fill what is free.
+    /// Running releases, plus older waiting ones that fit the free slots.
     fn ahead_of(&self, canary: &NamespacedName, cap: u32) -> u32 {
-        let place = self.slots.get(canary);
-        let under_way = self.running - usize::from(place == Some(&Slot::Running));
-        let older = |(since, other): &&(Timestamp, NamespacedName)| match place {
+        let slot = self.slots.get(canary);
+        let running = self.running - usize::from(slot == Some(&Slot::Running));
+        let older = |(since, other): &&(Timestamp, NamespacedName)| match slot {
             Some(Slot::Waiting(mine)) => (since, other) < (mine, canary),
             _ => true,
         };
-        let free = (cap as usize).saturating_sub(under_way);
+        let free = (cap as usize).saturating_sub(running);
         let first = self.waiting.iter().take(free).take_while(older).count();
-        u32::try_from(under_way + first).unwrap_or(u32::MAX)
+        u32::try_from(running + first).unwrap_or(u32::MAX)
     }
 
-    /// Says whose turn has come by this.
+    /// Returns the waiting releases whose slot this frees.
     fn update(&mut self, canary: &NamespacedName, slot: Option<Slot>, cap: u32) -> Vec<NamespacedName> {
         let before = match slot {
             Some(place) => self.slots.insert(canary.clone(), place),
@@ -125,7 +130,7 @@ impl LimiterState {
 }
 
 impl Slot {
-    /// None for one that takes no place.
+    /// None for a Canary that takes no slot.
     fn of(status: &CanaryStatus) -> Option<Self> {
         match status.phase {
             Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising => {
@@ -165,9 +170,9 @@ mod tests {
             assert!(put(canary, since(second)).is_empty());
         }
         assert_eq!(put("a", None), [name("z")]);
-        assert_eq!(queue.ahead_of(&name("z"), 2), 1, "its turn has come");
-        assert_eq!(queue.ahead_of(&name("y"), 2), 2, "the free place is spoken for");
-        assert_eq!(queue.ahead_of(&name("new"), 2), 2, "those that wait came first");
+        assert_eq!(queue.ahead_of(&name("z"), 2), 1, "its slot is free");
+        assert_eq!(queue.ahead_of(&name("y"), 2), 2, "the free slot goes to an older one");
+        assert_eq!(queue.ahead_of(&name("new"), 2), 2, "waiting ones are older");
         assert!(queue.update(&name("z"), Some(Slot::Running), 2).is_empty());
         assert_eq!(queue.update(&name("b"), None, 2), [name("y")]);
     }

@@ -7,7 +7,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use http::HeaderMap;
 
-use crate::controller::vitals::DurationHistogram;
+use crate::telemetry::DurationHistogram;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {

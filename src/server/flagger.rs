@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::canary::{Phase, Provider, status::Outcome},
-    controller::vitals::{ReleaseLabels, label_value},
+    telemetry::{ReleaseLabels, label_value},
 };
 
 pub fn write(

@@ -34,7 +34,7 @@ use axum::{
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::Semaphore;
 
-use crate::{api::canary::Provider, controller::vitals::Telemetry};
+use crate::{api::canary::Provider, telemetry::Telemetry};
 use exposition::{Exposition, Format};
 use series::CanarySeries;
 
@@ -105,14 +105,14 @@ fn render_metrics(vitals: &Telemetry, options: Options, format: Format) -> Strin
 }
 
 async fn health(State(shows): State<PagesState>) -> Response {
-    match shows.vitals.liveness().await {
+    match shows.vitals.health.liveness().await {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
 async fn readiness(State(shows): State<PagesState>) -> Response {
-    match shows.vitals.readiness() {
+    match shows.vitals.health.readiness() {
         Ok(()) => "ok\n".into_response(),
         Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response(),
     }

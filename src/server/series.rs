@@ -11,13 +11,11 @@ use super::exposition::{Exposition, Kind};
 use crate::{
     api::{
         Canary, CanaryStatus,
-        canary::{Phase, status::Outcome},
+        canary::Phase,
         condition::{ConditionStatus, READY},
     },
-    controller::{
-        CachedCanary, HasMeta as _,
-        vitals::{CanaryCounters, CounterVec, DurationHistogramVec, Telemetry, label_value},
-    },
+    controller::{CachedCanary, HasMeta as _},
+    telemetry::{CanaryCounters, CounterVec, DurationHistogramVec, OUTCOMES, Telemetry, label_value},
 };
 
 const PHASES: [Phase; 11] = [
@@ -33,9 +31,6 @@ const PHASES: [Phase; 11] = [
     Phase::Terminating,
     Phase::Terminated,
 ];
-
-const OUTCOMES: [Outcome; 4] =
-    [Outcome::Promoted, Outcome::RolledBack, Outcome::Aborted, Outcome::Superseded];
 
 /// A Canary as it is shown.
 pub struct CanarySeries<'a> {
@@ -171,9 +166,9 @@ pub fn write_process(text: &mut Exposition, vitals: &Telemetry) {
     let help = "Seconds of work on one Canary.";
     write_histograms(text, "serin_reconcile_duration_seconds", help, [], &vitals.reconcile_seconds);
     text.family("serin_reconciles_running", Kind::Gauge, "Canaries that are worked on now.")
-        .put(&[], vitals.processing() as f64);
+        .put(&[], vitals.health.processing() as f64);
     text.family("serin_queue_length", Kind::Gauge, "Canaries that wait for their turn.")
-        .put(&[], vitals.queued() as f64);
+        .put(&[], vitals.health.queued() as f64);
     text.family("serin_shards_held", Kind::Gauge, "Shards of the Canaries that this replica holds.")
         .put(&[], vitals.held_shards() as f64);
     let help = "Watches that broke and were begun again.";

@@ -60,7 +60,7 @@ impl Telemetry {
         // last word holds; that of a single write would hold until the next,
         // and another kind may be away alone.
         if is_canary_watch {
-            *self.canary_watch_error.lock() = match answer {
+            *self.health.canary_watch_error.lock() = match answer {
                 Ok(answer) if !answer.status().is_server_error() => None,
                 Ok(answer) => Some(answer.status().to_string()),
                 Err(error) => Some(error_chain(&**error)),

@@ -8,5 +8,6 @@ mod laws;
 mod plans;
 mod regressions;
 mod revision;
+mod route_migration;
 mod scenarios;
 mod world;

@@ -183,6 +183,7 @@ impl World {
             primary: self.primary.clone(),
             previous: self.previous.clone(),
             split: Some(self.split.clone()),
+            route: None,
             route_pending: None,
             routing_restored: self.restored,
             gate_results: self.answers.clone(),
@@ -334,6 +335,8 @@ impl World {
                 }
             }
             Action::DropPrevious => self.previous = None,
+            // The world has one route.
+            Action::MigrateRoute { .. } => {}
             Action::Promote { revision } => {
                 if self.target.revision == *revision {
                     let desired = self.primary.as_ref().map_or(3, |primary| primary.pods.desired);
@@ -459,6 +462,7 @@ pub fn describe_action(action: &Action) -> String {
         Action::DropPrevious => "let the version before go".to_owned(),
         Action::Promote { revision } => format!("promote {revision}"),
         Action::RestorePrimary { revision } => format!("restore primary {revision}"),
+        Action::MigrateRoute { from } => format!("migrate route from {}", from.service),
         Action::RestoreRouting => "restore routing".to_owned(),
         Action::RemoveFinalizer => "remove finalizer".to_owned(),
     }

@@ -22,8 +22,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::Weight;
 use serin::api::canary::Phase;
-use serin::controller::Controller;
 use serin::controller::fence::Fence;
+use serin::controller::{Controller, Environment};
 use serin::gates::commands::{self, Name, Who};
 use serin::metrics::scrape::HttpFetch;
 use support::Extras;
@@ -136,7 +136,8 @@ async fn until(callers: &Callers, is_in_sync: impl Fn(&Callers) -> bool) {
 async fn serin(world: &World, client: Client, writes: &RouteWrites) -> AbortOnDropHandle<()> {
     let fetch = Arc::new(HttpFetch::new().expect("an HTTP client"));
     let (client, options) = (writes.timed(client), world.options());
-    let controller = Controller::new(client, world.clock, fetch, Fence::open(), options).await;
+    let controller =
+        Controller::new(Environment::new(client, world.clock, fetch), Fence::unsharded(), options).await;
     spawn(controller.expect("a controller").run(std::future::pending()))
 }
 

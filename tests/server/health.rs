@@ -69,11 +69,7 @@ async fn a_stuck_reconcile_that_blocks_others_fails_liveness() {
             _ => request,
         }
     });
-    let options = serin::controller::Options {
-        concurrency: 1,
-        telemetry: Arc::clone(&world.vitals),
-        ..Default::default()
-    };
+    let options = serin::controller::Options { concurrency: 1, ..Default::default() };
     let controller = world.controller_with(client, options).await;
     let _serin = AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())));
     let pages = server::metrics_router(Arc::clone(&world.vitals), Options::default());
@@ -86,7 +82,7 @@ async fn a_stuck_reconcile_that_blocks_others_fails_liveness() {
     };
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(health().await.0, 200);
-    assert_eq!((world.vitals.queued(), world.vitals.processing()), (1, 1));
+    assert_eq!((world.vitals.health.queued(), world.vitals.health.processing()), (1, 1));
     tokio::time::sleep(Duration::from_secs(600)).await;
     let (code, why) = health().await;
     assert_eq!(code, 503, "{why}");

@@ -21,10 +21,10 @@ use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
 use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
-use serin::controller::vitals::Telemetry;
-use serin::controller::{self, Controller, run_replicated};
+use serin::controller::{self, Controller, Environment, run_replicated};
 use serin::metrics::scrape::Fetch;
 use serin::server::{self, BoundServer, ServerHandle};
+use serin::telemetry::Telemetry;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -131,7 +131,7 @@ impl World {
     }
 
     pub async fn controller(&self, client: Client) -> Controller {
-        let options = controller::Options { telemetry: Arc::clone(&self.vitals), ..Default::default() };
+        let options = controller::Options::default();
         self.controller_with(client, options).await
     }
 
@@ -142,9 +142,11 @@ impl World {
             async move { client.send(request).await.map_err(BoxError::from) }
         });
         let client = Client::new(self.vitals.count_requests(service), namespace);
-        Controller::new(client, self.api_server.clock(), self.fetch(), Fence::unsharded(), options)
-            .await
-            .expect("a controller")
+        let environment = Environment {
+            telemetry: Arc::clone(&self.vitals),
+            ..Environment::new(client, self.api_server.clock(), self.fetch())
+        };
+        Controller::new(environment, Fence::unsharded(), options).await.expect("a controller")
     }
 
     /// Starts a controller; dropped, it is as if killed.
@@ -156,10 +158,11 @@ impl World {
     /// Starts one replica of several, and its pages; ends when told to.
     pub async fn replica(&self, me: &str, shards: u32) -> (Pages, CancellationToken, JoinHandle<()>) {
         let options = controller::Options::default();
-        let pages = pages(Arc::clone(&options.telemetry), server::Options::default()).await;
+        let environment = Environment::new(self.client.clone(), self.api_server.clock(), self.fetch());
+        let pages = pages(Arc::clone(&environment.telemetry), server::Options::default()).await;
         let claim = ReplicaConfig { namespace: "default".to_owned(), identity: me.to_owned(), shards };
-        let (client, clock, stop) = (self.client.clone(), self.api_server.clock(), CancellationToken::new());
-        let run = run_replicated(client, clock, self.fetch(), options, claim, stop.clone());
+        let stop = CancellationToken::new();
+        let run = run_replicated(environment, options, claim, stop.clone());
         (pages, stop, tokio::spawn(async move { run.await.expect("a replica") }))
     }
 

@@ -21,7 +21,7 @@ use serin::api::Canary;
 use serin::clock::Clock;
 use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
-use serin::controller::{Controller, Options, run_replicated};
+use serin::controller::{Controller, Environment, Options, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::annotations::{self, APPROVALS, COMMANDS};
 use serin::gates::webhook::{HookError, HookRequest, HookResponse, HookTransport, Webhooks};
@@ -169,13 +169,13 @@ impl World {
             let work = tokio::spawn(async move {
                 // A service manager starts what ends over and over.
                 loop {
-                    let (client, fetch, options) = (client.clone(), fetch.clone(), options.clone());
+                    let (environment, options) =
+                        (Environment::new(client.clone(), clock, fetch.clone()), options.clone());
                     let ended = if elected {
-                        let run =
-                            run_replicated(client, clock, fetch, options, claim.clone(), stopped.clone());
+                        let run = run_replicated(environment, options, claim.clone(), stopped.clone());
                         run.await.map_err(drop)
                     } else {
-                        match Controller::new(client, clock, fetch, Fence::unsharded(), options).await {
+                        match Controller::new(environment, Fence::unsharded(), options).await {
                             Ok(controller) => {
                                 controller.run(stopped.clone().cancelled_owned()).await;
                                 Ok(())

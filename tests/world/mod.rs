@@ -32,7 +32,7 @@ use serin::api::condition::ConditionStatus;
 use serin::clock::Clock;
 use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
-use serin::controller::{Controller, Options, StartError, run_replicated};
+use serin::controller::{Controller, Environment, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
 use serin::metrics::scrape::Fetch;
@@ -171,7 +171,8 @@ impl World {
     pub async fn serin_with(&self, options: Options) -> Running {
         let fetch = Arc::new(FromNode(self.node.clone()));
         let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));
-        let controller = Controller::new(client, self.clock, fetch, Fence::unsharded(), options).await;
+        let controller =
+            Controller::new(Environment::new(client, self.clock, fetch), Fence::unsharded(), options).await;
         let controller = controller.expect("a controller");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
@@ -194,7 +195,7 @@ impl World {
         let claim = ReplicaConfig { namespace: self.namespace.clone(), identity: me.to_owned(), shards };
         let (stop, options) = (CancellationToken::new(), self.options());
         let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));
-        (stop.clone(), run_replicated(client, self.clock, fetch, options, claim, stop))
+        (stop.clone(), run_replicated(Environment::new(client, self.clock, fetch), options, claim, stop))
     }
 
     pub fn options(&self) -> Options {

@@ -28,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::manifests::{self, Manifests};
 use crate::api::{self, Canary, CanaryStatus};
-use crate::controller::{self, Controller, fence::Fence};
+use crate::controller::{self, Controller, Environment, fence::Fence};
 use crate::metrics::scrape::Fetch;
 use kube_local::mesh::Mesh;
 use kube_local::node::Node;
@@ -73,8 +73,8 @@ impl Stage {
         });
         let fetch = Arc::new(PodFetch(cluster.node.clone()));
         let options = controller::Options::default();
-        let controller =
-            Controller::new(client.clone(), local.clock(), fetch, Fence::unsharded(), options).await?;
+        let environment = Environment::new(client.clone(), local.clock(), fetch);
+        let controller = Controller::new(environment, Fence::unsharded(), options).await?;
         let controlling = tokio::spawn(controller.run(std::future::pending()));
         Ok(Self {
             mesh,

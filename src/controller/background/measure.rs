@@ -32,7 +32,12 @@ pub struct MeasuredCanary {
 }
 
 /// Starts the measurements of a check, unless they are in progress.
-pub fn start_measurement(ctx: &Arc<Context>, results: &SharedResults, measured: MeasuredCanary, check: &Check) {
+pub fn start_measurement(
+    ctx: &Arc<Context>,
+    results: &SharedResults,
+    measured: MeasuredCanary,
+    check: &Check,
+) {
     if !results.lock().start_check(check) {
         return;
     }
@@ -45,7 +50,8 @@ pub fn start_measurement(ctx: &Arc<Context>, results: &SharedResults, measured: 
             let available_until = query.available_window(Window { since, until }).until;
             (available_until < until).then(|| (metric.clone(), available_until))
         };
-        let available_until = check.metrics.iter().filter_map(|window| late(&window.metric, window.since)).collect();
+        let available_until =
+            check.metrics.iter().filter_map(|window| late(&window.metric, window.since)).collect();
         let measure = async |metric: &String, since: Timestamp| {
             let measurement = match measured.queries.get(metric) {
                 Some(query) => measured.measure(&ctx, query, Window { since, until }).await,
@@ -53,7 +59,8 @@ pub fn start_measurement(ctx: &Arc<Context>, results: &SharedResults, measured: 
             };
             (metric.clone(), measurement)
         };
-        let measurements = join_all(check.metrics.iter().map(|window| measure(&window.metric, window.since))).await;
+        let measurements =
+            join_all(check.metrics.iter().map(|window| measure(&window.metric, window.since))).await;
         ctx.telemetry.observe_check(&key, began.elapsed());
         results.lock().finish_check(CheckMeasurements {
             check: check.clone(),
@@ -67,7 +74,12 @@ pub fn start_measurement(ctx: &Arc<Context>, results: &SharedResults, measured: 
 
 /// Opens the first window of a step: sources without a history take their first
 /// sample. After a restart that is now, since samples are not persisted.
-pub fn open_window(ctx: &Arc<Context>, results: &SharedResults, measured: MeasuredCanary, status: &CanaryStatus) {
+pub fn open_window(
+    ctx: &Arc<Context>,
+    results: &SharedResults,
+    measured: MeasuredCanary,
+    status: &CanaryStatus,
+) {
     let step = status.step.as_ref().filter(|step| step.check_started_at.is_some());
     let step = step.map(|step| (status.releases, step.index));
     let reads_pods = measured.queries.values().any(MetricQuery::reads_pods);
@@ -130,7 +142,9 @@ impl MeasuredCanary {
         let Some(service) = &self.canary.spec.service else { return 80 };
         match &service.target_port {
             Some(IntOrString::Int(port)) => u16::try_from(*port).unwrap_or(service.port),
-            Some(IntOrString::String(name)) => self.selectors.ports.get(name).copied().unwrap_or(service.port),
+            Some(IntOrString::String(name)) => {
+                self.selectors.ports.get(name).copied().unwrap_or(service.port)
+            }
             None => service.port,
         }
     }

@@ -1,10 +1,16 @@
-//! What goes on beside the reconciles of one shard's Canaries: questions,
-//! measurements, events. It ends with the shard.
+//! Background tasks of one shard's Canaries: gate calls, measurements, Events. A
+//! reconcile starts them and never waits for them.
+
+pub mod gate_call;
+pub mod measure;
+pub mod publish;
+pub mod results;
 
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Work beside; what is begun after its end is cancelled at once.
+/// The tasks of one shard; a task that starts after a shutdown is cancelled at
+/// once.
 #[derive(Default)]
 pub struct TaskGroup(Mutex<Generation>);
 
@@ -15,12 +21,12 @@ struct Generation {
 }
 
 impl TaskGroup {
-    /// The shard is held again.
+    /// The shard was acquired.
     pub fn restart(&self) {
         *self.0.lock() = Generation::default();
     }
 
-    /// Cancels what need not come to its end; done when the rest has.
+    /// Cancels the cancellable tasks; completes when the others have finished.
     pub fn shutdown(&self) -> impl Future<Output = ()> + Send + use<> {
         let Generation { tasks, token } = self.0.lock().clone();
         token.cancel();
@@ -28,13 +34,13 @@ impl TaskGroup {
         async move { tasks.wait().await }
     }
 
-    /// Works until the end, and no longer.
+    /// Cancelled by a shutdown.
     pub fn spawn_cancellable(&self, work: impl Future<Output = ()> + Send + 'static) {
         let Generation { tasks, token } = self.0.lock().clone();
         tasks.spawn(async move { token.run_until_cancelled(work).await });
     }
 
-    /// Is waited for at the end.
+    /// Awaited by a shutdown.
     pub fn spawn_to_completion(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.0.lock().tasks.spawn(work);
     }

@@ -1,5 +1,5 @@
-//! Telling what happened: as Events, to webhooks that asked for events, and to
-//! chats. Nothing here is waited for.
+//! Publishes a report: as Events, to event webhooks, and as alerts. Nothing waits
+//! for any of it.
 
 use std::sync::{
     Arc,
@@ -16,23 +16,24 @@ use kube::{
     core::{ApiResource, Request},
 };
 
-use super::{Context, NamespacedName, gate_call};
+use super::gate_call::signing_key;
 use crate::{
     api::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
         canary::{Alert, HookType, Severity},
     },
+    controller::{context::Context, queue::trigger::NamespacedName},
     engine::{Reason, Report},
     gates::webhook::{self, HookContext},
     notify::{self, Destination},
     workload::FIELD_MANAGER,
 };
 
-/// Tells whatever is new in a report; `status` is what it came to.
+/// Publishes what a report should notify of; `status` is the recorded one.
 pub fn publish(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     let happened = report.preceding.iter().chain([report]).filter(|report| report.should_notify);
     for report in happened {
-        // The Event of a promotion is the one that it is done.
+        // A promotion has one Event: when it is done.
         if !matches!(report.reason, Reason::Promoting { .. }) {
             write_event(ctx, canary, report);
         }
@@ -41,7 +42,7 @@ pub fn publish(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
     send_alerts(ctx, canary, status, report);
 }
 
-/// An Event that cannot be written is lost; the status says it too.
+/// An Event that cannot be written is lost; the status has its message too.
 fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
     let (name, namespace) = (canary.name_any(), canary.namespace().unwrap_or_default());
     let severe = report.severity != Severity::Info;
@@ -49,8 +50,8 @@ fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
         true => tracing::warn!(canary = name, namespace, "{}", report.message),
         false => tracing::info!(canary = name, namespace, "{}", report.message),
     }
-    // Two controllers may begin in the same microsecond; they lose an Event.
-    // Events of a workload by the same name are told apart by the kind.
+    // Two controllers that start in the same microsecond lose an Event. The kind
+    // is in the name because a workload may have the Canary's name.
     static COUNT: AtomicI64 = AtomicI64::new(0);
     let now = ctx.clock.now();
     let number = now.as_microsecond().wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed));
@@ -105,10 +106,10 @@ fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, 
         let (message, severity, at) = (report.message.clone(), report.severity, ctx.clock.now());
         ctx.in_background(&NamespacedName::of(canary), async move |ctx| {
             let event = webhook::Event { message: &message, severity, at };
-            match gate_call::signing_key(&ctx, &hook, &about.namespace).await {
+            match signing_key(&ctx, &hook, &about.namespace).await {
                 Ok(key) => {
                     let reply = ctx.webhooks.send_event(&hook, &about, &event, key.as_deref()).await;
-                    ctx.options.telemetry.observe_gate_call(&HookType::Event, &reply);
+                    ctx.telemetry.observe_gate_call(&HookType::Event, &reply);
                 }
                 Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
             }

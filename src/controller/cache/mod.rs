@@ -1,59 +1,54 @@
-//! What the watches saw. A kind is watched from when the first Canary needs it,
-//! so an idle controller has no watch that nobody asked for, and needs no
-//! permission that nobody uses.
+//! The caches: one store per kind, kept current by reflectors. A kind is watched
+//! from when the first Canary needs it, so an idle controller has no watch and
+//! needs no right that no Canary uses.
+
+mod label_index;
+pub mod projection;
+pub mod raw_canary;
+pub mod references;
+pub mod reflector;
+pub mod store;
 
 use std::{
     collections::{BTreeMap, HashMap},
     convert,
-    fmt::Debug,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+    sync::Arc,
 };
 
-use futures::{Stream, StreamExt as _};
 use kube::{
     Api, Client, Resource,
-    api::ListParams,
     core::{ApiResource, DynamicObject, DynamicResourceScope, PartialObjectMeta},
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, watcher},
 };
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
-use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{
-    NamespacedName,
+use self::{
     projection::{Projection, is_metadata_only, metadata_only, pod_resource, projection_for},
     raw_canary::{CachedCanary, RawCanary},
     references::ReferenceIndex,
-    release_limiter::ReleaseLimiter,
-    store::{HasMeta, Key, Store, always_differs},
-    trigger::{ObjectVersion, RequestSender},
-    vitals::Telemetry,
+    reflector::{
+        NotSynced, Reflector, ReflectorTarget, StoreKind, SyncState, for_each_page, spawn_reflector,
+    },
+    store::{Key, Store},
 };
+use super::queue::trigger::{NamespacedName, ObjectVersion, RequestSender};
 use crate::{
-    api::{ClusterAnalysisTemplate, canary::TargetKind},
+    api::{CanaryStatus, ClusterAnalysisTemplate, canary::TargetKind},
     object_cache::ObjectCache,
+    telemetry::Telemetry,
     workload::{CachedWorkload, Kind},
 };
 
-/// A list that takes longer is not waited for; whoever needs it tries again.
-const SYNC_TIMEOUT: Duration = Duration::from_secs(5);
+/// Called for each change of a Canary, before its reconcile is requested; the
+/// status is none if the Canary is deleted or invalid.
+pub type CanaryObserver = Arc<dyn Fn(&NamespacedName, Option<&CanaryStatus>) + Send + Sync>;
 
-/// A kind that cannot be watched.
-#[derive(Debug, thiserror::Error)]
-#[error("the list of {kind} has not come yet{}", .last_error.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
-pub struct NotSynced {
-    kind: String,
-    last_error: Option<String>,
+/// Where changes of cached objects go.
+pub struct ChangeHandlers {
+    pub references: Arc<ReferenceIndex>,
+    pub requests: RequestSender,
+    pub observe_canary: CanaryObserver,
 }
 
 pub struct Caches {
@@ -63,30 +58,7 @@ pub struct Caches {
     pub canaries: Arc<Store<CachedCanary>>,
     canaries_sync: SyncState,
     reflectors: Mutex<HashMap<ApiResource, Arc<Reflector>>>,
-    index: Arc<ReferenceIndex>,
-    requests: RequestSender,
-    limiter: Arc<ReleaseLimiter>,
-    telemetry: Arc<Telemetry>,
-}
-
-struct Reflector {
-    store: StoreKind,
-    sync: SyncState,
-    _tasks: Vec<AbortOnDropHandle<()>>,
-}
-
-enum StoreKind {
-    Objects(Arc<Store<DynamicObject>>),
-    Workloads(Arc<Store<CachedWorkload>>),
-}
-
-/// How far the first lists have come.
-#[derive(Clone)]
-struct SyncState {
-    lists_pending: Arc<AtomicUsize>,
-    /// Wakes who waits in the order they came: simulations replay.
-    synced: Arc<SetOnce<()>>,
-    last_error: Arc<Mutex<Option<String>>>,
+    handlers: ChangeHandlers,
     telemetry: Arc<Telemetry>,
 }
 
@@ -94,9 +66,7 @@ impl Caches {
     pub fn new(
         client: Client,
         namespaces: &[String],
-        index: Arc<ReferenceIndex>,
-        requests: RequestSender,
-        limiter: Arc<ReleaseLimiter>,
+        handlers: ChangeHandlers,
         telemetry: Arc<Telemetry>,
     ) -> Self {
         let scopes = match namespaces {
@@ -110,58 +80,53 @@ impl Caches {
             canaries: Arc::default(),
             canaries_sync,
             reflectors: Mutex::default(),
-            index,
-            requests,
-            limiter,
+            handlers,
             telemetry,
         }
     }
 
-    /// Follows the Canaries themselves, until dropped.
+    /// Watches the Canaries, until dropped.
     pub fn watch_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
-        let sync = &self.canaries_sync;
-        let follow = |scope: &Option<String>| {
-            let (canaries, limiter, requests) =
-                (Arc::clone(&self.canaries), Arc::clone(&self.limiter), self.requests.clone());
+        let watch = |scope: &Option<String>| {
+            let ChangeHandlers { requests, observe_canary, .. } = &self.handlers;
+            let (canaries, requests, observe) =
+                (Arc::clone(&self.canaries), requests.clone(), Arc::clone(observe_canary));
             let on_change = move |(namespace, name): Key, changed| {
                 let canary = NamespacedName { namespace, name };
-                count_release(&canaries, &limiter, &canary);
+                observe_status(&canaries, &canary, &*observe);
                 requests.request_for_change(canary, changed);
             };
-            let stream = watcher(self.canary_api(scope), watcher::Config::default());
-            let (store, sync) = (Arc::clone(&self.canaries), sync.clone());
-            spawn_reflector(
-                stream,
-                (RawCanary::decode, always_differs),
-                scope.clone(),
-                store,
-                sync,
-                on_change,
-            )
+            let target = ReflectorTarget {
+                projection: Projection::of(RawCanary::decode),
+                scope: scope.clone(),
+                store: Arc::clone(&self.canaries),
+                sync: self.canaries_sync.clone(),
+            };
+            spawn_reflector(watcher(self.canary_api(scope), watcher::Config::default()), target, on_change)
         };
-        self.scopes.iter().map(follow).collect()
+        self.scopes.iter().map(watch).collect()
     }
 
-    /// Until the first lists of Canaries have come.
+    /// Returns when the first lists of Canaries are complete.
     pub async fn wait_for_canaries(&self) -> Result<(), NotSynced> {
         self.canaries_sync.wait("canaries").await
     }
 
-    /// A Canary that was written may be under way by now, or not any more.
-    pub fn count_release(&self, canary: &NamespacedName) {
-        count_release(&self.canaries, &self.limiter, canary);
+    /// Passes the cached status of a Canary to the observer.
+    pub fn observe_status(&self, canary: &NamespacedName) {
+        observe_status(&self.canaries, canary, &*self.handlers.observe_canary);
     }
 
-    /// Takes in every known object as it is now: the watches may be behind, and
-    /// will tell nothing new then. A Canary must not be decided on a target that
-    /// is older than its status.
+    /// Lists everything that is cached: the watches may be behind, and then
+    /// deliver nothing yet. A Canary must not be decided on a target that is
+    /// older than its status.
     pub async fn relist(&self) -> kube::Result<()> {
         for scope in &self.scopes {
             let apply = |canary: RawCanary| {
                 if let Some((namespace, name)) = self.canaries.apply_existing(canary.decode()) {
                     let name = NamespacedName { namespace, name };
-                    self.count_release(&name);
-                    self.requests.request(name);
+                    self.observe_status(&name);
+                    self.handlers.requests.request(name);
                 }
             };
             for_each_page(&self.canary_api(scope), apply).await?;
@@ -175,8 +140,8 @@ impl Caches {
             .collect();
         for (kind, watched) in watched.values() {
             match self.relist_kind(kind, &watched.store).await {
-                // Uninstalled, or no longer allowed: the trouble of those who
-                // need it, not of all others.
+                // Uninstalled, or no longer permitted: fails the Canaries that
+                // need it, not all others.
                 Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
                     tracing::warn!(kind = kind.plural, "cannot be listed any more: {}", status.message);
                 }
@@ -202,8 +167,9 @@ impl Caches {
                     for_each_page(&self.api(kind, scope), apply).await?;
                 }
                 StoreKind::Objects(store) => {
-                    let (read, _) = projection_for(kind);
-                    let apply = |object| store.apply_existing(read(object)).into_iter().for_each(&on_change);
+                    let transform = projection_for(kind).transform;
+                    let apply =
+                        |object| store.apply_existing(transform(object)).into_iter().for_each(&on_change);
                     for_each_page(&self.api(kind, scope), apply).await?;
                 }
             }
@@ -218,27 +184,22 @@ impl Caches {
         }
     }
 
-    /// Makes sure that a kind is watched, and that its first list has come.
+    /// Watches a kind, and returns when its first list is complete.
     pub async fn ensure_synced(&self, kind: &ApiResource) -> Result<(), NotSynced> {
         let sync = self.reflector_for(kind).sync.clone();
         sync.wait(&kind.plural).await
     }
 
-    /// First lists that have not come yet. A kind that cannot be listed is the
-    /// trouble of those who need it; without the Canaries nothing can be done.
+    /// First lists that are not complete yet. A kind that cannot be listed fails
+    /// only the Canaries that need it; without the list of Canaries nothing runs.
     pub fn pending_syncs(&self) -> Vec<String> {
-        let late = |kind: &str, sync: &SyncState| {
-            let last_error = sync.last_error.lock().clone();
-            NotSynced { kind: kind.to_owned(), last_error }.to_string()
-        };
-        let canaries = (!self.canaries_sync.is_synced()).then(|| late("canaries", &self.canaries_sync));
-        let watched = self.reflectors.lock();
-        let others = watched
-            .iter()
-            .filter(|(_, watched)| !watched.sync.is_synced() && watched.sync.last_error.lock().is_none());
-        let mut others: Vec<_> = others.map(|(kind, watched)| late(&kind.plural, &watched.sync)).collect();
+        let canaries = (!self.canaries_sync.is_synced()).then(|| self.canaries_sync.not_synced("canaries"));
+        let reflectors = self.reflectors.lock();
+        let pending = reflectors.iter().filter(|(_, of)| !of.sync.is_synced() && !of.sync.has_error());
+        let mut others: Vec<_> =
+            pending.map(|(kind, of)| of.sync.not_synced(&kind.plural).to_string()).collect();
         others.sort();
-        canaries.into_iter().chain(others).collect()
+        canaries.map(|late| late.to_string()).into_iter().chain(others).collect()
     }
 
     pub fn workload(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<CachedWorkload>> {
@@ -274,7 +235,7 @@ impl Caches {
         self.objects(kind)?.get(namespace, name)
     }
 
-    /// Stays the same for as long as all objects of a kind in a namespace do.
+    /// Unchanged as long as all objects of a kind in a namespace are.
     pub fn namespace_revision(&self, kind: &ApiResource, namespace: &str) -> u64 {
         self.objects(kind).map(|store| store.revision(namespace)).unwrap_or_default()
     }
@@ -283,7 +244,7 @@ impl Caches {
         self.objects(kind).map(|store| store.list(namespace)).unwrap_or_default()
     }
 
-    /// The pods that have all of these labels, of which there must be some.
+    /// The pods that have all of these labels; `labels` must not be empty.
     pub fn pods(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<DynamicObject>> {
         self.objects(&pod_resource()).map(|store| store.list_matching(namespace, labels)).unwrap_or_default()
     }
@@ -296,61 +257,65 @@ impl Caches {
     }
 
     fn reflector_for(&self, kind: &ApiResource) -> Arc<Reflector> {
-        let mut watched = self.reflectors.lock();
-        if let Some(known) = watched.get(kind) {
+        let mut reflectors = self.reflectors.lock();
+        if let Some(known) = reflectors.get(kind) {
             return Arc::clone(known);
         }
-        let scopes = self.scopes_of(kind);
-        let sync = SyncState::new(scopes.len(), &self.telemetry);
-        let new = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
-            let store = Arc::<Store<CachedWorkload>>::default();
-            let is_same: fn(&CachedWorkload, &CachedWorkload) -> bool =
-                match kind == Kind::Deployment.resource() {
-                    true => |a, b| a.same_for_engine(b, TargetKind::Deployment),
-                    false => |a, b| a.same_for_engine(b, TargetKind::DaemonSet),
-                };
-            let follow = |scope: Option<String>| {
-                let stream = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
-                spawn_reflector(
-                    stream,
-                    (convert::identity, is_same),
-                    scope,
-                    Arc::clone(&store),
-                    sync.clone(),
-                    self.request_for(kind),
-                )
-            };
-            let tasks = scopes.into_iter().map(follow).collect();
-            Reflector { store: StoreKind::Workloads(store), sync, _tasks: tasks }
+        let sync = SyncState::new(self.scopes_of(kind).len(), &self.telemetry);
+        let (store, tasks) = if kind == Kind::Deployment.resource() {
+            self.reflect_workloads(kind, &sync, |a, b| a.same_for_engine(b, TargetKind::Deployment))
+        } else if kind == Kind::DaemonSet.resource() {
+            self.reflect_workloads(kind, &sync, |a, b| a.same_for_engine(b, TargetKind::DaemonSet))
         } else {
-            let store =
-                Arc::new(if *kind == pod_resource() { Store::with_label_index() } else { Store::default() });
-            let follow = |scope: Option<String>| {
-                let (store, sync, on_change) = (Arc::clone(&store), sync.clone(), self.request_for(kind));
-                let config = watcher::Config::default();
-                if is_metadata_only(kind) {
-                    let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
-                    return spawn_reflector(
-                        watcher(api, config),
-                        (metadata_only, always_differs),
-                        scope,
-                        store,
-                        sync,
-                        on_change,
-                    );
-                }
-                let objects = watcher(self.api(kind, scope.as_deref()), config);
-                match *kind == pod_resource() {
-                    true => spawn_reflector(objects, projection_for(kind), scope, store, sync, |_, _| {}),
-                    false => spawn_reflector(objects, projection_for(kind), scope, store, sync, on_change),
-                }
-            };
-            let tasks = scopes.into_iter().map(follow).collect();
-            Reflector { store: StoreKind::Objects(store), sync, _tasks: tasks }
+            self.reflect_objects(kind, &sync)
         };
-        let new = Arc::new(new);
-        watched.insert(kind.clone(), Arc::clone(&new));
-        new
+        let reflector = Arc::new(Reflector { store, sync, _tasks: tasks });
+        reflectors.insert(kind.clone(), Arc::clone(&reflector));
+        reflector
+    }
+
+    fn reflect_workloads(
+        &self,
+        kind: &ApiResource,
+        sync: &SyncState,
+        same: fn(&CachedWorkload, &CachedWorkload) -> bool,
+    ) -> (StoreKind, Vec<AbortOnDropHandle<()>>) {
+        let store = Arc::<Store<CachedWorkload>>::default();
+        let watch = |scope: Option<String>| {
+            let events = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
+            let projection = Projection { transform: convert::identity, same };
+            let target = ReflectorTarget { projection, scope, store: Arc::clone(&store), sync: sync.clone() };
+            spawn_reflector(events, target, self.request_for(kind))
+        };
+        let tasks = self.scopes_of(kind).into_iter().map(watch).collect();
+        (StoreKind::Workloads(store), tasks)
+    }
+
+    fn reflect_objects(
+        &self,
+        kind: &ApiResource,
+        sync: &SyncState,
+    ) -> (StoreKind, Vec<AbortOnDropHandle<()>>) {
+        let is_pods = *kind == pod_resource();
+        let store = Arc::new(if is_pods { Store::with_label_index() } else { Store::default() });
+        let watch = |scope: Option<String>| {
+            let (store, sync, config) = (Arc::clone(&store), sync.clone(), watcher::Config::default());
+            if is_metadata_only(kind) {
+                let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
+                let target =
+                    ReflectorTarget { projection: Projection::of(metadata_only), scope, store, sync };
+                return spawn_reflector(watcher(api, config), target, self.request_for(kind));
+            }
+            let events = watcher(self.api(kind, scope.as_deref()), config);
+            let target = ReflectorTarget { projection: projection_for(kind), scope, store, sync };
+            match is_pods {
+                // Pods are read by checks; their changes decide nothing.
+                true => spawn_reflector(events, target, |_, _| {}),
+                false => spawn_reflector(events, target, self.request_for(kind)),
+            }
+        };
+        let tasks = self.scopes_of(kind).into_iter().map(watch).collect();
+        (StoreKind::Objects(store), tasks)
     }
 
     fn scopes_of(&self, kind: &ApiResource) -> Vec<Option<String>> {
@@ -369,7 +334,8 @@ impl Caches {
     }
 
     fn request_for(&self, kind: &ApiResource) -> impl Fn(Key, Option<ObjectVersion>) + Send + 'static {
-        let (index, requests, kind) = (Arc::clone(&self.index), self.requests.clone(), kind.clone());
+        let (index, requests, kind) =
+            (Arc::clone(&self.handlers.references), self.handlers.requests.clone(), kind.clone());
         move |(namespace, name), changed| {
             let concerned = index.referrers(&kind, &namespace, &name);
             concerned.into_iter().for_each(|canary| requests.request_for_change(canary, changed.clone()));
@@ -391,100 +357,12 @@ impl ObjectCache for Caches {
     }
 }
 
-impl SyncState {
-    fn new(lists: usize, telemetry: &Arc<Telemetry>) -> Self {
-        let lists_pending = Arc::new(AtomicUsize::new(lists));
-        Self {
-            lists_pending,
-            synced: Arc::default(),
-            last_error: Arc::default(),
-            telemetry: Arc::clone(telemetry),
-        }
-    }
-
-    /// One more list has come.
-    fn list_done(&self) {
-        if self.lists_pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Nobody else sees the last one come.
-            let _ = self.synced.set(());
-        }
-    }
-
-    fn is_synced(&self) -> bool {
-        self.synced.initialized()
-    }
-
-    async fn wait(&self, kind: &str) -> Result<(), NotSynced> {
-        match tokio::time::timeout(SYNC_TIMEOUT, self.synced.wait()).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(NotSynced { kind: kind.to_owned(), last_error: self.last_error.lock().clone() }),
-        }
-    }
-}
-
-fn count_release(canaries: &Store<CachedCanary>, limiter: &ReleaseLimiter, canary: &NamespacedName) {
-    if limiter.is_enabled() {
-        let cached = canaries.get(&canary.namespace, &canary.name);
-        let readable = cached.as_ref().and_then(|cached| cached.canary());
-        limiter.observe(canary, readable.and_then(|canary| canary.status.as_ref()));
-    }
-}
-
-/// Goes through a list, page by page.
-async fn for_each_page<K>(api: &Api<K>, mut apply: impl FnMut(K)) -> kube::Result<()>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    let mut params = ListParams::default().limit(500);
-    loop {
-        let page = api.list(&params).await?;
-        page.items.into_iter().for_each(&mut apply);
-        match page.metadata.continue_ {
-            Some(token) if !token.is_empty() => params = params.continue_token(&token),
-            _ => return Ok(()),
-        }
-    }
-}
-
-/// Keeps a store as a watch says, and tells of every change that `is_same` does
-/// not find to be none. What a write's answer has told already is not read.
-fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send + Sync + 'static>(
-    events: impl Stream<Item = watcher::Result<Event<T>>> + Send + 'static,
-    (read, is_same): Projection<T, K>,
-    scope: Option<String>,
-    store: Arc<Store<K>>,
-    sync: SyncState,
-    on_change: impl Fn(Key, Option<ObjectVersion>) + Send + 'static,
-) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut events = pin!(events.default_backoff());
-        let (mut listed, mut first) = (Vec::new(), true);
-        while let Some(event) = events.next().await {
-            match event {
-                Err(error) => {
-                    tracing::debug!(%error, "a watch broke; it starts again");
-                    *sync.last_error.lock() = Some(error.to_string());
-                    sync.telemetry.watch_restarts.inc([]);
-                }
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => listed.push(read(object)),
-                Ok(Event::InitDone) => {
-                    let changed = store.replace(scope.as_deref(), std::mem::take(&mut listed));
-                    changed.into_iter().for_each(|key| on_change(key, None));
-                    if std::mem::take(&mut first) {
-                        sync.list_done();
-                    }
-                }
-                Ok(Event::Apply(object)) => {
-                    if store.is_outdated_by(object.meta()) {
-                        let version = ObjectVersion::of(object.meta());
-                        if let Some(key) = store.apply(read(object), is_same) {
-                            on_change(key, Some(version));
-                        }
-                    }
-                }
-                Ok(Event::Delete(object)) => on_change(store.remove(object.meta()), None),
-            }
-        }
-    }))
+fn observe_status(
+    canaries: &Store<CachedCanary>,
+    canary: &NamespacedName,
+    observe: &(dyn Fn(&NamespacedName, Option<&CanaryStatus>) + Send + Sync),
+) {
+    let cached = canaries.get(&canary.namespace, &canary.name);
+    let valid = cached.as_ref().and_then(|cached| cached.canary());
+    observe(canary, valid.and_then(|canary| canary.status.as_ref()));
 }

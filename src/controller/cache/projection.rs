@@ -1,4 +1,5 @@
-//! What the caches keep of an object, and which changes of it are news.
+//! Projections: the part of an object that a store keeps, and the changes of it
+//! that request a reconcile.
 
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
 use serde_json::{Value, json};
@@ -9,19 +10,29 @@ use crate::{
     workload::{COMPANION_KINDS, Kind},
 };
 
-/// What is kept of an object that a watch told of, and when two of its versions
-/// say the same.
-pub type Projection<T, K> = (fn(T) -> K, fn(&K, &K) -> bool);
+/// How a watch event becomes a stored object.
+pub struct Projection<T, K> {
+    pub transform: fn(T) -> K,
+    /// A change between two objects for which this holds requests no reconcile.
+    pub same: fn(&K, &K) -> bool,
+}
 
-/// The status of a companion changes with every pod, and that of a disruption
-/// budget would wake the Canaries of a whole namespace each time.
+impl<T, K> Projection<T, K> {
+    /// Every new version requests a reconcile.
+    pub fn of(transform: fn(T) -> K) -> Self {
+        Self { transform, same: always_differs }
+    }
+}
+
+/// Of companions the status is dropped: it changes with every pod, and that of a
+/// disruption budget would request a reconcile of a whole namespace each time.
 pub fn projection_for(kind: &ApiResource) -> Projection<StrippedObject, DynamicObject> {
     if *kind == pod_resource() {
-        (project_pod, always_differs)
+        Projection::of(project_pod)
     } else if COMPANION_KINDS.iter().any(|companion| companion.resource() == kind) {
-        (project_companion, equal_ignoring_version)
+        Projection { transform: project_companion, same: equal_ignoring_version }
     } else {
-        (|object| object.0, always_differs)
+        Projection::of(|object| object.0)
     }
 }
 
@@ -29,7 +40,7 @@ pub fn pod_resource() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
 }
 
-/// Is it of a kind whose data is not kept?
+/// ConfigMaps and Secrets: their data is read when it is needed.
 pub fn is_metadata_only(kind: &ApiResource) -> bool {
     kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource()
 }
@@ -41,7 +52,7 @@ pub fn metadata_only(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject
     DynamicObject { types: partial.types, metadata, data: Value::Null }
 }
 
-/// Of a pod only its labels and its address are asked for.
+/// Labels select a pod, its address is scraped; nothing else is needed.
 fn project_pod(StrippedObject(mut pod): StrippedObject) -> DynamicObject {
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = json!({ "status": { "podIP": address } });

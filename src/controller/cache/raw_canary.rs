@@ -1,7 +1,7 @@
-//! A Canary as the API server tells of it. Most of what is told of Canaries is
-//! what Serin has just written: so it is read no further than it takes to see
-//! that, and its books of who wrote which field not at all. And one that cannot
-//! be read must not keep others from being read.
+//! Canaries as watch events deliver them. Most events are for the controller's
+//! own status writes, so spec and status stay text until the store turns out to
+//! be older; managedFields are skipped. A Canary that cannot be decoded must not
+//! keep others from being decoded.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -10,8 +10,7 @@ use kube::{Resource, core::ObjectMeta};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::store::HasMeta;
-use crate::{api::Canary, stripped};
+use crate::{api::Canary, controller::queue::trigger::HasMeta, stripped};
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct RawCanary {
@@ -21,7 +20,7 @@ pub struct RawCanary {
     status: Option<Box<RawValue>>,
 }
 
-/// A Canary that was read, or the metadata of one that could not be.
+/// A decoded Canary, or the metadata of one that does not decode.
 #[derive(Clone, Debug)]
 pub enum CachedCanary {
     Valid(Arc<Canary>),

@@ -1,14 +1,14 @@
-//! Which Canaries a changed object concerns: one lookup, however many there
-//! are.
+//! Which Canaries refer to an object: one lookup per watch event, however many
+//! Canaries there are.
 
 use std::collections::{BTreeSet, HashMap};
 
 use kube::core::ApiResource;
 use parking_lot::Mutex;
 
-use super::NamespacedName;
+use crate::controller::queue::trigger::NamespacedName;
 
-/// Objects whose changes concern a Canary.
+/// Objects that a Canary depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectPattern {
     pub kind: ApiResource,
@@ -27,23 +27,17 @@ struct Maps {
 }
 
 impl ReferenceIndex {
-    /// From now on the Canary is concerned by these; and, if they are `all`
-    /// there is, by nothing else.
-    pub fn add(&self, canary: &NamespacedName, mut patterns: Vec<ObjectPattern>, all: bool) {
-        let mut both = self.0.lock();
-        let known = both.by_canary.get(canary).map(Vec::as_slice).unwrap_or_default();
-        if !all {
-            patterns
-                .extend(known.iter().filter(|known| !patterns.contains(known)).cloned().collect::<Vec<_>>());
-        }
-        if known.len() == patterns.len() && known.iter().all(|known| patterns.contains(known)) {
-            return;
-        }
-        both.remove(canary);
-        for concern in &patterns {
-            both.by_object.entry(concern.clone()).or_default().insert(canary.clone());
-        }
-        both.by_canary.insert(canary.clone(), patterns);
+    /// The Canary refers to these and to nothing else.
+    pub fn replace(&self, canary: &NamespacedName, patterns: Vec<ObjectPattern>) {
+        self.0.lock().replace(canary, patterns);
+    }
+
+    /// The Canary refers to these too.
+    pub fn extend(&self, canary: &NamespacedName, mut patterns: Vec<ObjectPattern>) {
+        let mut maps = self.0.lock();
+        let known = maps.by_canary.get(canary).cloned().unwrap_or_default();
+        patterns.extend(known.into_iter().filter(|known| !patterns.contains(known)).collect::<Vec<_>>());
+        maps.replace(canary, patterns);
     }
 
     pub fn remove(&self, canary: &NamespacedName) {
@@ -51,25 +45,37 @@ impl ReferenceIndex {
     }
 
     pub fn referrers(&self, kind: &ApiResource, namespace: &str, name: &str) -> Vec<NamespacedName> {
-        let both = self.0.lock();
-        let mut concern = ObjectPattern {
+        let maps = self.0.lock();
+        let mut pattern = ObjectPattern {
             kind: kind.clone(),
             namespace: namespace.to_owned(),
             name: Some(name.to_owned()),
         };
-        let by_name = both.by_object.get(&concern).into_iter().flatten().cloned().collect::<Vec<_>>();
-        concern.name = None;
-        by_name.into_iter().chain(both.by_object.get(&concern).into_iter().flatten().cloned()).collect()
+        let by_name = maps.by_object.get(&pattern).into_iter().flatten().cloned().collect::<Vec<_>>();
+        pattern.name = None;
+        by_name.into_iter().chain(maps.by_object.get(&pattern).into_iter().flatten().cloned()).collect()
     }
 }
 
 impl Maps {
+    fn replace(&mut self, canary: &NamespacedName, patterns: Vec<ObjectPattern>) {
+        let known = self.by_canary.get(canary).map(Vec::as_slice).unwrap_or_default();
+        if known.len() == patterns.len() && known.iter().all(|known| patterns.contains(known)) {
+            return;
+        }
+        self.remove(canary);
+        for pattern in &patterns {
+            self.by_object.entry(pattern.clone()).or_default().insert(canary.clone());
+        }
+        self.by_canary.insert(canary.clone(), patterns);
+    }
+
     fn remove(&mut self, canary: &NamespacedName) {
-        for concern in self.by_canary.remove(canary).unwrap_or_default() {
-            if let Some(concerned) = self.by_object.get_mut(&concern) {
+        for pattern in self.by_canary.remove(canary).unwrap_or_default() {
+            if let Some(concerned) = self.by_object.get_mut(&pattern) {
                 concerned.remove(canary);
                 if concerned.is_empty() {
-                    self.by_object.remove(&concern);
+                    self.by_object.remove(&pattern);
                 }
             }
         }
@@ -91,13 +97,13 @@ mod tests {
             namespace: "shop".into(),
             name: name.map(str::to_owned),
         };
-        index.add(&web, vec![concern(Kind::Deployment, Some("web"))], false);
-        index.add(&web, vec![concern(Kind::PodDisruptionBudget, None)], false);
-        index.add(&api, vec![concern(Kind::Deployment, Some("api"))], true);
+        index.extend(&web, vec![concern(Kind::Deployment, Some("web"))]);
+        index.extend(&web, vec![concern(Kind::PodDisruptionBudget, None)]);
+        index.replace(&api, vec![concern(Kind::Deployment, Some("api"))]);
         let concerned = |kind: Kind, name| index.referrers(kind.resource(), "shop", name);
         assert_eq!(concerned(Kind::Deployment, "web"), std::slice::from_ref(&web));
         assert_eq!(concerned(Kind::PodDisruptionBudget, "any"), std::slice::from_ref(&web));
-        index.add(&web, vec![concern(Kind::DaemonSet, Some("web"))], true);
+        index.replace(&web, vec![concern(Kind::DaemonSet, Some("web"))]);
         assert!(concerned(Kind::Deployment, "web").is_empty());
         index.remove(&api);
         assert!(concerned(Kind::Deployment, "api").is_empty());

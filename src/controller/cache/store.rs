@@ -8,21 +8,11 @@ use std::{
     },
 };
 
-use kube::{Resource, core::ObjectMeta};
+use kube::core::ObjectMeta;
 use parking_lot::RwLock;
 
-use super::{label_index::LabelIndex, trigger::ObjectVersion};
-
-/// What a store can hold.
-pub trait HasMeta {
-    fn metadata(&self) -> &ObjectMeta;
-}
-
-impl<K: Resource> HasMeta for K {
-    fn metadata(&self) -> &ObjectMeta {
-        self.meta()
-    }
-}
+use super::label_index::LabelIndex;
+use crate::controller::queue::trigger::{HasMeta, ObjectVersion};
 
 /// Clones of what it hands out share the object.
 pub struct Store<K> {

@@ -17,11 +17,20 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::{
-    Context, NamespacedName, ObjectVersion, ReconcileRequest, ReconcileResult,
-    fence::{Fence, ShardOwnership, ShardTerm, stable_hash},
+use super::trigger::{NamespacedName, ObjectVersion, ReconcileRequest};
+use crate::controller::{
+    context::Context,
+    reconcile::Requeue,
+    shard::fence::{Fence, ShardOwnership, ShardTerm, stable_hash},
 };
 use work_queue::WorkQueue;
+
+/// How a reconcile ended.
+pub enum ReconcileResult {
+    Done(Requeue),
+    /// Requeued with backoff; the reason is logged.
+    Failed(String),
+}
 
 /// How long to wait before Canaries are listed again after that failed.
 const RESYNC_RETRY: Duration = Duration::from_secs(1);
@@ -111,7 +120,7 @@ impl Dispatcher {
         }
     }
 
-    pub fn finish(&mut self, canary: NamespacedName, outcome: ReconcileResult) {
+    pub fn finish(&mut self, canary: NamespacedName, result: ReconcileResult) {
         let shard = self.fence.shard_of(&canary);
         let deferred = self.deferred_changes.remove(&canary).unwrap_or_default();
         if !matches!(self.phases[shard], ShardPhase::Active(_)) {
@@ -122,10 +131,11 @@ impl Dispatcher {
         if deferred.iter().any(|version| self.ctx.is_foreign_change(&canary, version)) {
             self.queue.enqueue(canary.clone());
         }
-        match outcome {
-            ReconcileResult::Done(alarm) => {
-                let alarm = alarm.map(|at| self.ctx.requeue_instant(at));
-                self.queue.done(canary, alarm);
+        match result {
+            ReconcileResult::Done(Requeue::OnChange) => self.queue.done(canary, None),
+            ReconcileResult::Done(Requeue::At(time)) => {
+                let requeue_at = self.ctx.requeue_instant(time);
+                self.queue.done(canary, Some(requeue_at));
             }
             ReconcileResult::Failed(why) => {
                 let wait = |failures| backoff(&canary, failures);

@@ -1,11 +1,20 @@
-//! How a Canary is woken, from wherever.
+//! Reconcile requests: watches, background tasks and the release limiter send them.
 
 use std::fmt;
 
-use kube::core::ObjectMeta;
+use kube::{Resource, core::ObjectMeta};
 use tokio::sync::mpsc;
 
-use super::store::HasMeta;
+/// Anything that has object metadata.
+pub trait HasMeta {
+    fn metadata(&self) -> &ObjectMeta;
+}
+
+impl<K: Resource> HasMeta for K {
+    fn metadata(&self) -> &ObjectMeta {
+        self.meta()
+    }
+}
 
 /// A Canary, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,11 +31,11 @@ impl fmt::Display for NamespacedName {
 
 pub struct ReconcileRequest {
     pub canary: NamespacedName,
-    /// What a watch told of, if that is all.
+    /// Set if a watch event of this version is the only reason.
     pub changed: Option<ObjectVersion>,
 }
 
-/// One state of one object.
+/// One version of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectVersion {
     uid: Option<String>,

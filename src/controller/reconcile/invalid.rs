@@ -1,6 +1,6 @@
-//! A Canary that cannot be read is left alone, and told so: a newer definition
-//! may have let through what this Serin does not know. The condition goes with
-//! the next status that is written once the Canary can be read.
+//! Canaries that do not decode: a newer definition may admit fields that this
+//! Serin does not know. They get a `Stalled` condition and are otherwise left
+//! alone; the next status write of a valid Canary removes it.
 
 use jiff::Timestamp;
 use kube::{
@@ -10,14 +10,14 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{Context, NamespacedName, fence::Fenced};
 use crate::{
     api::{Canary, condition::STALLED},
     clock,
+    controller::{context::Context, queue::trigger::NamespacedName, shard::fence::Fenced},
     workload::FIELD_MANAGER,
 };
 
-/// Why it was not told.
+/// Why the condition was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -28,7 +28,7 @@ pub enum Error {
     Write(Box<kube::Error>),
 }
 
-/// Says in the Canary's status what is wrong with it, unless it says so.
+/// Writes the decode error into the status, unless it is there.
 pub async fn mark_stalled(ctx: &Context, name: &NamespacedName, invalid: &ObjectMeta) -> Result<(), Error> {
     let kind = ApiResource::erase::<Canary>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(ctx.client.clone(), &name.namespace, &kind);

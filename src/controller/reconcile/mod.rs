@@ -27,7 +27,9 @@ use self::{
     resolve::{InvalidCanary, ResolvedCanary},
     state::{CanaryState, ReconcileMemory},
 };
-use super::{background::measure, cache::raw_canary::CachedCanary, context::Context, queue::trigger::NamespacedName};
+use super::{
+    background::measure, cache::raw_canary::CachedCanary, context::Context, queue::trigger::NamespacedName,
+};
 use crate::{
     api::{Canary, CanaryStatus},
     engine::{self, Decision, Observed},
@@ -153,7 +155,7 @@ impl Reconcile<'_> {
             }
             let wake = decision.wake.as_ref().map(|(at, _)| *at);
             let recorded = self.record(decision).await?;
-            measure::open_window(self.ctx, self.state, &resolved.measured_by(&observation), &recorded);
+            measure::open_window(self.ctx, &self.state.results, resolved.measured(&observation), &recorded);
             // No watch event announces an effect that the write response has shown.
             let now = effective.then(|| self.ctx.clock.now());
             return Ok(Requeue::at(now.or(wake)));

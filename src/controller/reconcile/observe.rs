@@ -1,23 +1,22 @@
-//! Observing: what there is, from caches. The only requests are for the
-//! contents of configs that have changed.
+//! Observes the cluster from the caches. The only requests are for the contents
+//! of ConfigMaps and Secrets that have changed.
 
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
 
 use super::{
-    Context, NamespacedName,
-    caches::NotSynced,
-    projection::pod_resource,
-    references::ObjectPattern,
+    Reconcile,
     resolve::{ResolvedCanary, template_refs},
-    state::{CanaryState, CompanionInputs, RouteInputs, RouteObservation, WatchInputs},
+    state::{CompanionInputs, RouteInputs, RouteObservation, SpecInputs},
 };
 use crate::{
-    api::CanaryStatus,
-    engine::{Observed, action::Split, observed::Target, revision::ConfigRef},
+    api::canary::status::RouteStatus,
+    controller::cache::{projection::pod_resource, references::ObjectPattern, reflector::NotSynced},
+    engine::{self, Action, Decision, Observed, observed::Target, revision::ConfigRef},
     gates::annotations,
-    routing::{ObjectKey, PodSelectors, RouteContext},
+    memo::Identity,
+    routing::{self, ObjectKey, PodSelectors, RouteContext},
     workload::{self, COMPANION_KINDS, CachedWorkload, CompanionChange, Kind},
 };
 
@@ -34,216 +33,263 @@ pub enum Error {
     ConfigsChanging,
 }
 
-/// What was seen, and what it takes to act on it.
+/// The engine's input, and the objects that actions need.
 pub struct Observation {
     pub observed: Observed,
     pub target: Option<Arc<CachedWorkload>>,
     pub primary: Option<Arc<CachedWorkload>>,
-    /// Unknown while the target was never seen.
+    /// Unknown until the target was in the cache once.
     pub selectors: Option<Arc<PodSelectors>>,
-    /// What accompanies the target and has not followed it yet.
+    /// Copies of companions that are not in sync with the target.
     pub companion_changes: Vec<CompanionChange>,
 }
 
-pub async fn observe(
-    ctx: &Context,
-    name: &NamespacedName,
-    resolved: &ResolvedCanary,
-    status: &CanaryStatus,
-    state: &CanaryState,
-) -> Result<Observation, Error> {
-    let ResolvedCanary { canary, workload, router, .. } = resolved;
-    let caches = &ctx.caches;
-    if ctx.limiter.is_enabled() {
-        caches.wait_for_canaries().await?;
-    }
-    let target = || caches.workload(workload.kind(), &name.namespace, workload.target_name());
-    let known = state.watches.lock().clone();
-    if known.is_none() || known != target().map(|target| WatchInputs::of(resolved, &target)) {
-        ensure_watches(ctx, name, resolved, None).await?;
-        if let Some(target) = target() {
-            ensure_watches(ctx, name, resolved, Some(&target)).await?;
-            *state.watches.lock() = Some(WatchInputs::of(resolved, &target));
+impl Reconcile<'_> {
+    /// Observes for the next decision; `earlier` is the one that is performed
+    /// and not recorded.
+    pub(super) async fn observe(
+        &mut self,
+        resolved: &ResolvedCanary,
+        earlier: Option<&Decision>,
+    ) -> Result<Observation, Error> {
+        let ctx = self.ctx;
+        if ctx.limiter.is_enabled() {
+            ctx.caches.wait_for_canaries().await?;
         }
+        self.ensure_watches(resolved).await?;
+        let ResolvedCanary { canary, workload, router, .. } = resolved;
+        let status = earlier.map_or(&*self.status, |earlier| &earlier.status);
+        let releases = status.releases;
+        let recorded = status.revisions.as_ref();
+        let recorded = recorded.and_then(|revisions| revisions.seen.clone().or(revisions.primary.clone()));
+        let cached = |name: &str| ctx.caches.workload(workload.kind(), &self.key.namespace, name);
+        let (target, primary) = (cached(workload.target_name()), cached(&workload.primary_name()));
+        let previous = cached(&workload.previous_name());
+        let scaler = canary.spec.autoscaler_ref.as_ref().and_then(|scaler| {
+            let kind = Kind::from(scaler.kind);
+            ctx.caches.object(kind.resource(), &self.key.namespace, &format!("{}-primary", scaler.name))
+        });
+        let deleting = canary.metadata.deletion_timestamp.is_some();
+        let companion_changes = match (&target, &primary, deleting) {
+            (Some(target), Some(_), false) => self.companion_changes(resolved, target)?,
+            _ => Vec::new(),
+        };
+        let selectors = self.selectors(resolved, target.as_deref())?;
+        let RouteObservation { split, pending: route_pending } = match &selectors {
+            Some(selectors) => self.observe_route(resolved, selectors),
+            None => RouteObservation { split: None, pending: router.pending_reason(canary, &ctx.caches) },
+        };
+        let observed_target = match &target {
+            Some(target) => Some(self.observe_target(resolved, target, recorded.as_deref()).await?),
+            None => None,
+        };
+        let (mut gate_results, measurements) = self.state.results.lock().current(releases);
+        gate_results.extend(annotations::answers(canary));
+        let (other_releases, release_cap) = ctx.limiter.ahead_of(self.key);
+        let observed = Observed {
+            generation: canary.metadata.generation,
+            deleting,
+            target: observed_target,
+            primary: match &primary {
+                Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
+                None => None,
+            },
+            previous: previous.and_then(|previous| workload.observe_previous(&previous)),
+            split,
+            route: canary
+                .spec
+                .provider
+                .map(|provider| RouteStatus { provider, service: routing::apex_name(canary) }),
+            route_pending,
+            routing_restored: deleting && router.is_restored(canary, &ctx.caches),
+            gate_results,
+            measurements,
+            commands: annotations::commands(canary),
+            persisted_releases: engine::started_releases(&self.status),
+            other_releases,
+            release_cap,
+        };
+        Ok(Observation { observed, target, primary, selectors, companion_changes })
     }
-    let target = target();
 
-    let primary = caches.workload(workload.kind(), &name.namespace, &workload.primary_name());
-    let previous = caches.workload(workload.kind(), &name.namespace, &workload.previous_name());
-    let scaler = canary.spec.autoscaler_ref.as_ref().and_then(|scaler| {
-        let kind = Kind::from(scaler.kind).resource();
-        caches.object(kind, &name.namespace, &format!("{}-primary", scaler.name))
-    });
-    let deleting = canary.metadata.deletion_timestamp.is_some();
-    let mut upkeep = Vec::new();
-    if let (Some(target), Some(_), false) = (&target, &primary, deleting) {
+    /// Has an action already taken effect, by what the caches have?
+    pub(super) fn has_taken_effect(
+        &mut self,
+        resolved: &ResolvedCanary,
+        observation: &Observation,
+        decision: &Decision,
+    ) -> bool {
+        let workload = &resolved.workload;
+        decision.actions.iter().any(|action| match action {
+            Action::Route(split) => {
+                let route =
+                    observation.selectors.as_ref().map(|selectors| self.observe_route(resolved, selectors));
+                route.and_then(|route| route.split).as_ref() == Some(split)
+            }
+            Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. } => {
+                let target =
+                    self.ctx.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
+                target.is_some_and(|target| workload.is_scaled_down(&target))
+            }
+            _ => false,
+        })
+    }
+
+    /// Watches everything that the Canary depends on before any of it is read: a
+    /// change in between requests another reconcile.
+    async fn ensure_watches(&mut self, resolved: &ResolvedCanary) -> Result<(), NotSynced> {
+        let workload = &resolved.workload;
+        let target =
+            || self.ctx.caches.workload(workload.kind(), &self.key.namespace, workload.target_name());
+        let inputs = target().map(|target| SpecInputs::new(resolved, &target));
+        if inputs.is_some_and(|inputs| self.memory.watches.hit(&inputs).is_some()) {
+            return Ok(());
+        }
+        self.watch_references(resolved, None).await?;
+        if let Some(target) = target() {
+            self.watch_references(resolved, Some(&target)).await?;
+            self.memory.watches.set(SpecInputs::new(resolved, &target), ());
+        }
+        Ok(())
+    }
+
+    async fn watch_references(
+        &self,
+        resolved: &ResolvedCanary,
+        target: Option<&CachedWorkload>,
+    ) -> Result<(), NotSynced> {
+        let ResolvedCanary { canary, workload, objects, queries, .. } = resolved;
+        let mut references = template_refs(canary);
+        references.extend(workload.references(target).into_iter().map(|reference| ObjectPattern {
+            kind: reference.kind.resource().clone(),
+            namespace: self.key.namespace.clone(),
+            name: reference.name,
+        }));
+        references.extend(objects.iter().cloned().map(|object| ObjectPattern {
+            kind: object.kind,
+            namespace: object.namespace,
+            name: Some(object.name),
+        }));
+        let mut kinds: Vec<_> = references.iter().map(|reference| reference.kind.clone()).collect();
+        // A copy of an autoscaler that the Canary no longer names must be found.
+        if workload.kind() == Kind::Deployment {
+            kinds.push(Kind::HorizontalPodAutoscaler.resource().clone());
+        }
+        if queries.values().any(|query| query.reads_pods()) {
+            kinds.push(pod_resource());
+        }
+        match target {
+            Some(_) => self.ctx.references.replace(self.key, references),
+            None => self.ctx.references.extend(self.key, references),
+        }
+        kinds.dedup();
+        for kind in kinds {
+            self.ctx.caches.ensure_synced(&kind).await?;
+        }
+        Ok(())
+    }
+
+    fn companion_changes(
+        &mut self,
+        resolved: &ResolvedCanary,
+        target: &Arc<CachedWorkload>,
+    ) -> Result<Vec<CompanionChange>, workload::UnsupportedTarget> {
+        let (caches, namespace, workload) = (&self.ctx.caches, &self.key.namespace, &resolved.workload);
         let canary_service = match workload.kind() {
             Kind::Service => {
-                let canary_service = format!("{}-canary", workload.target_name());
-                caches.workload(Kind::Service, &name.namespace, &canary_service)
+                caches.workload(Kind::Service, namespace, &format!("{}-canary", workload.target_name()))
             }
             _ => None,
         };
-        let companions = CompanionInputs {
+        let inputs = CompanionInputs {
+            revision: resolved.revision,
             target: Arc::clone(target),
-            generation: canary.metadata.generation,
             canary_service: canary_service
                 .as_ref()
                 .and_then(|service| service.metadata.resource_version.clone()),
-            companions: COMPANION_KINDS
-                .map(|kind| caches.namespace_revision(kind.resource(), &name.namespace)),
+            companions: COMPANION_KINDS.map(|kind| caches.namespace_revision(kind.resource(), namespace)),
         };
-        if state.companions.lock().as_ref() != Some(&companions) {
-            upkeep = workload.companion_changes(target, canary_service.as_deref(), caches)?;
-            *state.companions.lock() = upkeep.is_empty().then_some(companions);
+        if self.memory.companions.hit(&inputs).is_some() {
+            return Ok(Vec::new());
         }
+        let changes = workload.companion_changes(target, canary_service.as_deref(), caches)?;
+        match changes.is_empty() {
+            true => _ = self.memory.companions.set(inputs, ()),
+            false => self.memory.companions.clear(),
+        }
+        Ok(changes)
     }
-    let arms = observe_selectors(resolved, target.as_deref(), state)?;
-    let (split, route_pending) = match &arms {
-        Some(arms) => observe_route(ctx, resolved, arms, state),
-        None => (None, router.pending_reason(canary, caches)),
-    };
 
-    let (mut answers, measured) = state.pending_results.lock().current(status.releases);
-    answers.extend(annotations::answers(canary));
-    let observed = Observed {
-        generation: canary.metadata.generation,
-        deleting,
-        target: match &target {
-            Some(target) => Some(observe_target(ctx, resolved, target, status, state).await?),
-            None => None,
-        },
-        primary: match &primary {
-            Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
-            None => None,
-        },
-        previous: previous.and_then(|previous| workload.observe_previous(&previous)),
-        split,
-        route_pending,
-        routing_restored: deleting && router.is_restored(canary, caches),
-        gate_results: answers,
-        measurements: measured,
-        commands: annotations::commands(canary),
-        // Filled in when it is decided.
-        persisted_releases: 0,
-        other_releases: 0,
-        release_cap: None,
-    };
-    Ok(Observation { observed, target, primary, selectors: arms, companion_changes: upkeep })
-}
+    /// The split in force, or what it waits for. Computed again only when an
+    /// input has changed: most reconciles are for changes of pods.
+    fn observe_route(
+        &mut self,
+        resolved: &ResolvedCanary,
+        selectors: &Arc<PodSelectors>,
+    ) -> RouteObservation {
+        let ResolvedCanary { canary, router, objects, .. } = resolved;
+        let caches = &self.ctx.caches;
+        let version = |object: &ObjectKey| {
+            caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
+        };
+        let cookies = canary.status.as_ref().map(|status| {
+            (status.session_affinity_cookie.clone(), status.primary_session_affinity_cookie.clone())
+        });
+        let inputs = RouteInputs {
+            revision: resolved.revision,
+            cookies: cookies.unwrap_or_default(),
+            selectors: Identity(Arc::clone(selectors)),
+            versions: objects.iter().map(version).collect(),
+        };
+        if let Some(known) = self.memory.route.hit(&inputs).filter(|_| router.is_watchable()) {
+            return known.clone();
+        }
+        let on =
+            RouteContext { canary, pod_selectors: selectors, services_memo: Some(&self.memory.services) };
+        let split = router.effective_split(&on, caches);
+        let pending = if split.is_none() { router.pending_reason(canary, caches) } else { None };
+        self.memory.route.set(inputs, RouteObservation { split, pending }).clone()
+    }
 
-/// Has everything watched that concerns the Canary, and this Canary woken by
-/// it, before any of it is read: what changes in between wakes it again.
-async fn ensure_watches(
-    ctx: &Context,
-    name: &NamespacedName,
-    resolved: &ResolvedCanary,
-    target: Option<&CachedWorkload>,
-) -> Result<(), NotSynced> {
-    let ResolvedCanary { canary, workload, objects, queries: asks, .. } = resolved;
-    let mut concerns = template_refs(canary);
-    concerns.extend(workload.references(target).into_iter().map(|reference| ObjectPattern {
-        kind: reference.kind.resource().clone(),
-        namespace: name.namespace.clone(),
-        name: reference.name,
-    }));
-    concerns.extend(objects.iter().cloned().map(|object| ObjectPattern {
-        kind: object.kind,
-        namespace: object.namespace,
-        name: Some(object.name),
-    }));
-    let mut kinds: Vec<_> = concerns.iter().map(|concern| concern.kind.clone()).collect();
-    // A copy of an autoscaler that the Canary no longer names must be found.
-    if workload.kind() == Kind::Deployment {
-        kinds.push(Kind::HorizontalPodAutoscaler.resource().clone());
-    }
-    if asks.values().any(|ask| ask.reads_pods()) {
-        kinds.push(pod_resource());
-    }
-    ctx.index.add(name, concerns, target.is_some());
-    kinds.dedup();
-    for kind in kinds {
-        ctx.caches.ensure_synced(&kind).await?;
-    }
-    Ok(())
-}
-
-/// The split in force, or whom it waits for. Worked out anew only when
-/// something that it follows from has changed: most of what wakes a Canary is
-/// news of pods.
-pub fn observe_route(
-    ctx: &Context,
-    resolved: &ResolvedCanary,
-    selectors: &Arc<PodSelectors>,
-    state: &CanaryState,
-) -> (Option<Split>, Option<String>) {
-    let ResolvedCanary { canary, router, objects, .. } = resolved;
-    let caches = &ctx.caches;
-    let version =
-        |object: &ObjectKey| caches.object(&object.kind, &object.namespace, &object.name)?.resource_version();
-    let cookies = canary.status.as_ref().map(|status| {
-        (status.session_affinity_cookie.clone(), status.primary_session_affinity_cookie.clone())
-    });
-    let from = RouteInputs {
-        objects: Arc::clone(objects),
-        cookies: cookies.unwrap_or_default(),
-        selectors: Arc::clone(selectors),
-        versions: objects.iter().map(version).collect(),
-    };
-    let mut route = state.route.lock();
-    if let Some(known) = route.as_ref().filter(|known| known.inputs == from && router.is_watchable()) {
-        return (known.split.clone(), known.pending.clone());
-    }
-    let split = router.effective_split(
-        &RouteContext { canary, pod_selectors: selectors, services_memo: Some(&state.services) },
-        caches,
-    );
-    let pending = if split.is_none() { router.pending_reason(canary, caches) } else { None };
-    *route = Some(RouteObservation { inputs: from, split: split.clone(), pending: pending.clone() });
-    (split, pending)
-}
-
-async fn observe_target(
-    ctx: &Context,
-    resolved: &ResolvedCanary,
-    target: &CachedWorkload,
-    status: &CanaryStatus,
-    state: &CanaryState,
-) -> Result<Target, Error> {
-    let (workload, namespace) = (&resolved.workload, resolved.workload.namespace());
-    let recorded = status.revisions.as_ref().and_then(|of| of.seen.as_deref().or(of.primary.as_deref()));
-    let version = |config: &ConfigRef| {
-        let kind = [Kind::ConfigMap, Kind::Secret].into_iter().find(|kind| kind.name() == config.kind)?;
-        ctx.caches.object(kind.resource(), namespace, &config.name)?.resource_version()
-    };
-    let mut configs = state.configs.lock().await;
-    // Read once; if it has moved on by then, the cache is behind and another
-    // wake is on its way.
-    for _ in 0..2 {
-        match workload.observe_target(target, &mut configs, version, recorded) {
-            Ok(target) => return Ok(target),
-            Err(unread) => {
-                configs.read(&ctx.client, namespace, &unread.0).await.map_err(Error::Configs)?;
+    /// `recorded` is the revision in the status, which names the hash version.
+    async fn observe_target(
+        &mut self,
+        resolved: &ResolvedCanary,
+        target: &CachedWorkload,
+        recorded: Option<&str>,
+    ) -> Result<Target, Error> {
+        let (ctx, workload) = (self.ctx, &resolved.workload);
+        let namespace = workload.namespace();
+        let version = |config: &ConfigRef| {
+            let kind = [Kind::ConfigMap, Kind::Secret].into_iter().find(|kind| kind.name() == config.kind)?;
+            ctx.caches.object(kind.resource(), namespace, &config.name)?.resource_version()
+        };
+        // Read once. If a config has changed again by then, the cache is behind
+        // and its watch event requests another reconcile.
+        for _ in 0..2 {
+            match workload.observe_target(target, &mut self.memory.configs, version, recorded) {
+                Ok(target) => return Ok(target),
+                Err(missing) => {
+                    let read = self.memory.configs.read(&ctx.client, namespace, &missing.0).await;
+                    read.map_err(Error::Configs)?;
+                }
             }
         }
+        Err(Error::ConfigsChanging)
     }
-    Err(Error::ConfigsChanging)
-}
 
-/// As the target says, or said when it was last seen.
-fn observe_selectors(
-    resolved: &ResolvedCanary,
-    target: Option<&CachedWorkload>,
-    state: &CanaryState,
-) -> Result<Option<Arc<PodSelectors>>, workload::UnsupportedTarget> {
-    let mut known = state.selectors.lock();
-    if let Some(target) = target {
-        let from = WatchInputs::of(resolved, target);
-        if known.as_ref().is_none_or(|(known, _)| *known != from) {
-            *known = Some((from, Arc::new(pod_selectors(resolved, target)?)));
+    /// The selectors of the target, or the last known ones while it is gone.
+    fn selectors(
+        &mut self,
+        resolved: &ResolvedCanary,
+        target: Option<&CachedWorkload>,
+    ) -> Result<Option<Arc<PodSelectors>>, workload::UnsupportedTarget> {
+        if let Some(target) = target {
+            let inputs = SpecInputs::new(resolved, target);
+            self.memory.selectors.get_or_try(inputs, || pod_selectors(resolved, target).map(Arc::new))?;
         }
+        Ok(self.memory.selectors.last().cloned())
     }
-    Ok(known.as_ref().map(|(_, arms)| Arc::clone(arms)))
 }
 
 fn pod_selectors(

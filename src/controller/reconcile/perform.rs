@@ -1,37 +1,31 @@
-//! Acting: what was decided, in its order, each as often as it is asked for.
-//! Stops at the first failure.
+//! Performs the actions of a decision, in order. Every action is idempotent; the
+//! first failure ends the list, and the next reconcile continues.
 
 use std::sync::Arc;
 
-use kube::{
-    Api, ResourceExt as _,
-    api::{Patch, PatchParams},
-    core::{ApiResource, DynamicObject},
-};
-use serde_json::json;
+use kube::core::{ApiResource, DynamicObject};
 
 use super::{
-    Context, NamespacedName,
-    caches::Caches,
-    fence::Fenced,
-    gate_call::call_gate,
-    measure::start_measurement,
-    observe::{Observation, observe_route},
+    Reconcile, finalizer,
+    observe::Observation,
     resolve::ResolvedCanary,
+    route_migration::{self, migrate_route},
     state::CanaryState,
 };
 use crate::{
-    api::{Canary, canary::Phase},
+    api::canary::Phase,
+    controller::{
+        background::{gate_call::call_gate, measure::start_measurement},
+        cache::Caches,
+        shard::fence::Fenced,
+    },
     engine::{Action, Decision},
     object_cache::ObjectCache,
     routing::{self, RouteContext},
     workload::{self, FromCache},
 };
 
-/// Keeps a Canary there until everything is put back.
-pub const FINALIZER: &str = "serin.dev/revert";
-
-/// What could not be done.
+/// Why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -40,78 +34,86 @@ pub enum Error {
     Workload(#[from] workload::Error),
     #[error(transparent)]
     Routing(#[from] routing::Error),
-    #[error("traffic cannot be divided: nobody has seen the target since this controller began")]
+    #[error("cannot route: the target is not in the cache yet, so pod selectors are unknown")]
     TargetUnknown,
     #[error("cannot write the finalizer: {0}")]
-    Finalizer(Box<kube::Error>),
+    Finalizer(#[from] finalizer::Error),
+    #[error("remove the previous route: {0}")]
+    MigrateRoute(#[from] route_migration::Error),
 }
 
 impl Error {
-    /// Trying again cannot help until somebody changes something.
+    /// A retry cannot succeed until an object or a right changes.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Workload(workload::Error::UnsupportedTarget(_) | workload::Error::BackupMissing { .. }) => {
                 true
             }
             Self::Routing(error) => error.is_final(),
-            Self::Fenced(_) | Self::Workload(_) | Self::TargetUnknown | Self::Finalizer(_) => false,
+            Self::Fenced(_)
+            | Self::Workload(_)
+            | Self::TargetUnknown
+            | Self::Finalizer(_)
+            | Self::MigrateRoute(_) => false,
         }
     }
 }
 
-/// Performs what follows from a decision.
-pub async fn perform(
-    ctx: &Arc<Context>,
-    state: &Arc<CanaryState>,
-    resolved: &Arc<ResolvedCanary>,
-    observation: &Observation,
-    decision: &Decision,
-) -> Result<(), Error> {
-    let (name, workload) = (NamespacedName::of(&*resolved.canary), &resolved.workload);
-    let client = &ctx.fence.fenced_client(&ctx.client, &name);
-    let caches = &WriteThroughCache { caches: &ctx.caches, state };
-    for upkeep in &observation.companion_changes {
-        ctx.fence.check(&name)?;
-        workload.apply_companion_change(client, upkeep).await?;
-    }
-    for action in &decision.actions {
-        ctx.fence.check(&name)?;
-        match action {
-            Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
-            Action::ScaleCanary { replicas } => {
-                workload.scale_canary(client, caches, *replicas).await?;
-            }
-            Action::ScaleDownCanary { after } => workload.scale_down_canary(client, caches, *after).await?,
-            Action::PinPrimary => workload.pin_primary(client).await?,
-            Action::UnpinPrimary => workload.unpin_primary(client).await?,
-            Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
-            Action::DropPrevious => workload.drop_previous(client).await?,
-            Action::Promote { revision } => {
-                let known = FromCache {
-                    target: observation.target.as_deref(),
-                    primary: observation.primary.as_deref(),
-                };
-                workload.promote(client, caches, revision, known).await?;
-            }
-            Action::RestorePrimary { revision } => workload.restore_primary(client, caches, revision).await?,
-            Action::Route(split) => {
-                let arms = observation.selectors.as_ref().ok_or(Error::TargetUnknown)?;
-                let on = RouteContext {
-                    canary: &resolved.canary,
-                    pod_selectors: arms,
-                    services_memo: Some(&state.services),
-                };
-                resolved.router.apply_split(client, &on, caches, split).await?;
-            }
-            Action::RestoreRouting => {
-                resolved.router.restore(client, &resolved.canary, caches).await?;
-            }
-            Action::Measure(check) => start_measurement(ctx, state, resolved, observation, check),
-            Action::CallGate(question) => call_gate(ctx, state, resolved, decision, question),
-            Action::RemoveFinalizer => remove_finalizer(ctx, &resolved.canary).await?,
+impl Reconcile<'_> {
+    pub(super) async fn perform(
+        &mut self,
+        resolved: &ResolvedCanary,
+        observation: &Observation,
+        decision: &Decision,
+    ) -> Result<(), Error> {
+        let (ctx, workload, results) = (self.ctx, &resolved.workload, &self.state.results);
+        let client = &ctx.fence.fenced_client(&ctx.client, self.key);
+        let cache = &WriteThroughCache { caches: &ctx.caches, state: self.state };
+        for change in &observation.companion_changes {
+            ctx.fence.check(self.key)?;
+            workload.apply_companion_change(client, change).await?;
         }
+        for action in &decision.actions {
+            ctx.fence.check(self.key)?;
+            match action {
+                Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
+                Action::ScaleCanary { replicas } => workload.scale_canary(client, cache, *replicas).await?,
+                Action::ScaleDownCanary { after } => {
+                    workload.scale_down_canary(client, cache, *after).await?;
+                }
+                Action::PinPrimary => workload.pin_primary(client).await?,
+                Action::UnpinPrimary => workload.unpin_primary(client).await?,
+                Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
+                Action::DropPrevious => workload.drop_previous(client).await?,
+                Action::Promote { revision } => {
+                    let cached = FromCache {
+                        target: observation.target.as_deref(),
+                        primary: observation.primary.as_deref(),
+                    };
+                    workload.promote(client, cache, revision, cached).await?;
+                }
+                Action::RestorePrimary { revision } => {
+                    workload.restore_primary(client, cache, revision).await?;
+                }
+                Action::Route(split) => {
+                    let on = RouteContext {
+                        canary: &resolved.canary,
+                        pod_selectors: observation.selectors.as_ref().ok_or(Error::TargetUnknown)?,
+                        services_memo: Some(&self.memory.services),
+                    };
+                    resolved.router.apply_split(client, &on, cache, split).await?;
+                }
+                Action::MigrateRoute { from } => migrate_route(ctx, resolved, from).await?,
+                Action::RestoreRouting => resolved.router.restore(client, &resolved.canary, cache).await?,
+                Action::Measure(check) => {
+                    start_measurement(ctx, results, resolved.measured(observation), check);
+                }
+                Action::CallGate(call) => call_gate(ctx, results, &resolved.canary, &decision.status, call),
+                Action::RemoveFinalizer => self.remove_finalizer().await?,
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// The caches for writes: the version of each stored write response is
@@ -131,74 +133,12 @@ impl ObjectCache for WriteThroughCache<'_> {
     }
 
     fn apply_write_response(&self, kind: &ApiResource, written: DynamicObject) {
-        self.state.remember_own_write(self.caches.apply_response(kind, written));
+        self.state.own_writes.lock().remember(self.caches.apply_response(kind, written));
     }
 }
 
-/// May what took effect be followed up before it is on record? A rollback is
-/// recorded before anything else is done.
+/// May a decision follow before this one is recorded? Not in a rollback: its
+/// cause is recorded before anything else is done.
 pub fn may_follow_up(phase: Phase) -> bool {
     matches!(phase, Phase::Initializing | Phase::Progressing | Phase::Finalising | Phase::Succeeded)
-}
-
-/// Has something taken effect as it was written?
-pub fn has_taken_effect(
-    ctx: &Context,
-    state: &CanaryState,
-    resolved: &ResolvedCanary,
-    observation: &Observation,
-    decision: &Decision,
-) -> bool {
-    let workload = &resolved.workload;
-    decision.actions.iter().any(|action| match action {
-        Action::Route(split) => {
-            let route = observation.selectors.as_ref().map(|arms| observe_route(ctx, resolved, arms, state));
-            route.and_then(|(effective_split, _)| effective_split).as_ref() == Some(split)
-        }
-        Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. } => {
-            let target = ctx.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
-            target.is_some_and(|target| workload.is_scaled_down(&target))
-        }
-        _ => false,
-    })
-}
-
-/// A Canary has the finalizer exactly as long as its deletion is to revert.
-pub async fn sync_finalizer(ctx: &Context, canary: &Canary) -> Result<(), Error> {
-    let deleting = canary.metadata.deletion_timestamp.is_some();
-    let has = canary.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-    match (canary.spec.revert_on_deletion, has) {
-        _ if deleting => Ok(()),
-        (true, false) => {
-            let all = canary.finalizers().iter().cloned().chain([FINALIZER.to_owned()]).collect();
-            write_finalizers(ctx, canary, all).await
-        }
-        (false, true) => remove_finalizer(ctx, canary).await,
-        (true, true) | (false, false) => Ok(()),
-    }
-}
-
-pub async fn remove_finalizer(ctx: &Context, canary: &Canary) -> Result<(), Error> {
-    let others: Vec<String> =
-        canary.finalizers().iter().filter(|finalizer| *finalizer != FINALIZER).cloned().collect();
-    if others.len() == canary.finalizers().len() {
-        return Ok(());
-    }
-    write_finalizers(ctx, canary, others).await
-}
-
-/// The version makes sure that nobody else's finalizer is lost.
-async fn write_finalizers(ctx: &Context, canary: &Canary, finalizers: Vec<String>) -> Result<(), Error> {
-    ctx.fence.check(&NamespacedName::of(canary))?;
-    let api: Api<Canary> = Api::namespaced(ctx.client.clone(), &canary.namespace().unwrap_or_default());
-    let patch = json!({ "metadata": {
-        "finalizers": finalizers, "resourceVersion": canary.resource_version(),
-    }});
-    let params =
-        PatchParams { field_manager: Some(workload::FIELD_MANAGER.to_owned()), ..Default::default() };
-    match api.patch(&canary.name_any(), &params, &Patch::Merge(&patch)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(Error::Finalizer(Box::new(error))),
-    }
 }

@@ -1,22 +1,22 @@
-//! From a Canary to everything that is needed to carry it out, or to the one
-//! sentence that says why it cannot be. After this the raw spec is not read.
+//! Resolves a Canary: its plan, workload, router, route objects and metric
+//! queries, or the one sentence why it cannot be carried out. After this the raw
+//! spec is not read.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use kube::{ResourceExt as _, core::ApiResource};
 
-use super::{
-    Context,
-    caches::{Caches, NotSynced},
-    references::ObjectPattern,
-    state::CanaryState,
-};
+use super::{Reconcile, observe::Observation};
 use crate::{
     api::{
         AnalysisTemplate, AnalysisTemplateSpec, Canary, ClusterAnalysisTemplate,
-        canary::Provider,
         judge::JudgeType,
         reference::{TemplateKind, TemplateRef},
+    },
+    controller::{
+        background::measure::MeasuredCanary,
+        cache::{Caches, references::ObjectPattern, reflector::NotSynced},
+        context::Context,
     },
     engine::{self, Plan, judge::Judge},
     metrics::{self, MetricQuery},
@@ -24,35 +24,47 @@ use crate::{
     workload::{self, Workload},
 };
 
-/// A Canary that was resolved.
 pub struct ResolvedCanary {
-    /// With the provider that was found for it.
+    /// With the provider that was selected for it.
     pub canary: Arc<Canary>,
+    pub router: Arc<dyn Router>,
+    /// Incremented by every new resolution of this Canary: whatever is derived
+    /// from the fields below is keyed on it.
+    pub revision: u64,
     pub plan: Arc<Plan>,
     pub workload: Arc<Workload>,
-    pub router: Arc<dyn Router>,
-    /// Of the router; the very same while the Canary means the same.
+    /// Route objects of the router.
     pub objects: Arc<[ObjectKey]>,
     /// How each metric is measured, by its name.
     pub queries: Arc<BTreeMap<String, MetricQuery>>,
 }
 
-/// What a Canary says, worked out; the same again while [`ResolutionInputs`] is.
+impl ResolvedCanary {
+    pub fn measured(&self, observation: &Observation) -> MeasuredCanary {
+        MeasuredCanary {
+            canary: Arc::clone(&self.canary),
+            queries: Arc::clone(&self.queries),
+            selectors: observation.selectors.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// The part of a [`ResolvedCanary`] that depends on [`ResolutionInputs`] alone.
 #[derive(Clone)]
 pub struct Resolution {
+    revision: u64,
     plan: Arc<Plan>,
     workload: Arc<Workload>,
     objects: Arc<[ObjectKey]>,
     queries: Arc<BTreeMap<String, MetricQuery>>,
 }
 
-/// Everything that it follows from.
 #[derive(PartialEq, Eq)]
 pub struct ResolutionInputs {
     generation: Option<i64>,
     deleting: bool,
     router: String,
-    /// Of each template.
+    /// resourceVersion of each template.
     versions: Vec<Option<String>>,
 }
 
@@ -89,50 +101,47 @@ struct ResolvedTemplate {
     spec: AnalysisTemplateSpec,
 }
 
-pub async fn resolve(
-    ctx: &Context,
-    state: &CanaryState,
-    canary: &Arc<Canary>,
-) -> Result<ResolvedCanary, Error> {
-    let SelectedRouter { provider, router } =
-        select_router(ctx, canary).await.map_err(InvalidCanary::from)?;
-    let version = |template: ObjectPattern| {
-        ctx.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
-    };
-    let from = ResolutionInputs {
-        generation: canary.metadata.generation,
-        deleting: canary.metadata.deletion_timestamp.is_some(),
-        router: router.name(),
-        versions: template_refs(canary).into_iter().map(version).collect(),
-    };
-    let known =
-        state.resolution.lock().as_ref().filter(|(known, _)| *known == from).map(|(_, same)| same.clone());
-    let mut canary = Arc::clone(canary);
-    if canary.spec.provider != Some(provider) {
-        Arc::make_mut(&mut canary).spec.provider = Some(provider);
-    }
-    let Resolution { plan, workload, objects, queries: asks } = match known {
-        Some(known) => known,
-        None => {
-            let meaning = resolve_uncached(ctx, &canary, provider, &*router).await?;
-            *state.resolution.lock() = Some((from, meaning.clone()));
-            meaning
+impl Reconcile<'_> {
+    pub(super) async fn resolve(&mut self) -> Result<ResolvedCanary, Error> {
+        let ctx = self.ctx;
+        let selected = select_router(ctx, self.canary).await.map_err(InvalidCanary::from)?;
+        let version = |template: ObjectPattern| {
+            ctx.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
+        };
+        let inputs = ResolutionInputs {
+            generation: self.canary.metadata.generation,
+            deleting: self.canary.metadata.deletion_timestamp.is_some(),
+            router: selected.router.name(),
+            versions: template_refs(self.canary).into_iter().map(version).collect(),
+        };
+        let mut canary = Arc::clone(self.canary);
+        if canary.spec.provider != Some(selected.provider) {
+            Arc::make_mut(&mut canary).spec.provider = Some(selected.provider);
         }
-    };
-    Ok(ResolvedCanary { canary, plan, workload, router, objects, queries: asks })
+        let resolution = match self.memory.resolution.hit(&inputs) {
+            Some(known) => known.clone(),
+            None => {
+                self.memory.revision += 1;
+                let resolution = resolve_uncached(ctx, &canary, &selected, self.memory.revision).await?;
+                self.memory.resolution.set(inputs, resolution).clone()
+            }
+        };
+        let Resolution { revision, plan, workload, objects, queries } = resolution;
+        Ok(ResolvedCanary { canary, router: selected.router, revision, plan, workload, objects, queries })
+    }
 }
 
 async fn resolve_uncached(
     ctx: &Context,
     canary: &Canary,
-    provider: Provider,
-    router: &dyn Router,
+    SelectedRouter { provider, router }: &SelectedRouter,
+    revision: u64,
 ) -> Result<Resolution, Error> {
     let workload = Arc::new(Workload::new(canary, &ctx.workload_options).map_err(InvalidCanary::from)?);
     let objects = router.objects(canary).into();
     if canary.metadata.deletion_timestamp.is_some() {
         let plan = Arc::new(Plan::for_deletion(&canary.spec));
-        return Ok(Resolution { plan, workload, objects, queries: Arc::default() });
+        return Ok(Resolution { revision, plan, workload, objects, queries: Arc::default() });
     }
     let templates = find_templates(&ctx.caches, canary, &ctx.options.controller_namespace).await?;
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
@@ -141,7 +150,7 @@ async fn resolve_uncached(
     router.check(canary, &plan).map_err(InvalidCanary::from)?;
     let context = metrics::QueryContext {
         canary,
-        mesh: provider,
+        mesh: *provider,
         metrics_server: ctx.options.metrics_server.as_deref(),
     };
     let mut queries = BTreeMap::new();
@@ -156,13 +165,13 @@ async fn resolve_uncached(
             Judge::Sequential(_) => JudgeType::Sequential,
             Judge::MannWhitney(_) => JudgeType::MannWhitney,
         };
-        let ask = MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
-        queries.insert(metric.name.clone(), ask);
+        let query = MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        queries.insert(metric.name.clone(), query);
     }
-    Ok(Resolution { plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })
+    Ok(Resolution { revision, plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })
 }
 
-/// The templates that a Canary names, whose changes concern it.
+/// The templates that a Canary refers to.
 pub fn template_refs(canary: &Canary) -> Vec<ObjectPattern> {
     let named = canary.spec.analysis.metrics.iter().filter_map(|metric| metric.template_ref.as_ref());
     named
@@ -173,20 +182,21 @@ pub fn template_refs(canary: &Canary) -> Vec<ObjectPattern> {
         .collect()
 }
 
-/// A mesh that was installed since is found when it is first missed.
+/// Asks for the served kinds again when one is missing: the mesh may have been
+/// installed since.
 pub async fn select_router(
     ctx: &Context,
     canary: &Canary,
 ) -> Result<SelectedRouter, routing::RouterSelectionError> {
-    let (written, default) = (canary.spec.provider, ctx.options.provider);
+    let (explicit, default) = (canary.spec.provider, ctx.options.provider);
     let app_mesh = ctx.app_mesh.as_ref();
-    let selected = routing::select(written, default, &ctx.served.read(), app_mesh);
+    let selected = routing::select(explicit, default, &ctx.served.read(), app_mesh);
     let Err(routing::RouterSelectionError::NotServed { .. }) = selected else { return selected };
     match routing::ServedKinds::discover(&ctx.client).await {
         Ok(served) => *ctx.served.write() = served,
-        Err(error) => tracing::warn!(%error, "cannot ask which kinds the cluster serves"),
+        Err(error) => tracing::warn!(%error, "cannot discover which kinds the cluster serves"),
     }
-    routing::select(written, default, &ctx.served.read(), app_mesh)
+    routing::select(explicit, default, &ctx.served.read(), app_mesh)
 }
 
 async fn find_templates(
@@ -202,7 +212,7 @@ async fn find_templates(
         let Some(object) = caches.object(&kind, &namespace, &reference.name) else { continue };
         let spec = serde_json::from_value(object.data["spec"].clone())
             .map_err(|why| InvalidCanary::Template { name: reference.name.clone(), why: why.to_string() })?;
-        // A template of the whole cluster has its Secrets beside the controller.
+        // Secrets of a cluster-wide template are in the controller's namespace.
         let namespace = if namespace.is_empty() { controller_namespace.to_owned() } else { namespace };
         found.push(ResolvedTemplate { reference: reference.clone(), namespace, spec });
     }

@@ -1,55 +1,43 @@
-//! A Canary that is reached in another way than before: once the new way is in
-//! force, what is left of the old one is taken away.
+//! Removes the objects of a route that the Canary no longer uses: its provider
+//! or its apex Service has changed, and the new route is in force.
 
-use super::{
-    Context, NamespacedName,
-    caches::NotSynced,
-    observe::Observation,
-    perform,
-    resolve::{ResolvedCanary, select_router},
-};
+use super::resolve::{ResolvedCanary, select_router};
 use crate::{
     api::{Canary, canary::status::RouteStatus},
+    controller::{
+        cache::reflector::NotSynced, context::Context, queue::trigger::NamespacedName, shard::fence::Fenced,
+    },
     routing,
 };
 
-/// Why something is left.
+/// Why objects of the previous route remain.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     NotSynced(#[from] NotSynced),
     #[error(transparent)]
-    Perform(#[from] perform::Error),
+    Fenced(#[from] Fenced),
+    #[error(transparent)]
+    Routing(#[from] routing::Error),
 }
 
-/// Says what to record as the way that the Canary is reached by.
-pub async fn migrate(
+pub async fn migrate_route(
     ctx: &Context,
     resolved: &ResolvedCanary,
-    observation: &Observation,
-    recorded: Option<&RouteStatus>,
-) -> Result<Option<RouteStatus>, Error> {
+    from: &RouteStatus,
+) -> Result<(), Error> {
     let (canary, router) = (&*resolved.canary, &resolved.router);
-    if observation.observed.deleting || observation.observed.split.is_none() {
-        return Ok(recorded.cloned());
+    let before = with_previous_route(canary, from);
+    // A kind that is not served any more has no objects left.
+    let Ok(previous) = select_router(ctx, &before).await else { return Ok(()) };
+    let orphaned = routing::orphaned_objects((&*previous.router, &before), (&**router, canary));
+    for object in &orphaned {
+        ctx.caches.ensure_synced(&object.kind).await?;
     }
-    let Some(provider) = canary.spec.provider else { return Ok(recorded.cloned()) };
-    let present = RouteStatus { provider, service: routing::apex_name(canary) };
-    let Some(recorded) = recorded.filter(|recorded| **recorded != present) else { return Ok(Some(present)) };
-    let before = with_previous_route(canary, recorded);
-    // What is not served any more has left nothing behind.
-    if let Ok(old) = select_router(ctx, &before).await {
-        let left = routing::orphaned_objects((&*old.router, &before), (&**router, canary));
-        for object in &left {
-            ctx.caches.ensure_synced(&object.kind).await?;
-        }
-        ctx.fence.check(&NamespacedName::of(canary)).map_err(perform::Error::from)?;
-        let taken = routing::remove_objects(&ctx.client, canary, &ctx.caches, &left).await;
-        taken.map_err(perform::Error::from)?;
-        let next = (recorded.provider == provider).then_some(canary);
-        old.router.cleanup_external(&before, next).await.map_err(perform::Error::from)?;
-    }
-    Ok(Some(present))
+    ctx.fence.check(&NamespacedName::of(canary))?;
+    routing::remove_objects(&ctx.client, canary, &ctx.caches, &orphaned).await?;
+    let next = (Some(from.provider) == canary.spec.provider).then_some(canary);
+    Ok(previous.router.cleanup_external(&before, next).await?)
 }
 
 fn with_previous_route(canary: &Canary, route: &RouteStatus) -> Canary {

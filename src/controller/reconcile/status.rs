@@ -1,5 +1,5 @@
-//! Recording: the status, once, last, and only if it changed; then
-//! the news.
+//! Records a decision: one status update per reconcile, last, and only if it is
+//! worth one; then publishes the report.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -7,12 +7,15 @@ use jiff::SignedDuration;
 use kube::{Api, Resource as _, ResourceExt as _, api::PostParams, core::ObjectMeta};
 use serde::Serialize;
 
-use super::{
-    Context, NamespacedName, ObjectVersion, fence::Fenced, publish::publish, raw_canary::RawCanary,
-    state::CanaryState, store::HasMeta as _,
-};
+use super::Reconcile;
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
+    controller::{
+        background::publish::publish,
+        cache::raw_canary::RawCanary,
+        queue::trigger::{HasMeta as _, ObjectVersion},
+        shard::fence::Fenced,
+    },
     engine::Decision,
     workload::FIELD_MANAGER,
 };
@@ -26,46 +29,78 @@ pub enum Error {
     Status(Box<kube::Error>),
 }
 
-/// Records what was decided on `before`, which is what `canary` carried. Returns
-/// the status that it came to.
-pub async fn write_and_publish(
-    ctx: &Arc<Context>,
-    state: &CanaryState,
-    canary: &Canary,
-    before: &CanaryStatus,
-    decision: Decision,
-) -> Result<Arc<CanaryStatus>, Error> {
-    let (status, served) = (Arc::new(decision.status), canary.status.as_ref());
-    if needs_write(served, before, &status) {
-        ctx.fence.check(&NamespacedName::of(canary))?;
-        write_status(ctx, state, canary, &status).await?;
-        ctx.options.telemetry.observe_releases(canary, &before.history, &status.history);
-    } else if *before != *status {
-        state.confirm_status_write(Arc::clone(&status), served.cloned().unwrap_or_default());
+impl Reconcile<'_> {
+    /// Records a decision that was made on `self.status`; returns its status.
+    pub(super) async fn record(&mut self, decision: Decision) -> Result<Arc<CanaryStatus>, Error> {
+        let (before, served) = (Arc::clone(&self.status), self.canary.status.as_ref());
+        let status = Arc::new(decision.status);
+        if needs_write(served, &before, &status) {
+            self.ctx.fence.check(self.key)?;
+            self.write_status(&status).await?;
+            self.ctx.telemetry.observe_releases(self.canary, &before.history, &status.history);
+        } else if *before != *status {
+            self.memory.status_writes.confirm(Arc::clone(&status), served.cloned().unwrap_or_default());
+        }
+        publish(self.ctx, self.canary, &status, &decision.report);
+        Ok(status)
     }
-    publish(ctx, canary, &status, &decision.report);
-    Ok(status)
+
+    /// resourceVersion makes sure that the status was decided on what is there.
+    async fn write_status(&mut self, status: &Arc<CanaryStatus>) -> Result<(), Error> {
+        let metadata = &self.canary.metadata;
+        let update = StatusUpdate {
+            api_version: Canary::api_version(&()),
+            kind: Canary::kind(&()),
+            metadata: ObjectMeta {
+                name: metadata.name.clone(),
+                uid: metadata.uid.clone(),
+                resource_version: metadata.resource_version.clone(),
+                ..ObjectMeta::default()
+            },
+            status,
+        };
+        let api: Api<RawCanary> = Api::namespaced(self.ctx.client.clone(), &self.key.namespace);
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        self.memory.status_writes.begin(Arc::clone(status));
+        match api.replace_subresource("status", &self.canary.name_any(), &params, &update).await {
+            Ok(written) => {
+                let canaries = &self.ctx.caches.canaries;
+                if let Some(cached) = canaries.apply_write_response(written, RawCanary::decode) {
+                    self.state.own_writes.lock().remember(Some(ObjectVersion::of(cached.metadata())));
+                    if let Some(written) = cached.canary() {
+                        let served = written.status.clone().unwrap_or_default();
+                        self.memory.status_writes.confirm(Arc::clone(status), served);
+                    }
+                }
+                self.ctx.observe_release(self.key);
+                Ok(())
+            }
+            // Deleted, and its status with it.
+            Err(kube::Error::Api(response)) if response.code == 404 => Ok(()),
+            Err(error) => Err(Error::Status(Box::new(error))),
+        }
+    }
 }
 
-/// People read the numbers of metrics too; they get none older than this.
+/// The numbers of metrics that users read in the status are at most this old.
 const MAX_METRIC_STALENESS: SignedDuration = SignedDuration::from_mins(1);
 
-/// That a deadline has come, and nothing followed yet, is said together with
-/// what follows. And what a glance at the metrics adds, or how long traffic has
-/// been home, stays on the state for a while if no verdict changes: should it get
-/// lost, it is measured again.
+/// Skips writes that only clear a passed deadline, refine numbers without a new
+/// verdict, or touch `allPrimarySince`. They stay in memory; if lost, they are
+/// measured again.
 fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
     }
-    // Most that is worth it shows here, without a copy.
+    // The common case, without a copy.
     let heading = |status: &CanaryStatus| (status.phase, status.canary_weight, status.failed_checks);
     if heading(before) != heading(after) || before.message != after.message {
         return true;
     }
     let mut after = after.clone();
-    let why = |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
-    if after.next_deadline.is_none() || why(&after) == why(before) {
+    let reason =
+        |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
+    if after.next_deadline.is_none() || reason(&after) == reason(before) {
         after.next_deadline.clone_from(&before.next_deadline);
     }
     after.all_primary_since.clone_from(&before.all_primary_since);
@@ -76,12 +111,12 @@ fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &Can
         after.state.sample_ratio.clone_from(&before.state.sample_ratio);
     }
     for metric in &mut after.metrics {
-        let same = |held: &&MetricStatus| held.name == metric.name;
+        let same = |other: &&MetricStatus| other.name == metric.name;
         let served_at =
-            served.and_then(|told| told.metrics.iter().find(same)).and_then(|told| told.at.as_ref());
+            served.and_then(|served| served.metrics.iter().find(same)).and_then(|served| served.at.as_ref());
         let is_old = served_at
             .zip(metric.at.as_ref())
-            .is_some_and(|(told, at)| at.0.duration_since(told.0) > MAX_METRIC_STALENESS);
+            .is_some_and(|(served, at)| at.0.duration_since(served.0) > MAX_METRIC_STALENESS);
         if let Some(before) = before.metrics.iter().find(same)
             && before.verdict == metric.verdict
             && (before.failures, before.inconclusives) == (metric.failures, metric.inconclusives)
@@ -93,46 +128,7 @@ fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &Can
     after != *before
 }
 
-/// The version makes sure that nothing was decided on what has changed since.
-async fn write_status(
-    ctx: &Context,
-    state: &CanaryState,
-    canary: &Canary,
-    status: &Arc<CanaryStatus>,
-) -> Result<(), Error> {
-    let object = StatusUpdate {
-        api_version: Canary::api_version(&()),
-        kind: Canary::kind(&()),
-        metadata: ObjectMeta {
-            name: canary.metadata.name.clone(),
-            uid: canary.metadata.uid.clone(),
-            resource_version: canary.metadata.resource_version.clone(),
-            ..ObjectMeta::default()
-        },
-        status,
-    };
-    let api: Api<RawCanary> = Api::namespaced(ctx.client.clone(), &canary.namespace().unwrap_or_default());
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    state.begin_status_write(Arc::clone(status));
-    match api.replace_subresource("status", &canary.name_any(), &params, &object).await {
-        Ok(written) => {
-            if let Some(known) = ctx.caches.canaries.apply_write_response(written, RawCanary::decode) {
-                state.remember_own_write(Some(ObjectVersion::of(known.metadata())));
-                if let Some(written) = known.canary() {
-                    state
-                        .confirm_status_write(Arc::clone(status), written.status.clone().unwrap_or_default());
-                }
-            }
-            ctx.caches.count_release(&NamespacedName::of(canary));
-            Ok(())
-        }
-        // Gone, and its status with it.
-        Err(kube::Error::Api(answer)) if answer.code == 404 => Ok(()),
-        Err(error) => Err(Error::Status(Box::new(error))),
-    }
-}
-
-/// The rest of a Canary the API server leaves as it is.
+/// An update of the status subresource: the API server ignores the rest.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusUpdate<'a> {

@@ -15,7 +15,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::NamespacedName;
+use crate::controller::queue::trigger::NamespacedName;
 
 /// How long a replica counts as alive without renewing its Lease.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);

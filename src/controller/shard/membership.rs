@@ -47,59 +47,67 @@ pub struct ReplicaConfig {
     pub shards: u32,
 }
 
-/// Holds shards until `over`, then lets all of them go at once. Takes none from
-/// when it is told to `stop`.
-pub async fn run_membership(
-    client: Client,
-    clock: Clock,
-    config: ReplicaConfig,
-    mut handle: FenceHandle,
-    stop: CancellationToken,
-    over: CancellationToken,
-) -> Result<(), ShardCountMismatch> {
-    let ReplicaConfig { namespace, identity, shards } = config;
-    let leases = LeaseClient { api: Api::namespaced(client, &namespace), clock, shards };
-    // Its container may have had a process before this one.
-    let mut assignment =
-        ShardAssignment::new(format!("{identity}-{:x}", clock.now().as_microsecond()), shards);
-    let ours = watcher::Config::default().labels(SHARD_COUNT_LABEL);
-    let mut events = pin!(watcher(leases.api.clone(), ours).default_backoff());
-    let (mut listed, mut requests) = (Vec::new(), FuturesUnordered::new());
-    let outcome = loop {
-        let turn = assignment.poll(Instant::now());
-        publish_ownership(&handle, &assignment);
-        let wake = match turn {
-            Ok((wanted, wake)) => {
-                requests.extend(wanted.into_iter().map(|request| leases.send(request)));
-                wake
-            }
-            Err(disagreement) => break Err(disagreement),
-        };
-        tokio::select! {
-            biased;
-            () = over.cancelled() => break Ok(()),
-            Some(event) = events.next() => match event {
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(lease)) => listed.extend(parse_lease(&lease)),
-                Ok(Event::InitDone) => assignment.handle_list(std::mem::take(&mut listed), Instant::now()),
-                Ok(Event::Apply(lease)) => {
-                    parse_lease(&lease).into_iter().for_each(|seen| assignment.handle_lease(seen, Instant::now()));
+/// The membership of one replica among several.
+pub struct Membership {
+    pub client: Client,
+    pub clock: Clock,
+    pub config: ReplicaConfig,
+    pub handle: FenceHandle,
+}
+
+impl Membership {
+    /// Holds shards until `over`, then releases all of them at once. After `stop`
+    /// it acquires none.
+    pub async fn run(
+        self,
+        stop: CancellationToken,
+        over: CancellationToken,
+    ) -> Result<(), ShardCountMismatch> {
+        let Self { client, clock, config, mut handle } = self;
+        let ReplicaConfig { namespace, identity, shards } = config;
+        let leases = LeaseClient { api: Api::namespaced(client, &namespace), clock, shards };
+        // Its container may have had a process before this one.
+        let mut assignment =
+            ShardAssignment::new(format!("{identity}-{:x}", clock.now().as_microsecond()), shards);
+        let ours = watcher::Config::default().labels(SHARD_COUNT_LABEL);
+        let mut events = pin!(watcher(leases.api.clone(), ours).default_backoff());
+        let (mut listed, mut requests) = (Vec::new(), FuturesUnordered::new());
+        let outcome = loop {
+            let turn = assignment.poll(Instant::now());
+            publish_ownership(&handle, &assignment);
+            let wake = match turn {
+                Ok((wanted, wake)) => {
+                    requests.extend(wanted.into_iter().map(|request| leases.send(request)));
+                    wake
                 }
-                Ok(Event::Delete(lease)) => assignment.handle_delete(&lease.name_any()),
-                Err(error) => tracing::warn!(%error, "the watch of the leases broke; it starts again"),
-            },
-            Some((request, answer, asked)) = requests.next() => {
-                assignment.handle_response(&request, answer, asked, Instant::now());
+                Err(disagreement) => break Err(disagreement),
+            };
+            tokio::select! {
+                biased;
+                () = over.cancelled() => break Ok(()),
+                Some(event) = events.next() => match event {
+                    Ok(Event::Init) => listed.clear(),
+                    Ok(Event::InitApply(lease)) => listed.extend(parse_lease(&lease)),
+                    Ok(Event::InitDone) => assignment.handle_list(std::mem::take(&mut listed), Instant::now()),
+                    Ok(Event::Apply(lease)) => {
+                        parse_lease(&lease).into_iter().for_each(|seen| assignment.handle_lease(seen, Instant::now()));
+                    }
+                    Ok(Event::Delete(lease)) => assignment.handle_delete(&lease.name_any()),
+                    Err(error) => tracing::warn!(%error, "the watch of the leases broke; it starts again"),
+                },
+                Some((request, answer, asked)) = requests.next() => {
+                    assignment.handle_response(&request, answer, asked, Instant::now());
+                }
+                Some(ended) = handle.drained.recv() => assignment.handle_drained(ended),
+                () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
+                () = stop.cancelled(), if !assignment.is_shutting_down() => assignment.begin_shutdown(),
             }
-            Some(ended) = handle.drained.recv() => assignment.handle_drained(ended),
-            () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
-            () = stop.cancelled(), if !assignment.is_shutting_down() => assignment.begin_shutdown(),
+        };
+        if let Some(name) = assignment.member_name() {
+            leases.delete_member(name).await;
         }
-    };
-    if let Some(name) = assignment.member_name() {
-        leases.delete_member(name).await;
+        outcome
     }
-    outcome
 }
 
 /// Says what is held, to the fence and to people.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::api::{
     Weight,
-    canary::{HookType, HttpMatch},
+    canary::{HookType, HttpMatch, status::RouteStatus},
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +41,8 @@ pub enum Action {
     Promote { revision: String },
     /// Give the primary back what it ran before, at exactly this revision.
     RestorePrimary { revision: String },
+    /// Remove the objects of the recorded route, which the Canary no longer uses.
+    MigrateRoute { from: RouteStatus },
     /// Put Services and routes back as they were before this Canary.
     RestoreRouting,
     /// Let the Canary go.

@@ -165,6 +165,7 @@ impl WakeReason {
 pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
     let mut decider = Decider::new(plan, status, seen, now);
     decider.run();
+    decider.migrate_route();
     decider.into_decision()
 }
 
@@ -214,6 +215,18 @@ impl Decider<'_> {
             }
             // What the phase just left wanted done is not wanted any more.
             self.actions.clear();
+        }
+    }
+
+    /// Records the route that the split is in force on; the objects of another one
+    /// recorded before are orphaned.
+    fn migrate_route(&mut self) {
+        let Observed { route: Some(route), split: Some(_), deleting: false, .. } = self.observed else {
+            return;
+        };
+        let recorded = self.status.route.replace(route.clone());
+        if let Some(from) = recorded.filter(|recorded| recorded != route) {
+            self.request(Action::MigrateRoute { from });
         }
     }
 

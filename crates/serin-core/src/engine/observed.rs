@@ -9,7 +9,7 @@ use super::{
     action::{Check, GateCall, Split},
     command::Command,
 };
-use crate::analysis::measurement::Measurement;
+use crate::{analysis::measurement::Measurement, api::canary::status::RouteStatus};
 
 /// One observation of the world around a Canary.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +27,8 @@ pub struct Observed {
     /// The split that is in force everywhere; none while the router cannot
     /// tell or is still bringing one into force.
     pub split: Option<Split>,
+    /// The route that the spec asks for.
+    pub route: Option<RouteStatus>,
     /// Whom a split that was written waits for, as the router has it.
     pub route_pending: Option<String>,
     /// Services and routes are as they were before this Canary.

@@ -164,8 +164,7 @@ impl Plan {
         let names: Vec<_> = analysis.metrics.iter().map(|metric| metric.name.as_str()).collect();
         distinct("metrics", &names, |name| *name)?;
         let (strategy, steps) = steps::steps(analysis, spec.provider, interval, &names)?;
-        if analysis.smi_refuses_session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty())
-        {
+        if analysis.session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty()) {
             return Err(PlanError::CookieName);
         }
         Ok(Self {
@@ -185,7 +184,7 @@ impl Plan {
             metrics: metrics(spec, template)?,
             windows: windows(spec)?,
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
-            affinity: analysis.smi_refuses_session_affinity.is_some(),
+            affinity: analysis.session_affinity.is_some(),
             verifies_split: analysis.verify_split.unwrap_or(true),
             scalable: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: spec.skip_analysis,

@@ -152,7 +152,7 @@ pub struct Analysis {
     /// Keep a user on the version that answered first, by a cookie. Needs
     /// `istio` or `gatewayapi`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub smi_refuses_session_affinity: Option<SessionAffinity>,
+    pub session_affinity: Option<SessionAffinity>,
 
     /// How measurements become a verdict, for every metric that does not say
     /// so itself. Default: `threshold` for metrics with a range, `sequential`

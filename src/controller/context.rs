@@ -1,0 +1,202 @@
+//! The context of every reconcile and background task: clients, caches, limits,
+//! and the state of each Canary.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use kube::Client;
+use parking_lot::{Mutex, RwLock};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::Instant,
+};
+
+use super::{
+    Environment, Options, StartError,
+    background::TaskGroup,
+    cache::{Caches, ChangeHandlers, raw_canary::CachedCanary, references::ReferenceIndex},
+    queue::trigger::{NamespacedName, ObjectVersion, ReconcileRequest, RequestSender},
+    reconcile::state::CanaryState,
+    release_limiter::ReleaseLimiter,
+    shard::fence::{Fence, ShardOwnership},
+};
+use crate::{
+    clock::Clock,
+    gates::webhook::Webhooks,
+    metrics::Sources,
+    notify::{self, Outbox},
+    routing::{self, Router, ServedKinds},
+    telemetry::{ControllerView, Telemetry},
+    workload,
+};
+
+/// Gate calls and measurements that run at a time, over all Canaries.
+const MAX_BACKGROUND_TASKS: usize = 64;
+
+/// Events that are written at a time. Writes that move traffic go first: when
+/// many releases move at once, the API server is what they wait for.
+const MAX_EVENT_WRITES: usize = 8;
+
+/// A requeue time in the past means now, but not sooner than this.
+const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(20);
+
+pub struct Context {
+    pub client: Client,
+    pub clock: Clock,
+    pub options: Options,
+    pub telemetry: Arc<Telemetry>,
+    pub workload_options: Arc<workload::Options>,
+    pub served: RwLock<ServedKinds>,
+    /// None if this build has no AWS client.
+    pub app_mesh: Option<Arc<dyn Router>>,
+    pub sources: Sources,
+    pub webhooks: Webhooks,
+    pub outbox: Outbox,
+    pub references: Arc<ReferenceIndex>,
+    pub caches: Caches,
+    pub limiter: Arc<ReleaseLimiter>,
+    pub states: Mutex<HashMap<NamespacedName, Arc<CanaryState>>>,
+    pub requests: RequestSender,
+    pub fence: Fence,
+    /// One per shard.
+    pub task_groups: Vec<TaskGroup>,
+    pub background_permits: Arc<Semaphore>,
+    pub event_permits: Arc<Semaphore>,
+}
+
+impl Context {
+    pub async fn new(
+        Environment { client, clock, fetch, telemetry }: Environment,
+        mut fence: Fence,
+        options: Options,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<ReconcileRequest>), StartError> {
+        let served = RwLock::new(ServedKinds::discover(&client).await?);
+        let (requests, incoming) = RequestSender::new();
+        let webhooks = match &options.webhooks {
+            Some(webhooks) => webhooks.clone(),
+            None => Webhooks::new()?,
+        };
+        let outbox =
+            notify::Options { counters: Arc::clone(&telemetry.notifications), ..notify::Options::default() };
+        let limiter = Arc::new(ReleaseLimiter::new(options.max_releases, requests.clone()));
+        let references = Arc::<ReferenceIndex>::default();
+        let handlers = ChangeHandlers {
+            references: Arc::clone(&references),
+            requests: requests.clone(),
+            observe_canary: {
+                let limiter = Arc::clone(&limiter);
+                Arc::new(move |canary, status| limiter.observe(canary, status))
+            },
+        };
+        let caches = Caches::new(client.clone(), &options.namespaces, handlers, Arc::clone(&telemetry));
+        let may_write = {
+            let fence = fence.clone();
+            move |namespace: &str, name: &str| {
+                let canary = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
+                fence.check(&canary).is_ok()
+            }
+        };
+        let ctx = Self {
+            app_mesh: routing::app_mesh(&options.app_mesh, Arc::new(may_write)),
+            client,
+            clock,
+            telemetry,
+            workload_options: Arc::new(options.workload.clone()),
+            options,
+            served,
+            sources: Sources::new(fetch),
+            webhooks,
+            outbox: Outbox::new(outbox)?,
+            references,
+            caches,
+            limiter,
+            states: Mutex::default(),
+            requests,
+            task_groups: fence.owned_shards().iter().map(|_| TaskGroup::default()).collect(),
+            fence,
+            background_permits: Arc::new(Semaphore::new(MAX_BACKGROUND_TASKS)),
+            event_permits: Arc::new(Semaphore::new(MAX_EVENT_WRITES)),
+        };
+        Ok((ctx, incoming))
+    }
+
+    /// The state of a Canary; a new one if the Canary was recreated.
+    pub fn state_of(&self, canary: &NamespacedName, uid: Option<String>) -> Arc<CanaryState> {
+        let mut states = self.states.lock();
+        if let Some(state) = states.get(canary).filter(|state| state.uid == uid) {
+            return Arc::clone(state);
+        }
+        self.sources.forget(&canary.namespace, &canary.name);
+        let state = Arc::new(CanaryState::new(uid));
+        states.insert(canary.clone(), Arc::clone(&state));
+        state
+    }
+
+    /// Drops everything that is kept for a Canary.
+    pub fn forget(&self, canary: &NamespacedName) {
+        self.states.lock().remove(canary);
+        self.references.remove(canary);
+        self.telemetry.forget(canary);
+        self.sources.forget(&canary.namespace, &canary.name);
+    }
+
+    /// Passes the cached status of a Canary to the release limiter.
+    pub fn observe_release(&self, canary: &NamespacedName) {
+        if self.limiter.is_enabled() {
+            self.caches.observe_status(canary);
+        }
+    }
+
+    /// False for the version that the Canary's own write made.
+    pub fn is_foreign_change(&self, canary: &NamespacedName, version: &ObjectVersion) -> bool {
+        let state = self.states.lock().get(canary).cloned();
+        !state.is_some_and(|state| state.own_writes.lock().contains(version))
+    }
+
+    pub fn requeue_instant(&self, at: Timestamp) -> Instant {
+        let wait = Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default();
+        Instant::now() + wait.max(MIN_REQUEUE_DELAY)
+    }
+
+    /// The background tasks of a Canary's shard.
+    pub fn tasks_of(&self, canary: &NamespacedName) -> &TaskGroup {
+        &self.task_groups[self.fence.shard_of(canary)]
+    }
+
+    /// Runs `work` in the background, with a permit, until the shard is released
+    /// or the controller stops.
+    pub fn in_background<W>(
+        self: &Arc<Self>,
+        canary: &NamespacedName,
+        work: impl FnOnce(Arc<Self>) -> W + Send + 'static,
+    ) where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let ctx = Arc::clone(self);
+        self.tasks_of(canary).spawn_cancellable(async move {
+            let permits = Arc::clone(&ctx.background_permits);
+            if let Ok(_permit) = permits.acquire().await {
+                work(ctx).await;
+            }
+        });
+    }
+}
+
+impl ControllerView for Context {
+    fn canaries(&self) -> Vec<(NamespacedName, Arc<CachedCanary>)> {
+        let held = |canary: Arc<CachedCanary>| {
+            let name = NamespacedName::of(&*canary);
+            self.fence.check(&name).is_ok().then_some((name, canary))
+        };
+        self.caches.canaries.list_all().into_iter().filter_map(held).collect()
+    }
+
+    fn held_shards(&self) -> usize {
+        let shards = self.fence.clone().owned_shards();
+        shards.into_iter().filter(|shard| *shard != ShardOwnership::NotHeld).count()
+    }
+
+    fn pending_syncs(&self) -> Vec<String> {
+        self.caches.pending_syncs()
+    }
+}
