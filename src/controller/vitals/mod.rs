@@ -43,7 +43,7 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// none was finished for so long, none will be.
 const STUCK_AFTER: Duration = Duration::from_secs(900);
 
-const OUTCOMES: [Outcome; 4] =
+pub const OUTCOMES: [Outcome; 4] =
     [Outcome::Promoted, Outcome::RolledBack, Outcome::Aborted, Outcome::Superseded];
 
 /// Of work on one Canary, from a millisecond to half a minute.
