@@ -43,7 +43,7 @@ pub struct Cookie {
 
 impl Affinity {
     pub fn of(canary: &Canary, split: &Split) -> Self {
-        let Some(spec) = &canary.spec.analysis.smi_refuses_session_affinity else { return Self::None };
+        let Some(spec) = &canary.spec.analysis.session_affinity else { return Self::None };
         if split.canary == Weight::ZERO {
             let held = cookie_regex(&spec.cookie_name, "[^;]*");
             return Self::Expire(Cookie {
