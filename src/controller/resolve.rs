@@ -18,7 +18,7 @@ use crate::{
         judge::JudgeType,
         reference::{TemplateKind, TemplateRef},
     },
-    engine::{self, Plan, judge::Judge},
+    engine::{self, Plan, plan::metrics::Judge},
     metrics::{self, MetricQuery},
     routing::{self, ObjectKey, Router, SelectedRouter},
     workload::{self, Workload},
