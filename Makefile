@@ -2,14 +2,14 @@
 
 .PHONY: help test test-istio lint testbed simulate bench bench-local bench-flagger crds
 
-help: ## Say what there is
+help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# A test that hangs must fail, and by name: the harness has named it by then.
+# A test program that hangs is killed; the harness has printed the test's name by then.
 LIMITED = --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "25m"]'
 
 test: testbed lint ## Set up the real servers, then run every check and every test
-	cargo test --locked --workspace --no-fail-fast $(LIMITED)
+	cargo test --workspace --locked --no-fail-fast $(LIMITED)
 
 test-istio: testbed ## Releases through a real Istio: istiod (minutes to build, once) and Envoy
 	testbed/setup istiod envoy
@@ -17,23 +17,23 @@ test-istio: testbed ## Releases through a real Istio: istiod (minutes to build, 
 
 lint: ## Formatting and clippy, warnings denied
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	cargo clippy --workspace --locked --all-targets -- --deny warnings
 
-testbed: ## Bring the real servers that the tests run against (cached by version)
+testbed: ## Set up the real servers that the tests run against (cached by version)
 	testbed/setup
 
-simulate: ## Two thousand seeds of virtual days with faults; SEED=n runs one again and tells its history
+simulate: ## Two thousand seeds of virtual days with faults; SEED=n replays one and prints its history
 	SEEDS=$(or $(SEEDS),2000) cargo test --locked --profile simulate --test simulate every_seed -- --nocapture
 
-bench: ## What a decision and a look of the judge cost
+bench: ## Cost of a decision and of a check by the judge
 	cargo bench --locked --bench decide --bench judge
 
-bench-local: testbed ## The in-process API beside the real kube-apiserver
+bench-local: testbed ## kube-local beside the real kube-apiserver
 	cargo bench --locked --bench local
 
-bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" for these numbers of canaries)
+bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" sets the numbers of Canaries)
 	testbed/setup flagger-controller
 	cargo bench --locked --profile dist --bench flagger -- $(N)
 
-crds: ## Write crds/ anew from crates/serin-core/src/api
+crds: ## Generate crds/ from crates/serin-core/src/api
 	cargo run --locked --quiet -- crds --dir crds

@@ -1,14 +1,13 @@
-//! Our way into Amazon's cloud: as whom, in which region, at which address.
+//! AWS client configuration: credentials, region, endpoint.
 //!
-//! What talks to one of its services makes a client of it from
-//! [`Accounts::config`]. The same [`Account`] always gets the same
-//! configuration, and with it the same connections and the same credentials:
-//! a role is assumed once and again shortly before it ends, however many
-//! clients there are.
+//! Clients of AWS services are built from [`Accounts::config`]. Equal
+//! [`Account`]s share one configuration, and with it connections and
+//! credentials: a role is assumed once, and again shortly before its session
+//! expires, however many clients there are.
 //!
 //! A request is tried three times and ends in bounded time. Connections belong
-//! to the runtime that made them, hence no global: who starts a runtime makes
-//! its [`Accounts`].
+//! to the tokio runtime that opened them, so there is no global: each runtime
+//! has its own [`Accounts`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,36 +23,36 @@ use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
-/// One try.
+/// Of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All tries together, and the pauses between them.
+/// Of all attempts and the delays between them.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(15);
 
 const MAX_ATTEMPTS: u32 = 3;
 
-/// More accounts than this are not kept at a time.
+/// The cache is cleared when it would grow beyond this.
 const MAX_CACHED_CONFIGS: usize = 256;
 
-/// Who asks, and where. What is left out is found as all of Amazon's tools find
-/// it: in the environment, in the ServiceAccount's token, at the node.
+/// Identity and endpoint of requests. Unset fields follow the default chain of
+/// the AWS SDK: environment, ServiceAccount token, instance metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Account {
     pub region: Option<String>,
-    /// Assumed before anything is asked.
+    /// Assumed before the first request.
     pub role_arn: Option<String>,
-    /// What the owner of the role may demand to hear.
+    /// Required by the trust policy of some roles.
     pub external_id: Option<String>,
-    /// Where the service is, if not at its public address.
+    /// Of the service, if not the public one.
     pub endpoint: Option<String>,
-    /// Where the role is assumed, if not at the public address.
+    /// Of STS, if not the public one.
     pub sts_endpoint: Option<String>,
     pub keys: Option<Keys>,
 }
 
-/// Credentials that were given to us.
+/// Static credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Keys {
     pub access_key_id: String,
@@ -67,12 +66,11 @@ impl std::fmt::Debug for Keys {
     }
 }
 
-/// No service can be asked without one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no region is known; name one, or set AWS_REGION of the controller")]
+#[error("no AWS region is set: name one, or set AWS_REGION of the controller")]
 pub struct NoRegion;
 
-/// Every account in use. Clones are the same.
+/// Cached configurations, one per account. Clones share the cache.
 #[derive(Clone)]
 pub struct Accounts {
     http: SharedHttpClient,
@@ -80,7 +78,7 @@ pub struct Accounts {
 }
 
 impl Default for Accounts {
-    /// Costs nothing until an account is asked for.
+    /// Opens no connection.
     fn default() -> Self {
         let http = aws_smithy_http_client::Builder::new();
         Self {
@@ -91,15 +89,15 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// What every client of a service is made from:
+    /// The configuration of every client of this account:
     /// `Client::new(&accounts.config(&account).await?)`.
     pub async fn config(&self, account: &Account) -> Result<SdkConfig, NoRegion> {
         let cell = {
-            let mut known = self.configs.lock();
-            if known.len() >= MAX_CACHED_CONFIGS && !known.contains_key(account) {
-                known.clear();
+            let mut configs = self.configs.lock();
+            if configs.len() >= MAX_CACHED_CONFIGS && !configs.contains_key(account) {
+                configs.clear();
             }
-            known.entry(account.clone()).or_default().clone()
+            configs.entry(account.clone()).or_default().clone()
         };
         cell.get_or_try_init(|| self.load(account)).await.cloned()
     }
@@ -140,8 +138,8 @@ impl Accounts {
     }
 }
 
-/// Credentials of the role, asked for by whoever `config` says we are. The
-/// endpoint of a service is none of STS.
+/// Assumes the role with the credentials of `config`, at the endpoint of STS,
+/// not of the service.
 async fn assume_role_provider(
     role: &str,
     account: &Account,

@@ -1,31 +1,44 @@
 //! Serin: a progressive-delivery canary engine for Kubernetes.
 //!
-//! The map of the house, and who may know whom:
+//! Crates:
 //!
-//! | room           | what it is for                                                   | knows             |
-//! |----------------|------------------------------------------------------------------|-------------------|
-//! | [`api`]        | what people write: the custom resources, one file a kind         | nobody            |
-//! | [`engine`]     | the release state machine; pure                                  | `api`, `analysis` |
-//! | [`analysis`]   | the judge: measurements in, verdict out; pure                    | nobody            |
-//! | [`workload`]   | primary and canary: workloads, their configs and autoscalers     | `api`, `engine`   |
-//! | [`routing`]    | who carries the weights: Services and routes                     | `api`, `engine`   |
-//! | [`metrics`]    | where measurements come from                                     | `api`, `analysis` |
-//! | [`gates`]      | who is asked: webhooks, and people who approve or command        | `api`, `engine`   |
-//! | [`notify`]     | who is told: chats and event receivers                           | `api`, `engine`   |
-//! | [`controller`] | observe, decide, act, record; on kube                            | all above         |
-//! | [`server`]     | what the controller shows and hears over HTTP                    | `api`, `gates`, `controller` |
-//! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
-//! | [`cli`]        | the commands, one file each                                      | everybody         |
-//! | `work_queue`, [`clock`], `stripped`, [`object_cache`], [`tls`] | who is next, the time, what is read of an object, the cache of objects, whose cryptography; one file each | nobody |
-//! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
+//! | crate        | contents                                                            | depends on   |
+//! |--------------|---------------------------------------------------------------------|--------------|
+//! | `serin-core` | [`api`]: custom resource types, one file per kind                   |              |
+//! |              | [`analysis`]: statistics, measurements in and verdict out           |              |
+//! |              | [`engine`]: the release state machine, on `api` and `analysis`      |              |
+//! | `work-queue` | the reconcile queue, and a [`clock`] that follows tokio's time      |              |
+//! | `kube-local` | a Kubernetes API in one process, with controllers, a node, a mesh   | `work-queue` |
+//! | `serin`      | the rooms below                                                     | all above    |
 //!
-//! `engine` and `analysis` contain no `async`, no clock and no client; time
-//! and randomness are arguments, effects are values. ARCHITECTURE.md says why.
+//! Rooms of `serin`; each may import `serin-core` and:
+//!
+//! | room           | purpose                                                           | may import   |
+//! |----------------|-------------------------------------------------------------------|--------------|
+//! | [`workload`]   | primary and canary workloads, their configs and autoscalers       |              |
+//! | [`routing`]    | Services and route objects that carry the weights                 |              |
+//! | [`metrics`]    | metric sources: queries and measurements                          |              |
+//! | [`gates`]      | webhooks, approvals and commands                                  |              |
+//! | [`notify`]     | notifications to chats and event receivers                        |              |
+//! | `telemetry`    | health and counters of the controller                             | `notify`     |
+//! | [`controller`] | the reconcile loop: observe, decide, act, record                  | all above    |
+//! | [`server`]     | `/metrics`, `/healthz`, `/readyz` and the command API             | `gates`, `telemetry`, `controller` |
+//! | [`cli`]        | the commands, one file each                                       | all, `kube-local` |
+//! | `object_cache` | the cache of objects that `routing` and `workload` read and write through |              |
+//! | `memo`         | memoisation with explicit inputs                                  |              |
+//! | `stripped`     | decodes objects without managedFields                             |              |
+//! | `error_chain`  | errors as one line of text                                        |              |
+//! | [`tls`]        | the crypto provider of rustls                                     |              |
+//! | `aws`          | AWS client configuration; with the feature `aws`                  |              |
+//!
+//! `engine` and `analysis` contain no `async`, no clock and no client; time and
+//! randomness are arguments, effects are values. ARCHITECTURE.md gives the reasons.
 
 #[cfg(feature = "aws")]
 pub mod aws;
 pub mod cli;
 pub mod controller;
+mod error_chain;
 pub mod gates;
 mod memo;
 pub mod metrics;

@@ -1,7 +1,7 @@
 use std::process::ExitCode;
 
-/// A reconcile is mostly small pieces of JSON, and a quarter of its time went
-/// into the C library's allocator.
+/// A reconcile allocates many small pieces of JSON: a quarter of its time was
+/// spent in the C library's allocator.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

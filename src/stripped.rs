@@ -1,5 +1,5 @@
-//! Objects as they are read: without the books of who wrote which field, and
-//! when. These are half of an object's size, and are skipped without being read.
+//! Objects decoded without managedFields and kubectl's last-applied annotation.
+//! managedFields are half of an object's size and are skipped while decoding.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -14,8 +14,8 @@ use serde::{
 };
 use serde_json::{Map, Value};
 
-/// An object of any kind. What is beside its metadata is read in one go, where
-/// a [`DynamicObject`] reads it twice.
+/// An object of any kind. Its data is deserialized once, where a
+/// [`DynamicObject`] buffers it first.
 #[derive(Clone, Debug)]
 pub struct StrippedObject(pub DynamicObject);
 
@@ -53,7 +53,7 @@ impl<'de> Visitor<'de> for ObjectVisitor {
 #[derive(Deserialize)]
 struct StrippedObjectMeta(#[serde(deserialize_with = "strip_metadata")] ObjectMeta);
 
-/// As much of the metadata of an object as anybody here asks for.
+/// Decodes only the metadata fields that Serin uses.
 pub fn strip_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let StrippedMeta {
         name,
@@ -83,7 +83,7 @@ pub fn strip_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Obje
     })
 }
 
-/// kubectl's own copy of an object is as large as the object.
+/// Removes kubectl's copy of the object, which is as large as the object.
 pub fn strip_last_applied(annotations: &mut Option<BTreeMap<String, String>>) {
     if let Some(annotations) = annotations {
         annotations.remove("kubectl.kubernetes.io/last-applied-configuration");

@@ -1,7 +1,6 @@
-//! Whose cryptography is used.
+//! The crypto provider of rustls.
 
-/// rustls wants to know before its first connection. That somebody else said so
-/// first is fine.
+/// Must run before the first TLS connection; later calls have no effect.
 pub fn install_crypto_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

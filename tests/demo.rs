@@ -44,6 +44,6 @@ fn unsupported_arguments_are_refused_before_anything_runs() {
         assert!(output.stdout.is_empty());
     };
     refused(&["--serve", "0.0.0.0:0"], "not a loopback address");
-    refused(&["--app-image", "shop:v9"], "say shop");
+    refused(&["--app-image", "shop:v9"], "write shop");
     refused(&["-f", "no-such-file.yaml"], "no-such-file.yaml");
 }

@@ -1,10 +1,10 @@
-//! The client of the cluster: HTTP/2, as far as the API server speaks it, with
-//! one connection for all requests and one for the watches of each namespace.
+//! The Kubernetes client: HTTP/2 if the API server supports it, with one
+//! connection for all requests and one for the watches of each namespace.
 //!
-//! A connection may be dead without anybody saying so: a node is gone, a
-//! firewall has forgotten it. Then a controller would wait, blind, for minutes.
-//! So silence is answered with a ping, and a ping that is not answered ends the
-//! connection and everything on it, to be tried again on another.
+//! A connection can be dead without being closed, after a node or firewall
+//! failure, and the watches on it would stall for minutes. Idle connections are
+//! therefore probed by HTTP/2 pings; a ping without a response closes the
+//! connection, and its requests are retried on a new one.
 
 use std::{
     collections::HashMap,
@@ -31,35 +31,39 @@ use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, timeout::Timeo
 
 use crate::telemetry::{Telemetry, is_watch};
 
-/// After so much silence it is asked whether anybody is there.
+/// Idle time before a ping.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// So long the answer to that may take.
+/// Of a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// By when the answer to a request has begun; that of a watch begins at once.
-/// The API server itself gives up after a minute.
+/// Until the response headers, which a watch gets at once. The API server's own
+/// timeout is a minute.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 
-/// How often, and how far apart, a request is sent again that the API server
-/// was too busy for. After that it is the Canary that is tried again.
+/// Retries of a request that the API server throttled (429) or failed (5xx).
+/// After the last one the reconcile fails and is requeued.
 const MAX_RETRIES: u32 = 5;
 const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// The cluster of this kubeconfig, or the one that kubectl would talk to, or
-/// the one around. Requests are counted.
-pub(super) async fn client(kubeconfig: Option<PathBuf>, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
+/// For the cluster of `kubeconfig`, else that of kubectl's current context, else
+/// the one this process runs in. Counts requests.
+pub(super) async fn client(
+    kubeconfig: Option<PathBuf>,
+    telemetry: &Arc<Telemetry>,
+) -> anyhow::Result<Client> {
     let config = match kubeconfig {
         Some(path) => {
-            let read = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?
+            let kubeconfig =
+                Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
+            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
         }
         None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
     };
-    connect(config, vitals).context("set up the client of the cluster")
+    connect(config, telemetry).context("set up the client of the cluster")
 }
 
-fn connect(config: Config, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
+fn connect(config: Config, telemetry: &Arc<Telemetry>) -> anyhow::Result<Client> {
     if config.proxy_url.is_some() {
         anyhow::bail!("the kubeconfig has a proxy-url, which is not supported; leave it out");
     }
@@ -79,7 +83,7 @@ fn connect(config: Config, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
         .http2_keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
     let connections = Connections::new(http, tls.enable_http1().enable_http2().wrap_connector(tcp));
     let service = ServiceBuilder::new()
-        .layer_fn(|service| vitals.count_requests(service))
+        .layer_fn(|service| telemetry.count_requests(service))
         .layer(config.base_uri_layer())
         .layer(RetryLayer::new(RetryPolicy::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY, MAX_RETRIES, true)?))
         .option_layer(config.auth_layer()?)
@@ -92,14 +96,14 @@ fn connect(config: Config, vitals: &Arc<Telemetry>) -> anyhow::Result<Client> {
 
 type HttpClient = legacy::Client<HttpsConnector<HttpConnector>, Body>;
 
-/// An API server carries a hundred requests at a time on a connection. Watches
-/// never end: those of a dozen namespaces would leave no room for anything else.
+/// API servers allow about a hundred concurrent streams per connection. Watches
+/// are long-lived: those of a dozen namespaces would use them all up.
 #[derive(Clone)]
 struct Connections {
     http: legacy::Builder,
     connector: HttpsConnector<HttpConnector>,
     requests: HttpClient,
-    /// By namespace; that of the whole cluster has no name.
+    /// By namespace; empty for watches of all namespaces.
     watches: Arc<Mutex<HashMap<String, HttpClient>>>,
 }
 

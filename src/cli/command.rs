@@ -1,8 +1,8 @@
 //! `serin approve`, `reject`, `promote`, `abort`, `pause`, `resume`, `retry`,
-//! `rollback`: what people say to a release.
+//! `rollback`.
 //!
-//! Each writes to the Canary and then waits a moment for the controller's
-//! answer, so that a command that is refused fails.
+//! Each writes an annotation of the Canary, then waits for the controller to
+//! process it: a refused command exits with an error.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::api::{self, Canary, canary::status::GateState};
 use crate::engine::{action::GateCall, command::Verb};
 use crate::gates::commands::{self, Caller, CanaryRef};
 
-/// To whom and for how long: what every command takes.
+/// Arguments of every command.
 #[derive(clap::Args)]
 pub(super) struct CanaryArgs {
     /// Name of the Canary
@@ -24,7 +24,7 @@ pub(super) struct CanaryArgs {
     #[arg(short, long)]
     namespace: Option<String>,
 
-    /// How long to wait for the controller's answer; 0s does not wait
+    /// How long to wait for the controller to process it; 0s does not wait
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     wait: api::Duration,
 }
@@ -48,7 +48,7 @@ pub(super) struct RejectArgs {
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
 
-    /// Why, for those who read the release's history
+    /// Why; recorded in the release's history
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
 }
@@ -58,39 +58,39 @@ pub(super) struct CommandArgs {
     #[command(flatten)]
     canary: CanaryArgs,
 
-    /// The revision that is meant; should another be there, nothing is done
-    /// [default: the present one]
+    /// Revision that the command applies to; it is refused if the release is of
+    /// another one [default: the current one]
     #[arg(long, value_name = "HASH")]
     revision: Option<String>,
 }
 
 pub(super) fn approve(args: ApproveArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let ApproveArgs { canary: to, gate } = args;
-        let canary = to.connect().await?;
-        let question =
+        let ApproveArgs { canary, gate } = args;
+        let canary = canary.connect().await?;
+        let call =
             commands::approve(&canary.client, &Caller::Current, canary.name(), gate.as_deref()).await?;
-        println!("Approved: {}.", question.gate);
-        canary.await_gate(&question).await
+        println!("Approved: {}.", call.gate);
+        canary.await_gate(&call).await
     })
 }
 
 pub(super) fn reject(args: RejectArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let RejectArgs { canary: to, gate, reason } = args;
-        let canary = to.connect().await?;
-        let question =
+        let RejectArgs { canary, gate, reason } = args;
+        let canary = canary.connect().await?;
+        let call =
             commands::reject(&canary.client, &Caller::Current, canary.name(), gate.as_deref(), &reason)
                 .await?;
-        println!("Rejected: {}.", question.gate);
-        canary.await_gate(&question).await
+        println!("Rejected: {}.", call.gate);
+        canary.await_gate(&call).await
     })
 }
 
 pub(super) fn command(verb: Verb, args: CommandArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let CommandArgs { canary: to, revision } = args;
-        let canary = to.connect().await?;
+        let CommandArgs { canary, revision } = args;
+        let canary = canary.connect().await?;
         let name = canary.name();
         let command =
             commands::command(&canary.client, &Caller::Current, name, verb, revision.as_deref()).await?;
@@ -119,51 +119,52 @@ impl CanaryConnection {
     }
 
     async fn await_command(&self, id: &str, verb: Verb) -> anyhow::Result<()> {
-        let answered = |canary: &Canary| {
+        let result = |canary: &Canary| {
             let last = canary.status.as_ref()?.last_command.as_ref()?;
             (last.id == id).then(|| (last.accepted, last.message.clone()))
         };
-        match self.await_answer(answered).await? {
-            None => println!("Asked to {}.", verb.name()),
+        match self.await_status(result).await? {
+            None => println!("Requested: {}.", verb.name()),
             Some((true, _)) => println!("Done: {}.", verb.name()),
             Some((false, why)) => anyhow::bail!("refused to {}: {why}", verb.name()),
         }
         Ok(())
     }
 
-    /// The gate waits no longer: it was opened or refused, or its release is over.
-    async fn await_gate(&self, question: &GateCall) -> anyhow::Result<()> {
-        let answered = |canary: &Canary| {
+    /// Until the gate is no longer pending: opened, refused, or its release over.
+    async fn await_gate(&self, call: &GateCall) -> anyhow::Result<()> {
+        let result = |canary: &Canary| {
             let status = canary.status.as_ref()?;
-            let waits = status.releases == question.release
+            let pending = status.releases == call.release
                 && status.gates.iter().any(|gate| {
-                    gate.name == question.gate
-                        && gate.type_ == question.kind
-                        && gate.state == GateState::Waiting
+                    gate.name == call.gate && gate.type_ == call.kind && gate.state == GateState::Waiting
                 });
-            (!waits).then(|| status.message.clone().unwrap_or_default())
+            (!pending).then(|| status.message.clone().unwrap_or_default())
         };
-        if let Some(message) = self.await_answer(answered).await? {
+        if let Some(message) = self.await_status(result).await? {
             println!("{message}");
         }
         Ok(())
     }
 
-    /// Watches the Canary until it holds the answer; none if it did not in time.
-    async fn await_answer<T>(&self, answer: impl Fn(&Canary) -> Option<T>) -> anyhow::Result<Option<T>> {
+    /// Watches the Canary until `result` is there; none after the timeout.
+    async fn await_status<T>(&self, result: impl Fn(&Canary) -> Option<T>) -> anyhow::Result<Option<T>> {
         if self.wait.is_zero() {
             return Ok(None);
         }
         let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
-        let answered = |canary: Option<&Canary>| canary.is_none_or(|canary| answer(canary).is_some());
-        match tokio::time::timeout(self.wait, await_condition(canaries, &self.name, answered)).await {
+        let done = |canary: Option<&Canary>| canary.is_none_or(|canary| result(canary).is_some());
+        match tokio::time::timeout(self.wait, await_condition(canaries, &self.name, done)).await {
             Err(_) => {
-                eprintln!("The controller has not answered within {:?}; it will when it can.", self.wait);
+                eprintln!(
+                    "The controller has not processed it within {:?}; it will when it runs.",
+                    self.wait
+                );
                 Ok(None)
             }
-            Ok(found) => {
-                let found = found.context("wait for the controller's answer")?;
-                Ok(found.as_ref().and_then(answer))
+            Ok(canary) => {
+                let canary = canary.context("watch the Canary")?;
+                Ok(canary.as_ref().and_then(result))
             }
         }
     }

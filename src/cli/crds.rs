@@ -48,6 +48,6 @@ fn write_files(dir: &Path) -> anyhow::Result<()> {
 fn document(crd: &CustomResourceDefinition) -> anyhow::Result<String> {
     let text = serde_saphyr::to_string(crd)
         .with_context(|| format!("write the definition of {} as YAML", crd.spec.names.kind))?;
-    // The writer indents empty lines too, which editors and git frown upon.
+    // The YAML writer leaves trailing spaces on empty lines.
     Ok(text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect())
 }

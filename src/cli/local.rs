@@ -13,7 +13,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// Where to write the kubeconfig [default: a file among the temporary ones]
+    /// Where to write the kubeconfig [default: a temporary file]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
@@ -21,15 +21,15 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(
         args.listen.ip().is_loopback(),
-        "--listen {} is not a loopback address: this server is for one machine and one person",
+        "--listen {} is not a loopback address: this server is meant for one user on one machine",
         args.listen
     );
     super::runtime()?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let local = ApiServer::new(kube_local::Options::default());
-    let serving = local.serve(args.listen).await?;
+    let server = ApiServer::new(kube_local::Options::default());
+    let serving = server.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),
         None => {
@@ -37,7 +37,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         }
     };
     serving.write_kubeconfig(&path)?;
-    let _cluster = local.start_cluster(true);
+    let _cluster = server.start_cluster(true);
     println!("# A Kubernetes API at {}, empty and in memory. Ctrl-C ends it.", serving.url());
     println!("export KUBECONFIG={}", path.display());
     tokio::select! {
@@ -45,13 +45,13 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         () = wait_for_sigterm() => {}
     }
     if is_temporary {
-        // Gone already is as good.
+        // It may be gone already.
         let _ = std::fs::remove_file(&path);
     }
     Ok(())
 }
 
-/// What a service manager sends instead of Ctrl-C.
+/// Sent by service managers instead of SIGINT.
 async fn wait_for_sigterm() {
     use tokio::signal::unix::{SignalKind, signal};
     match signal(SignalKind::terminate()) {

@@ -35,26 +35,25 @@ enum Command {
     Crds(crds::Args),
     #[cfg(feature = "demo")]
     Demo(demo::Args),
-    /// Serve a Kubernetes API from this process, for kubectl and for trying
-    /// things out: no cluster, nothing to install
-    #[cfg(feature = "demo")]
+    /// Serve a Kubernetes API from this process, for kubectl and for experiments:
+    /// no cluster, nothing to install
     Local(local::Args),
-    /// Say yes to the gate or approval step that a release waits for
+    /// Approve the gate or approval step that a release waits for
     Approve(command::ApproveArgs),
-    /// Say no to the approval step that a release waits for; it is rolled back
+    /// Reject the approval step that a release waits for; it is rolled back
     Reject(command::RejectArgs),
-    /// Skip what is left of a release and promote it now
+    /// Skip the remaining steps of a release and promote it now
     Promote(command::CommandArgs),
     /// End a release and roll it back
     Abort(command::CommandArgs),
-    /// Hold a release where it is; judging goes on
+    /// Pause a release at its current step; checks go on
     Pause(command::CommandArgs),
     /// End a pause
     Resume(command::CommandArgs),
-    /// Release the revision again that was rolled back
+    /// Release again the revision that was rolled back
     Retry(command::CommandArgs),
-    /// Take the promoted revision back at once, while the one before is kept
-    /// warm
+    /// Roll back the promoted revision at once, while the previous one is still
+    /// kept running
     Rollback(command::CommandArgs),
 }
 
@@ -64,8 +63,7 @@ pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     log_to_stderr(match command {
         Command::Run(_) => "info",
-        // What goes wrong there is part of the story, and drawn.
-        #[cfg(feature = "demo")]
+        // The demo draws failures itself.
         Command::Demo(_) => "off",
         _ => "warn",
     });
@@ -94,10 +92,10 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Logs what `SERIN_LOG` asks for, else what is usual for the command.
-fn log_to_stderr(usual: &str) {
+/// Filtered by `SERIN_LOG`, else by the default of the command.
+fn log_to_stderr(default: &str) {
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(usual)))
+        .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(default)))
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .init();

@@ -25,12 +25,12 @@ use crate::server::{self, BoundServer, Certificate, ServerHandle};
 use crate::telemetry::Telemetry;
 use crate::workload;
 
-/// Run the controller, until it is told to stop
+/// Run the controller until SIGTERM or Ctrl-C
 ///
-/// It releases every new revision of the workloads that Canaries name. Without
-/// any flag it serves all namespaces of the cluster that kubectl would talk to
-/// (or the one it runs in), reads metrics from the pods themselves, and lets
-/// every Canary say for itself which mesh carries its traffic:
+/// Releases every new revision of the workloads that Canaries target. Without
+/// flags it serves all namespaces of the cluster of kubectl's current context
+/// (or the one it runs in), scrapes metrics from the pods, and expects every
+/// Canary to set spec.provider, the router of its traffic:
 ///
 ///     serin crds | kubectl apply -f -
 ///     serin run --provider linkerd
@@ -43,21 +43,21 @@ pub(super) struct Args {
     #[arg(short, long, env = "SERIN_NAMESPACES", value_name = "NAMES", value_delimiter = ',')]
     namespaces: Vec<String>,
 
-    /// Who carries the traffic of Canaries that do not say: istio,
-    /// gatewayapi:v1, linkerd, smi:v1alpha4, kubernetes, …
+    /// Router of Canaries without spec.provider: istio, gatewayapi:v1, linkerd,
+    /// smi:v1alpha4, kubernetes, …
     #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
     provider: Option<Provider>,
 
     #[command(flatten)]
     app_mesh: AppMeshArgs,
 
-    /// URL of the Prometheus for Canaries that name none. Without one, the pods
-    /// are read themselves
+    /// URL of the Prometheus for Canaries without spec.metricsServer. Without
+    /// either, pods are scraped directly
     #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
     metrics_server: Option<String>,
 
-    /// Labels that tell one workload from another, most telling first; the
-    /// primary gets another value of the first that its target has
+    /// Labels that identify a workload, most specific first; the primary gets
+    /// another value of the first one that its target has
     #[arg(
         long,
         env = "SERIN_SELECTOR_LABELS",
@@ -67,42 +67,42 @@ pub(super) struct Args {
     )]
     selector_labels: Vec<String>,
 
-    /// Labels and annotations that begin with one of these are copied from the
+    /// Labels and annotations with one of these prefixes are copied from the
     /// target to the primary; * copies all
     #[arg(long, env = "SERIN_INCLUDE_LABEL_PREFIX", value_name = "PREFIXES", value_delimiter = ',')]
     include_label_prefix: Vec<String>,
 
-    /// Do not take a changed ConfigMap or Secret for a new revision, and let
-    /// the primary read the same ones as the target
+    /// Do not treat a changed ConfigMap or Secret as a new revision: the primary
+    /// references the same ones as the target instead of copies
     #[arg(long, env = "SERIN_NO_CONFIG_TRACKING")]
     no_config_tracking: bool,
 
-    /// How many Canaries are worked on at a time
+    /// How many Canaries are reconciled at a time
     #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 128,
         value_parser = clap::value_parser!(u16).range(1..))]
     concurrency: u16,
 
-    /// How many releases may be under way at a time, over all Canaries; others
-    /// wait for their turn, those that came first go first [default: any number]
+    /// How many releases may be in progress at a time, over all Canaries; others
+    /// wait, oldest first [default: no limit]
     #[arg(long, env = "SERIN_MAX_RELEASES", value_name = "COUNT",
         value_parser = clap::value_parser!(u32).range(1..))]
     max_releases: Option<u32>,
 
-    /// Share the work with other replicas in the same namespace: each holds a
-    /// fair share of the Canaries, and takes over from one that ends. Without
-    /// this flag only one may run
+    /// Share the Canaries with other replicas in the same namespace, by Leases:
+    /// each holds a fair share of the shards and takes over those of a replica
+    /// that ends. Without this flag only one replica may run
     #[arg(long, env = "SERIN_REPLICATED")]
     replicated: bool,
 
-    /// How many parts the Canaries are divided into, each held by one replica;
-    /// the same for all replicas. At least as many as replicas; more divide
-    /// the work more evenly and cost nothing at rest
+    /// How many shards the Canaries are divided into, each held by one replica;
+    /// the same for all replicas. At least as many as replicas; more of them
+    /// balance the work better and cost nothing when idle
     #[arg(long, env = "SERIN_SHARDS", value_name = "COUNT", default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=256))]
     shards: u32,
 
-    /// Namespace that the controller runs in: of its Leases, and of Secrets that
-    /// ClusterAnalysisTemplates name [default: that of the kubeconfig's context]
+    /// Namespace of the controller: of its Leases, and of Secrets that
+    /// ClusterAnalysisTemplates reference [default: that of the kubeconfig's context]
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
     controller_namespace: Option<String>,
 
@@ -110,34 +110,34 @@ pub(super) struct Args {
     #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
     identity: String,
 
-    /// Address to show /metrics, /healthz and /readyz at, such as
-    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` shows nothing
+    /// Address to serve /metrics, /healthz and /readyz at, such as
+    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` serves nothing
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     listen: ListenAddress,
 
-    /// Address to hear people at, as JSON: POST
+    /// Address of the JSON API for commands: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
-    /// abort, pause, resume, retry, rollback, with a token of the cluster. One
-    /// that others reach takes a certificate
+    /// abort, pause, resume, retry, rollback, with a bearer token of the cluster.
+    /// Other than on loopback it requires a certificate
     #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     api_listen: ListenAddress,
 
-    /// Certificate of that address, PEM, with those that vouch for it; read again
-    /// when it is renewed
+    /// Certificate of the command API, PEM, with its chain; reloaded when it is
+    /// renewed
     #[arg(long, env = "SERIN_API_CERTIFICATE", value_name = "FILE", requires = "api_key")]
     api_certificate: Option<PathBuf>,
 
-    /// Private key of that certificate, PEM
+    /// Private key of the command API, PEM
     #[arg(long, env = "SERIN_API_KEY", value_name = "FILE", requires = "api_certificate")]
     api_key: Option<PathBuf>,
 
-    /// Show the metrics of Canaries under Flagger's names too, for dashboards
-    /// and alerts that were written for it
+    /// Export the metrics of Canaries under Flagger's names too, for dashboards
+    /// and alerts written for Flagger
     #[arg(long, env = "SERIN_FLAGGER_METRICS")]
     flagger_metrics: bool,
 
-    /// Which cluster to work on [default: as kubectl finds it, or the one it
-    /// runs in]
+    /// Kubeconfig of the cluster [default: kubectl's, or the cluster that this
+    /// process runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
@@ -146,39 +146,39 @@ pub(super) struct Args {
 #[cfg(feature = "aws")]
 #[derive(clap::Args)]
 struct AppMeshArgs {
-    /// Mesh of Canaries of the provider appmesh:aws that name none in
+    /// Mesh of Canaries of the provider appmesh:aws without
     /// spec.service.meshName
     #[arg(long, env = "SERIN_APPMESH_MESH", value_name = "NAME")]
     appmesh_mesh: Option<String>,
 
-    /// Account that shared the mesh with ours [default: the mesh is our own]
+    /// AWS account that owns a shared mesh [default: the controller's account]
     #[arg(long, env = "SERIN_APPMESH_MESH_OWNER", value_name = "ACCOUNT", value_parser = account)]
     appmesh_mesh_owner: Option<String>,
 
-    /// Region of the mesh [default: as all of Amazon's tools find it]
+    /// AWS region of the mesh [default: that of the AWS SDK's default chain]
     #[arg(long, env = "SERIN_APPMESH_REGION", value_name = "REGION")]
     appmesh_region: Option<String>,
 
-    /// Role to assume before App Mesh is asked
+    /// Role to assume for App Mesh
     #[arg(long, env = "SERIN_APPMESH_ROLE", value_name = "ARN")]
     appmesh_role: Option<String>,
 
-    /// What the owner of that role demands to hear
+    /// External ID that the trust policy of that role requires
     #[arg(long, env = "SERIN_APPMESH_EXTERNAL_ID", value_name = "ID", requires = "appmesh_role")]
     appmesh_external_id: Option<String>,
 
-    /// URL of App Mesh, if not its public one
+    /// URL of App Mesh, if not the public one
     #[arg(long, env = "SERIN_APPMESH_ENDPOINT", value_name = "URL")]
     appmesh_endpoint: Option<String>,
 
-    /// Namespace of Cloud Map in which pods are registered, under the names of
-    /// their virtual nodes, such as web-primary_shop [default: pods are found by
+    /// Cloud Map namespace in which pods are registered under the names of their
+    /// virtual nodes, such as web-primary_shop [default: pods are discovered by
     /// the DNS names of their Services]
     #[arg(long, env = "SERIN_APPMESH_CLOUD_MAP_NAMESPACE", value_name = "NAME")]
     appmesh_cloud_map_namespace: Option<String>,
 }
 
-/// This build cannot ask App Mesh.
+/// This build has no App Mesh client.
 #[cfg(not(feature = "aws"))]
 #[derive(clap::Args)]
 struct AppMeshArgs {}
@@ -209,41 +209,41 @@ impl From<AppMeshArgs> for AppMeshOptions {
     }
 }
 
-/// Where something is shown, if anywhere.
+/// `none`, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenAddress {
     Disabled,
     At(SocketAddr),
 }
 
-/// On one thread: a reconcile works only shortly between its requests, and
-/// handing it from thread to thread costs as well.
+/// Single-threaded: a reconcile uses little CPU between its requests, less than
+/// moving it between threads would cost.
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
-    let pace = WakeupThrottle::new(Instant::now());
+    let throttle = WakeupThrottle::new(Instant::now());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(move || std::thread::sleep(pace.delay(Instant::now())))
+        .on_thread_park(move || std::thread::sleep(throttle.delay(Instant::now())))
         .build();
     runtime.context("start the async runtime")?.block_on(serve(args))
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let vitals = Arc::<Telemetry>::default();
+    let telemetry = Arc::<Telemetry>::default();
     let command_api =
         CommandApiListener::bind(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
     let mut serving = Vec::new();
     if let ListenAddress::At(address) = args.listen {
         let server = BoundServer::bind(address)
             .await
-            .context("--listen (or SERIN_LISTEN): choose an address that is free, or none to show nothing")?;
-        tracing::info!(address = %server.address, "shows /metrics, /healthz and /readyz");
+            .context("--listen (or SERIN_LISTEN): choose a free address, or none to serve nothing")?;
+        tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
         let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
-        serving.push(server.serve(server::metrics_router(Arc::clone(&vitals), options), None));
+        serving.push(server.serve(server::metrics_router(Arc::clone(&telemetry), options), None));
     }
-    let client = cluster::client(args.kubeconfig, &vitals).await?;
+    let client = cluster::client(args.kubeconfig, &telemetry).await?;
     check_crds_installed(&client, args.namespaces.first()).await?;
     if let Some(CommandApiListener { server, certificate }) = command_api {
-        tracing::info!(address = %server.address, tls = certificate.is_some(), "hears people");
+        tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
         serving.push(server.serve(server::command_router(client.clone(), &args.namespaces), certificate));
     }
     let controller_namespace =
@@ -263,14 +263,14 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         app_mesh: args.app_mesh.into(),
         webhooks: None,
     };
-    let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that reads pods")?);
-    let environment = Environment { client, clock: Clock::system(), fetch, telemetry: vitals };
+    let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
+    let environment = Environment { client, clock: Clock::system(), fetch, telemetry };
     let stop = stop_on_signal()?;
-    tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} runs", env!("CARGO_PKG_VERSION"));
+    tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} started", env!("CARGO_PKG_VERSION"));
     if args.replicated {
-        let claim =
+        let replica =
             ReplicaConfig { namespace: controller_namespace, identity: args.identity, shards: args.shards };
-        run_replicated(environment, options, claim, stop).await?;
+        run_replicated(environment, options, replica, stop).await?;
     } else {
         let controller = Controller::new(environment, Fence::unsharded(), options).await?;
         controller.run(stop.cancelled_owned()).await;
@@ -280,15 +280,15 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where people are heard.
+/// The bound address of the command API.
 struct CommandApiListener {
     server: BoundServer,
     certificate: Option<Certificate>,
 }
 
 impl CommandApiListener {
-    /// What people send are tokens of the cluster: in the clear they go no
-    /// further than this machine.
+    /// Requests carry bearer tokens of the cluster, so TLS is required except on
+    /// loopback.
     async fn bind(listen: ListenAddress, files: Option<(PathBuf, PathBuf)>) -> anyhow::Result<Option<Self>> {
         let ListenAddress::At(address) = listen else { return Ok(None) };
         let certificate = match files {
@@ -299,19 +299,19 @@ impl CommandApiListener {
             }
             None if address.ip().is_loopback() => None,
             None => anyhow::bail!(
-                "--api-listen (or SERIN_API_LISTEN): tokens must not go over the network in the clear; add \
+                "--api-listen (or SERIN_API_LISTEN): bearer tokens must not be sent unencrypted; add \
                  --api-certificate and --api-key, or listen on a loopback address such as 127.0.0.1:8443, which \
                  `kubectl port-forward` reaches"
             ),
         };
         let server = BoundServer::bind(address).await.context(
-            "--api-listen (or SERIN_API_LISTEN): choose an address that is free, or none to hear nobody",
+            "--api-listen (or SERIN_API_LISTEN): choose a free address, or none to serve no command API",
         )?;
         Ok(Some(Self { server, certificate }))
     }
 }
 
-/// A controller of kinds that the cluster does not have would wait for ever.
+/// Without the CRDs the watches would wait for ever.
 async fn check_crds_installed(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
     let canaries: Api<Canary> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
@@ -320,25 +320,25 @@ async fn check_crds_installed(client: &Client, namespace: Option<&String>) -> an
     match canaries.list_metadata(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            anyhow::bail!("the cluster knows no Canaries; run `serin crds | kubectl apply -f -` first")
+            anyhow::bail!("the cluster has no CRD for Canaries; run `serin crds | kubectl apply -f -` first")
         }
         Err(error) => Err(error).context("list Canaries"),
     }
 }
 
-/// Done when a person or a service manager wants it to end.
+/// Cancelled by SIGTERM or SIGINT.
 fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for Ctrl-C")?;
     let stop = CancellationToken::new();
-    let told = stop.clone();
+    let on_signal = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        told.cancel();
+        on_signal.cancel();
     });
     Ok(stop)
 }
@@ -349,7 +349,7 @@ fn listen(text: &str) -> Result<ListenAddress, String> {
         address => address
             .parse()
             .map(ListenAddress::At)
-            .map_err(|_| format!("{address} is no address; write one such as 127.0.0.1:8080, or none")),
+            .map_err(|_| format!("{address} is not an address; write one such as 127.0.0.1:8080, or none")),
     }
 }
 
@@ -358,9 +358,9 @@ fn account(text: &str) -> Result<String, String> {
     let is_account = text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit());
     is_account
         .then(|| text.to_owned())
-        .ok_or_else(|| format!("{text} is no account; write its twelve digits"))
+        .ok_or_else(|| format!("{text} is not an AWS account; write its twelve digits"))
 }
 
 fn provider(text: &str) -> Result<Provider, String> {
-    serde_json::from_value(text.into()).map_err(|_| format!("{text} is no provider that Serin knows"))
+    serde_json::from_value(text.into()).map_err(|_| format!("{text} is not a provider that Serin supports"))
 }

@@ -1,4 +1,4 @@
-//! What people said, as annotations on the Canary. Pure: no client, no clock.
+//! Approvals and commands, as annotations of the Canary. Pure: no client, no clock.
 //!
 //! ```text
 //! serin.dev/approvals: [{"uid": "…", "release": 3, "gate": "go-live", "step": 2,
@@ -7,12 +7,12 @@
 //!                        "revision": "…", "by": "alice", "at": "2025-03-01T09:00:00Z"}]
 //! ```
 //!
-//! Each is a JSON list, oldest first. `uid` is the Canary's own: what was
-//! copied along to another Canary does not count there; left out, it counts
-//! wherever it stands. `type` names the kind of webhook that an answer opens;
-//! an approval step has none. `answer` is `yes` or `no`, with `why` for people.
+//! Each is a JSON list, oldest first. `uid` is the Canary's: an entry copied to
+//! another Canary is ignored there; without `uid` an entry counts on any Canary.
+//! `type` is the type of the webhook that an approval opens; an approval step has
+//! none. `answer` is `yes` or `no`, with `why` as free text.
 //!
-//! An entry that cannot be read is skipped and told of ([`malformed`]); the
+//! Entries that do not parse are skipped and reported by [`malformed`]; the
 //! others count.
 
 use jiff::Timestamp;
@@ -34,34 +34,33 @@ use crate::engine::{
     observed::{GateReply, GateResult},
 };
 
-/// Answers of people to gates and approval steps.
+/// Approvals and rejections of gates and approval steps.
 pub const APPROVALS: &str = "serin.dev/approvals";
-/// Commands of people, in the order they came.
+/// Commands, oldest first.
 pub const COMMANDS: &str = "serin.dev/commands";
 
-/// What people answered, old answers among them.
+/// All approvals and rejections, those of earlier releases included.
 pub fn answers(canary: &Canary) -> Vec<GateResult> {
     parse::<Approval>(canary).entries.into_iter().map(GateResult::from).collect()
 }
 
-/// What people commanded, in the order it came, answered commands among them.
+/// All commands, oldest first, processed ones included.
 pub fn commands(canary: &Canary) -> Vec<Command> {
     parse::<CommandEntry>(canary).entries.into_iter().map(Command::from).collect()
 }
 
-/// What of both could not be read, to be told to people.
+/// Entries of both annotations that do not parse.
 pub fn malformed(canary: &Canary) -> Vec<Malformed> {
     let mut malformed = parse::<Approval>(canary).malformed;
     malformed.extend(parse::<CommandEntry>(canary).malformed);
     malformed
 }
 
-/// The gates and approval steps that wait for a yes and that a person may give
-/// it to.
+/// Waiting gates and approval steps that a user may approve.
 pub fn pending_approvals(canary: &Canary) -> Vec<GateCall> {
     let Some(status) = &canary.status else { return Vec::new() };
-    let waits = |gate: &&GateStatus| {
-        let open_to_people = match gate.type_ {
+    let is_pending = |gate: &&GateStatus| {
+        let is_approvable = match gate.type_ {
             None
             | Some(
                 HookType::ConfirmRollout | HookType::ConfirmTrafficIncrease | HookType::ConfirmPromotion,
@@ -74,18 +73,18 @@ pub fn pending_approvals(canary: &Canary) -> Vec<GateCall> {
                 | HookType::Event,
             ) => false,
         };
-        gate.state == GateState::Waiting && open_to_people
+        gate.state == GateState::Waiting && is_approvable
     };
-    let question = |gate: &GateStatus| GateCall {
+    let call = |gate: &GateStatus| GateCall {
         release: status.releases,
         gate: gate.name.clone(),
         kind: gate.type_,
         scope: scope(gate.step),
     };
-    status.gates.iter().filter(waits).map(question).collect()
+    status.gates.iter().filter(is_pending).map(call).collect()
 }
 
-/// An annotation, or an entry of one, that could not be read.
+/// An annotation, or an entry of one, that does not parse.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{position} of the annotation {annotation} is ignored: {why}")]
 pub struct Malformed {
@@ -95,7 +94,7 @@ pub struct Malformed {
     pub why: String,
 }
 
-/// One answer of a person.
+/// An approval or rejection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Approval {
@@ -122,7 +121,6 @@ pub(super) enum ApprovalAnswer {
     No,
 }
 
-/// One command of a person.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CommandEntry {
@@ -138,14 +136,14 @@ pub(super) struct CommandEntry {
     pub at: Option<Timestamp>,
 }
 
-/// What one of the two annotations lists.
+/// An entry of one of the two annotations.
 pub(super) trait AnnotationEntry: Serialize + DeserializeOwned {
     const ANNOTATION: &'static str;
 
-    /// The Canary that it was said to.
+    /// Of the Canary that it was written for.
     fn uid(&self) -> Option<&str>;
 
-    /// Drops what can matter no more, so that the list does not grow for ever.
+    /// Drops entries without effect, which bounds the list.
     fn prune(entries: &mut Vec<Self>, canary: &Canary);
 }
 
@@ -169,11 +167,11 @@ impl AnnotationEntry for CommandEntry {
         self.uid.as_deref()
     }
 
-    /// The last one answered stays: the engine finds by it which are new.
+    /// Keeps the last processed command: those after it are new to the engine.
     fn prune(entries: &mut Vec<Self>, canary: &Canary) {
         let last = canary.status.as_ref().and_then(|status| status.last_command.as_ref());
-        let answered = last.and_then(|last| entries.iter().position(|entry| entry.id == last.id));
-        entries.drain(..answered.unwrap_or(0));
+        let processed = last.and_then(|last| entries.iter().position(|entry| entry.id == last.id));
+        entries.drain(..processed.unwrap_or(0));
     }
 }
 
@@ -183,28 +181,28 @@ pub(super) struct ParsedAnnotation<T> {
 }
 
 pub(super) fn parse<T: AnnotationEntry>(canary: &Canary) -> ParsedAnnotation<T> {
-    let mut read = ParsedAnnotation { entries: Vec::new(), malformed: Vec::new() };
+    let mut parsed = ParsedAnnotation { entries: Vec::new(), malformed: Vec::new() };
     let annotation = T::ANNOTATION;
-    let Some(text) = canary.annotations().get(annotation) else { return read };
+    let Some(text) = canary.annotations().get(annotation) else { return parsed };
     let list: Vec<Value> = match serde_json::from_str(text) {
         Ok(list) => list,
         Err(error) => {
             let why = format!("it must be a JSON list ({error})");
-            read.malformed.push(Malformed { annotation, position: "the whole".to_owned(), why });
-            return read;
+            parsed.malformed.push(Malformed { annotation, position: "the whole".to_owned(), why });
+            return parsed;
         }
     };
     for (at, entry) in list.into_iter().enumerate() {
         match serde_json::from_value::<T>(entry) {
             Ok(entry) if entry.uid().is_some() && entry.uid() != canary.metadata.uid.as_deref() => {}
-            Ok(entry) => read.entries.push(entry),
+            Ok(entry) => parsed.entries.push(entry),
             Err(error) => {
-                let place = format!("entry {}", at + 1);
-                read.malformed.push(Malformed { annotation, position: place, why: error.to_string() });
+                let position = format!("entry {}", at + 1);
+                parsed.malformed.push(Malformed { annotation, position, why: error.to_string() });
             }
         }
     }
-    read
+    parsed
 }
 
 fn scope(step: Option<u32>) -> GateScope {
@@ -223,8 +221,8 @@ impl From<Approval> for GateResult {
 }
 
 impl From<CommandEntry> for Command {
-    fn from(order: CommandEntry) -> Self {
-        let CommandEntry { uid: _, id, verb, revision, by, at: _ } = order;
+    fn from(entry: CommandEntry) -> Self {
+        let CommandEntry { uid: _, id, verb, revision, by, at: _ } = entry;
         Command { id, verb, revision, by }
     }
 }

@@ -1,12 +1,12 @@
-//! What people say, written on the Canary: approvals, refusals, commands.
+//! Writes approvals, rejections and commands to annotations of the Canary.
 //!
-//! Guarantees: nothing is written for somebody who may not `update
-//! canaries/approve` there; what others wrote at the same moment is kept; an
-//! answer is written only for a question that waits.
+//! Guarantees: nothing is written for a caller who may not `update
+//! canaries/approve`; concurrent writes are kept; an approval is written only for
+//! a gate that waits.
 //!
-//! Caveat: the right is checked here, before the write. Whoever may patch a
-//! Canary can write its annotations with kubectl as well; the admission policy
-//! of `charts/serin` asks for the same right there.
+//! Caveat: authorization is checked here, before the write. A user who may patch
+//! Canaries can write these annotations with kubectl as well; the admission
+//! policy of `charts/serin` requires the same permission there.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -29,23 +29,20 @@ use crate::engine::{
     command::{Command, Verb},
 };
 
-/// Who speaks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Caller {
-    /// Whoever the client's credentials name: for a command line.
+    /// The user of the client's credentials: for the CLI.
     Current,
-    /// Somebody whom the API server has named to the caller: for a server.
+    /// A user authenticated by a TokenReview: for the command API.
     User(UserInfo),
 }
 
-/// The Canary that is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CanaryRef<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
 }
 
-/// Why nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
     #[error("there is no Canary {name} in the namespace {namespace}")]
@@ -62,118 +59,123 @@ pub enum CommandError {
     AmbiguousGate { waiting: String },
     #[error("the gate {0} is a webhook, whose no only keeps it closed: abort ends the release")]
     NotRejectable(String),
-    #[error("{0} commands wait to be answered already: is the controller running?")]
+    #[error("{0} commands are pending already: is the controller running?")]
     TooManyPending(usize),
-    #[error("others kept writing to the Canary at the same moment; try again")]
+    #[error("repeated write conflicts on the Canary; try again")]
     Conflict,
     #[error("cannot {doing}")]
     Api { doing: &'static str, source: Box<kube::Error> },
 }
 
-/// Opens the gate, or gives the approval, that waits; with several of them
-/// `gate` must name one.
+/// Approves the gate or approval step that waits; with several of them `gate`
+/// must name one.
 pub async fn approve(
     client: &Client,
-    who: &Caller,
+    caller: &Caller,
     canary: CanaryRef<'_>,
     gate: Option<&str>,
 ) -> Result<GateCall, CommandError> {
-    write_approval(client, who, canary, gate, ApprovalAnswer::Yes, "").await
+    write_approval(client, caller, canary, NewApproval { gate, answer: ApprovalAnswer::Yes, why: "" }).await
 }
 
-/// Refuses the approval that waits, which rolls the release back.
+/// Rejects the approval step that waits, which rolls the release back.
 pub async fn reject(
     client: &Client,
-    who: &Caller,
+    caller: &Caller,
     canary: CanaryRef<'_>,
     gate: Option<&str>,
     why: &str,
 ) -> Result<GateCall, CommandError> {
-    write_approval(client, who, canary, gate, ApprovalAnswer::No, why).await
+    write_approval(client, caller, canary, NewApproval { gate, answer: ApprovalAnswer::No, why }).await
 }
 
-/// Gives a command. Without a revision it is meant for the one that the Canary
-/// is at now: should another take its place first, the command is refused.
+/// Writes a command for `revision`, by default the current one: the controller
+/// refuses it if another revision has taken its place by then.
 ///
-/// What became of it is in `status.lastCommand`, under the id that is returned.
+/// The result is in `status.lastCommand`, under the returned id.
 pub async fn command(
     client: &Client,
-    who: &Caller,
+    caller: &Caller,
     canary: CanaryRef<'_>,
     verb: Verb,
     revision: Option<&str>,
 ) -> Result<Command, CommandError> {
-    let by = authorize(client, who, canary).await?;
+    let by = authorize(client, caller, canary).await?;
     let id = new_command_id();
-    let order = update_annotation(client, canary, |found, orders: &mut Vec<CommandEntry>| {
+    let entry = update_annotation(client, canary, |found, entries: &mut Vec<CommandEntry>| {
         let last = found.status.as_ref().and_then(|status| status.last_command.as_ref());
-        let pending = orders.iter().filter(|order| last.is_none_or(|last| last.id != order.id)).count();
+        let pending = entries.iter().filter(|entry| last.is_none_or(|last| last.id != entry.id)).count();
         if pending >= MAX_PENDING_COMMANDS {
             return Err(CommandError::TooManyPending(pending));
         }
-        let meant = revision.map(str::to_owned).or_else(|| current_revision(found.status.as_ref()?, verb));
-        let order = CommandEntry {
+        let revision = revision.map(str::to_owned);
+        let revision = revision.or_else(|| current_revision(found.status.as_ref()?, verb));
+        let entry = CommandEntry {
             uid: found.metadata.uid.clone(),
             id: id.clone(),
             verb,
-            revision: meant,
+            revision,
             by: by.clone(),
             at: Some(Timestamp::now()),
         };
-        orders.push(order.clone());
-        Ok(order)
+        entries.push(entry.clone());
+        Ok(entry)
     })
     .await?;
-    Ok(order.into())
+    Ok(entry.into())
 }
 
 const MAX_PENDING_COMMANDS: usize = 16;
 
-/// A reason is for people: longer than this it is a document.
 const MAX_REASON_CHARS: usize = 1000;
+
+/// An approval or rejection, to be written.
+struct NewApproval<'a> {
+    gate: Option<&'a str>,
+    answer: ApprovalAnswer,
+    why: &'a str,
+}
 
 async fn write_approval(
     client: &Client,
-    who: &Caller,
+    caller: &Caller,
     canary: CanaryRef<'_>,
-    gate: Option<&str>,
-    said: ApprovalAnswer,
-    why: &str,
+    NewApproval { gate, answer, why }: NewApproval<'_>,
 ) -> Result<GateCall, CommandError> {
-    let by = authorize(client, who, canary).await?;
+    let by = authorize(client, caller, canary).await?;
     let why: String = why.trim().trim_end_matches('.').chars().take(MAX_REASON_CHARS).collect();
     update_annotation(client, canary, |found, approvals: &mut Vec<Approval>| {
-        let question = select_gate(found, gate)?;
-        if said == ApprovalAnswer::No && question.kind.is_some() {
-            return Err(CommandError::NotRejectable(question.gate));
+        let call = select_gate(found, gate)?;
+        if answer == ApprovalAnswer::No && call.kind.is_some() {
+            return Err(CommandError::NotRejectable(call.gate));
         }
-        let step = match question.scope {
+        let step = match call.scope {
             GateScope::Step(step) => Some(step),
             GateScope::Release | GateScope::Check { .. } => None,
         };
         let approval = Approval {
             uid: found.metadata.uid.clone(),
-            release: question.release,
-            gate: question.gate.clone(),
-            kind: question.kind,
+            release: call.release,
+            gate: call.gate.clone(),
+            kind: call.kind,
             step,
-            answer: said,
+            answer,
             why: why.clone(),
             by: by.clone(),
             at: Timestamp::now(),
         };
-        // Who answers again has changed their mind.
+        // A user's later answer replaces the earlier one.
         approvals.retain(|old| {
             (&old.gate, old.kind, old.step, &old.by)
                 != (&approval.gate, approval.kind, approval.step, &approval.by)
         });
         approvals.push(approval);
-        Ok(question)
+        Ok(call)
     })
     .await
 }
 
-/// The question that is meant, if there is exactly one.
+/// The waiting gate with this name, or the only one.
 fn select_gate(canary: &Canary, gate: Option<&str>) -> Result<GateCall, CommandError> {
     let mut waiting = pending_approvals(canary);
     if waiting.is_empty() {
@@ -181,7 +183,7 @@ fn select_gate(canary: &Canary, gate: Option<&str>) -> Result<GateCall, CommandE
         let message = message.unwrap_or("the controller has not seen this Canary yet");
         return Err(CommandError::NothingPending(message.to_owned()));
     }
-    let names = waiting.iter().map(|question| question.gate.as_str()).collect::<Vec<_>>().join(", ");
+    let names = waiting.iter().map(|call| call.gate.as_str()).collect::<Vec<_>>().join(", ");
     if let Some(gate) = gate {
         waiting.retain(|question| question.gate == gate);
     }
@@ -192,7 +194,7 @@ fn select_gate(canary: &Canary, gate: Option<&str>) -> Result<GateCall, CommandE
     }
 }
 
-/// The revision that a command is about as things stand.
+/// The revision that a command without one applies to.
 fn current_revision(status: &CanaryStatus, verb: Verb) -> Option<String> {
     match verb {
         Verb::Abort | Verb::Promote | Verb::Pause | Verb::Resume => {
@@ -203,8 +205,8 @@ fn current_revision(status: &CanaryStatus, verb: Verb) -> Option<String> {
     }
 }
 
-/// Changes one annotation, from what is there at that very moment: the API
-/// server refuses the patch if somebody wrote since, and it is done again.
+/// Read-modify-write of one annotation, guarded by resourceVersion and retried
+/// on conflict (409).
 async fn update_annotation<T: AnnotationEntry, R>(
     client: &Client,
     canary: CanaryRef<'_>,
@@ -239,10 +241,10 @@ async fn update_annotation<T: AnnotationEntry, R>(
     Err(CommandError::Conflict)
 }
 
-/// May they? Returns their name, as far as the API server tells it.
+/// Returns the caller's user name, if the API server reports it.
 async fn authorize(
     client: &Client,
-    who: &Caller,
+    caller: &Caller,
     canary: CanaryRef<'_>,
 ) -> Result<Option<String>, CommandError> {
     let attributes = ResourceAttributes {
@@ -254,8 +256,8 @@ async fn authorize(
         name: Some(canary.name.to_owned()),
         ..Default::default()
     };
-    let doing = "ask whether that is allowed";
-    let (name, status) = match who {
+    let doing = "review access";
+    let (name, status) = match caller {
         Caller::Current => {
             let spec =
                 SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
@@ -292,13 +294,13 @@ async fn authorize(
     }
 }
 
-/// What the API server calls us; servers before 1.28 do not say.
+/// By a SelfSubjectReview; none before Kubernetes 1.28.
 async fn current_username(client: &Client) -> Result<Option<String>, CommandError> {
     let reviews = Api::<SelfSubjectReview>::all(client.clone());
     match reviews.create(&PostParams::default(), &SelfSubjectReview::default()).await {
         Ok(review) => Ok(review.status.and_then(|status| status.user_info).and_then(|user| user.username)),
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 403 => Ok(None),
-        Err(error) => Err(api_error("ask who we are")(error)),
+        Err(error) => Err(api_error("review the current user")(error)),
     }
 }
 
@@ -306,7 +308,7 @@ fn api_error(doing: &'static str) -> impl Fn(kube::Error) -> CommandError {
     move |error| CommandError::Api { doing, source: Box::new(error) }
 }
 
-/// Sorts by time for people who look at it; 64 random bits keep it unique.
+/// Milliseconds first, so that ids sort by time; 64 random bits make it unique.
 fn new_command_id() -> String {
     let now = Timestamp::now();
     format!("{}-{:016x}", now.as_millisecond(), RandomState::new().hash_one(now.as_nanosecond()))

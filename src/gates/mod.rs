@@ -1,15 +1,14 @@
-//! Who is asked before a release goes on: programs, by webhook, and people.
+//! Gates of a release: webhooks, and approvals and commands of users.
 //!
-//! | file            | what it does                                              |
-//! |-----------------|-----------------------------------------------------------|
-//! | [`webhook`]     | asks a program over HTTP and makes its answer a `GateReply` |
-//! | [`annotations`] | reads what people said; pure, for the observation         |
-//! | [`commands`]      | writes what people say, after checking that they may      |
+//! | file            | purpose                                                      |
+//! |-----------------|--------------------------------------------------------------|
+//! | [`webhook`]     | calls a webhook; its response becomes a `GateReply`          |
+//! | [`annotations`] | parses approvals and commands; pure, for the observation     |
+//! | [`commands`]    | writes approvals and commands, after checking authorization  |
 //!
-//! What people say is kept on the Canary itself, so it outlives controllers,
-//! is seen by whoever watches the Canary, and is part of every backup. An
-//! answer counts for one question of one release of one Canary and for no
-//! other.
+//! Approvals and commands are annotations of the Canary: they survive restarts,
+//! are visible to every client, and are part of every backup. An approval counts
+//! for one gate call of one release of one Canary.
 
 pub mod annotations;
 pub mod commands;

@@ -1,17 +1,18 @@
-//! Asks a webhook over HTTP.
+//! Calls webhooks over HTTP.
 //!
 //! The request is Flagger's: a POST of `{name, namespace, phase, checksum,
-//! metadata}`. Promises:
+//! metadata}`. Guarantees:
 //!
-//! - a status up to 202 is a yes, any other a no that names the status and the
-//!   first line of the answer; no answer in time is silence, which is neither;
-//! - a question ends: each try has the webhook's timeout, tries are bounded, and
-//!   of an answer only its beginning is read;
-//! - no URL, body or key is ever logged or repeated in a reply: they may hold
+//! - a status up to 202 is a yes, any other a no with the status and the first
+//!   line of the body; a timeout or connection error is `Unreachable`, which is
+//!   neither;
+//! - a call ends: each attempt has the webhook's timeout, attempts are bounded, and
+//!   only a prefix of the body is read;
+//! - no URL, body or key is logged or repeated in a reply: they may contain
 //!   secrets.
 //!
-//! Only silence is tried again. Redirects are not followed: a signed question
-//! is for one receiver.
+//! Only unreachable webhooks are retried. Redirects are not followed: a signed
+//! request is for one receiver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::api::{
     canary::{Phase, Severity, Webhook},
 };
 use crate::engine::observed::GateReply;
+use crate::error_chain::error_chain;
 
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
@@ -35,22 +37,21 @@ pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
-/// A no needs one line, and nobody may fill our memory with more.
+/// A reason is one line; bounds memory.
 const MAX_RESPONSE_BYTES: usize = 4096;
 const MAX_REASON_CHARS: usize = 200;
 
-/// Which release a webhook is asked about.
+/// The release that a webhook is called for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookContext {
     pub name: String,
     pub namespace: String,
     pub phase: Phase,
-    /// The revision: a receiver tells by it one release from another.
+    /// The revision, which identifies the release.
     pub checksum: String,
 }
 
 impl HookContext {
-    /// The release that a status speaks of.
     pub fn from_status(canary: &Canary, status: &CanaryStatus) -> Self {
         let release = status.release.as_ref().map(|release| &release.revision);
         Self {
@@ -62,7 +63,7 @@ impl HookContext {
     }
 }
 
-/// Something that happened, for webhooks of the type `event`.
+/// For webhooks of the type `event`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
     pub message: &'a str,
@@ -70,7 +71,6 @@ pub struct Event<'a> {
     pub at: Timestamp,
 }
 
-/// One try of one question.
 #[derive(Clone, Debug)]
 pub struct HookRequest {
     pub url: String,
@@ -81,29 +81,28 @@ pub struct HookRequest {
     pub timeout: Duration,
 }
 
-/// What came back: the status, and the beginning of the text unless it is a yes.
 #[derive(Clone, Debug)]
 pub struct HookResponse {
     pub status: http::StatusCode,
+    /// A prefix of the body; empty on success.
     pub text: Vec<u8>,
 }
 
-/// Why nothing came back.
 #[derive(Clone, Debug)]
 pub enum HookError {
-    /// What cannot be sent will not be answered, however often.
+    /// Not retried.
     InvalidRequest(String),
     TimedOut,
     Connection(String),
 }
 
-/// Carries questions: over the network, or to receivers that have no sockets.
+/// HTTP, or a substitute in tests.
 #[async_trait]
 pub trait HookTransport: Send + Sync {
-    async fn send(&self, question: &HookRequest) -> Result<HookResponse, HookError>;
+    async fn send(&self, request: &HookRequest) -> Result<HookResponse, HookError>;
 }
 
-/// Asks webhooks. One is enough: clones share its connections.
+/// Webhook client; clones share its connections.
 #[derive(Clone)]
 pub struct Webhooks(Arc<dyn HookTransport>);
 
@@ -113,7 +112,6 @@ impl std::fmt::Debug for Webhooks {
     }
 }
 
-/// Over the network.
 struct HttpHookTransport {
     verifying_client: reqwest::Client,
     insecure_client: reqwest::Client,
@@ -139,20 +137,20 @@ impl Webhooks {
         })))
     }
 
-    pub fn with_transport(post: Arc<dyn HookTransport>) -> Self {
-        Self(post)
+    pub fn with_transport(transport: Arc<dyn HookTransport>) -> Self {
+        Self(transport)
     }
 
-    /// Asks, and waits for the answer; `key` signs the question.
-    pub async fn call_gate(&self, hook: &Webhook, about: &HookContext, key: Option<&[u8]>) -> GateReply {
-        self.call(hook, body(about, &hook.metadata), key).await
+    /// `key` signs the request.
+    pub async fn call_gate(&self, hook: &Webhook, context: &HookContext, key: Option<&[u8]>) -> GateReply {
+        self.call(hook, body(context, &hook.metadata), key).await
     }
 
-    /// Tells of an event. The answer is for the log only.
+    /// The reply is for the log only.
     pub async fn send_event(
         &self,
         hook: &Webhook,
-        about: &HookContext,
+        context: &HookContext,
         event: &Event<'_>,
         key: Option<&[u8]>,
     ) -> GateReply {
@@ -163,68 +161,68 @@ impl Webhooks {
             ("eventType".to_owned(), kind.to_owned()),
             ("timestamp".to_owned(), event.at.as_millisecond().to_string()),
         ]);
-        self.call(hook, body(about, &metadata), key).await
+        self.call(hook, body(context, &metadata), key).await
     }
 
     async fn call(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> GateReply {
         let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get());
         let signature = key.map(|key| signature(key, &body));
-        let question = HookRequest {
+        let request = HookRequest {
             url: hook.url.clone(),
             skip_tls_verify: hook.disable_tls,
             signature,
             body,
             timeout,
         };
-        let mut pause = INITIAL_BACKOFF;
-        let mut left = hook.retries.unwrap_or(0);
+        let mut backoff = INITIAL_BACKOFF;
+        let mut retries = hook.retries.unwrap_or(0);
         loop {
-            let why = match self.0.send(&question).await {
-                Ok(said) => return to_gate_reply(&said),
+            let why = match self.0.send(&request).await {
+                Ok(response) => return to_gate_reply(&response),
                 Err(HookError::InvalidRequest(why)) => {
-                    return GateReply::Unreachable { why: format!("cannot ask: {why}") };
+                    return GateReply::Unreachable { why: format!("invalid request: {why}") };
                 }
-                Err(HookError::TimedOut) => format!("no answer within {timeout:?}"),
-                Err(HookError::Connection(why)) => format!("no answer: {why}"),
+                Err(HookError::TimedOut) => format!("no response within {timeout:?}"),
+                Err(HookError::Connection(why)) => format!("no response: {why}"),
             };
-            if left == 0 {
+            if retries == 0 {
                 return GateReply::Unreachable { why };
             }
-            left -= 1;
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(MAX_BACKOFF);
+            retries -= 1;
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
 }
 
 #[async_trait]
 impl HookTransport for HttpHookTransport {
-    async fn send(&self, question: &HookRequest) -> Result<HookResponse, HookError> {
-        let client = if question.skip_tls_verify { &self.insecure_client } else { &self.verifying_client };
+    async fn send(&self, hook: &HookRequest) -> Result<HookResponse, HookError> {
+        let client = if hook.skip_tls_verify { &self.insecure_client } else { &self.verifying_client };
         let mut request = client
-            .post(&question.url)
+            .post(&hook.url)
             .header(reqwest::header::CONTENT_TYPE, "application/json")
-            .timeout(question.timeout);
-        if let Some(signature) = &question.signature {
+            .timeout(hook.timeout);
+        if let Some(signature) = &hook.signature {
             request = request.header(SIGNATURE_HEADER, signature);
         }
-        let request = request.body(question.body.clone()).build();
-        let request = request.map_err(|error| HookError::InvalidRequest(error_chain(error)))?;
+        let request = request.body(hook.body.clone()).build();
+        let request = request.map_err(|error| HookError::InvalidRequest(describe(error)))?;
         match client.execute(request).await {
             Ok(response) => Ok(read_response(response).await),
             Err(error) if error.is_timeout() => Err(HookError::TimedOut),
-            Err(error) => Err(HookError::Connection(error_chain(error))),
+            Err(error) => Err(HookError::Connection(describe(error))),
         }
     }
 }
 
-/// A no is a no, also when the rest of it got lost.
+/// A body that breaks off keeps its status.
 async fn read_response(mut response: reqwest::Response) -> HookResponse {
     let (status, mut text) = (response.status(), Vec::new());
     while !is_success(status) && text.len() < MAX_RESPONSE_BYTES {
         let Ok(Some(chunk)) = response.chunk().await else { break };
-        let room = MAX_RESPONSE_BYTES - text.len();
-        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let free = MAX_RESPONSE_BYTES - text.len();
+        text.extend_from_slice(&chunk[..chunk.len().min(free)]);
     }
     HookResponse { status, text }
 }
@@ -232,7 +230,7 @@ async fn read_response(mut response: reqwest::Response) -> HookResponse {
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub fn signature(key: &[u8], body: &[u8]) -> String {
     let mut text = "sha256=".to_owned();
-    // An HMAC takes keys of any length, so there is always one.
+    // HMAC accepts keys of any length: this does not fail.
     if let Ok(mut hmac) = Hmac::<Sha256>::new_from_slice(key) {
         hmac.update(body);
         text.extend(hmac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")));
@@ -240,7 +238,7 @@ pub fn signature(key: &[u8], body: &[u8]) -> String {
     text
 }
 
-fn body(about: &HookContext, metadata: &BTreeMap<String, String>) -> Vec<u8> {
+fn body(context: &HookContext, metadata: &BTreeMap<String, String>) -> Vec<u8> {
     #[derive(Serialize)]
     struct Payload<'a> {
         name: &'a str,
@@ -250,8 +248,8 @@ fn body(about: &HookContext, metadata: &BTreeMap<String, String>) -> Vec<u8> {
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         metadata: &'a BTreeMap<String, String>,
     }
-    let HookContext { name, namespace, phase, checksum } = about;
-    // Texts and a map of texts: there is nothing that JSON could not say.
+    let HookContext { name, namespace, phase, checksum } = context;
+    // Strings and a map of strings: this does not fail.
     serde_json::to_vec(&Payload { name, namespace, phase: *phase, checksum, metadata }).unwrap_or_default()
 }
 
@@ -271,14 +269,7 @@ fn to_gate_reply(HookResponse { status, text }: &HookResponse) -> GateReply {
     GateReply::No { by: None, why }
 }
 
-/// The error and its causes, without the URL.
-fn error_chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+/// Without the URL, which may contain a secret.
+fn describe(error: reqwest::Error) -> String {
+    error_chain(&error.without_url())
 }

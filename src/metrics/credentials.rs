@@ -1,16 +1,15 @@
-//! What a Secret holds, kept from every log.
+//! The data of a Secret, without a way into logs.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::{ByteString, api::core::v1::Secret};
 
-/// The data of a Secret. Shown, it tells its keys and nothing else.
+/// `Debug` shows only the keys.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Credentials(BTreeMap<String, Vec<u8>>);
 
 impl Credentials {
-    /// A value that is text; line ends around it are the editor's, not the
-    /// secret's.
+    /// A value as text, trimmed: editors add line ends.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
         std::str::from_utf8(self.0.get(key)?).ok().map(str::trim)
     }
@@ -52,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_end_of_an_editor_is_no_part_of_a_secret() {
+    fn surrounding_whitespace_is_not_part_of_a_secret() {
         assert_eq!(Credentials::from_iter([("token", "abc\n")]).text("token"), Some("abc"));
     }
 }

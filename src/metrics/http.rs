@@ -1,5 +1,4 @@
-//! What all requests of ours have in common: who we are to a server, how long
-//! we wait, how much we read, how often we try.
+//! HTTP clients of metric sources: credentials, timeouts, body limit, retries.
 
 use std::time::Duration;
 
@@ -9,29 +8,29 @@ use reqwest::{Certificate, ClientBuilder, Error, Response, StatusCode, Url};
 
 use super::Credentials;
 use crate::api::analysis_template::MetricProvider;
+use crate::error_chain::root_cause;
 
-/// One try.
+/// Of one attempt.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All tries together, and the pauses between them.
+/// Of all attempts and the delays between them.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Pauses between tries; one more try than pauses.
+/// Between attempts, of which there is one more.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 
-/// An answer larger than this is not read.
+/// In bytes.
 const MAX_BODY: usize = 8 << 20;
 
-/// Why a server gave no answer that could be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HttpError {
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    #[error("did not answer within {0:?}")]
+    #[error("did not respond within {0:?}")]
     Timeout(Duration),
-    #[error("answered {status}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+    #[error("responded {status}{}", .why.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
     Status { status: u16, why: Option<String> },
-    #[error("answered more than {} MiB", MAX_BODY >> 20)]
+    #[error("responded with more than {} MiB", MAX_BODY >> 20)]
     TooLarge,
 }
 
@@ -40,7 +39,6 @@ impl HttpError {
         Self::Status { status: status.as_u16(), why }
     }
 
-    /// Is it worth another try?
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Unreachable(_) | Self::Timeout(_) => true,
@@ -52,16 +50,15 @@ impl HttpError {
 
 impl From<&Error> for HttpError {
     fn from(error: &Error) -> Self {
-        if error.is_timeout() { Self::Timeout(ATTEMPT_TIMEOUT) } else { Self::Unreachable(cause(error)) }
+        if error.is_timeout() { Self::Timeout(ATTEMPT_TIMEOUT) } else { Self::Unreachable(describe(error)) }
     }
 }
 
-/// Why a server cannot be asked at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientConfigError {
     #[error("reading provider.address: {0}")]
     Address(String),
-    #[error("reading provider.headers: {0:?} is no header, or its value is none")]
+    #[error("reading provider.headers: {0:?} is not a valid header, or its value is not")]
     Header(String),
     #[error("reading the credentials in provider.secretRef: the Secret holds {0}")]
     Credentials(&'static str),
@@ -69,20 +66,20 @@ pub enum ClientConfigError {
     Client(String),
 }
 
-/// Follows nobody elsewhere: credentials are meant for one server.
+/// Follows no redirects: credentials are for one server.
 pub fn client() -> ClientBuilder {
     crate::tls::install_crypto_provider();
     ClientBuilder::new().redirect(Policy::none())
 }
 
-/// A client for the server that a provider names. The credentials may hold
+/// A client for the provider's server. The credentials may have
 /// `token`, or `username` and `password`, and `ca.crt`.
 pub fn client_of(
     provider: &MetricProvider,
     credentials: &Credentials,
 ) -> Result<reqwest::Client, ClientConfigError> {
-    // Without TLS there is nothing to verify, and an image without
-    // certificates must not fail for want of them.
+    // Without TLS nothing is verified: building the client must not need root
+    // certificates, which an image may lack.
     let plain = address_of(provider)?.scheme() == "http";
     let mut builder = client()
         .timeout(ATTEMPT_TIMEOUT)
@@ -96,7 +93,7 @@ pub fn client_of(
         }
         builder = builder.tls_certs_only(certificates);
     }
-    builder.build().map_err(|error| ClientConfigError::Client(cause(&error)))
+    builder.build().map_err(|error| ClientConfigError::Client(describe(&error)))
 }
 
 fn address_of(provider: &MetricProvider) -> Result<Url, ClientConfigError> {
@@ -104,10 +101,10 @@ fn address_of(provider: &MetricProvider) -> Result<Url, ClientConfigError> {
     Url::parse(address).map_err(|error| ClientConfigError::Address(error.to_string()))
 }
 
-/// The server's address as it may be shown: without user and password.
+/// For messages: without user and password.
 pub fn redacted_url(provider: &MetricProvider) -> Result<String, ClientConfigError> {
     let mut url = address_of(provider)?;
-    // Both fail only for addresses that can have neither.
+    // Both fail only for URLs that cannot have user and password.
     let _ = url.set_username("");
     let _ = url.set_password(None);
     Ok(url.to_string())
@@ -128,7 +125,7 @@ fn headers(provider: &MetricProvider, credentials: &Credentials) -> Result<Heade
     Ok(headers)
 }
 
-/// A token wins over a user, as in Flagger.
+/// A token takes precedence over a user, as in Flagger.
 fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, ClientConfigError> {
     use base64::{Engine, engine::general_purpose::STANDARD};
     let user = (credentials.text("username"), credentials.text("password"));
@@ -145,48 +142,47 @@ fn authorization(credentials: &Credentials) -> Result<Option<HeaderValue>, Clien
     sensitive(&value).map(Some).ok_or(bad)
 }
 
-/// A value that is not shown in logs.
+/// Marked so that logs do not show it.
 fn sensitive(value: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(value).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Tries again what may pass, a few times.
+/// Retries transient failures.
 pub async fn with_retries<T, E: From<HttpError>, A: Future<Output = Result<T, E>>>(
     attempt: impl Fn() -> A,
     is_transient: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let tries = async {
-        let mut pauses = RETRY_DELAYS.into_iter();
+    let attempts = async {
+        let mut delays = RETRY_DELAYS.into_iter();
         loop {
-            let answer = attempt().await;
-            match (&answer, pauses.next()) {
-                (Err(failure), Some(pause)) if is_transient(failure) => tokio::time::sleep(pause).await,
-                _ => return answer,
+            let result = attempt().await;
+            match (&result, delays.next()) {
+                (Err(error), Some(delay)) if is_transient(error) => tokio::time::sleep(delay).await,
+                _ => return result,
             }
         }
     };
-    tokio::time::timeout(TOTAL_TIMEOUT, tries)
+    tokio::time::timeout(TOTAL_TIMEOUT, attempts)
         .await
         .unwrap_or_else(|_| Err(HttpError::Timeout(TOTAL_TIMEOUT).into()))
 }
 
-/// The body, unless it is longer than answers are.
+/// The body, of at most `MAX_BODY`.
 pub async fn read_all(response: Response) -> Result<Vec<u8>, HttpError> {
-    body(response, MAX_BODY).await.map_err(|unread| match unread {
+    body(response, MAX_BODY).await.map_err(|error| match error {
         BodyError::TooLarge => HttpError::TooLarge,
         BodyError::Connection(error) => HttpError::from(&error),
     })
 }
 
-/// Why a body was not read.
 pub enum BodyError {
     TooLarge,
     Connection(Error),
 }
 
-/// The body, unless it is longer than `limit`.
+/// The body, of at most `limit` bytes.
 pub async fn body(mut response: Response, limit: usize) -> Result<Vec<u8>, BodyError> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(BodyError::Connection)? {
@@ -198,13 +194,10 @@ pub async fn body(mut response: Response, limit: usize) -> Result<Vec<u8>, BodyE
     Ok(body)
 }
 
-/// The cause of all causes. Those around it name the address, which people know
-/// and which may hold a password.
-pub fn cause(error: &Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(source) = cause.source() {
-        cause = source;
-    }
+/// The root cause only: the outer errors contain the URL, which may have a
+/// password.
+pub fn describe(error: &Error) -> String {
+    let cause = root_cause(error);
     match cause.downcast_ref::<Error>() {
         Some(_) => "the request failed".to_owned(),
         None => cause.to_string(),

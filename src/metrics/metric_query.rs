@@ -1,5 +1,5 @@
-//! From what people wrote to what is asked. Pure: everything that can be known
-//! to be wrong without asking is refused here, with what to write instead.
+//! Builds queries from the metrics of a Canary and their templates. Pure: errors
+//! that need no request to be detected are refused here, with what to write instead.
 
 use crate::{
     analysis::measurement::{Arms, SLOW_QUANTILE},
@@ -21,17 +21,17 @@ use super::{
     web,
 };
 
-/// One question, and whom to ask.
+/// A query and its provider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricQuery {
-    /// Whose metric it is. What a source remembers, it remembers by this.
+    /// Sources key their state by this.
     pub key: MetricKey,
     pub provider: MetricProvider,
     /// The Secret that the provider needs.
     pub secret: Option<SecretName>,
     pub query: Query,
     pub reduce: Option<Reduce>,
-    /// How the source divides time, if it tells of whole periods only.
+    /// For sources that aggregate by period.
     pub periods: Option<Periods>,
 }
 
@@ -43,38 +43,35 @@ pub struct MetricKey {
     pub metric: String,
 }
 
-/// Where a Secret is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretName {
     pub namespace: String,
     pub name: String,
 }
 
-/// What becomes of an answer that says more than the judge wants to know.
+/// Conversion of a measurement to the form that the judge needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reduce {
-    /// The canary's histogram becomes the duration, in milliseconds, that this
-    /// share of its requests stayed within.
+    /// This quantile of the canary's histogram, in milliseconds.
     Quantile(f64),
 }
 
-/// What a metric is asked for.
+/// The Canary and the controller's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct QueryContext<'a> {
     pub canary: &'a Canary,
-    /// Who carries the weights: `spec.provider`, or what stands in for it.
+    /// `spec.provider`, or the controller's default.
     pub mesh: Provider,
-    /// The Prometheus that the controller was started with. Without one here
-    /// or in the Canary, built-in metrics are read from the pods themselves.
+    /// `--metrics-server`. Without one here or in the Canary, built-in metrics are
+    /// scraped from the pods.
     pub metrics_server: Option<&'a str>,
 }
 
-/// A template and where it was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Template<'a> {
     pub name: &'a str,
-    /// Where its Secrets are: its own namespace, or for a
-    /// ClusterAnalysisTemplate that of the controller.
+    /// Of its Secrets: its own namespace, or for a ClusterAnalysisTemplate that of
+    /// the controller.
     pub namespace: &'a str,
     pub spec: &'a AnalysisTemplateSpec,
 }
@@ -85,15 +82,15 @@ pub enum QueryError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(
-        "{template}: {field} asks the same of canary and primary; tell them apart with {{{{ target }}}} or {{{{ arm }}}}, or for cloudwatch by spec.cloudwatch.canary and primary"
+        "{template}: {field} is the same for canary and primary; distinguish them with {{{{ target }}}} or {{{{ arm }}}}, or for cloudwatch by spec.cloudwatch.canary and primary"
     )]
     SameForBothArms { template: String, field: &'static str },
     #[error(
-        "{template}: provider.type {provider} cannot be asked by this version; use prometheus, cloudwatch, web for whatever answers in JSON, or scrape to read the pods"
+        "{template}: provider.type {provider} is not supported by this version; use prometheus, cloudwatch, web for any JSON API, or scrape to read the pods"
     )]
     Provider { template: String, provider: String },
     #[error(
-        "{template}: provider.type cloudwatch cannot be asked by this build, which was made without the feature aws; use one with it, or prometheus"
+        "{template}: provider.type cloudwatch is not supported by this build, which lacks the feature aws; use one with it, or prometheus"
     )]
     WithoutAws { template: String },
     #[error("{template}: {field} {why}")]
@@ -103,21 +100,21 @@ pub enum QueryError {
     )]
     CloudWatchNamespace { template: String, metric: String },
     #[error(
-        "{template}: cloudwatch.builtIn does not know {metric}; call the metric {} or {}, or set cloudwatch.metrics",
+        "{template}: cloudwatch.builtIn has no {metric}; name the metric {} or {}, or set cloudwatch.metrics",
         BUILT_IN[0], BUILT_IN[1]
     )]
     CloudWatchBuiltIn { template: String, metric: String },
     #[error("{template}: spec.cloudwatch is for provider.type cloudwatch; remove it, or set the type")]
     NotCloudWatch { template: String },
     #[error(
-        "{what} is PromQL and there is no Prometheus to ask; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
+        "{what} is PromQL and no Prometheus is configured; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
     )]
     NoPrometheus { what: String },
     #[error(
         "{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090"
     )]
     Address { address: String },
-    #[error("judge {judge} needs {needs}, which {what} does not give; {instead}")]
+    #[error("judge {judge} needs {needs}, which {what} does not provide; {instead}")]
     UnsupportedForm { judge: &'static str, needs: &'static str, what: String, instead: &'static str },
     #[error("{metric} is not built in for provider {mesh:?}; measure it with a template")]
     BuiltIn { metric: String, mesh: Provider },
@@ -132,7 +129,7 @@ pub enum QueryError {
 }
 
 impl MetricQuery {
-    /// How a metric of a Canary is measured for its judge.
+    /// For the form of measurement that the judge needs.
     pub fn new(
         context: &QueryContext<'_>,
         metric: &Metric,
@@ -148,20 +145,18 @@ impl MetricQuery {
         }
     }
 
-    /// The part of a window that the source can speak of already; empty, and
-    /// where the window begins, if there is none. What is left belongs to the
-    /// next window.
+    /// The part of a window with complete data; empty, at the window's start, if
+    /// there is none. The rest belongs to the next window.
     pub fn available_window(&self, window: Window) -> Window {
         self.periods.map_or(window, |periods| periods.complete(window))
     }
 
-    /// Is it answered by reading the pods themselves?
     pub fn reads_pods(&self) -> bool {
         self.provider.type_ == MetricProviderType::Scrape
     }
 }
 
-/// What a kind of source can give; nothing for one that cannot be asked.
+/// None for a provider that this build does not support.
 pub fn supported_forms(provider: MetricProviderType) -> Option<SupportedForms> {
     match provider {
         MetricProviderType::Prometheus => Some(prometheus::SUPPORTED_FORMS),
@@ -247,19 +242,19 @@ impl QueryBuilder<'_> {
             return Err(QueryError::Provider { template: name, provider });
         };
         let vars = TemplateVars::of(self.context.canary, self.metric, &spec.variables);
-        let watched = type_ == MetricProviderType::Cloudwatch;
-        if spec.cloudwatch.is_some() && !watched {
+        let is_cloudwatch = type_ == MetricProviderType::Cloudwatch;
+        if spec.cloudwatch.is_some() && !is_cloudwatch {
             return Err(QueryError::NotCloudWatch { template: name });
         }
-        let written = TemplateCompiler { template: &name, spec: spec.cloudwatch.as_ref(), vars: &vars };
+        let compiler = TemplateCompiler { template: &name, spec: spec.cloudwatch.as_ref(), vars: &vars };
         let filler = TemplateFiller {
             template: &name,
             vars: &vars,
-            compiler: watched.then_some(&written),
+            compiler: is_cloudwatch.then_some(&compiler),
             arms_must_differ: type_ != MetricProviderType::Scrape,
         };
         let built_in = match (&spec.query, &spec.counts, &spec.histogram) {
-            (None, None, None) if watched => written.compile_built_in(&self.metric.name, judge)?,
+            (None, None, None) if is_cloudwatch => compiler.compile_built_in(&self.metric.name, judge)?,
             _ => None,
         };
         let (query, reduce) = match built_in {
@@ -279,29 +274,28 @@ impl QueryBuilder<'_> {
             check_selectors(&name, &query)?;
         }
         let mut periods = None;
-        if watched {
+        if is_cloudwatch {
             let refused = |(field, why)| QueryError::CloudWatch { template: name.clone(), field, why };
             periods = Some(cloudwatch::periods(&query, spec.cloudwatch.as_ref()).map_err(refused)?);
         }
-        let mut asked = spec.provider.clone();
-        if asked.type_ == MetricProviderType::Prometheus {
-            let server = asked.address.as_deref().or_else(|| self.server());
-            asked.address = Some(address(server.ok_or(QueryError::NoPrometheus { what: name })?)?);
+        let mut provider = spec.provider.clone();
+        if provider.type_ == MetricProviderType::Prometheus {
+            let server = provider.address.as_deref().or_else(|| self.server());
+            provider.address = Some(address(server.ok_or(QueryError::NoPrometheus { what: name })?)?);
         }
-        if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(written)) =
-            (asked.type_, &asked.address)
+        if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(url)) =
+            (provider.type_, &provider.address)
         {
-            asked.address = Some(address(written)?);
+            provider.address = Some(address(url)?);
         }
         let secret = spec
             .provider
             .secret_ref
             .as_ref()
             .map(|secret| SecretName { namespace: template.namespace.to_owned(), name: secret.name.clone() });
-        Ok(MetricQuery { periods, ..self.build(asked, secret, query, reduce) })
+        Ok(MetricQuery { periods, ..self.build(provider, secret, query, reduce) })
     }
 
-    /// What a template is asked for its judge.
     fn query_for_judge(
         &self,
         spec: &AnalysisTemplateSpec,
@@ -318,7 +312,7 @@ impl QueryBuilder<'_> {
             (JudgeType::Threshold, Some(query), _, _) => {
                 (Query::Scalar(filler.render("query", query, Arm::Canary)?), None)
             }
-            (JudgeType::Threshold | JudgeType::Sequential, _, Some(counted), _) => (counts(counted)?, None),
+            (JudgeType::Threshold | JudgeType::Sequential, _, Some(spec), _) => (counts(spec)?, None),
             (JudgeType::Sequential, _, None, Some(query)) => (histogram(query)?, None),
             (JudgeType::Threshold, None, None, Some(query)) => {
                 (histogram(query)?, Some(Reduce::Quantile(SLOW_QUANTILE)))
@@ -328,7 +322,7 @@ impl QueryBuilder<'_> {
             }
             (JudgeType::Sequential, _, None, None) => {
                 let instead = match supported_forms(spec.provider.type_)
-                    .is_some_and(|it| it.include(MeasurementKind::Counts))
+                    .is_some_and(|forms| forms.include(MeasurementKind::Counts))
                 {
                     true => "add counts or histogram to the template, or set thresholdRange",
                     false => "set thresholdRange, or use a provider that counts, such as prometheus",
@@ -349,7 +343,7 @@ impl QueryBuilder<'_> {
         })
     }
 
-    /// The Prometheus for what names none of its own.
+    /// The Prometheus of the Canary, else of the controller.
     fn server(&self) -> Option<&str> {
         let own = self.context.canary.spec.metrics_server.as_deref();
         own.or(self.context.metrics_server).filter(|server| !server.is_empty())
@@ -363,12 +357,12 @@ impl QueryBuilder<'_> {
         reduce: Option<Reduce>,
     ) -> MetricQuery {
         let metadata = &self.context.canary.metadata;
-        let of = MetricKey {
+        let key = MetricKey {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             canary: metadata.name.clone().unwrap_or_default(),
             metric: self.metric.name.clone(),
         };
-        MetricQuery { key: of, provider, secret, query, reduce, periods: None }
+        MetricQuery { key, provider, secret, query, reduce, periods: None }
     }
 
     fn unsupported_form(
@@ -411,20 +405,20 @@ fn address(text: &str) -> Result<String, QueryError> {
     }
 }
 
-/// Makes queries of what a template says.
+/// Renders the queries of a template.
 struct TemplateFiller<'a> {
     template: &'a str,
     vars: &'a TemplateVars,
-    /// For queries that are more than text with vars in it.
+    /// For CloudWatch.
     compiler: Option<&'a TemplateCompiler<'a>>,
-    /// Must the arms be told apart, since the source itself does not?
+    /// Except for scrape, which reads each arm's pods.
     arms_must_differ: bool,
 }
 
 impl TemplateFiller<'_> {
     fn render(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, QueryError> {
         match self.compiler {
-            Some(written) => written.compile(field, text, arm),
+            Some(compiler) => compiler.compile(field, text, arm),
             None => Ok(self.vars.render(self.template, field, text, arm)?),
         }
     }
@@ -466,14 +460,13 @@ fn count_queries(filler: &TemplateFiller<'_>, counts: &CountsSpec) -> Result<Que
     }))
 }
 
-/// What is counted must be counters: of rates nobody can tell how many requests
-/// there were.
+/// Counts need raw counters: a rate does not give the number of requests.
 fn check_is_counter(template: &str, field: &'static str, query: &str) -> Result<(), QueryError> {
     let rate = ["rate(", "increase(", "delta("].iter().any(|function| query.contains(function));
     if rate { Err(QueryError::Rate { template: template.to_owned(), field }) } else { Ok(()) }
 }
 
-/// What is scraped is asked for by selectors.
+/// Scrape queries are series selectors.
 fn check_selectors(template: &str, query: &Query) -> Result<(), QueryError> {
     let check = |field, text: &str| match SelectorAlternatives::parse(text) {
         Ok(_) => Ok(()),
@@ -481,8 +474,8 @@ fn check_selectors(template: &str, query: &Query) -> Result<(), QueryError> {
     };
     match query {
         Query::Scalar(text) => check("query", text),
-        Query::Histogram(of) => check("histogram", &of.canary).and(check("histogram", &of.primary)),
-        Query::Samples(of) => check("query", &of.canary).and(check("query", &of.primary)),
+        Query::Histogram(arms) => check("histogram", &arms.canary).and(check("histogram", &arms.primary)),
+        Query::Samples(arms) => check("query", &arms.canary).and(check("query", &arms.primary)),
         Query::Counts(arms) => [&arms.canary, &arms.primary]
             .into_iter()
             .try_for_each(|arm| check("counts", arm.part.query()).and(check("counts.total", &arm.total))),

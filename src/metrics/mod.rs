@@ -1,9 +1,9 @@
-//! Where measurements come from.
+//! Metric sources and measurements.
 //!
-//! A metric of a Canary becomes an [`MetricQuery`]: who is asked, and a [`Query`] in
-//! that source's own language, rendered and complete. [`MetricQuery::new`] is pure, and
-//! refuses what could never be answered before anything is touched. At a look
-//! [`Sources::measure`] puts the ask to its [`MetricSource`]:
+//! A metric of a Canary becomes a [`MetricQuery`]: the provider, and a [`Query`] in
+//! that source's own language, rendered and complete. [`MetricQuery::new`] is pure and
+//! rejects invalid metrics before any request. At a check [`Sources::measure`]
+//! runs the query on its [`MetricSource`]:
 //!
 //! ```text
 //! Canary metric ─┐
@@ -12,26 +12,25 @@
 //!            window, pods, Secret ──┘
 //! ```
 //!
-//! # What a source promises
+//! # Guarantees of a source
 //!
-//! - It never fails and never guesses. An answer without data is
-//!   [`Measurement::NoData`]; no answer is [`Measurement::Unavailable`] with the
+//! - It never fails and never guesses. A response without data is
+//!   [`Measurement::NoData`]; no response is [`Measurement::Unavailable`] with the
 //!   reason. Neither is ever a zero.
-//! - Counts and histograms are what was *added* within the [`Window`], read from
-//!   raw counters, series by series: a counter that fell began anew, a pod that
-//!   went away takes nothing with it, a new one counts from zero. Windows that
-//!   touch count no request twice.
-//! - It ends in bounded time, reads a bounded answer, and tells nobody the
-//!   credentials it was given.
+//! - Counts and histograms are the *increase* within the [`Window`], computed from
+//!   raw counters, series by series: a counter that decreased was reset, a deleted
+//!   pod subtracts nothing, a new one counts from zero. Adjacent windows count no
+//!   request twice.
+//! - It ends in bounded time, reads a bounded response, and exposes no credentials.
 //!
-//! # What a caller owes
+//! # Duties of a caller
 //!
-//! - [`Sources::open_window`] when a window opens. Prometheus remembers what was; a
-//!   source that reads the pods itself does not, and takes note then. Without
-//!   it the first window of a release has no data.
-//! - To begin the next window where [`MetricQuery::available_window`] ended this one. A source that
-//!   hears of requests late speaks of a part of it only.
-//! - The pods of both arms at each call, for sources that read them
+//! - [`Sources::open_window`] when a window opens. Prometheus stores the past; the
+//!   scrape source does not, and records the counters then. Without it the first
+//!   window of a release has no data.
+//! - Begin the next window where [`MetricQuery::available_window`] ended this one. A
+//!   source with delayed data covers only a part of it.
+//! - Pass the pods of both arms at each call, for sources that scrape them
 //!   ([`MetricQuery::reads_pods`]).
 
 mod builtin;
@@ -57,49 +56,43 @@ pub use metric_query::{MetricKey, MetricQuery, QueryContext, QueryError, Reduce,
 pub use sources::Sources;
 pub use template::TemplateError;
 
-/// One system that can be asked.
 #[async_trait]
 pub trait MetricSource: Send + Sync {
-    /// The forms of measurement it can give.
     fn supported_forms(&self) -> SupportedForms;
 
-    /// What the query says about the window.
-    async fn measure(&self, ask: &MetricQuery, context: &MeasureContext<'_>) -> Measurement;
+    async fn measure(&self, metric_query: &MetricQuery, context: &MeasureContext<'_>) -> Measurement;
 
-    /// A window opens at `context.window.until`. For sources with a memory of
-    /// their own there is nothing to do.
-    async fn open_window(&self, _ask: &MetricQuery, _view: &MeasureContext<'_>) {}
+    /// A window opens at `context.window.until`. A no-op for sources that store the
+    /// past themselves.
+    async fn open_window(&self, _metric_query: &MetricQuery, _context: &MeasureContext<'_>) {}
 }
 
-/// What is looked at.
+/// The time and the pods of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasureContext<'a> {
     pub window: Window,
     pub pods: &'a Arms<Vec<Endpoint>>,
 }
 
-/// The time a measurement is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     pub since: Timestamp,
     pub until: Timestamp,
 }
 
-/// Where one pod shows its metrics.
+/// The metrics endpoint of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Tells it from every other pod, also from one of the same name before
-    /// it: its uid.
+    /// The uid: a later pod may have the same name.
     pub pod: String,
     pub url: String,
 }
 
-/// A form of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasurementKind {
     /// One number about the canary.
     Scalar,
-    /// Bad requests of all, of both arms.
+    /// Bad and all requests of both arms.
     Counts,
     /// Durations of requests of both arms.
     Histogram,
@@ -107,7 +100,6 @@ pub enum MeasurementKind {
     Samples,
 }
 
-/// The forms a source can give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SupportedForms(&'static [MeasurementKind]);
 
@@ -121,16 +113,16 @@ impl SupportedForms {
     }
 }
 
-/// A question in the language of its source, nothing left to fill in.
+/// A rendered query in the language of its source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Query {
-    /// Answered by one number about the canary.
+    /// Yields one number about the canary.
     Scalar(String),
-    /// Answered by cumulative counters.
+    /// Yields cumulative counters.
     Counts(Arms<CountQueries>),
-    /// Answered by cumulative counters, one for each upper bound `le`.
+    /// Yields cumulative counters, one for each upper bound `le`.
     Histogram(Arms<String>),
-    /// Answered by one number for each moment.
+    /// Yields one number per point in time.
     Samples(Arms<String>),
 }
 
@@ -145,14 +137,13 @@ impl Query {
     }
 }
 
-/// How requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountQueries {
     pub part: CountedPart,
     pub total: String,
 }
 
-/// Which part of all requests a query counts.
+/// The requests that the second query counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedPart {
     Good(String),
@@ -167,7 +158,7 @@ impl CountedPart {
     }
 }
 
-/// What the bounds of a histogram are written in.
+/// Of histogram bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Seconds,
@@ -182,8 +173,8 @@ impl Unit {
         }
     }
 
-    /// Series have their unit in their name; those that have none and yet
-    /// count milliseconds are Envoy's and APISIX's.
+    /// By the name of the series. Envoy's and APISIX's are in milliseconds without
+    /// having the unit in their names.
     fn of_series(query: &str) -> Self {
         let milliseconds =
             ["_milliseconds_bucket", "_ms_bucket", "_rq_time_bucket", "apisix_http_latency_bucket"];

@@ -1,16 +1,14 @@
-//! Selectors of series, as PromQL writes them: `name{label="value",other=~"a|b"}`.
+//! PromQL series selectors: `name{label="value",other=~"a|b"}`.
 
 use regex::Regex;
 
-/// Which series are meant.
 #[derive(Clone, Debug)]
 pub struct Selector {
     name: Option<String>,
     matchers: Vec<LabelMatcher>,
 }
 
-/// One selector, or several joined by `or`: the first whose name is there at
-/// all is meant.
+/// Selectors joined by `or`: the first whose name is present is used.
 #[derive(Clone, Debug)]
 pub struct SelectorAlternatives(Vec<Selector>);
 
@@ -28,7 +26,6 @@ enum MatchOp {
     NotRegex(Regex),
 }
 
-/// Why a text selects nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     #[error(
@@ -40,7 +37,7 @@ pub enum SelectorError {
 }
 
 impl Selector {
-    /// The selector that the whole text is.
+    /// The whole text must be one selector.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         let mut parser = SelectorParser { text, at: 0 };
         let selector = parser.selector()?;
@@ -48,12 +45,11 @@ impl Selector {
         Ok(selector)
     }
 
-    /// Can series of this name be meant?
     pub fn matches_name(&self, name: &str) -> bool {
-        self.name.as_deref().is_none_or(|own| own == name)
+        self.name.as_deref().is_none_or(|selected| selected == name)
     }
 
-    /// Is the series meant? A label that it has not is empty.
+    /// `label` returns an empty string for a missing label.
     pub fn matches<'s>(&self, name: &'s str, label: impl Fn(&str) -> &'s str) -> bool {
         self.matches_name(name)
             && self.matchers.iter().all(|matcher| {
@@ -79,13 +75,12 @@ impl SelectorAlternatives {
         Ok(Self(selectors))
     }
 
-    /// The one that is meant among series of these names.
-    pub fn first_present(&self, there: impl Fn(&Selector) -> bool) -> Option<&Selector> {
-        self.0.iter().find(|selector| there(selector))
+    pub fn first_present(&self, is_present: impl Fn(&Selector) -> bool) -> Option<&Selector> {
+        self.0.iter().find(|selector| is_present(selector))
     }
 }
 
-/// The selector that an expression is, or is the sum over.
+/// The selector of `selector`, `sum(selector)` or `sum by (…) (selector)`.
 pub fn inner_of_sum(expression: &str) -> Option<&str> {
     if Selector::parse(expression).is_ok() {
         return Some(expression.trim());
@@ -130,7 +125,7 @@ impl<'t> SelectorParser<'t> {
         found
     }
 
-    /// `by (label, other)`, if it is there; false if it is there and broken.
+    /// Optional `by (label, other)`; false if it is malformed.
     fn grouping(&mut self) -> bool {
         if !self.take("by") {
             return true;
@@ -192,13 +187,13 @@ impl<'t> SelectorParser<'t> {
             Regex::new(&format!("^(?s:{value})$"))
                 .map_err(|why| SelectorError::Pattern { pattern: value, why: why.to_string() })
         };
-        let test = match operator {
+        let op = match operator {
             "=" => MatchOp::Equal(value),
             "!=" => MatchOp::NotEqual(value),
             "=~" => MatchOp::Regex(pattern(value)?),
             _ => MatchOp::NotRegex(pattern(value)?),
         };
-        Ok(LabelMatcher { label, op: test })
+        Ok(LabelMatcher { label, op })
     }
 
     fn quoted(&mut self) -> Result<String, SelectorError> {
@@ -275,8 +270,8 @@ mod tests {
     #[test]
     fn the_first_alternative_whose_name_exists_is_used() {
         let alternatives = SelectorAlternatives::parse(r#"a{x="1"} or b or c{y="2"}"#).unwrap();
-        let meant = alternatives.first_present(|selector| selector.matches_name("c")).unwrap();
-        assert_eq!(meant.name.as_deref(), Some("c"));
+        let selected = alternatives.first_present(|selector| selector.matches_name("c")).unwrap();
+        assert_eq!(selected.name.as_deref(), Some("c"));
         assert!(alternatives.first_present(|_| false).is_none());
     }
 

@@ -1,4 +1,4 @@
-//! The same question asked twice at once is asked once.
+//! Deduplicates concurrent identical requests.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,8 +7,8 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 
-/// Questions under way. Whoever asks one that is under way already shares its
-/// answer. A question nobody waits for any more is dropped.
+/// Requests in flight. A caller with the same key shares the response. A request
+/// without a waiting caller is dropped.
 pub struct SingleFlight<K, T: Clone> {
     running: Mutex<HashMap<K, WeakShared<BoxFuture<'static, T>>>>,
 }
@@ -20,25 +20,25 @@ impl<K, T: Clone> Default for SingleFlight<K, T> {
 }
 
 impl<K: Eq + Hash, T: Clone + Send + Sync + 'static> SingleFlight<K, T> {
-    pub async fn run(&self, question: K, answer: impl Future<Output = T> + Send + 'static) -> T {
-        self.share(question, answer).await
+    pub async fn run(&self, key: K, request: impl Future<Output = T> + Send + 'static) -> T {
+        self.share(key, request).await
     }
 
     fn share(
         &self,
-        question: K,
-        answer: impl Future<Output = T> + Send + 'static,
+        key: K,
+        request: impl Future<Output = T> + Send + 'static,
     ) -> Shared<BoxFuture<'static, T>> {
         let mut running = self.running.lock();
-        let under_way = running.get(&question).and_then(WeakShared::upgrade);
-        // An answer that is there already may be old.
-        if let Some(under_way) = under_way.filter(|under_way| under_way.peek().is_none()) {
-            return under_way;
+        let in_flight = running.get(&key).and_then(WeakShared::upgrade);
+        // A response that has arrived already may be stale.
+        if let Some(in_flight) = in_flight.filter(|in_flight| in_flight.peek().is_none()) {
+            return in_flight;
         }
         running.retain(|_, shared| shared.upgrade().is_some());
-        let shared = answer.boxed().shared();
+        let shared = request.boxed().shared();
         if let Some(weak) = shared.downgrade() {
-            running.insert(question, weak);
+            running.insert(key, weak);
         }
         shared
     }
@@ -54,21 +54,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_running_query_is_shared_and_a_later_one_runs_again() {
-        let asked = Arc::new(AtomicU32::new(0));
+        let requests = Arc::new(AtomicU32::new(0));
         let single_flight = SingleFlight::<&str, u32>::default();
-        let answer = || {
-            let asked = asked.clone();
+        let request = || {
+            let requests = requests.clone();
             async move {
-                let nth = asked.fetch_add(1, Ordering::Relaxed);
+                let nth = requests.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 nth
             }
         };
-        let both = futures::join!(single_flight.run("a", answer()), single_flight.run("a", answer()));
+        let both = futures::join!(single_flight.run("a", request()), single_flight.run("a", request()));
         assert_eq!(both, (0, 0));
-        assert_eq!(single_flight.run("a", answer()).await, 1);
-        let apart = futures::join!(single_flight.run("a", answer()), single_flight.run("b", answer()));
-        assert_eq!(apart, (2, 3));
+        assert_eq!(single_flight.run("a", request()).await, 1);
+        let distinct = futures::join!(single_flight.run("a", request()), single_flight.run("b", request()));
+        assert_eq!(distinct, (2, 3));
     }
 
     #[tokio::test(start_paused = true)]
@@ -78,13 +78,13 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(5)).await;
             7
         };
-        let impatient = tokio::time::timeout(Duration::from_secs(1), single_flight.run("a", slow));
-        let patient = async {
+        let cancelled = tokio::time::timeout(Duration::from_secs(1), single_flight.run("a", slow));
+        let waiting = async {
             tokio::time::sleep(Duration::from_millis(500)).await;
             single_flight.run("a", async { 8 }).await
         };
-        let (impatient, patient) = futures::join!(impatient, patient);
-        assert!(impatient.is_err());
-        assert_eq!(patient, 7);
+        let (cancelled, waiting) = futures::join!(cancelled, waiting);
+        assert!(cancelled.is_err());
+        assert_eq!(waiting, 7);
     }
 }

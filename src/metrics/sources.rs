@@ -1,4 +1,4 @@
-//! Every source there is, made when first asked and kept for the next time.
+//! The sources, created at their first query and cached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use super::{
     web::Web,
 };
 
-/// More servers than this are not kept at a time.
+/// The cache is cleared when it would grow beyond this.
 const MAX_SOURCES: usize = 256;
 
-/// Clones are the same sources.
+/// Clones share the sources.
 #[derive(Clone)]
 pub struct Sources {
     sources: Arc<Mutex<HashMap<SourceKey, Arc<dyn MetricSource>>>>,
@@ -35,7 +35,7 @@ pub struct Sources {
     accounts: crate::aws::Accounts,
 }
 
-/// What makes one server, and our way to it, another.
+/// Queries with equal keys share a source and its connections.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SourceKey {
     kind: MetricProviderType,
@@ -48,7 +48,7 @@ struct SourceKey {
 }
 
 impl Sources {
-    /// Pods are read through `fetch`.
+    /// Pods are scraped through `fetch`.
     pub fn new(fetch: Arc<dyn Fetch>) -> Self {
         Self {
             sources: Arc::default(),
@@ -58,27 +58,27 @@ impl Sources {
         }
     }
 
-    /// What the source says about [`MetricQuery::available_window`] of the window. `credentials`
-    /// are what [`MetricQuery::secret`] names.
+    /// Measures the [`MetricQuery::available_window`] of the window. `credentials`
+    /// are those of [`MetricQuery::secret`].
     pub async fn measure(
         &self,
         metric_query: &MetricQuery,
         credentials: Option<&Credentials>,
         context: &MeasureContext<'_>,
     ) -> Measurement {
-        let known = MeasureContext { window: metric_query.available_window(context.window), ..*context };
-        if metric_query.periods.is_some() && known.window.since == known.window.until {
+        let available = MeasureContext { window: metric_query.available_window(context.window), ..*context };
+        if metric_query.periods.is_some() && available.window.since == available.window.until {
             return Measurement::NoData;
         }
-        let measured = match self.source(metric_query, credentials) {
-            Ok(source) => source.measure(metric_query, &known).await,
+        let measurement = match self.source(metric_query, credentials) {
+            Ok(source) => source.measure(metric_query, &available).await,
             Err(why) => Measurement::Unavailable { why },
         };
-        match (metric_query.reduce, measured) {
-            (Some(Reduce::Quantile(share)), Measurement::Histogram(arms)) => {
-                arms.canary.quantile(share).map_or(Measurement::NoData, Measurement::Scalar)
+        match (metric_query.reduce, measurement) {
+            (Some(Reduce::Quantile(q)), Measurement::Histogram(arms)) => {
+                arms.canary.quantile(q).map_or(Measurement::NoData, Measurement::Scalar)
             }
-            (_, measured) => measured,
+            (_, measurement) => measurement,
         }
     }
 
@@ -89,7 +89,7 @@ impl Sources {
         }
     }
 
-    /// The Canary is gone, and what was remembered for it.
+    /// Drops the state of a deleted Canary.
     pub fn forget(&self, namespace: &str, canary: &str) {
         self.scrape.forget(namespace, canary);
     }
@@ -103,7 +103,7 @@ impl Sources {
             (None, _) => Credentials::default(),
             (Some(_), Some(credentials)) => credentials.clone(),
             (Some(secret), None) => {
-                return Err(format!("the Secret {} in {} is not there", secret.name, secret.namespace));
+                return Err(format!("the Secret {} in {} does not exist", secret.name, secret.namespace));
             }
         };
         match metric_query.provider.type_ {
@@ -124,7 +124,7 @@ impl Sources {
                     Ok(Arc::new(CloudWatch::new(self.accounts.clone(), provider, credentials)?))
                 })
             }
-            other => Err(format!("{other:?} cannot be asked by this version")),
+            other => Err(format!("{other:?} is not supported by this version")),
         }
     }
 
@@ -134,7 +134,7 @@ impl Sources {
         credentials: Credentials,
         new: impl FnOnce(&MetricProvider, &Credentials) -> Result<Arc<dyn MetricSource>, ClientConfigError>,
     ) -> Result<Arc<dyn MetricSource>, String> {
-        let server = SourceKey {
+        let key = SourceKey {
             kind: provider.type_,
             address: provider.address.clone().unwrap_or_default(),
             headers: provider.headers.clone(),
@@ -143,15 +143,15 @@ impl Sources {
             role: provider.role.clone(),
             credentials,
         };
-        let mut known = self.sources.lock();
-        if let Some(source) = known.get(&server) {
+        let mut sources = self.sources.lock();
+        if let Some(source) = sources.get(&key) {
             return Ok(source.clone());
         }
-        let source = new(provider, &server.credentials).map_err(|error| error.to_string())?;
-        if known.len() >= MAX_SOURCES {
-            known.clear();
+        let source = new(provider, &key.credentials).map_err(|error| error.to_string())?;
+        if sources.len() >= MAX_SOURCES {
+            sources.clear();
         }
-        known.insert(server, source.clone());
+        sources.insert(key, source.clone());
         Ok(source)
     }
 }

@@ -1,12 +1,11 @@
-//! Queries with words to fill in.
+//! Query templates.
 //!
-//! Between `{{` and `}}` stand the words that Flagger knows (`name`,
-//! `namespace`, `target`, `service`, `ingress`, `route`, `interval`,
-//! `variables.NAME`) and one more, `arm`: `canary` or `primary`. They mean what
-//! they mean there. Asked about the primary, `target` is the primary's
-//! workload, so that one template serves both arms. Go's way of calling,
-//! `{{ printf "%s-x" target }}` and `{{ index variables "NAME" }}`, is
-//! understood too. A word that nobody knows is an error, never an empty place.
+//! Between `{{` and `}}`: Flagger's variables (`name`, `namespace`, `target`,
+//! `service`, `ingress`, `route`, `interval`, `variables.NAME`) with Flagger's
+//! meaning, and `arm`: `canary` or `primary`. In a query about the primary,
+//! `target` is the primary's workload, so that one template serves both arms.
+//! Go's calls `{{ printf "%s-x" target }}` and `{{ index variables "NAME" }}` are
+//! supported too. An unknown variable is an error, never an empty string.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +22,6 @@ use crate::{
     },
 };
 
-/// Which side a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     Canary,
@@ -43,7 +41,7 @@ impl Arm {
     }
 }
 
-/// What the words of a query stand for.
+/// Values of the template variables.
 #[derive(Clone, Debug)]
 pub struct TemplateVars {
     pub name: String,
@@ -57,23 +55,22 @@ pub struct TemplateVars {
     pub variables: BTreeMap<String, String>,
 }
 
-/// Why a query cannot be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("{template}: {field} uses {word}, which nothing sets; {instead}")]
     Unknown { template: String, field: &'static str, word: String, instead: String },
-    #[error("{template}: {field} cannot be read: {why}")]
+    #[error("{template}: {field} cannot be parsed: {why}")]
     Unreadable { template: String, field: &'static str, why: String },
 }
 
 const VARIABLE_NAMES: &str =
     "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
 
-/// A query without an interval looks back this far.
+/// Of metrics without an interval.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl TemplateVars {
-    /// The words of a metric; its own variables win over those of its template.
+    /// The metric's variables override those of its template.
     pub fn of(canary: &Canary, metric: &Metric, variables: &BTreeMap<String, String>) -> Self {
         let spec = &canary.spec;
         let target = spec.target_ref.name.clone();
@@ -101,7 +98,6 @@ impl TemplateVars {
         }
     }
 
-    /// The text with every word filled in.
     pub fn render(
         &self,
         template: &str,
@@ -124,7 +120,7 @@ impl TemplateVars {
         let variables =
             self.variables.iter().map(|(name, value)| (name.clone(), Value::from(value))).collect();
         let variables = VariableScope { prefix: "variables.", vars: variables, missing: missing.clone() };
-        let words = [
+        let vars = [
             ("name", Value::from(&self.name)),
             ("namespace", Value::from(&self.namespace)),
             ("target", Value::from(self.workload(arm))),
@@ -135,8 +131,8 @@ impl TemplateVars {
             ("arm", Value::from(arm.name())),
             ("variables", Value::from_object(variables)),
         ];
-        let words = words.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        VariableScope { prefix: "", vars: words, missing: missing.clone() }
+        let vars = vars.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        VariableScope { prefix: "", vars, missing: missing.clone() }
     }
 }
 
@@ -147,7 +143,7 @@ fn instead(word: &str) -> String {
     }
 }
 
-/// Query languages know no finer unit.
+/// The finest unit of query languages.
 fn whole_milliseconds(interval: Duration) -> String {
     let milliseconds = u64::try_from(interval.get().as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(milliseconds.max(1)).to_string()
@@ -161,7 +157,7 @@ fn environment() -> Environment<'static> {
     environment
 }
 
-/// Words that remember which of them was asked for and not there.
+/// Records the name of a missing variable for the error message.
 #[derive(Debug)]
 struct VariableScope {
     prefix: &'static str,
@@ -172,15 +168,15 @@ struct VariableScope {
 impl Object for VariableScope {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         let key = key.as_str()?;
-        let word = self.vars.get(key).cloned();
-        if word.is_none() && key != "printf" {
+        let value = self.vars.get(key).cloned();
+        if value.is_none() && key != "printf" {
             *self.missing.lock() = Some(format!("{}{key}", self.prefix));
         }
-        word
+        value
     }
 }
 
-/// As much of Go's as queries use.
+/// The verbs of Go's `printf` that queries use.
 fn printf(format: &str, values: Rest<Value>) -> Result<String, Error> {
     let bad = |why| Error::new(ErrorKind::InvalidOperation, format!("printf {format:?} {why}"));
     let mut text = String::new();
@@ -205,7 +201,7 @@ fn printf(format: &str, values: Rest<Value>) -> Result<String, Error> {
     if values.next().is_some() { Err(bad("has more values than verbs")) } else { Ok(text) }
 }
 
-/// Go calls functions without parentheses. Everything else is left alone.
+/// Adds the parentheses that Go's function calls lack; changes nothing else.
 fn from_go(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -214,16 +210,16 @@ fn from_go(text: &str) -> String {
         out.push_str(before);
         let trimmed = inside.trim_matches('-').trim();
         let (open, close) = (inside.starts_with('-'), inside.ends_with('-'));
-        let called = match trimmed.split_once(char::is_whitespace) {
+        let call = match trimmed.split_once(char::is_whitespace) {
             Some(("printf", values)) => Some(format!("printf({})", arguments(values).join(", "))),
             Some(("index", values)) => arguments(values)
                 .split_first()
-                .map(|(of, keys)| keys.iter().fold(of.clone(), |of, key| format!("{of}[{key}]"))),
+                .map(|(map, keys)| keys.iter().fold(map.clone(), |map, key| format!("{map}[{key}]"))),
             _ => None,
         };
-        match called {
+        match call {
             Some(call) => {
-                let dash = |is: bool| if is { "-" } else { "" };
+                let dash = |trims: bool| if trims { "-" } else { "" };
                 out.push_str(&format!("{{{{{} {call} {}}}}}", dash(open), dash(close)));
             }
             None => out.push_str(&format!("{{{{{inside}}}}}")),
@@ -234,18 +230,18 @@ fn from_go(text: &str) -> String {
     out
 }
 
-/// What stands between spaces, or between quotes.
+/// Splits at whitespace outside of quotes.
 fn arguments(text: &str) -> Vec<String> {
     let mut arguments: Vec<String> = Vec::new();
     let mut open: Option<char> = None;
-    let mut apart = true;
+    let mut starts_argument = true;
     let mut escaped = false;
     for c in text.chars() {
         if open.is_none() && c.is_whitespace() {
-            apart = true;
+            starts_argument = true;
             continue;
         }
-        if std::mem::take(&mut apart) {
+        if std::mem::take(&mut starts_argument) {
             arguments.push(String::new());
         }
         match open {
@@ -290,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_variables_of_flagger_are_known() {
+    fn flaggers_variables_are_supported() {
         check("{{name}}/{{ namespace }}/{{ target }}/{{ service }}", "shop/prod/web/web-svc");
         check("{{ ingress }} {{ route }} [{{ interval }}] {{ arm }}", "web-ing web-route [1m] canary");
         check(
@@ -300,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn go_template_calls_are_understood() {
+    fn go_template_calls_are_supported() {
         check(
             r#"r=~"{{ printf "kube(ew)?_%s__%s_canary__.*__%s_canary(_[0-9]+)?" namespace ingress service }}","#,
             r#"r=~"kube(ew)?_prod__web-ing_canary__.*__web-svc_canary(_[0-9]+)?","#,
@@ -341,19 +337,19 @@ mod tests {
             r#"{{ printf "%s" }}"#,
             "{% if %}",
         ] {
-            assert!(refused(text).starts_with("template errors: query cannot be read: "), "{text}");
+            assert!(refused(text).starts_with("template errors: query cannot be parsed: "), "{text}");
         }
     }
 
     #[test]
     fn values_are_not_escaped() {
-        let mut words = vars();
-        words.variables.insert("html".into(), "<\"&>".into());
-        assert_eq!(words.render("x.html", "query", "{{ variables.html }}", Arm::Canary).unwrap(), "<\"&>");
+        let mut vars = vars();
+        vars.variables.insert("html".into(), "<\"&>".into());
+        assert_eq!(vars.render("x.html", "query", "{{ variables.html }}", Arm::Canary).unwrap(), "<\"&>");
     }
 
     #[test]
-    fn intervals_are_written_as_query_languages_write_them() {
+    fn intervals_are_whole_milliseconds() {
         assert_eq!(whole_milliseconds("1.5h".parse().unwrap()), "1h30m");
         assert_eq!(whole_milliseconds("1s500us".parse().unwrap()), "1s");
     }

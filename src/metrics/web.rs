@@ -1,8 +1,7 @@
-//! Any HTTP service that answers in JSON: one number, at a place in the answer.
+//! Any HTTP service with JSON responses: one number, at a JSON pointer.
 //!
-//! With GET the query is the rest of the address, with POST it is the body. The
-//! number may be written as text; `null` there is how a service says that it
-//! knows nothing.
+//! With GET the query is appended to the address, with POST it is the body. The
+//! number may be a string; `null` is no data.
 
 use std::sync::Arc;
 
@@ -22,37 +21,33 @@ use crate::{
 
 pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[MeasurementKind::Scalar]);
 
-/// One such service.
 pub struct Web {
     client: reqwest::Client,
     address: String,
-    /// As it may be shown: without user and password.
+    /// For messages: without user and password.
     redacted_url: String,
     single_flight: SingleFlight<JsonRequest, Result<Arc<Value>, WebError>>,
 }
 
-/// What makes one request another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct JsonRequest {
     address: String,
     body: Option<String>,
 }
 
-/// Why there is no number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum WebError {
     #[error("{0}")]
     Http(#[from] HttpError),
-    #[error("gave no answer in JSON: {0}")]
+    #[error("returned invalid JSON: {0}")]
     InvalidResponse(String),
-    #[error("answered with nothing {at}; correct provider.web.valueAt: there is {has}")]
+    #[error("returned nothing {at}; correct provider.web.valueAt: there is {has}")]
     PathNotFound { at: String, has: String },
-    #[error("answered {found} {at}, which is no number; correct provider.web.valueAt")]
+    #[error("returned {found} {at}, which is not a number; correct provider.web.valueAt")]
     NotANumber { at: String, found: &'static str },
 }
 
 impl Web {
-    /// The service that a provider names.
     pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
         Ok(Self {
             client: http::client_of(provider, credentials)?,
@@ -68,9 +63,9 @@ impl Web {
             WebMethod::Get => JsonRequest { address: join_url(&self.address, query), body: None },
             WebMethod::Post => JsonRequest { address: self.address.clone(), body: Some(query.to_owned()) },
         };
-        let asking = send_with_retries(self.client.clone(), request.clone());
-        let answer = self.single_flight.run(request, asking).await?;
-        parse_number(&answer, web.value_at.as_deref().unwrap_or_default())
+        let response = send_with_retries(self.client.clone(), request.clone());
+        let response = self.single_flight.run(request, response).await?;
+        parse_number(&response, web.value_at.as_deref().unwrap_or_default())
     }
 }
 
@@ -82,16 +77,16 @@ impl MetricSource for Web {
 
     async fn measure(&self, metric_query: &MetricQuery, _: &MeasureContext<'_>) -> Measurement {
         let Query::Scalar(query) = &metric_query.query else {
-            return Measurement::Unavailable { why: "a web service is asked for one number only".to_owned() };
+            return Measurement::Unavailable { why: "provider web supports a single value only".to_owned() };
         };
-        let answer = self.try_measure(query, &metric_query.provider).await;
-        answer.unwrap_or_else(|failure| Measurement::Unavailable {
+        let measured = self.try_measure(query, &metric_query.provider).await;
+        measured.unwrap_or_else(|failure| Measurement::Unavailable {
             why: format!("{} {failure}", self.redacted_url),
         })
     }
 }
 
-/// The query goes on where the address ends.
+/// Appends the query to the address.
 fn join_url(address: &str, query: &str) -> String {
     let query = query.trim();
     match query.strip_prefix('/') {
@@ -124,25 +119,25 @@ async fn send_once(client: &reqwest::Client, request: &JsonRequest) -> Result<Va
     serde_json::from_slice(&body).map_err(|error| WebError::InvalidResponse(error.to_string()))
 }
 
-fn parse_number(answer: &Value, pointer: &str) -> Result<Measurement, WebError> {
+fn parse_number(response: &Value, pointer: &str) -> Result<Measurement, WebError> {
     let at = || match pointer {
         "" => "as a whole".to_owned(),
         pointer => format!("at {pointer}"),
     };
-    let Some(found) = answer.pointer(pointer) else {
-        return Err(WebError::PathNotFound { at: at(), has: describe_fields(answer) });
+    let Some(value) = response.pointer(pointer) else {
+        return Err(WebError::PathNotFound { at: at(), has: describe_fields(response) });
     };
-    let number = match found {
+    let number = match value {
         Value::Null => return Ok(Measurement::NoData),
         Value::Number(number) => number.as_f64(),
         Value::String(text) => text.trim().parse().ok(),
         Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
     match number {
-        // What is not a number is how a division by no requests looks.
+        // The result of a division by zero requests.
         Some(number) if number.is_nan() => Ok(Measurement::NoData),
         Some(number) => Ok(Measurement::Scalar(number)),
-        None => Err(WebError::NotANumber { at: at(), found: json_type(found) }),
+        None => Err(WebError::NotANumber { at: at(), found: json_type(value) }),
     }
 }
 
@@ -157,9 +152,9 @@ fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// What an answer has at its top, for somebody who looks for the way in.
-fn describe_fields(answer: &Value) -> String {
-    match answer {
+/// The top level of a response, for the error message.
+fn describe_fields(response: &Value) -> String {
+    match response {
         Value::Object(fields) if !fields.is_empty() => {
             let names: Vec<String> = fields.keys().take(8).map(|name| format!("/{name}")).collect();
             names.join(", ")
@@ -176,30 +171,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_query_goes_on_where_the_address_ends() {
+    fn the_query_is_appended_to_the_address() {
         assert_eq!(join_url("http://a/api/", "/score?app=web"), "http://a/api/score?app=web");
         assert_eq!(join_url("http://a/api", "score"), "http://a/api/score");
         assert_eq!(join_url("http://a/api", "?app=web\n"), "http://a/api?app=web");
     }
 
     #[test]
-    fn a_number_is_found_wherever_it_is() {
-        let answer = json!({"data": [{"value": "1.5"}, {"value": null}, {"value": []}]});
-        assert_eq!(parse_number(&answer, "/data/0/value"), Ok(Measurement::Scalar(1.5)));
-        assert_eq!(parse_number(&answer, "/data/1/value"), Ok(Measurement::NoData));
+    fn a_number_is_found_by_its_json_pointer() {
+        let response = json!({"data": [{"value": "1.5"}, {"value": null}, {"value": []}]});
+        assert_eq!(parse_number(&response, "/data/0/value"), Ok(Measurement::Scalar(1.5)));
+        assert_eq!(parse_number(&response, "/data/1/value"), Ok(Measurement::NoData));
         assert_eq!(parse_number(&json!(7), ""), Ok(Measurement::Scalar(7.0)));
         assert_eq!(parse_number(&json!("NaN"), ""), Ok(Measurement::NoData));
     }
 
     #[test]
     fn a_wrong_json_path_names_the_existing_fields() {
-        let answer = json!({"data": [1], "status": "ok"});
-        let lost = parse_number(&answer, "/result/0").unwrap_err().to_string();
+        let response = json!({"data": [1], "status": "ok"});
+        let missing = parse_number(&response, "/result/0").unwrap_err().to_string();
         assert_eq!(
-            lost,
-            "answered with nothing at /result/0; correct provider.web.valueAt: there is /data, /status"
+            missing,
+            "returned nothing at /result/0; correct provider.web.valueAt: there is /data, /status"
         );
-        let list = parse_number(&answer, "/data").unwrap_err().to_string();
-        assert_eq!(list, "answered a list at /data, which is no number; correct provider.web.valueAt");
+        let list = parse_number(&response, "/data").unwrap_err().to_string();
+        assert_eq!(list, "returned a list at /data, which is not a number; correct provider.web.valueAt");
     }
 }

@@ -1,4 +1,4 @@
-//! Any program: a CloudEvent 1.0 in structured mode, whose data is the notification.
+//! Other receivers: a CloudEvent 1.0 in structured mode with the notification as data.
 
 use std::hash::{BuildHasher as _, RandomState};
 

@@ -1,4 +1,4 @@
-//! Where a notification goes, and in which form.
+//! Receivers of notifications and their message formats.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,18 +16,17 @@ pub struct Destination {
     pub channel: Option<String>,
     pub username: Option<String>,
     pub proxy: Option<String>,
-    /// A bot's, for Slack.
+    /// Of a Slack bot.
     pub token: Option<String>,
 }
 
-/// Why nothing can be sent there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DestinationError {
     #[error("the AlertProvider has no address, and its Secret has no key 'address'")]
     NoAddress,
     #[error("the key {0} of the AlertProvider's Secret is not text")]
     NotText(&'static str),
-    #[error("a Slack bot writes to a channel by its name: set spec.channel of the AlertProvider")]
+    #[error("a Slack bot needs the name of a channel: set spec.channel of the AlertProvider")]
     NoChannel,
 }
 
@@ -67,7 +66,7 @@ impl Destination {
     /// The URL to post to.
     pub(super) fn url(&self) -> &str {
         match self.kind {
-            // Flagger's users were told to append it; we speak Discord's own.
+            // Flagger's users append `/slack`; Serin uses Discord's own format.
             AlertProviderType::Discord => self.address.trim_end_matches('/').trim_end_matches("/slack"),
             _ => &self.address,
         }
@@ -97,7 +96,7 @@ impl Destination {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let url = reqwest::Url::parse(&self.address).ok();
-        let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or("an address that is no URL");
+        let host = url.as_ref().and_then(|url| url.host_str()).unwrap_or("an invalid URL");
         write!(f, "{:?} at {host}", self.kind)
     }
 }

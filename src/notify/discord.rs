@@ -22,7 +22,7 @@ pub fn message(notification: &Notification, to: &Destination) -> Value {
     }
     json!({
         "username": text::truncate(to.username(), 80),
-        // Names in a sentence must not ring anybody's bell.
+        // Texts must not mention users.
         "allowed_mentions": {"parse": []},
         "embeds": [{
             "author": {"name": text::truncate(&notification.author(), 256)},

@@ -39,7 +39,7 @@ pub fn message(notification: &Notification) -> Value {
     }]})
 }
 
-/// A card takes some HTML.
+/// Cards interpret some HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,14 +1,13 @@
-//! Who is told what a release has come to: chats and event receivers.
+//! Notifications about releases, to chats and event receivers.
 //!
 //! ```text
 //!   Report ── notifications ──▶ Notification ── meets_severity_of(alert)? ──▶ Outbox::send ──▶ Destination
 //! ```
 //!
 //! Each kind of receiver is one file that turns a [`Notification`] into the message
-//! it takes; the [`Outbox`] delivers. Promises: telling never waits and never
-//! fails a release; an alert without a severity is told everything; what a
-//! receiver limits in length is cut before it is sent; addresses and tokens are
-//! never logged.
+//! it takes; the [`Outbox`] delivers. Guarantees: sending never blocks or fails a
+//! release; an alert without a severity gets every notification; texts are cut to
+//! the receiver's limits; addresses and tokens are never logged.
 
 mod cloud_event;
 mod destination;
@@ -32,7 +31,6 @@ use crate::api::{
 };
 use crate::engine::report::{Reason, Report};
 
-/// Something worth telling about a Canary.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Notification {
@@ -41,22 +39,21 @@ pub struct Notification {
     pub phase: Phase,
     /// The canary's share of the traffic.
     pub weight: Weight,
-    /// `2/5`, while a release is under way.
+    /// `2/5`, during a release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     pub severity: Severity,
-    /// One word for programs.
+    /// CamelCase code.
     pub reason: &'static str,
-    /// The same for people.
+    /// The reason as text.
     pub sentence: String,
     /// The last verdict of each metric.
     pub metrics: Vec<MetricLine>,
     pub at: Timestamp,
 }
 
-/// The verdict of one metric.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricLine {
@@ -69,40 +66,41 @@ pub struct MetricLine {
     pub reason: String,
 }
 
-/// What of a decision is worth telling, in the order it happened: `status` is
-/// the one that the decision came to.
+/// The notifiable reports of a decision, in order; `status` is that of the
+/// decision.
 pub fn notifications(
     canary: &Canary,
     status: &CanaryStatus,
     report: &Report,
     at: Timestamp,
 ) -> Vec<Notification> {
-    let told = report.preceding.iter().chain([report]);
-    told.filter(|report| {
-        report.should_notify && is_notifiable(&report.reason) && !is_muted(canary, &report.reason)
-    })
-    .map(|report| notification(canary, status, report, at))
-    .collect()
+    let reports = report.preceding.iter().chain([report]);
+    reports
+        .filter(|report| {
+            report.should_notify && is_notifiable(&report.reason) && !is_muted(canary, &report.reason)
+        })
+        .map(|report| notification(canary, status, report, at))
+        .collect()
 }
 
 impl Notification {
-    /// Does this alert ask for notifications so severe?
+    /// At least the alert's severity?
     pub fn meets_severity_of(&self, alert: &Alert) -> bool {
         self.severity >= alert.severity.unwrap_or_default()
     }
 
-    /// As Flagger names the author of a message.
+    /// In Flagger's format.
     fn author(&self) -> String {
         format!("{}.{}", self.name, self.namespace)
     }
 
-    /// What a message says besides the sentence, each with its title.
+    /// Titles and values, shown besides the sentence.
     fn fields(&self) -> Vec<(&'static str, String)> {
-        let mut facts =
+        let mut fields =
             vec![("Phase", format!("{:?}", self.phase)), ("Canary weight", format!("{} %", self.weight))];
-        facts.extend(self.step.clone().map(|step| ("Step", step)));
-        facts.extend(self.revision.clone().map(|revision| ("Revision", revision)));
-        facts
+        fields.extend(self.step.clone().map(|step| ("Step", step)));
+        fields.extend(self.revision.clone().map(|revision| ("Revision", revision)));
+        fields
     }
 }
 
@@ -132,8 +130,8 @@ fn notification(canary: &Canary, status: &CanaryStatus, report: &Report, at: Tim
     }
 }
 
-/// A chat is told what people want to know of, not each pod that starts: that
-/// is what events and the dashboard are for.
+/// Intermediate progress, such as each starting pod, is left to Events and the
+/// dashboard.
 fn is_notifiable(reason: &Reason) -> bool {
     match reason {
         Reason::TargetMissing
@@ -183,7 +181,7 @@ fn is_notifiable(reason: &Reason) -> bool {
     }
 }
 
-/// Is it about a webhook with `muteAlert`? How a release ended is told anyway.
+/// About a webhook with `muteAlert`? The end of a release is never muted.
 fn is_muted(canary: &Canary, reason: &Reason) -> bool {
     let (Reason::GateClosed { gate: hook, .. } | Reason::HookPending { hook, .. }) = reason else {
         return false;

@@ -1,13 +1,12 @@
-//! Delivers notifications without anybody waiting for it.
+//! Delivers notifications in the background.
 //!
-//! Each address has a lane of its own with a short queue and one task that
-//! empties it, so a dead receiver delays nobody else, and one receiver gets its
-//! messages in order. A lane that had nothing to do for a while ends.
+//! Each address has a bounded queue and one task that empties it, so an
+//! unreachable receiver delays no other, and a receiver gets its messages in
+//! order. An idle queue and its task are removed.
 //!
-//! Guarantees: [`Outbox::send`] returns at once; memory is bounded, by dropping
-//! the oldest message of a full lane with a line in the log; a message is tried
-//! a bounded number of times, with growing pauses or when the receiver said to;
-//! an address gets no more than its rate.
+//! Guarantees: [`Outbox::send`] returns at once; memory is bounded: a full queue
+//! drops its oldest message and logs that; attempts are bounded, with exponential
+//! backoff or the receiver's `Retry-After`; each address is rate limited.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -25,32 +24,32 @@ use tokio_util::task::TaskTracker;
 
 use super::{Destination, Notification};
 use crate::api::alert_provider::AlertProviderType;
+use crate::error_chain::error_chain;
 
-/// How messages are delivered; the default suits every chat we know.
+/// The default suits every supported chat.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Messages that may wait for one address.
+    /// Messages per address.
     pub queue_capacity: usize,
-    /// Addresses that may have messages waiting.
+    /// Addresses with a queue.
     pub max_destinations: usize,
     pub timeout: Duration,
-    /// How often one message is tried in all.
+    /// Per message, the first one included.
     pub max_attempts: u32,
-    /// The pause after the first failure; it doubles with each.
+    /// After the first failure; doubles with each.
     pub initial_backoff: Duration,
-    /// No pause is longer, whatever a receiver says.
+    /// Also limits `Retry-After`.
     pub max_backoff: Duration,
-    /// One message per address in this time on average …
+    /// Rate limit: one message per address in this time on average …
     pub refill_interval: Duration,
-    /// … and so many at once.
+    /// … and this many at once.
     pub burst: u32,
-    /// A lane ends when it had nothing to do for so long.
+    /// An empty queue is removed after this time.
     pub idle_timeout: Duration,
-    /// Where it is counted what became of messages.
     pub counters: Arc<DeliveryCounters>,
 }
 
-/// What became of messages.
+/// Messages by result.
 #[derive(Debug, Default)]
 pub struct DeliveryCounters {
     delivered: AtomicU64,
@@ -60,7 +59,7 @@ pub struct DeliveryCounters {
 }
 
 impl DeliveryCounters {
-    /// How many, by what became of them.
+    /// Results and counts.
     pub fn snapshot(&self) -> [(&'static str, u64); 4] {
         let Self { delivered, refused, failed, dropped } = self;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -73,8 +72,8 @@ impl DeliveryCounters {
     }
 }
 
-fn increment(of: &AtomicU64) {
-    of.fetch_add(1, Ordering::Relaxed);
+fn increment(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 impl Default for Options {
@@ -99,20 +98,19 @@ impl Default for Options {
 #[error("cannot set up the HTTP client for notifications")]
 pub struct OutboxSetupError(#[from] reqwest::Error);
 
-/// Takes notifications and delivers them; clones share it.
+/// Clones share queues and connections.
 #[derive(Clone)]
 pub struct Outbox(Arc<Inner>);
 
 struct Inner {
     options: Options,
-    /// For addresses without a proxy of their own.
+    /// For addresses without a proxy.
     client: reqwest::Client,
     queues: Mutex<HashMap<QueueKey, Arc<DestinationQueue>>>,
     runtime: tokio::runtime::Handle,
     tasks: TaskTracker,
 }
 
-/// What messages have in common that share a lane.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct QueueKey {
     url: String,
@@ -128,7 +126,7 @@ struct DestinationQueue {
 #[derive(Default)]
 struct QueueState {
     queue: VecDeque<Message>,
-    /// One is being delivered.
+    /// A message is being delivered.
     busy: bool,
 }
 
@@ -156,39 +154,39 @@ impl Outbox {
         let inner = &self.0;
         let key = QueueKey { url: to.url().to_owned(), proxy: to.proxy.clone() };
         let message = Message { to: to.clone(), body: to.message(notification) };
-        let mut lanes = inner.queues.lock();
-        if let Some(lane) = lanes.get(&key) {
-            lane.push(message, &inner.options);
+        let mut queues = inner.queues.lock();
+        if let Some(queue) = queues.get(&key) {
+            queue.push(message, &inner.options);
             return;
         }
-        if lanes.len() >= inner.options.max_destinations {
+        if queues.len() >= inner.options.max_destinations {
             tracing::warn!(%to, "a notification is dropped: too many receivers have notifications waiting");
             increment(&inner.options.counters.dropped);
             return;
         }
-        let lane = Arc::new(DestinationQueue::default());
-        lane.push(message, &inner.options);
-        lanes.insert(key.clone(), lane.clone());
-        inner.tasks.spawn_on(self.clone().deliver(key, lane), &inner.runtime);
+        let queue = Arc::new(DestinationQueue::default());
+        queue.push(message, &inner.options);
+        queues.insert(key.clone(), queue.clone());
+        inner.tasks.spawn_on(self.clone().deliver(key, queue), &inner.runtime);
     }
 
-    /// Waits until everything is delivered or given up, but not longer than
-    /// this; false if something is left. For the end of a process.
+    /// Waits until every message is delivered or given up, at most `within`;
+    /// returns false on timeout. For shutdown.
     pub async fn flush(&self, within: Duration) -> bool {
         let end = Instant::now() + within;
         loop {
-            let left = self.0.queues.lock().values().any(|lane| {
-                let state = lane.state.lock();
+            let pending = self.0.queues.lock().values().any(|queue| {
+                let state = queue.state.lock();
                 state.busy || !state.queue.is_empty()
             });
-            if !left || Instant::now() >= end {
-                return !left;
+            if !pending || Instant::now() >= end {
+                return !pending;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    async fn deliver(self, key: QueueKey, lane: Arc<DestinationQueue>) {
+    async fn deliver(self, key: QueueKey, queue: Arc<DestinationQueue>) {
         let options = &self.0.options;
         let client = match key.proxy.as_deref() {
             None => Ok(self.0.client.clone()),
@@ -200,9 +198,9 @@ impl Outbox {
             burst: options.burst,
         };
         loop {
-            let Some(message) = lane.pop() else {
-                let filled = tokio::time::timeout(options.idle_timeout, lane.not_empty.notified()).await;
-                if filled.is_err() && self.remove(&key, &lane) {
+            let Some(message) = queue.pop() else {
+                let filled = tokio::time::timeout(options.idle_timeout, queue.not_empty.notified()).await;
+                if filled.is_err() && self.remove(&key, &queue) {
                     return;
                 }
                 continue;
@@ -213,20 +211,20 @@ impl Outbox {
                     send_with_retries(client, &message, options).await;
                 }
                 Err(error) => {
-                    tracing::warn!(to = %message.to, why = error_chain(error), "a notification is dropped: the proxy is unusable");
+                    tracing::warn!(to = %message.to, why = describe(error), "a notification is dropped: the proxy is unusable");
                     increment(&options.counters.dropped);
                 }
             }
-            lane.state.lock().busy = false;
+            queue.state.lock().busy = false;
         }
     }
 
-    /// Ends a lane, unless something came in meanwhile.
-    fn remove(&self, key: &QueueKey, lane: &DestinationQueue) -> bool {
-        let mut lanes = self.0.queues.lock();
-        let is_empty = lane.state.lock().queue.is_empty();
+    /// Unless a message was queued meanwhile.
+    fn remove(&self, key: &QueueKey, queue: &DestinationQueue) -> bool {
+        let mut queues = self.0.queues.lock();
+        let is_empty = queue.state.lock().queue.is_empty();
         if is_empty {
-            lanes.remove(key);
+            queues.remove(key);
         }
         is_empty
     }
@@ -253,9 +251,9 @@ impl DestinationQueue {
     }
 }
 
-/// So many at once, and one more each time `pace` has passed.
+/// `burst` at once, and one more per `refill_interval`.
 struct TokenBucket {
-    /// When everything that was sent is paid for.
+    /// When the messages sent so far are paid for, one interval each.
     paid_until: Instant,
     refill_interval: Duration,
     burst: u32,
@@ -272,37 +270,36 @@ impl TokenBucket {
     }
 }
 
-/// What became of one try.
 enum AttemptResult {
     Delivered,
-    /// Trying again would not help.
+    /// Permanent.
     Refused(String),
-    /// It may, after this long if the receiver said so.
+    /// Transient, with the receiver's `Retry-After`.
     Failed(String, Option<Duration>),
 }
 
 async fn send_with_retries(client: &reqwest::Client, message: &Message, options: &Options) {
     let to = &message.to;
-    let mut pause = options.initial_backoff;
-    for left in (0..options.max_attempts.max(1)).rev() {
-        let (why, asked) = match attempt(client, message, options.timeout).await {
+    let mut backoff = options.initial_backoff;
+    for attempts_left in (0..options.max_attempts.max(1)).rev() {
+        let (why, retry_after) = match attempt(client, message, options.timeout).await {
             AttemptResult::Delivered => return increment(&options.counters.delivered),
             AttemptResult::Refused(why) => {
                 tracing::warn!(%to, why, "a notification was refused");
                 return increment(&options.counters.refused);
             }
-            AttemptResult::Failed(why, asked) => (why, asked),
+            AttemptResult::Failed(why, retry_after) => (why, retry_after),
         };
-        if left == 0 {
-            tracing::warn!(%to, why, tries = options.max_attempts, "a notification could not be delivered");
+        if attempts_left == 0 {
+            tracing::warn!(%to, why, attempts = options.max_attempts, "a notification could not be delivered");
             return increment(&options.counters.failed);
         }
-        tracing::debug!(%to, why, "a notification is tried again");
-        // Between half and all of it, so that many do not come back at once.
-        let jitter = 0.5 + (RandomState::new().hash_one(left) % 512) as f64 / 1024.0;
-        let wait = asked.unwrap_or_else(|| pause.mul_f64(jitter)).min(options.max_backoff);
+        tracing::debug!(%to, why, "a notification is retried");
+        // Between half and all of the backoff, so that retries spread.
+        let jitter = 0.5 + (RandomState::new().hash_one(attempts_left) % 512) as f64 / 1024.0;
+        let wait = retry_after.unwrap_or_else(|| backoff.mul_f64(jitter)).min(options.max_backoff);
         tokio::time::sleep(wait).await;
-        pause = (pause * 2).min(options.max_backoff);
+        backoff = (backoff * 2).min(options.max_backoff);
     }
 }
 
@@ -318,33 +315,33 @@ async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration)
     }
     let mut response = match request.send().await {
         Ok(response) => response,
-        Err(error) if error.is_builder() => return AttemptResult::Refused(error_chain(&error)),
-        Err(error) => return AttemptResult::Failed(error_chain(&error), None),
+        Err(error) if error.is_builder() => return AttemptResult::Refused(describe(&error)),
+        Err(error) => return AttemptResult::Failed(describe(&error), None),
     };
     let status = response.status();
-    let asked =
-        response.headers().get(header::RETRY_AFTER).and_then(|value| retry_after(value.to_str().ok()?));
+    let retry_after =
+        response.headers().get(header::RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
     let text = read_prefix(&mut response).await;
-    let is_passing = status.is_server_error()
+    let is_transient = status.is_server_error()
         || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-    if is_passing {
-        return AttemptResult::Failed(status.to_string(), asked);
+    if is_transient {
+        return AttemptResult::Failed(status.to_string(), retry_after);
     }
     if !status.is_success() {
         let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
         return AttemptResult::Refused(format!("{status}: {line}"));
     }
-    // A bot is told of its mistakes in the body.
+    // Slack reports errors of bots in the body of a 200.
     if to.kind == AlertProviderType::Slack
-        && let Ok(answer) = serde_json::from_str::<Value>(&text)
-        && answer["ok"] == false
+        && let Ok(reply) = serde_json::from_str::<Value>(&text)
+        && reply["ok"] == false
     {
-        return AttemptResult::Refused(answer["error"].as_str().unwrap_or("it does not say why").to_owned());
+        return AttemptResult::Refused(reply["error"].as_str().unwrap_or("no reason given").to_owned());
     }
     AttemptResult::Delivered
 }
 
-/// The beginning of an answer is enough to know, and all that we keep of it.
+/// Bounds memory; a prefix is enough for an error.
 async fn read_prefix(response: &mut reqwest::Response) -> String {
     const MAX_BYTES: usize = 16 * 1024;
     let mut text = Vec::new();
@@ -356,7 +353,7 @@ async fn read_prefix(response: &mut reqwest::Response) -> String {
 }
 
 /// Seconds, or a date.
-fn retry_after(value: &str) -> Option<Duration> {
+fn parse_retry_after(value: &str) -> Option<Duration> {
     if let Ok(seconds) = value.trim().parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }
@@ -376,17 +373,11 @@ fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Clien
     builder.build()
 }
 
-/// The error and its causes, without the URL, which may hold a token.
-fn error_chain(error: &reqwest::Error) -> String {
-    use std::error::Error as _;
-    let mut text = match error.is_timeout() {
-        true => "no answer in time".to_owned(),
-        false => "no answer".to_owned(),
-    };
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+/// Without the outermost error, whose text has the URL, which may hold a token.
+fn describe(error: &reqwest::Error) -> String {
+    let text = if error.is_timeout() { "timeout" } else { "no response" };
+    match std::error::Error::source(error) {
+        Some(source) => format!("{text}: {}", error_chain(source)),
+        None => text.to_owned(),
     }
-    text
 }

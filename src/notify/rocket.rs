@@ -1,4 +1,4 @@
-//! Rocket.Chat: the attachment that it took over from Slack.
+//! Rocket.Chat: an attachment in Slack's format.
 
 use serde_json::{Value, json};
 

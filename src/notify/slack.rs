@@ -1,18 +1,17 @@
-//! Slack: an attachment like Flagger's, for whoever reads those already, and
-//! Block Kit above it: weight bar, metric table and why a metric did not pass.
+//! Slack: an attachment like Flagger's, and Block Kit above it: weight bar,
+//! metric table and why a metric did not pass.
 //!
 //! The sentence is in the coloured attachment, and with the Canary's name in
-//! `text` for the notification on a phone, which shows neither. Nothing is said
-//! twice: not the reason that the sentence gives, nor the time, which Slack
-//! shows itself. Limits are those that Slack documents: 50 blocks, 3,000
-//! characters in a section, 150 in a header.
+//! `text` for push notifications, which show neither. The reason in the sentence
+//! and the time, which Slack shows itself, are not repeated. Slack's documented
+//! limits: 50 blocks, 3,000 characters in a section, 150 in a header.
 
 use serde_json::{Value, json};
 
 use super::{Destination, Notification, text};
 use crate::api::canary::Severity;
 
-/// Where a bot writes to if nobody says otherwise.
+/// Default address of bots.
 pub const BOT_ADDRESS: &str = "https://slack.com/api/chat.postMessage";
 
 const MAX_SECTION_CHARS: usize = 3000;
@@ -25,7 +24,7 @@ pub fn message(notification: &Notification, to: &Destination) -> Value {
         Severity::Error => "danger",
     };
     let sentence = escape(&notification.sentence, MAX_SECTION_CHARS);
-    let spoken = format!("{}: {}", notification.author(), notification.sentence);
+    let fallback = format!("{}: {}", notification.author(), notification.sentence);
     let fields = notification.fields().into_iter();
     let fields: Vec<Value> = fields
         .map(|(title, value)| json!({"title": title, "value": escape(&value, 200), "short": true}))
@@ -33,12 +32,12 @@ pub fn message(notification: &Notification, to: &Destination) -> Value {
     let mut message = json!({
         "username": to.username(),
         "icon_emoji": ":rocket:",
-        "text": escape(&spoken, MAX_SECTION_CHARS),
+        "text": escape(&fallback, MAX_SECTION_CHARS),
         "blocks": blocks(notification),
         "attachments": [{
             "color": color,
             "author_name": notification.author(),
-            "fallback": text::truncate(&spoken, MAX_SECTION_CHARS),
+            "fallback": text::truncate(&fallback, MAX_SECTION_CHARS),
             "text": sentence,
             "mrkdwn_in": ["text"],
             "fields": fields,
@@ -64,9 +63,9 @@ fn blocks(notification: &Notification) -> Vec<Value> {
             escape(&text::table(&notification.metrics), MAX_SECTION_CHARS - FENCE_CHARS)
         )));
     }
-    let troubles = text::failing_metrics(notification);
-    if !troubles.is_empty() {
-        let lines: Vec<String> = troubles.iter().map(|line| format!("• {line}")).collect();
+    let failing = text::failing_metrics(notification);
+    if !failing.is_empty() {
+        let lines: Vec<String> = failing.iter().map(|line| format!("• {line}")).collect();
         blocks.push(section(escape(&lines.join("\n"), MAX_SECTION_CHARS)));
     }
     blocks
@@ -76,9 +75,9 @@ fn section(text: String) -> Value {
     json!({"type": "section", "text": {"type": "mrkdwn", "text": text}})
 }
 
-/// At most so many characters, with the three that Slack takes for markup of
-/// its own escaped: no text can ring the bell of a whole channel.
-fn escape(text: &str, most: usize) -> String {
+/// At most `max` characters, with Slack's three control characters escaped: no
+/// text can mention a channel.
+fn escape(text: &str, max: usize) -> String {
     let mut escaped = String::new();
     let mut length = 0;
     for c in text.chars() {
@@ -89,7 +88,7 @@ fn escape(text: &str, most: usize) -> String {
             _ => "",
         };
         length += piece.len().max(1);
-        if length >= most {
+        if length >= max {
             escaped.push('…');
             break;
         }

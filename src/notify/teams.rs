@@ -1,5 +1,5 @@
-//! Microsoft Teams: an Adaptive Card, which workflows take as well as the
-//! older incoming webhooks.
+//! Microsoft Teams: an Adaptive Card, which workflows and the older incoming
+//! webhooks both accept.
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ pub fn message(notification: &Notification) -> Value {
         let line = format!("{} ({}): {}", metric.name, text::verdict(metric.verdict), metric.reason);
         body.push(block(json!({"text": text::truncate(&line, 300), "isSubtle": true, "spacing": "Small"})));
     }
-    // A card of more than 28 KB is refused; nobody reads so far either.
+    // Cards of more than 28 KB are refused.
     body.truncate(40);
     json!({
         "type": "message",

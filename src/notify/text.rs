@@ -1,4 +1,4 @@
-//! Pieces of text that every chat shows.
+//! Text fragments shared by all chats.
 
 use std::fmt::Write as _;
 
@@ -8,16 +8,16 @@ use crate::api::{
     canary::{metric::BUILT_IN, status::Verdict},
 };
 
-/// At most so many characters; what was cut shows.
-pub fn truncate(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// At most `max` characters; an ellipsis marks cut text.
+pub fn truncate(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
         None => text.to_owned(),
-        Some(_) => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        Some(_) => text.chars().take(max.saturating_sub(1)).chain(['…']).collect(),
     }
 }
 
-/// The canary's share as a bar of twenty cells. Something is never shown as
-/// nothing, and not all never as all.
+/// The canary's share as a bar of twenty cells: empty only at 0 %, full only at
+/// 100 %.
 pub fn bar(weight: Weight) -> String {
     const CELLS: u32 = 20;
     let hundredths = u32::from(weight.hundredths());
@@ -45,12 +45,12 @@ pub fn table(metrics: &[MetricLine]) -> String {
     table
 }
 
-/// Why each metric that did not pass did not, unless the sentence says so.
+/// Reasons of the metrics that did not pass, except those in the sentence.
 pub fn failing_metrics(notification: &Notification) -> Vec<String> {
-    let is_said = |metric: &MetricLine| notification.sentence.contains(&metric.reason);
-    let troubled =
-        notification.metrics.iter().filter(|metric| metric.verdict != Verdict::Pass && !is_said(metric));
-    troubled.map(|metric| format!("{}: {}", metric.name, metric.reason)).collect()
+    let in_sentence = |metric: &MetricLine| notification.sentence.contains(&metric.reason);
+    let failing =
+        notification.metrics.iter().filter(|metric| metric.verdict != Verdict::Pass && !in_sentence(metric));
+    failing.map(|metric| format!("{}: {}", metric.name, metric.reason)).collect()
 }
 
 pub fn verdict(verdict: Verdict) -> &'static str {
@@ -61,7 +61,7 @@ pub fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Of the metrics that everybody has.
+/// Of the built-in metrics.
 fn unit(metric: &MetricLine) -> &'static str {
     let [success_rate, duration] = BUILT_IN;
     match metric.name.as_str() {

@@ -1,6 +1,5 @@
-//! Who we are to those who send us tokens: a certificate in two files, as a
-//! Secret of type `kubernetes.io/tls` has them. Whoever renews it writes them
-//! anew, and the next connection is answered with what is there then.
+//! The TLS certificate of the command API: two files, as in a Secret of type
+//! `kubernetes.io/tls`. Renewed files are used from the next connection on.
 
 use std::{
     io,
@@ -18,14 +17,13 @@ use rustls::{
     },
 };
 
-/// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     #[error("cannot read the certificate {}: {source}", .path.display())]
     Certificate { path: PathBuf, source: pem::Error },
     #[error("cannot read the private key {}: {source}", .path.display())]
     Key { path: PathBuf, source: pem::Error },
-    #[error("the private key {} does not go with the certificate {}: {source}", .key.display(), .certificate.display())]
+    #[error("the private key {} does not match the certificate {}: {source}", .key.display(), .certificate.display())]
     Pair { certificate: PathBuf, key: PathBuf, source: rustls::Error },
 }
 
@@ -35,29 +33,31 @@ pub struct Certificate {
     current: Mutex<(ModifiedTimes, Arc<ServerConfig>)>,
 }
 
-/// When both files were.
+/// Of the certificate and the key file.
 type ModifiedTimes = [Option<SystemTime>; 2];
 
 impl Certificate {
-    /// PEM files: the certificate with those that vouch for it, and its key.
+    /// PEM files: the certificate with its chain, and its private key.
     pub fn load(certificate: PathBuf, key: PathBuf) -> Result<Self, CertificateError> {
-        let written = modified_times(&certificate, &key);
-        let used = Mutex::new((written, config(&certificate, &key)?));
-        Ok(Self { certificate, key, current: used })
+        let modified = modified_times(&certificate, &key);
+        let current = Mutex::new((modified, config(&certificate, &key)?));
+        Ok(Self { certificate, key, current })
     }
 
-    /// As it is now. What cannot be used does not take the place of what could.
+    /// Reloads changed files; keeps the previous certificate if they are invalid.
     pub fn config(&self) -> Arc<ServerConfig> {
-        let mut used = self.current.lock();
-        let written = modified_times(&self.certificate, &self.key);
-        if used.0 != written {
-            used.0 = written;
+        let mut current = self.current.lock();
+        let modified = modified_times(&self.certificate, &self.key);
+        if current.0 != modified {
+            current.0 = modified;
             match config(&self.certificate, &self.key) {
-                Ok(config) => used.1 = config,
-                Err(error) => tracing::warn!(%error, "the certificate was renewed; the one before is used"),
+                Ok(config) => current.1 = config,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot load the renewed certificate; the previous one stays in use")
+                }
             }
         }
-        Arc::clone(&used.1)
+        Arc::clone(&current.1)
     }
 }
 

@@ -1,5 +1,4 @@
-//! What people say, over HTTP: `serin approve`, `promote`, `abort` and the like
-//! as a JSON API, for programs and pages.
+//! The commands `serin approve`, `promote`, `abort` and so on as a JSON API.
 //!
 //! ```text
 //!   POST /api/v1/namespaces/NAMESPACE/canaries/NAME/approve   {"gate": "qa"}
@@ -8,16 +7,15 @@
 //!                                              …/abort, pause, resume, retry, rollback
 //! ```
 //!
-//! Every field may be left out, and the body with them. 202 means that it is
-//! written on the Canary, where `kubectl` and the controller see it; a mistake
-//! is answered with `{"error": "one sentence"}`.
+//! Every field is optional, and so is the body. 202: the annotation of the Canary
+//! is written; the controller processes it. Errors are `{"error": "one sentence"}`.
 //!
-//! Promises:
+//! Guarantees:
 //!
-//! - who speaks is known: the API server is asked about their token each time, and
-//!   whether they may `update canaries/approve` before a Canary is told or told of;
-//! - a token is neither kept nor logged, and never sent anywhere else;
-//! - nobody can hold it up: requests are small, few at a time, and end in time.
+//! - every request is authenticated by a TokenReview, and authorized (`update
+//!   canaries/approve`) before the Canary is read or written;
+//! - a token is neither stored nor logged, and sent to the API server only;
+//! - the size, number and duration of requests are bounded.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,22 +38,21 @@ use crate::{
     gates::commands::{self, Caller, CanaryRef, CommandError},
 };
 
-/// Requests that are worked on at a time; others wait.
+/// Others wait.
 const MAX_CONCURRENT_REQUESTS: usize = 8;
-/// From the first byte to the answer.
+/// Of a whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// What a body may have, in bytes: a reason is its longest part.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
 #[derive(Clone)]
 struct ApiState {
     client: Client,
-    /// Empty if it serves all.
+    /// Empty: all.
     namespaces: Arc<[String]>,
     permits: Arc<Semaphore>,
 }
 
-/// Takes what people say of Canaries in these namespaces, or in all.
+/// For Canaries in these namespaces; empty: in all.
 pub fn command_router(client: Client, namespaces: &[String]) -> Router {
     let state = ApiState {
         client,
@@ -70,17 +67,16 @@ pub fn command_router(client: Client, namespaces: &[String]) -> Router {
         .with_state(state)
 }
 
-/// Why it was not done.
 #[derive(Debug, thiserror::Error)]
 enum CommandApiError {
-    #[error("there is no such page; POST to /api/v1/namespaces/NAMESPACE/canaries/NAME/VERB")]
+    #[error("not found; POST to /api/v1/namespaces/NAMESPACE/canaries/NAME/VERB")]
     NoSuchRoute,
-    #[error("only POST says something to a Canary")]
+    #[error("only POST is supported")]
     MethodNotAllowed,
-    #[error("{0} is nothing to say to a Canary; say one of approve, reject, {verbs}", verbs = verbs())]
+    #[error("{0} is not a command; use one of approve, reject, {verbs}", verbs = verbs())]
     NoSuchVerb(String),
     #[error(
-        "nobody knows who you are: send a token of this cluster as `Authorization: Bearer TOKEN`, such as `kubectl create token` makes"
+        "not authenticated: send a token of this cluster as `Authorization: Bearer TOKEN`, for example one of `kubectl create token`"
     )]
     Unauthenticated,
     #[error("namespace {namespace} is not served here; these are: {served}")]
@@ -89,11 +85,11 @@ enum CommandApiError {
     BodyRejected(#[from] BytesRejection),
     #[error("the body must be a JSON object: {0}")]
     InvalidBody(#[from] serde_json::Error),
-    #[error("the API server could not be asked who you are; try again")]
+    #[error("the token could not be reviewed by the API server; try again")]
     TokenReviewFailed(#[source] Box<kube::Error>),
     #[error(transparent)]
     Command(#[from] CommandError),
-    #[error("it took longer than {REQUEST_TIMEOUT:?}; try again")]
+    #[error("not done within {REQUEST_TIMEOUT:?}; try again")]
     Timeout,
 }
 
@@ -109,7 +105,7 @@ impl CommandApiError {
             Self::InvalidBody(_) => StatusCode::BAD_REQUEST,
             Self::TokenReviewFailed(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Command(refused) => match refused {
+            Self::Command(error) => match error {
                 CommandError::NoSuchCanary { .. } => StatusCode::NOT_FOUND,
                 CommandError::NotAllowed { .. } => StatusCode::FORBIDDEN,
                 CommandError::NothingPending(_)
@@ -127,7 +123,7 @@ impl CommandApiError {
 impl IntoResponse for CommandApiError {
     fn into_response(self) -> Response {
         let code = self.status_code();
-        // What the API server said is for whoever runs the controller.
+        // Errors of the API server are logged, not sent to the client.
         if let Self::TokenReviewFailed(source) | Self::Command(CommandError::Api { source, .. }) = &self {
             tracing::warn!(error = %source, "{self}");
         }
@@ -146,21 +142,20 @@ async fn handle(
     Path((namespace, name, verb)): Path<(String, String, String)>,
     request: Request,
 ) -> Result<Response, CommandApiError> {
-    let heard = async {
-        let _turn = state.permits.acquire().await;
-        let who = state.authenticate(request.headers()).await?;
+    let work = async {
+        let _permit = state.permits.acquire().await;
+        let user = state.authenticate(request.headers()).await?;
         state.check_namespace(&namespace)?;
         let body = Bytes::from_request(request, &()).await?;
-        let said =
-            state.dispatch(&who, CanaryRef { namespace: &namespace, name: &name }, &verb, &body).await?;
-        Ok::<_, CommandApiError>((who.username, said))
+        let accepted =
+            state.dispatch(&user, CanaryRef { namespace: &namespace, name: &name }, &verb, &body).await?;
+        Ok::<_, CommandApiError>((user.username, accepted))
     };
-    let (by, said) = timeout(REQUEST_TIMEOUT, heard).await.map_err(|_| CommandApiError::Timeout)??;
-    tracing::info!(canary = name, namespace, by, "told to {verb}");
-    Ok((StatusCode::ACCEPTED, Json(said)).into_response())
+    let (by, accepted) = timeout(REQUEST_TIMEOUT, work).await.map_err(|_| CommandApiError::Timeout)??;
+    tracing::info!(canary = name, namespace, by, "accepted command {verb}");
+    Ok((StatusCode::ACCEPTED, Json(accepted)).into_response())
 }
 
-/// What is said to a gate or an approval step.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ApproveBody {
@@ -189,9 +184,8 @@ impl ApiState {
         let reviews = Api::<TokenReview>::all(self.client.clone());
         let reviewed = reviews.create(&PostParams::default(), &review).await;
         let status = reviewed.map_err(|error| CommandApiError::TokenReviewFailed(Box::new(error)))?.status;
-        let known = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
-        known
-            .filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
+        let user = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
+        user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
             .ok_or(CommandApiError::Unauthenticated)
     }
 
@@ -207,31 +201,31 @@ impl ApiState {
 
     async fn dispatch(
         &self,
-        who: &UserInfo,
+        user: &UserInfo,
         canary: CanaryRef<'_>,
         verb: &str,
         body: &[u8],
     ) -> Result<Value, CommandApiError> {
-        let (client, by, who) = (&self.client, &who.username, Caller::User(who.clone()));
-        let question = match verb {
+        let (client, by, caller) = (&self.client, &user.username, Caller::User(user.clone()));
+        let call = match verb {
             "approve" => {
                 let ApproveBody { gate } = parse_body(body)?;
-                commands::approve(client, &who, canary, gate.as_deref()).await?
+                commands::approve(client, &caller, canary, gate.as_deref()).await?
             }
             "reject" => {
                 let RejectBody { gate, reason } = parse_body(body)?;
-                commands::reject(client, &who, canary, gate.as_deref(), &reason).await?
+                commands::reject(client, &caller, canary, gate.as_deref(), &reason).await?
             }
             other => {
                 let verb = Verb::ALL.into_iter().find(|verb| verb.name() == other);
                 let verb = verb.ok_or_else(|| CommandApiError::NoSuchVerb(other.to_owned()))?;
                 let CommandBody { revision } = parse_body(body)?;
-                let command = commands::command(client, &who, canary, verb, revision.as_deref()).await?;
-                // What became of it is in the status, under this id.
+                let command = commands::command(client, &caller, canary, verb, revision.as_deref()).await?;
+                // `status.lastCommand` has the result, under this id.
                 return Ok(json!({ "id": command.id, "verb": verb, "revision": command.revision, "by": by }));
             }
         };
-        Ok(json!({ "gate": question.gate, "release": question.release, "by": by }))
+        Ok(json!({ "gate": call.gate, "release": call.release, "by": by }))
     }
 }
 
@@ -241,7 +235,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// No body says nothing beside the verb.
+/// An empty body sets no field.
 fn parse_body<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     if body.trim_ascii().is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) }
 }

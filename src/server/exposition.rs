@@ -1,7 +1,7 @@
-//! Numbers as text: Prometheus' format, or OpenMetrics for whoever asks for it.
+//! Prometheus' text format, or OpenMetrics for clients that accept it.
 //!
-//! Written by hand: a library's registry keeps series, and ours are computed
-//! when they are asked for; and the one in question speaks OpenMetrics only.
+//! Written by hand: a library's registry stores series, and ours are computed at
+//! each scrape; and `prometheus-client` supports OpenMetrics only.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -16,18 +16,17 @@ pub enum Format {
 }
 
 impl Format {
-    /// What the client likes best; Prometheus' own if it likes both the same
-    /// little.
+    /// By the `Accept` header; OpenMetrics must be named to be chosen.
     pub fn negotiate(headers: &HeaderMap) -> Self {
         let (mut open, mut plain) = (0.0_f64, 0.0_f64);
-        for wanted in headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
-            for choice in wanted.split(',') {
+        for accept in headers.get_all(http::header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
+            for choice in accept.split(',') {
                 let mut parts = choice.split(';').map(str::trim);
                 let kind = parts.next().unwrap_or_default().to_ascii_lowercase();
-                let liking = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
+                let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse().ok()).unwrap_or(1.0);
                 match kind.as_str() {
-                    "application/openmetrics-text" => open = open.max(liking),
-                    "text/plain" | "text/*" | "*/*" => plain = plain.max(liking),
+                    "application/openmetrics-text" => open = open.max(quality),
+                    "text/plain" | "text/*" | "*/*" => plain = plain.max(quality),
                     _ => {}
                 }
             }
@@ -43,7 +42,6 @@ impl Format {
     }
 }
 
-/// What a family of series is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
@@ -64,7 +62,7 @@ impl Exposition {
         Self { format, text: String::with_capacity(16 * 1024) }
     }
 
-    /// Begins a family. All of its series follow before the next one begins.
+    /// Begins a family. All of its series must be written before the next family.
     pub fn family(&mut self, name: &str, kind: Kind, help: &str) -> Family<'_> {
         let suffix = match kind {
             Kind::Gauge | Kind::Histogram => "",
@@ -72,7 +70,7 @@ impl Exposition {
             Kind::Info => "_info",
         };
         let series = format!("{name}{suffix}");
-        let (described, word) = match (self.format, kind) {
+        let (documented, kind) = match (self.format, kind) {
             (_, Kind::Gauge) => (name, "gauge"),
             (_, Kind::Histogram) => (name, "histogram"),
             (Format::OpenMetrics, Kind::Counter) => (name, "counter"),
@@ -81,7 +79,7 @@ impl Exposition {
             (Format::Prometheus, Kind::Info) => (series.as_str(), "gauge"),
         };
         // Writing to a String cannot fail.
-        let _ = write!(self.text, "# HELP {described} {help}\n# TYPE {described} {word}\n");
+        let _ = write!(self.text, "# HELP {documented} {help}\n# TYPE {documented} {kind}\n");
         Family { text: &mut self.text, series }
     }
 
@@ -98,53 +96,51 @@ pub struct Family<'a> {
     series: String,
 }
 
-/// Names and values, in the order in which they are written.
+/// Names and values, in writing order.
 pub type Labels<'a> = [(&'a str, &'a str)];
 
 impl Family<'_> {
     pub fn put(&mut self, labels: &Labels<'_>, value: f64) {
-        write_sample(self.text, &self.series, "", labels, None, value);
+        self.write(Sample { suffix: "", labels, bucket: None, value });
     }
 
-    pub fn put_histogram(&mut self, labels: &Labels<'_>, seen: &DurationHistogram) {
-        for (bound, count) in seen.cumulative() {
-            write_sample(
-                self.text,
-                &self.series,
-                "_bucket",
-                labels,
-                Some(("le", &number(bound))),
-                count as f64,
-            );
+    pub fn put_histogram(&mut self, labels: &Labels<'_>, histogram: &DurationHistogram) {
+        for (bound, count) in histogram.cumulative() {
+            self.write(Sample { suffix: "_bucket", labels, bucket: Some(bound), value: count as f64 });
         }
-        write_sample(self.text, &self.series, "_sum", labels, None, seen.sum);
-        write_sample(self.text, &self.series, "_count", labels, None, seen.count() as f64);
+        self.write(Sample { suffix: "_sum", labels, bucket: None, value: histogram.sum });
+        self.write(Sample { suffix: "_count", labels, bucket: None, value: histogram.count() as f64 });
+    }
+
+    fn write(&mut self, Sample { suffix, labels, bucket, value }: Sample<'_>) {
+        let Self { text, series } = self;
+        text.push_str(series);
+        text.push_str(suffix);
+        let bound = bucket.map(number);
+        let bound = bound.as_deref().map(|bound| ("le", bound));
+        let mut open = '{';
+        for (name, value) in labels.iter().copied().chain(bound) {
+            text.push(open);
+            let _ = write!(text, "{name}=\"{}\"", escaped(value));
+            open = ',';
+        }
+        if open == ',' {
+            text.push('}');
+        }
+        let _ = writeln!(text, " {}", number(value));
     }
 }
 
-fn write_sample(
-    text: &mut String,
-    series: &str,
-    suffix: &str,
-    labels: &Labels<'_>,
-    more: Option<(&str, &str)>,
+/// One line of a family.
+struct Sample<'a> {
+    suffix: &'a str,
+    labels: &'a Labels<'a>,
+    /// Upper bound, the label `le`.
+    bucket: Option<f64>,
     value: f64,
-) {
-    text.push_str(series);
-    text.push_str(suffix);
-    let mut open = '{';
-    for (name, value) in labels.iter().copied().chain(more) {
-        text.push(open);
-        let _ = write!(text, "{name}=\"{}\"", escaped(value));
-        open = ',';
-    }
-    if open == ',' {
-        text.push('}');
-    }
-    let _ = writeln!(text, " {}", number(value));
 }
 
-/// Bounds of buckets are compared as text, so a number is always written alike.
+/// One form per number: clients compare bucket bounds as text.
 fn number(value: f64) -> Cow<'static, str> {
     match value {
         f64::INFINITY => "+Inf".into(),
@@ -193,9 +189,9 @@ mod tests {
             let mut text = Exposition::new(format);
             text.family("app", Kind::Info, "What it is.").put(&[("version", "1")], 1.0);
             text.family("calls", Kind::Counter, "Calls.").put(&[("by", "a \"b\"\\\nc")], 3.0);
-            let mut seen = DurationHistogram::with_buckets(&[0.5, 1.0]);
-            seen.observe(0.75);
-            text.family("took_seconds", Kind::Histogram, "Time.").put_histogram(&[], &seen);
+            let mut histogram = DurationHistogram::with_buckets(&[0.5, 1.0]);
+            histogram.observe(0.75);
+            text.family("took_seconds", Kind::Histogram, "Time.").put_histogram(&[], &histogram);
             text.finish()
         };
         let numbers = "took_seconds_bucket{le=\"0.5\"} 0.0\ntook_seconds_bucket{le=\"1.0\"} 1.0\n\

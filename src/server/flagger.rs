@@ -1,6 +1,5 @@
-//! The same facts under Flagger's names, with its labels and its units, for
-//! dashboards and alerts that were written for it. A `name` is that of the
-//! target, not of the Canary.
+//! Series with Flagger's names, labels and units, for dashboards and alerts
+//! written for it. The label `name` is that of the target, not of the Canary.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,19 +18,19 @@ pub fn write(
     counts: &BTreeMap<String, usize>,
     canaries: &[CanarySeries<'_>],
 ) {
-    // Canaries that share a target would share series; the first one has them.
-    let mut known = HashSet::new();
+    // Canaries with the same target would duplicate series: only the first counts.
+    let mut targets = HashSet::new();
     let canaries: Vec<&CanarySeries<'_>> =
-        canaries.iter().filter(|shown| known.insert((&shown.namespace, target(shown)))).collect();
+        canaries.iter().filter(|shown| targets.insert((&shown.namespace, target(shown)))).collect();
     let mesh = provider.map(|provider| label_value(&provider)).unwrap_or_default();
     text.family("flagger", Kind::Info, "Version and mesh provider.")
         .put(&[("version", env!("CARGO_PKG_VERSION")), ("mesh_provider", &mesh)], 1.0);
-    // A gauge, whatever its name says.
+    // A gauge, despite its name.
     let mut family = text.family("flagger_canary_total", Kind::Gauge, "Canaries in a namespace.");
     for (namespace, count) in counts {
         family.put(&[("namespace", namespace)], *count as f64);
     }
-    let help = "The last release: 0 is under way, 1 went well, 2 failed.";
+    let help = "The last release: 0 in progress, 1 succeeded, 2 failed.";
     let mut family = text.family("flagger_canary_status", Kind::Gauge, help);
     for shown in &canaries {
         family.put(&labels(shown), status_value(shown.status.phase));
@@ -49,7 +48,7 @@ pub fn write(
     for shown in canaries.iter().filter(|shown| shown.counters.check_seconds.count() > 0) {
         family.put_histogram(&labels(shown), &shown.counters.check_seconds);
     }
-    let help = "What a metric last measured of the canary.";
+    let help = "Last measured value of the canary.";
     let mut family = text.family("flagger_canary_metric_analysis", Kind::Gauge, help);
     for shown in &canaries {
         for metric in &shown.status.metrics {
@@ -71,7 +70,7 @@ pub fn write(
     write_outcomes(text, &canaries, "flagger_canary_failures", "Releases that were rolled back.", &failures);
 }
 
-/// The series of the present strategy is there from the start.
+/// The current strategy has a series from the start, at 0.
 fn write_outcomes(
     text: &mut Exposition,
     canaries: &[&CanarySeries<'_>],
@@ -81,11 +80,11 @@ fn write_outcomes(
 ) {
     let mut family = text.family(name, Kind::Counter, help);
     for shown in canaries {
-        let present = ReleaseLabels::of(shown.canary, outcomes[0]);
-        let mut counts = BTreeMap::from([((present.strategy, present.skipped), 0)]);
-        for (end, count) in shown.counters.releases.iter().filter(|(end, _)| outcomes.contains(&end.outcome))
-        {
-            *counts.entry((end.strategy, end.skipped)).or_default() += count;
+        let current = ReleaseLabels::of(shown.canary, outcomes[0]);
+        let mut counts = BTreeMap::from([((current.strategy, current.skipped), 0)]);
+        let releases = shown.counters.releases.iter();
+        for (labels, count) in releases.filter(|(labels, _)| outcomes.contains(&labels.outcome)) {
+            *counts.entry((labels.strategy, labels.skipped)).or_default() += count;
         }
         for ((strategy, skipped), count) in counts {
             let [name, namespace] = labels(shown);
@@ -112,10 +111,10 @@ fn status_value(phase: Phase) -> f64 {
     }
 }
 
-/// The built-in duration is in milliseconds here and in seconds there.
+/// The built-in duration is in milliseconds in Serin and in seconds in Flagger.
 fn flagger_unit(shown: &CanarySeries<'_>, metric: &str, value: f64) -> f64 {
-    let is_built_in = |written: &crate::api::canary::Metric| {
-        written.name == metric && written.template_ref.is_none() && written.query.is_none()
+    let is_built_in = |spec: &crate::api::canary::Metric| {
+        spec.name == metric && spec.template_ref.is_none() && spec.query.is_none()
     };
     match metric {
         "request-duration" if shown.canary.spec.analysis.metrics.iter().any(is_built_in) => value / 1000.0,

@@ -1,4 +1,4 @@
-//! Connections: so many, for so long.
+//! Accepts connections, bounded in number and age.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,13 +22,13 @@ use tokio_util::{
 
 use super::certificate::Certificate;
 
-/// Connections at a time; others wait to be accepted.
+/// Others wait to be accepted.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request may take to arrive, and the next one to follow.
+/// For the TLS handshake, the headers of a request, and idle time before the next.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that lasts longer is closed after the request it carries.
+/// Older connections are closed after their current request.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(60);
-/// How long that request may still take, and every one when the server ends.
+/// For the current request of an old connection, and of all at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +38,13 @@ pub struct BindError {
     source: std::io::Error,
 }
 
-/// An address that is ours, and that nobody answers at yet.
+/// Bound, but not serving yet.
 pub struct BoundServer {
     pub address: SocketAddr,
     listener: TcpListener,
 }
 
-/// A server that answers; dropped, it is as if killed.
+/// A running server; dropping it aborts all connections.
 pub struct ServerHandle {
     pub address: SocketAddr,
     stop: CancellationToken,
@@ -52,23 +52,23 @@ pub struct ServerHandle {
 }
 
 impl BoundServer {
-    /// Port 0 takes any free one.
+    /// Port 0 takes a free port.
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
     }
 
-    /// In the clear, or with TLS if there is a certificate.
-    pub fn serve(self, pages: Router, certificate: Option<Certificate>) -> ServerHandle {
+    /// With TLS if there is a certificate.
+    pub fn serve(self, router: Router, certificate: Option<Certificate>) -> ServerHandle {
         let stop = CancellationToken::new();
-        let work = tokio::spawn(accept_loop(self.listener, pages, certificate.map(Arc::new), stop.clone()));
-        ServerHandle { address: self.address, stop, task: AbortOnDropHandle::new(work) }
+        let task = tokio::spawn(accept_loop(self.listener, router, certificate.map(Arc::new), stop.clone()));
+        ServerHandle { address: self.address, stop, task: AbortOnDropHandle::new(task) }
     }
 }
 
 impl ServerHandle {
-    /// Accepts nothing more; what is under way is answered.
+    /// Accepts no more connections; current requests finish.
     pub async fn shutdown(self) {
         self.stop.cancel();
         let _ = self.task.await;
@@ -77,7 +77,7 @@ impl ServerHandle {
 
 async fn accept_loop(
     listener: TcpListener,
-    pages: Router,
+    router: Router,
     certificate: Option<Arc<Certificate>>,
     stop: CancellationToken,
 ) {
@@ -86,21 +86,21 @@ async fn accept_loop(
         while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let (pages, certificate, stop) = (pages.clone(), certificate.clone(), stop.clone());
+                    let (router, certificate, stop) = (router.clone(), certificate.clone(), stop.clone());
                     connections.spawn(async move {
                         let _ = stream.set_nodelay(true);
                         match certificate {
-                            None => serve_connection(stream, pages, stop).await,
+                            None => serve_connection(stream, router, stop).await,
                             Some(certificate) => {
                                 if let Some(stream) = tls_accept(stream, &certificate).await {
-                                    serve_connection(stream, pages, stop).await;
+                                    serve_connection(stream, router, stop).await;
                                 }
                             }
                         }
                         drop(permit);
                     });
                 }
-                // Out of file handles, most likely: give others time to close.
+                // Probably out of file descriptors: wait for connections to close.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     sleep(Duration::from_millis(100)).await;
@@ -115,11 +115,11 @@ async fn accept_loop(
 }
 
 async fn tls_accept(stream: TcpStream, certificate: &Certificate) -> Option<TlsStream<TcpStream>> {
-    let shaken = TlsAcceptor::from(certificate.config()).accept(stream);
-    match timeout(HEADER_TIMEOUT, shaken).await {
+    let handshake = TlsAcceptor::from(certificate.config()).accept(stream);
+    match timeout(HEADER_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => Some(stream),
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a connection ended before it was secure");
+            tracing::debug!(%error, "TLS handshake failed");
             None
         }
         Err(_) => None,
@@ -128,12 +128,12 @@ async fn tls_accept(stream: TcpStream, certificate: &Certificate) -> Option<TlsS
 
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    pages: Router,
+    router: Router,
     stop: CancellationToken,
 ) {
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));
+    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),
@@ -148,6 +148,6 @@ async fn serve_connection(
         }
     };
     if let Ok(Err(error)) = ended {
-        tracing::debug!(error, "a connection ended early");
+        tracing::debug!(error, "connection closed with an error");
     }
 }

@@ -1,24 +1,23 @@
-//! What the kernel knows of this process. Where there is no `/proc`, nothing is
-//! shown.
+//! The `process_*` series, from `/proc`; none where there is no `/proc`.
 
 use super::exposition::{Exposition, Kind};
 
-/// What `/proc` counts time in; on every Linux that this runs on.
+/// The unit of time in `/proc`; 100 on every supported Linux.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 pub fn write(text: &mut Exposition) {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let stat = Stat::parse(&read("/proc/self/stat"));
     if let Some(Stat { cpu_seconds, .. }) = stat {
-        text.family("process_cpu_seconds", Kind::Counter, "CPU time, of user and system, in seconds.")
+        text.family("process_cpu_seconds", Kind::Counter, "User and system CPU time, in seconds.")
             .put(&[], cpu_seconds);
     }
-    if let (Some(Stat { started_after_boot, .. }), Some(booted)) = (stat, boot_time(&read("/proc/stat"))) {
-        text.family("process_start_time_seconds", Kind::Gauge, "When it started, in seconds since 1970.")
-            .put(&[], booted + started_after_boot);
+    if let (Some(Stat { started_after_boot, .. }), Some(boot_time)) = (stat, boot_time(&read("/proc/stat"))) {
+        text.family("process_start_time_seconds", Kind::Gauge, "Start time, in seconds since 1970.")
+            .put(&[], boot_time + started_after_boot);
     }
     if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
-        text.family("process_resident_memory_bytes", Kind::Gauge, "Memory that is resident, in bytes.")
+        text.family("process_resident_memory_bytes", Kind::Gauge, "Resident memory, in bytes.")
             .put(&[], bytes);
     }
 }
@@ -31,8 +30,8 @@ struct Stat {
 
 impl Stat {
     fn parse(text: &str) -> Option<Self> {
-        // The name of the program comes second, in parentheses, and may hold
-        // anything.
+        // The second field is the program's name in parentheses, which may
+        // contain parentheses and spaces.
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<f64> =
             rest.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();

@@ -1,6 +1,5 @@
-//! Serin's own series. Those of a Canary are computed from the cache when they
-//! are asked for: a Canary that is gone has none, and one that changes costs
-//! nothing.
+//! Serin's own series. Those of a Canary are computed from the cache at each
+//! scrape: a deleted Canary has none, and a change costs nothing.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -32,7 +31,7 @@ const PHASES: [Phase; 11] = [
     Phase::Terminated,
 ];
 
-/// A Canary as it is shown.
+/// A Canary and its counters, as input of series.
 pub struct CanarySeries<'a> {
     pub canary: &'a Canary,
     pub status: Cow<'a, CanaryStatus>,
@@ -42,7 +41,7 @@ pub struct CanarySeries<'a> {
 }
 
 impl<'a> CanarySeries<'a> {
-    /// Those that can be read; of the others only their number is known.
+    /// None if the Canary cannot be decoded: it is only counted.
     pub fn from_cached(canary: &'a CachedCanary, counters: &'a CanaryCounters) -> Option<Self> {
         let canary = canary.canary()?;
         let status = canary.status.as_ref().map_or_else(Cow::default, Cow::Borrowed);
@@ -60,7 +59,6 @@ impl<'a> CanarySeries<'a> {
     }
 }
 
-/// How many there are in each namespace.
 pub fn count_by_namespace<'a>(
     canaries: impl IntoIterator<Item = &'a CachedCanary>,
 ) -> BTreeMap<String, usize> {
@@ -76,15 +74,15 @@ pub fn write_canaries(
     counts: &BTreeMap<String, usize>,
     canaries: &[CanarySeries<'_>],
 ) {
-    let mut family = text.family("serin_canaries", Kind::Gauge, "Canaries that this replica works on.");
+    let mut family = text.family("serin_canaries", Kind::Gauge, "Canaries of this replica.");
     for (namespace, count) in counts {
         family.put(&[("namespace", namespace)], *count as f64);
     }
-    let words = PHASES.map(|phase| (phase, label_value(&phase)));
-    let mut family = text.family("serin_canary_phase", Kind::Gauge, "1 for the phase that a Canary is in.");
+    let phases = PHASES.map(|phase| (phase, label_value(&phase)));
+    let mut family = text.family("serin_canary_phase", Kind::Gauge, "1 for the current phase of a Canary.");
     for shown in canaries {
-        for (phase, word) in &words {
-            family.put(&shown.labels_with("phase", word), as_gauge(shown.status.phase == *phase));
+        for (phase, label) in &phases {
+            family.put(&shown.labels_with("phase", label), as_gauge(shown.status.phase == *phase));
         }
     }
     let mut gauge = |name: &str, help: &str, value: &dyn Fn(&CanarySeries<'_>) -> Option<f64>| {
@@ -98,10 +96,10 @@ pub fn write_canaries(
     gauge("serin_canary_weight_ratio", "The canary's share of the traffic, 0 to 1.", &|shown| {
         Some(f64::from(shown.status.canary_weight.hundredths()) / 10_000.0)
     });
-    gauge("serin_canary_step", "The step under way, from 1; 0 if none is.", &|shown| {
+    gauge("serin_canary_step", "The current step, from 1; 0 without a release.", &|shown| {
         Some(shown.status.step.as_ref().map_or(0.0, |step| f64::from(step.index) + 1.0))
     });
-    gauge("serin_canary_steps", "Steps of the release under way; 0 if none is.", &|shown| {
+    gauge("serin_canary_steps", "Steps of the current release; 0 without one.", &|shown| {
         Some(shown.status.step.as_ref().map_or(0.0, |step| f64::from(step.total)))
     });
     gauge("serin_canary_failed_checks", "Failed checks of the release.", &|shown| {
@@ -123,7 +121,7 @@ pub fn write_canaries(
 }
 
 fn write_measurements(text: &mut Exposition, canaries: &[CanarySeries<'_>]) {
-    let help = "What a metric last measured, in its own unit, by arm.";
+    let help = "Last measured value of a metric, in its own unit, by arm.";
     let mut family = text.family("serin_canary_metric", Kind::Gauge, help);
     for shown in canaries {
         for metric in &shown.status.metrics {
@@ -137,56 +135,44 @@ fn write_measurements(text: &mut Exposition, canaries: &[CanarySeries<'_>]) {
     }
 }
 
-/// Of this process: the status remembers only the last ten. Every outcome is
-/// there from the start, so that the first one is an increase.
+/// Counted by this process: `status.history` has only the last ten. Every
+/// outcome has a series from the start, so that the first one is an increase.
 fn write_releases(text: &mut Exposition, canaries: &[CanarySeries<'_>]) {
-    let words = OUTCOMES.map(|outcome| (outcome, label_value(&outcome)));
-    let help = "Releases that this process brought to their end.";
+    let outcomes = OUTCOMES.map(|outcome| (outcome, label_value(&outcome)));
+    let help = "Releases that ended in this process.";
     let mut family = text.family("serin_releases", Kind::Counter, help);
     for shown in canaries {
-        for (outcome, word) in &words {
-            let count = shown.counters.count_releases(|end| end.outcome == *outcome);
-            family.put(&shown.labels_with("outcome", word), count as f64);
+        for (outcome, label) in &outcomes {
+            let count = shown.counters.count_releases(|labels| labels.outcome == *outcome);
+            family.put(&shown.labels_with("outcome", label), count as f64);
         }
     }
 }
 
-pub fn write_process(text: &mut Exposition, vitals: &Telemetry) {
-    text.family("serin", Kind::Info, "The version that runs.")
+pub fn write_process(text: &mut Exposition, telemetry: &Telemetry) {
+    text.family("serin", Kind::Info, "The version of Serin.")
         .put(&[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     let help = "Seconds from the start of a release to its end.";
-    write_histograms(text, "serin_release_duration_seconds", help, ["outcome"], &vitals.release_seconds);
-    write_counters(
-        text,
-        "serin_reconciles",
-        "Work on one Canary that ended.",
-        ["result"],
-        &vitals.reconciles,
-    );
-    let help = "Seconds of work on one Canary.";
-    write_histograms(text, "serin_reconcile_duration_seconds", help, [], &vitals.reconcile_seconds);
-    text.family("serin_reconciles_running", Kind::Gauge, "Canaries that are worked on now.")
-        .put(&[], vitals.health.processing() as f64);
-    text.family("serin_queue_length", Kind::Gauge, "Canaries that wait for their turn.")
-        .put(&[], vitals.health.queued() as f64);
-    text.family("serin_shards_held", Kind::Gauge, "Shards of the Canaries that this replica holds.")
-        .put(&[], vitals.held_shards() as f64);
-    let help = "Watches that broke and were begun again.";
-    write_counters(text, "serin_watch_restarts", help, [], &vitals.watch_restarts);
-    let help = "Requests to the API server, as its rules name them.";
-    write_counters(text, "serin_api_requests", help, ["verb", "result"], &vitals.requests);
-    let help = "Questions to sources of metrics.";
-    write_counters(text, "serin_metric_queries", help, ["source", "result"], &vitals.queries);
-    write_counters(
-        text,
-        "serin_gate_calls",
-        "Webhooks that were called.",
-        ["type", "result"],
-        &vitals.gate_calls,
-    );
-    let help = "What became of notifications.";
+    write_histograms(text, "serin_release_duration_seconds", help, ["outcome"], &telemetry.release_seconds);
+    write_counters(text, "serin_reconciles", "Finished reconciles.", ["result"], &telemetry.reconciles);
+    let help = "Seconds of a reconcile.";
+    write_histograms(text, "serin_reconcile_duration_seconds", help, [], &telemetry.reconcile_seconds);
+    text.family("serin_reconciles_running", Kind::Gauge, "Reconciles in progress.")
+        .put(&[], telemetry.health.processing() as f64);
+    text.family("serin_queue_length", Kind::Gauge, "Canaries in the work queue.")
+        .put(&[], telemetry.health.queued() as f64);
+    text.family("serin_shards_held", Kind::Gauge, "Shards that this replica holds.")
+        .put(&[], telemetry.held_shards() as f64);
+    let help = "Watches that failed and were restarted.";
+    write_counters(text, "serin_watch_restarts", help, [], &telemetry.watch_restarts);
+    let help = "Requests to the API server, by RBAC verb.";
+    write_counters(text, "serin_api_requests", help, ["verb", "result"], &telemetry.requests);
+    let help = "Queries to metric sources.";
+    write_counters(text, "serin_metric_queries", help, ["source", "result"], &telemetry.queries);
+    write_counters(text, "serin_gate_calls", "Webhook calls.", ["type", "result"], &telemetry.gate_calls);
+    let help = "Notifications, by result.";
     let mut family = text.family("serin_notifications", Kind::Counter, help);
-    for (result, count) in vitals.notifications.snapshot() {
+    for (result, count) in telemetry.notifications.snapshot() {
         family.put(&[("result", result)], count as f64);
     }
 }
@@ -209,11 +195,11 @@ fn write_histograms<const N: usize>(
     name: &str,
     help: &str,
     names: [&str; N],
-    seen: &DurationHistogramVec<N>,
+    histograms: &DurationHistogramVec<N>,
 ) {
     let mut family = text.family(name, Kind::Histogram, help);
-    for (values, seen) in seen.snapshot() {
-        family.put_histogram(&labels(&names, &values), &seen);
+    for (values, histogram) in histograms.snapshot() {
+        family.put_histogram(&labels(&names, &values), &histogram);
     }
 }
 
@@ -233,6 +219,6 @@ fn unix_seconds(at: &Time) -> f64 {
     at.0.as_second() as f64
 }
 
-fn as_gauge(holds: bool) -> f64 {
-    f64::from(u8::from(holds))
+fn as_gauge(value: bool) -> f64 {
+    f64::from(u8::from(value))
 }

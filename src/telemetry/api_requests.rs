@@ -1,7 +1,6 @@
 //! Requests to the API server, counted on their way.
 
 use std::{
-    error::Error,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -12,6 +11,7 @@ use kube::client::Body;
 use tower::{BoxError, Service};
 
 use super::Telemetry;
+use crate::error_chain::error_chain;
 
 /// The same service, with its requests counted. What it tries again by itself
 /// counts once.
@@ -111,20 +111,6 @@ fn is_collection(path: &str) -> bool {
         parts.drain(..2);
     }
     parts.len() == 1
-}
-
-/// The error and its causes: the outer one alone says little.
-fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

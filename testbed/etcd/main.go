@@ -1,4 +1,4 @@
-// etcd as one file, built from its published module.
+// etcd as one binary, built from its published module.
 package main
 
 import (

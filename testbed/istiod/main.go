@@ -1,4 +1,4 @@
-// istiod as one file, built from Istio's published module.
+// istiod as one binary, built from Istio's published module.
 package main
 
 import (

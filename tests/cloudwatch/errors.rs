@@ -47,7 +47,7 @@ async fn a_throttled_query_is_retried_a_limited_number_of_times() {
     assert_eq!(server.requests().len(), 3);
     server.configure(|told| told.throttle = usize::MAX);
     let why = unavailable(measure(&sources(), &ask, window(0, 300)).await);
-    assert!(why.contains("less often") && why.contains("Rate exceeded"), "{why}");
+    assert!(why.contains("throttles requests") && why.contains("Rate exceeded"), "{why}");
     assert_eq!(server.requests().len(), 6);
 }
 

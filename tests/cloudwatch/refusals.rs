@@ -40,7 +40,7 @@ fn every_invalid_field_is_named() {
         (typed(json!({"cloudwatch": {"period": "1500ms"}})), "period", "multiple of 60"),
         (
             typed(json!({"cloudwatch": {"canary": null, "primary": null}})),
-            "the same of canary and primary",
+            "the same for canary and primary",
             "spec.cloudwatch.canary",
         ),
         (typed(json!({"counts": null, "histogram": "errors"})), "histogram", "Milliseconds"),

@@ -156,7 +156,7 @@ fn a_sample_ratio_mismatch_holds_the_release_until_it_is_fixed() {
     world.run_for(Duration::from_secs(1800));
     assert_eq!((world.status.phase, world.split.canary.percent()), (Phase::Progressing, 10.0));
     let said = world.status.message.clone().unwrap_or_default();
-    assert!(said.contains("10 % was asked for: the route does not split as asked"), "{said}");
+    assert!(said.contains("its weight is 10 %: the route does not split by its weight"), "{said}");
     assert!(said.contains("spec.analysis.verifySplit: false"), "{said}");
 
     world.router_splits = true;

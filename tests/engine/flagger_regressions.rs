@@ -198,7 +198,7 @@ fn no_data_is_no_failure() {
         world.run_for(Duration::from_secs(24 * 3600));
         assert_eq!(world.status.phase, Phase::Progressing, "{silence:?}");
         assert_eq!(world.status.failed_checks, 0);
-        assert!(world.status.message.as_deref().unwrap().starts_with("Holding, neither good nor bad"));
+        assert!(world.status.message.as_deref().unwrap().starts_with("Holding, inconclusive"));
         world.health = Health::Good;
         world.run();
         assert_eq!(world.status.phase, Phase::Succeeded, "{silence:?}");

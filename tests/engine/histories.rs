@@ -366,7 +366,7 @@ impl History {
                     .status
                     .message
                     .as_deref()
-                    .is_some_and(|message| message.contains("until somebody resumes"));
+                    .is_some_and(|message| message.contains("until it is resumed"));
             if stuck {
                 world.command(Verb::Resume);
             }

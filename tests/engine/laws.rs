@@ -14,8 +14,8 @@ use serin::{
         Action, Decision, Observed, Plan, Reason,
         action::{GateScope, Split, Stable},
         observed::GateReply,
+        plan::steps::Strategy,
         report::RollbackCause,
-        steps::Strategy,
     },
 };
 

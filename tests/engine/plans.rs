@@ -1,17 +1,17 @@
-//! What people write, understood or refused.
+//! Specs compiled into plans, or rejected.
 
 use serin::{
     api::{Canary, Weight},
     engine::{
         Plan,
-        steps::{Pause, Replicas, Strategy},
+        plan::steps::{Pause, Replicas, Strategy},
     },
 };
 
 use crate::world::{canary, canary_with};
 
 fn plan(analysis: &str) -> Plan {
-    Plan::try_from(&canary(analysis)).unwrap_or_else(|refusal| panic!("{refusal}"))
+    Plan::try_from(&canary(analysis)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn weights(analysis: &str) -> Vec<f64> {
@@ -20,9 +20,9 @@ fn weights(analysis: &str) -> Vec<f64> {
 
 #[track_caller]
 fn refused(canary: &Canary, words: &str) {
-    let refusal = Plan::try_from(canary).expect_err("should be refused").to_string();
-    assert!(refusal.contains(words), "{refusal:?} does not say {words:?}");
-    assert!(refusal.contains("spec."), "{refusal:?} names no field");
+    let error = Plan::try_from(canary).expect_err("should be refused").to_string();
+    assert!(error.contains(words), "{error:?} does not contain {words:?}");
+    assert!(error.contains("spec."), "{error:?} names no field");
 }
 
 #[test]
@@ -77,21 +77,12 @@ fn explicit_steps_set_replicas_weights_and_pauses() {
     let [five, pause, approval, thirty, mirror] = &plan.steps[..] else { panic!("{:#?}", plan.steps) };
     assert_eq!((five.replicas, five.checks, five.split.matches.len()), (Some(Replicas::Percent(20)), 1, 1));
     assert_eq!((pause.checks, pause.pause), (0, Some(Pause::For(std::time::Duration::from_secs(300)))));
-    assert_eq!(pause.metrics, [0, 1], "a pause is watched");
+    assert_eq!(pause.metrics, [0, 1], "metrics are judged during a pause");
     assert!(approval.approval.is_some());
     assert_eq!((thirty.checks, thirty.interval.as_secs(), &thirty.metrics[..]), (6, 10, &[1][..]));
     assert_eq!((mirror.split.canary.percent(), mirror.split.mirror.percent()), (30.0, 10.0));
     assert_eq!(mirror.metrics, Vec::<usize>::new());
     assert_eq!(mirror.replicas, Some(Replicas::Percent(20)), "from that step on");
-}
-
-#[test]
-fn a_plan_knows_what_its_router_must_be_able_to_do() {
-    let needs =
-        plan("stepWeight: 0.5, maxWeight: 2, mirror: true, match: [{headers: {x: {exact: y}}}]").needs();
-    assert!(needs.weights && needs.finer_than_a_percent && needs.matches && needs.mirror && !needs.affinity);
-    let needs = plan("iterations: 5").needs();
-    assert!(!needs.weights && !needs.finer_than_a_percent && !needs.matches && !needs.mirror);
 }
 
 #[test]
@@ -167,9 +158,9 @@ fn a_plan_error_names_the_field_and_the_remedy() {
 #[test]
 fn a_range_on_a_metric_means_the_threshold_judge() {
     let ranged = "metrics: [{name: request-success-rate, thresholdRange: {min: 99}}]";
-    let glance = |analysis: &str| plan(analysis).metrics[0].policy.judge.may_peek();
-    assert!(!glance(&format!("stepWeight: 5, {ranged}")));
-    assert!(!glance(&format!("stepWeight: 5, judge: {{type: sequential}}, {ranged}")));
-    assert!(!glance("stepWeight: 5, metrics: [{name: request-success-rate, threshold: 99}]"));
-    assert!(glance("stepWeight: 5, metrics: [{name: request-success-rate}]"));
+    let may_peek = |analysis: &str| plan(analysis).metrics[0].policy.judge.may_peek();
+    assert!(!may_peek(&format!("stepWeight: 5, {ranged}")));
+    assert!(!may_peek(&format!("stepWeight: 5, judge: {{type: sequential}}, {ranged}")));
+    assert!(!may_peek("stepWeight: 5, metrics: [{name: request-success-rate, threshold: 99}]"));
+    assert!(may_peek("stepWeight: 5, metrics: [{name: request-success-rate}]"));
 }

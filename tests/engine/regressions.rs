@@ -259,5 +259,5 @@ fn a_waiting_reason_is_reported_without_any_other_event() {
     world.push("v1-b");
     world.run_for(Duration::from_secs(1));
     let said = world.status.message.as_deref();
-    assert_eq!(said, Some("Waiting for a turn: 2 other releases are under way, 2 may be."));
+    assert_eq!(said, Some("Waiting for a free slot: 2 other releases are running, the limit is 2."));
 }

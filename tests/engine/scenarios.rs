@@ -484,7 +484,7 @@ fn an_invalid_spec_changes_nothing_and_is_reported() {
     assert!(decision.actions.is_empty());
     assert_eq!(
         decision.report.message,
-        "The Canary cannot be carried out: spec.analysis says in several ways how to release (iterations, stepWeight); keep one of them."
+        "The Canary is invalid: spec.analysis says in several ways how to release (iterations, stepWeight); keep one of them."
     );
     let stalled = decision.status.conditions.iter().find(|condition| condition.type_ == "Stalled").unwrap();
     assert_eq!(stalled.message, decision.report.message);

@@ -200,6 +200,6 @@ pub async fn the_command_line_approves_and_reports_errors(world: World) {
     let ((code, _, error), ()) = tokio::join!(world.serin(&["promote", "web", "--wait", "30s"]), answers);
     assert_eq!((code, error.as_str()), (1, "serin: refused to promote: the canary is not ready\n"));
     let (code, text, error) = world.serin(&["abort", "web", "--wait", "100ms"]).await;
-    assert_eq!((code, text.as_str()), (0, "Asked to abort.\n"), "{error}");
-    assert!(error.starts_with("The controller has not answered"), "{error}");
+    assert_eq!((code, text.as_str()), (0, "Requested: abort.\n"), "{error}");
+    assert!(error.starts_with("The controller has not processed it"), "{error}");
 }

@@ -138,10 +138,7 @@ pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
     let expected = format!("there is no Canary gone in the namespace {}", world.namespace);
     assert_eq!((code, error(&said)), (StatusCode::NOT_FOUND, &*expected));
     let (code, said) = send_request(api.http.get(api.url(&format!("{}/approve", api.web)))).await;
-    assert_eq!(
-        (code, error(&said)),
-        (StatusCode::METHOD_NOT_ALLOWED, "only POST says something to a Canary")
-    );
+    assert_eq!((code, error(&said)), (StatusCode::METHOD_NOT_ALLOWED, "only POST is supported"));
     let (code, said) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert!(error(&said).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{said}");

@@ -40,13 +40,13 @@ async fn a_protected_prometheus_needs_the_password_and_ca() {
     );
 
     let why = unavailable(measure_query(&ask, Some(&secret("another password", Some(&authority)))).await);
-    assert!(why.contains("answered 401") && !why.contains("another password"), "{why}");
+    assert!(why.contains("responded 401") && !why.contains("another password"), "{why}");
     let why = unavailable(measure_query(&ask, Some(&secret(PASSWORD, None))).await);
     assert!(why.contains("certificate") && !why.contains(PASSWORD), "{why}");
     let why = unavailable(measure_query(&ask, Some(&secret(PASSWORD, Some("no certificate")))).await);
     assert!(why.contains("ca.crt"), "{why}");
     let why = unavailable(measure_query(&ask, None).await);
-    assert_eq!(why, "the Secret prometheus in shop is not there");
+    assert_eq!(why, "the Secret prometheus in shop does not exist");
     let half = Credentials::from_iter([("username", "serin")]);
     let why = unavailable(measure_query(&ask, Some(&half)).await);
     assert!(why.contains("a username and no password"), "{why}");
@@ -78,7 +78,7 @@ async fn tokens_and_headers_are_sent_as_they_are_given() {
         Measurement::Scalar(1.0)
     );
     let why = unavailable(measure_query(&ask, Some(&Credentials::from_iter([("token", "stolen")]))).await);
-    assert!(why.contains("answered 403") && !why.contains("stolen"), "{why}");
+    assert!(why.contains("responded 403") && !why.contains("stolen"), "{why}");
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ async fn a_transient_error_is_retried_a_limited_number_of_times() {
     let (proxy, url, _open) =
         GuardedProxy { refuse_first: 100, ..GuardedProxy::to(prometheus.url()) }.open().await;
     let why = unavailable(measure_query(&one(json!({"type": "prometheus", "address": url})), None).await);
-    assert!(why.contains("answered 503"), "{why}");
+    assert!(why.contains("responded 503"), "{why}");
     assert_eq!(proxy.requests.load(Ordering::Relaxed), 3);
 }
 
@@ -130,7 +130,7 @@ async fn endless_and_foreign_responses_are_rejected() {
     let why = unavailable(
         measure_query(&one(json!({"type": "prometheus", "address": format!("http://{page}")})), None).await,
     );
-    assert!(why.contains("no answer of Prometheus"), "{why}");
+    assert!(why.contains("no Prometheus response"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,7 +139,7 @@ async fn a_hanging_prometheus_times_out() {
     let ask = one(json!({"type": "prometheus", "address": format!("http://{hanging}")}));
     let began = tokio::time::Instant::now();
     let why = unavailable(measure_query(&ask, None).await);
-    assert!(why.contains("did not answer within"), "{why}");
+    assert!(why.contains("did not respond within"), "{why}");
     assert!(began.elapsed() <= Duration::from_secs(12), "{:?}", began.elapsed());
 }
 

@@ -138,12 +138,12 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
         (
             json!({"provider": prometheus, "query": "up"}),
             JudgeType::Sequential,
-            "judge sequential needs counts or a histogram of canary and primary, which template AnalysisTemplate shop/errors does not give; add counts or histogram to the template, or set thresholdRange",
+            "judge sequential needs counts or a histogram of canary and primary, which template AnalysisTemplate shop/errors does not provide; add counts or histogram to the template, or set thresholdRange",
         ),
         (
             json!({"provider": prometheus, "histogram": "x_bucket{app=\"web\"}"}),
             JudgeType::Sequential,
-            "histogram asks the same of canary and primary; tell them apart with {{ target }} or {{ arm }}",
+            "histogram is the same for canary and primary; distinguish them with {{ target }} or {{ arm }}",
         ),
         (
             json!({"provider": prometheus, "counts": {"good": "a{x=\"{{ target }}\"}", "total": "sum(rate(a{x=\"{{ target }}\"}[1m]))"}}),
@@ -153,7 +153,7 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
         (
             json!({"provider": {"type": "prometheus"}, "query": "up"}),
             JudgeType::Threshold,
-            "there is no Prometheus to ask",
+            "no Prometheus is configured",
         ),
         (
             json!({"provider": {"type": "prometheus", "address": "p:9090"}, "query": "up"}),
@@ -163,7 +163,7 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
         (
             json!({"provider": {"type": "datadog"}, "query": "up"}),
             JudgeType::Threshold,
-            "provider.type datadog cannot be asked",
+            "provider.type datadog is not supported",
         ),
         (
             json!({"provider": {"type": "scrape"}, "query": "rate(x[1m])"}),

@@ -97,7 +97,7 @@ async fn counter_resets_and_failed_scrapes_add_no_requests() {
     let since = open_window(&sources, &[&ask], &arms).await;
     let why = unavailable(look(since).await);
     assert!(
-        why.starts_with("no pod of the primary can be read: http://127.0.0.1") && why.contains("500"),
+        why.starts_with("no pod of the primary can be scraped: http://127.0.0.1") && why.contains("500"),
         "{why}"
     );
 

@@ -59,9 +59,9 @@ async fn an_empty_response_is_no_data_and_errors_are_named() {
     let why = unavailable(measure_query(&score(&address, json!({"valueAt": "/value"}), "/score")).await);
     assert!(why.contains("/value") && why.contains("there is /values"), "{why}");
     let why = unavailable(measure_query(&ask).await);
-    assert!(why.contains("no answer in JSON"), "{why}");
+    assert!(why.contains("invalid JSON"), "{why}");
     let why = unavailable(measure_query(&ask).await);
-    assert!(why.contains("answered 403") && !why.contains("t0ken"), "{why}");
+    assert!(why.contains("responded 403") && !why.contains("t0ken"), "{why}");
 }
 
 #[tokio::test]

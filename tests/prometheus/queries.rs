@@ -92,7 +92,7 @@ pub async fn a_rotated_token_is_used(stage: Arc<Stage>) {
     let held = world.becomes("held", |status| status.metrics[0].inconclusives > 1).await;
     assert_eq!((held.phase, held.failed_checks), (Phase::Progressing, 0));
     let message = held.message.expect("a message");
-    assert!(message.contains("answered 403") && !message.contains("first"), "{message}");
+    assert!(message.contains("responded 403") && !message.contains("first"), "{message}");
     keep("second").await;
     world.released(1).await;
     assert_eq!(world.image("web-primary").await, "web:v2");

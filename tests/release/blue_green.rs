@@ -44,7 +44,7 @@ pub async fn gates_before_the_switch_are_called_until_they_open(world: World) {
         (&question["phase"], &question["metadata"]["suite"]),
         (&json!("Progressing"), &json!("smoke"))
     );
-    world.event_contains("Check failed, 1 of 2 that roll back: the hook smoke said no").await;
+    world.event_contains("Check failed, 1 of 2 that roll back: the hook smoke refused").await;
 }
 
 pub async fn gates_that_stay_closed_roll_back_before_anybody_is_served(world: World) {
@@ -55,7 +55,7 @@ pub async fn gates_that_stay_closed_roll_back_before_anybody_is_served(world: Wo
     world.push("web:v2").await;
     let status = world.released(1).await;
     assert_eq!((status.phase, status.history[0].highest_weight), (Phase::Failed, Weight::ZERO));
-    assert!(status.history[0].reason.contains("the hook smoke said no"), "{:?}", status.history);
+    assert!(status.history[0].reason.contains("the hook smoke refused"), "{:?}", status.history);
     weights.assert_sequence(&[0]).await;
     traffic.assert_all_served();
     assert_eq!(traffic.served_by("v2"), 0);

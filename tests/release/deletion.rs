@@ -16,7 +16,7 @@ pub async fn a_deletion_that_reverts_leaves_the_target_serving(world: World) {
         world.is_gone("Service", service).await;
     }
     assert!(world.find("TrafficSplit", "web").await.is_none());
-    world.event_contains("Putting back what was there before this Canary.").await;
+    world.event_contains("Restoring the state from before this Canary.").await;
 }
 
 pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World) {

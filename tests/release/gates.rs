@@ -86,7 +86,7 @@ pub async fn a_rollback_gate_ends_a_release_under_way(world: World) {
     gate.set_responses([]);
     let status = world.released(1).await;
     assert_eq!((status.phase, status.history[0].outcome), (Phase::Failed, Outcome::RolledBack));
-    assert_eq!(status.history[0].reason, "the rollback gate halt asked for it");
+    assert_eq!(status.history[0].reason, "the rollback gate halt requested it");
     assert_eq!((world.image("web-primary").await.as_str(), world.split().await), ("web:v1", Some((0, 100))));
     assert_eq!(after.received()[0].json()["phase"], "Failed");
 }
@@ -101,7 +101,7 @@ pub async fn a_rollback_gate_ends_a_release_that_waits(world: World) {
     world.event_contains("Waiting for the gate ready? to open").await;
     gate.set_responses([]);
     let status = world.released(1).await;
-    assert_eq!(status.history[0].reason, "the rollback gate halt asked for it");
+    assert_eq!(status.history[0].reason, "the rollback gate halt requested it");
     assert_eq!(status.history[0].highest_weight, Weight::ZERO);
     weights.assert_sequence(&[0]).await;
 }

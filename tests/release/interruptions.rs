@@ -24,7 +24,7 @@ pub async fn a_newer_revision_takes_the_place_of_the_one_under_way(world: World)
     assert_eq!(world.image("web-primary").await, "web:v3");
     weights.assert_sequence(&[0, 20, 0, 20, 50, 0]).await;
     traffic.assert_all_served();
-    world.event_contains("takes the place of this release").await;
+    world.event_contains("supersedes this release").await;
 }
 
 pub async fn a_suspended_release_stays_where_it_is(world: World) {

@@ -9,7 +9,7 @@ use crate::support::receiver::answer;
 use crate::world::World;
 
 pub async fn a_rolled_back_revision_is_retried_by_command(world: World) {
-    assert_retried(world, async |world| world.command(Verb::Retry).await, "gets another try.").await;
+    assert_retried(world, async |world| world.command(Verb::Retry).await, "is released again.").await;
 }
 
 pub async fn a_rolled_back_revision_is_retried_by_annotation(world: World) {
@@ -67,7 +67,7 @@ pub async fn a_promotion_can_be_rolled_back_while_the_previous_version_is_warm(w
     world.command(Verb::Rollback).await;
     let status = world.released(2).await;
     assert_eq!((status.phase, status.history[0].outcome), (Phase::Failed, Outcome::RolledBack));
-    assert!(status.history[0].reason.starts_with("taken back to the version before"), "{:?}", status.history);
+    assert!(status.history[0].reason.starts_with("returned to the previous version"), "{:?}", status.history);
     stable.assert_sequence(&["web-primary", "web-previous", "web-primary"].map(str::to_owned)).await;
     assert_eq!(world.image("web-primary").await, "web:v1");
     weights.assert_sequence(&[0, 20, 50, 0]).await;

@@ -31,7 +31,7 @@ async fn releases_beyond_the_limit_wait_for_a_slot() {
     assert_eq!(waits.phase, Phase::Waiting);
     assert_eq!(
         waits.message.as_deref(),
-        Some("Waiting for a turn: 2 other releases are under way, 2 may be.")
+        Some("Waiting for a free slot: 2 other releases are running, the limit is 2.")
     );
     // Whoever comes next counts anew.
     drop(serin);

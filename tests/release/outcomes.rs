@@ -80,7 +80,7 @@ pub async fn missing_traffic_holds_a_release_and_does_not_fail_it(world: World) 
     let status = world.status().await;
     assert_eq!((status.phase, status.failed_checks), (Phase::Progressing, 0), "{status:#?}");
     assert_eq!(world.split().await, Some((20, 80)));
-    world.event_contains("Holding, neither good nor bad: request-success-rate").await;
+    world.event_contains("Holding, inconclusive: request-success-rate").await;
     let _traffic = world.traffic();
     world.reaches(Phase::Succeeded).await;
 }
@@ -123,7 +123,7 @@ async fn a_sample_ratio_mismatch_holds_a_release_until_it_ends() {
     world.push("web:v2").await;
     world.becomes("at the first weight", |status| status.canary_weight > Weight::ZERO).await;
     sleep(Duration::from_secs(600)).await;
-    world.event_contains("10 % was asked for: the route does not split as asked").await;
+    world.event_contains("its weight is 10 %: the route does not split by its weight").await;
     assert_eq!((world.status().await.phase, world.split().await), (Phase::Progressing, Some((10, 90))));
     drop(direct_traffic);
     sleep(Duration::from_secs(600)).await;

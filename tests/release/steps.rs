@@ -49,7 +49,7 @@ pub async fn edited_steps_continue_from_the_current_weight(world: World) {
     world.edit(with_steps(json!({"stepWeights": [10, 30, 70]}))).await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     weights.assert_sequence(&[0, 20, 10, 30, 70, 0]).await;
-    world.event_contains("The steps were edited: going on from step 1 of 3, 10 % of the traffic.").await;
+    world.event_contains("The steps were edited: continuing from step 1 of 3, 10 % of the traffic.").await;
 }
 
 pub async fn an_edit_of_the_service_does_not_change_the_weights(world: World) {

@@ -13,8 +13,8 @@ use serin::api::CanaryStatus;
 use serin::api::canary::Phase;
 use serin::api::canary::status::Outcome;
 use serin::engine::Plan;
-use serin::engine::judge::Judge;
-use serin::engine::steps::Strategy;
+use serin::engine::plan::metrics::Judge;
+use serin::engine::plan::steps::Strategy;
 
 use super::model::{CanaryModel, Route, StableTarget, Workload};
 use super::traffic::is_slow;
@@ -363,7 +363,7 @@ fn check_past_release(
             })?;
             let late = past.reason.starts_with("no progress");
             let own = plans.iter().any(|plan| plan.deadline.explicit);
-            law(!late || own || !past.reason.contains("neither good nor bad"), || {
+            law(!late || own || !past.reason.contains("holding, inconclusive"), || {
                 format!("5: silence rolled back: {}", past.reason)
             })
         }

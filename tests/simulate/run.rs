@@ -156,7 +156,7 @@ fn settle_state(world: &World, on: usize) -> (bool, Option<Verb>) {
     let Some(status) = subject.status() else { return (subject.canary.is_none(), None) };
     let message = status.message.as_deref().unwrap_or_default();
     let paused = status.release.as_ref().is_some_and(|release| release.paused)
-        || message.contains("until somebody resumes");
+        || message.contains("until it is resumed");
     // Such as after an edit, at the step of 100 %, that wants it compared.
     let incomparable = status.canary_weight == Weight::FULL && message.contains("nothing to compare with");
     let needs = match (paused, incomparable) {

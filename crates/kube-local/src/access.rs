@@ -1,8 +1,8 @@
-//! Who is asking, and may they: tokens, groups and a short list of grants.
+//! Authentication by bearer token; authorization by groups and a list of grants.
 //!
-//! Members of `system:masters` may do everything, as on a real cluster; others
-//! what a grant says. Roles and bindings are not served: grants are given when
-//! the server is made.
+//! Members of `system:masters` may do everything, as on a real cluster; other
+//! users only what a [`Grant`] allows. Roles and bindings are not served: grants
+//! are passed in when the server is created.
 
 use http::{HeaderMap, header};
 use serde_json::{Value, json};
@@ -12,8 +12,10 @@ use super::request::Verb;
 use super::schema::FieldError;
 use super::status_error::StatusError;
 
+/// The group whose members may do everything.
 pub const SYSTEM_MASTERS: &str = "system:masters";
 
+/// The user of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub user: String,
@@ -21,6 +23,7 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The administrator, a member of [`SYSTEM_MASTERS`].
     pub fn admin() -> Identity {
         Identity {
             user: "serin-admin".into(),
@@ -29,19 +32,19 @@ impl Identity {
     }
 }
 
-/// One thing a user or a group may do; `*` stands for anything.
+/// One permission of a user or a group; `*` matches anything.
 #[derive(Clone, Debug)]
 pub struct Grant {
-    /// A user's or a group's name.
+    /// Name of a user or a group.
     pub subject: String,
     pub verb: String,
     pub group: String,
-    /// With its subresource where there is one: `canaries/approve`.
+    /// With the subresource, if any: `deployments/scale`.
     pub resource: String,
     pub namespace: String,
 }
 
-/// What somebody wants to do, as a SubjectAccessReview states it.
+/// Attributes of a request, as in a SubjectAccessReview.
 pub struct RequestAttributes<'a> {
     pub verb: &'a str,
     pub group: &'a str,
@@ -50,14 +53,16 @@ pub struct RequestAttributes<'a> {
     pub name: &'a str,
 }
 
+/// Users and their permissions.
 #[derive(Default)]
 pub struct Access {
-    /// Bearer tokens.
+    /// Identities by bearer token.
     pub users: Vec<(String, Identity)>,
     pub grants: Vec<Grant>,
 }
 
 impl Access {
+    /// The identity of the request's bearer token; 401 without a valid one.
     pub fn authenticate(&self, headers: &HeaderMap) -> Result<Identity, StatusError> {
         let token = headers
             .get(header::AUTHORIZATION)
@@ -70,11 +75,12 @@ impl Access {
         self.users.iter().find(|(held, _)| held == token).map(|(_, identity)| identity)
     }
 
-    pub fn allows(&self, who: &Identity, requested: &RequestAttributes<'_>) -> bool {
+    /// Whether `identity` may make the request.
+    pub fn allows(&self, identity: &Identity, requested: &RequestAttributes<'_>) -> bool {
         let fits = |pattern: &str, value: &str| pattern == "*" || pattern == value;
-        who.groups.iter().any(|group| group == SYSTEM_MASTERS)
+        identity.groups.iter().any(|group| group == SYSTEM_MASTERS)
             || self.grants.iter().any(|grant| {
-                (grant.subject == who.user || who.groups.contains(&grant.subject))
+                (grant.subject == identity.user || identity.groups.contains(&grant.subject))
                     && fits(&grant.verb, requested.verb)
                     && fits(&grant.group, requested.group)
                     && fits(&grant.resource, &requested.resource)
@@ -82,10 +88,10 @@ impl Access {
             })
     }
 
-    /// Refuses what `who` may not do, in the API server's words.
+    /// Refuses a request that `identity` may not make (403), with the API server's message.
     pub fn check(
         &self,
-        who: &Identity,
+        identity: &Identity,
         verb: Verb,
         resource: &Resource,
         subresource: Option<&str>,
@@ -100,7 +106,7 @@ impl Access {
             namespace,
             name,
         };
-        if self.allows(who, &requested) {
+        if self.allows(identity, &requested) {
             return Ok(());
         }
         let scope = if namespace.is_empty() {
@@ -110,17 +116,17 @@ impl Access {
         };
         let why = format!(
             "User {:?} cannot {} resource {:?} in API group {:?} {scope}",
-            who.user, requested.verb, requested.resource, requested.group
+            identity.user, requested.verb, requested.resource, requested.group
         );
         Err(StatusError::forbidden(resource, requested.name, &why))
     }
 
-    /// Answers a TokenReview, SubjectAccessReview or SelfSubjectAccessReview.
+    /// Fills in the status of a TokenReview, SubjectAccessReview or SelfSubjectAccessReview.
     pub fn review(
         &self,
         resource: &Resource,
         mut review: Value,
-        who: &Identity,
+        identity: &Identity,
     ) -> Result<Value, StatusError> {
         let kind = resource.kind.as_str();
         let spec = &review["spec"];
@@ -142,9 +148,9 @@ impl Access {
         }
         let status = if kind == "TokenReview" {
             match spec["token"].as_str().and_then(|token| self.identify(token)) {
-                Some(known) => json!({
+                Some(identity) => json!({
                     "authenticated": true,
-                    "user": { "username": known.user, "groups": known.groups },
+                    "user": { "username": identity.user, "groups": identity.groups },
                 }),
                 None => json!({ "user": {}, "error": "[invalid bearer token]" }),
             }
@@ -158,7 +164,7 @@ impl Access {
                     .filter_map(|g| Some(g.as_str()?.to_owned()))
                     .collect(),
             };
-            let subject = if kind == "SelfSubjectAccessReview" { who } else { &subject };
+            let subject = if kind == "SelfSubjectAccessReview" { identity } else { &subject };
             let attributes = &spec["resourceAttributes"];
             let text = |name: &str| attributes[name].as_str().unwrap_or_default();
             let resource = match text("subresource") {

@@ -1,9 +1,10 @@
-//! Server-side apply and the bookkeeping of field ownership.
+//! Server-side apply and field ownership (`managedFields`).
 //!
-//! An applier states the fields it wants. What it stated before and no longer
-//! does disappears, unless somebody else owns it; what another manager owns
-//! and it wants different is a conflict, or taken over by force. Every other
-//! write makes its writer the owner of what it changed.
+//! An apply request states the fields that its manager wants. Fields that the
+//! manager applied before and omits now are removed, unless another manager owns
+//! them. A field that another manager owns with a different value is a conflict,
+//! or changes its owner if forced. Every other write makes its manager the owner
+//! of the fields it changed.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ use super::schema::{ListKind, Schema};
 use super::status_error::StatusError;
 use work_queue::clock;
 
-/// Who writes, and how.
+/// A field manager, as a `managedFields` entry identifies it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manager {
     pub name: String,
@@ -22,14 +23,14 @@ pub struct Manager {
     pub subresource: Option<String>,
 }
 
+/// The `operation` of a `managedFields` entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Apply,
     Update,
 }
 
-/// The result of applying `config` to `live`: the new object, with its
-/// managed fields brought up to date.
+/// The result of applying `config` to `live`, with `managedFields` updated.
 pub fn apply(
     resource: &Resource,
     live: &Value,
@@ -44,11 +45,11 @@ pub fn apply(
     }
     check_config(resource, &config)?;
     let mut managed = ManagedFieldsList::of(live);
-    let wanted = writable_fields(FieldSet::of(&config, schema), resource, manager);
+    let applied = writable_fields(FieldSet::of(&config, schema), resource, manager);
     let before = managed.take(manager).map(|entry| entry.fields).unwrap_or_default();
 
     let mut merged = merge(live, &config, schema);
-    let mut kept = wanted.clone();
+    let mut kept = applied.clone();
     for entry in &managed.0 {
         kept.add(&entry.fields);
     }
@@ -70,13 +71,13 @@ pub fn apply(
         manager: manager.clone(),
         api_version: resource.api_version(),
         time: Some(clock::seconds(now)),
-        fields: wanted,
+        fields: applied,
     });
     managed.write_to(&mut merged, live, schema);
     Ok(merged)
 }
 
-/// Makes the writer of an ordinary write the owner of what it changed.
+/// Makes `manager` the owner of the fields that an update changed.
 pub fn record_update(resource: &Resource, live: &Value, new: &mut Value, manager: &Manager, now: Timestamp) {
     let schema = Some(&*resource.schema);
     let mut managed = match ManagedFieldsList::requested(new) {
@@ -92,20 +93,20 @@ pub fn record_update(resource: &Resource, live: &Value, new: &mut Value, manager
             }
         }
         let api_version = resource.api_version();
-        let mut mine = managed.take(manager).unwrap_or_else(|| ManagedFieldsEntry {
+        let mut own = managed.take(manager).unwrap_or_else(|| ManagedFieldsEntry {
             manager: manager.clone(),
             api_version,
             time: None,
             fields: FieldSet::default(),
         });
-        mine.fields.add(&changed);
-        mine.time = Some(clock::seconds(now));
-        managed.0.push(mine);
+        own.fields.add(&changed);
+        own.time = Some(clock::seconds(now));
+        managed.0.push(own);
     }
     managed.write_to(new, live, schema);
 }
 
-/// Whether two states differ in anything but the times of their managers.
+/// Whether two states differ in more than the times of their `managedFields`.
 pub fn differs_ignoring_times(old: &Value, new: &Value) -> bool {
     fn without_times(value: &Value) -> Value {
         let mut value = value.clone();
@@ -119,7 +120,7 @@ pub fn differs_ignoring_times(old: &Value, new: &Value) -> bool {
     old != new && without_times(old) != without_times(new)
 }
 
-/// `managedFields`, read.
+/// `managedFields`, parsed.
 struct ManagedFieldsList(Vec<ManagedFieldsEntry>);
 
 struct ManagedFieldsEntry {
@@ -129,10 +130,10 @@ struct ManagedFieldsEntry {
     fields: FieldSet,
 }
 
-/// What a written object says about its own managed fields.
+/// `managedFields` of an object as sent by a client.
 enum RequestedManagedFields {
     Absent,
-    /// A list holding one empty entry: the documented way to forget them.
+    /// A list with one empty entry: the documented way to reset ownership.
     Reset,
     Entries(ManagedFieldsList),
 }
@@ -167,13 +168,13 @@ impl ManagedFieldsList {
         Some(self.0.remove(at))
     }
 
-    /// Drops what no longer exists and writes the rest into `object`.
+    /// Drops fields that no longer exist and writes the entries into `object`.
     fn write_to(mut self, object: &mut Value, live: &Value, schema: Option<&Schema>) {
         for entry in &mut self.0 {
             entry.fields.keep_existing(object, schema);
         }
         self.0.retain(|entry| !entry.fields.is_empty());
-        // Appliers first, then by age and name: a stable order for people.
+        // Apply entries first, then by time and manager, as the API server sorts them.
         self.0.sort_by(|a, b| {
             let rank = |e: &ManagedFieldsEntry| {
                 (e.manager.operation == Operation::Update, e.time.clone(), e.manager.name.clone())
@@ -207,7 +208,7 @@ impl ManagedFieldsEntry {
         })
     }
 
-    /// Its JSON; the time moves only if the fields did.
+    /// The entry as JSON. An apply that changes no field keeps the old time.
     fn to_json(&self, live: &Value) -> Value {
         let fields = self.fields.to_v1();
         let mut entry = json!({
@@ -244,8 +245,8 @@ impl ManagedFieldsEntry {
     }
 }
 
-/// Without what the server owns, and without the half of the object that this
-/// endpoint does not write.
+/// The fields that this endpoint may own: no server-owned metadata, and only its
+/// half of the object (`status` or the rest).
 fn writable_fields(mut fields: FieldSet, resource: &Resource, manager: &Manager) -> FieldSet {
     if manager.subresource.as_deref() == Some("status") {
         fields.keep_only_child("status");
@@ -263,7 +264,7 @@ fn writable_fields(mut fields: FieldSet, resource: &Resource, manager: &Manager)
         },
     });
     fields.subtract(&FieldSet::from_v1(&server_owned));
-    // Managed fields are one value however deep they go.
+    // `managedFields` itself has no owner.
     if let Some(metadata) = fields.child_mut("metadata") {
         metadata.remove_child("managedFields");
     }
@@ -271,8 +272,8 @@ fn writable_fields(mut fields: FieldSet, resource: &Resource, manager: &Manager)
     fields
 }
 
-/// An applied object must fit its schema exactly, or its fields cannot be
-/// owned: nothing unknown, no item twice.
+/// An applied object must match its schema exactly (no unknown fields, no
+/// duplicate items), or its fields cannot be owned.
 fn check_config(resource: &Resource, config: &Value) -> Result<(), StatusError> {
     let wrong = match resource.schema.prune(&mut config.clone()).first() {
         Some(unknown) => Some(format!(".{unknown}: field not declared in schema")),
@@ -305,17 +306,17 @@ fn duplicate(value: &Value, schema: Option<&Schema>, path: &str) -> Option<Strin
     None
 }
 
-/// `config` laid over `live`: maps field by field, keyed lists item by item.
+/// `config` merged into `live`: maps by field, keyed lists by item.
 fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
     match (live, config) {
         (Value::Object(old), Value::Object(new)) if !schema.is_some_and(Schema::is_atomic_map) => {
             let mut merged = old.clone();
-            for (name, wanted) in new {
+            for (name, value) in new {
                 let below = schema.and_then(|s| s.field(name));
                 match merged.get_mut(name) {
-                    _ if wanted.is_null() => _ = merged.remove(name),
-                    Some(held) => *held = merge(held, wanted, below),
-                    None => _ = merged.insert(name.clone(), wanted.clone()),
+                    _ if value.is_null() => _ = merged.remove(name),
+                    Some(current) => *current = merge(current, value, below),
+                    None => _ = merged.insert(name.clone(), value.clone()),
                 }
             }
             Value::Object(merged)
@@ -329,23 +330,24 @@ fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
             let addressed = |items: &'_ [Value]| -> Vec<Option<PathElement>> {
                 items.iter().map(|item| item_path_element(item, &kind, schema)).collect()
             };
-            let (held, wanted) = (addressed(old), addressed(new));
-            let lay = |index: usize| match held.iter().position(|step| *step == wanted[index]) {
-                Some(at) => merge(&old[at], &new[index], below),
-                None => new[index].clone(),
-            };
-            // The applier's order, with others' items where they were.
-            let (mut merged, mut laid) = (Vec::with_capacity(old.len() + new.len()), 0);
-            for (item, step) in old.iter().zip(&held) {
-                match wanted.iter().position(|wanted| wanted == step) {
+            let (old_elements, new_elements) = (addressed(old), addressed(new));
+            let merged_item =
+                |index: usize| match old_elements.iter().position(|step| *step == new_elements[index]) {
+                    Some(at) => merge(&old[at], &new[index], below),
+                    None => new[index].clone(),
+                };
+            // Items in the applier's order; items of other managers keep their place.
+            let (mut merged, mut next) = (Vec::with_capacity(old.len() + new.len()), 0);
+            for (item, step) in old.iter().zip(&old_elements) {
+                match new_elements.iter().position(|element| element == step) {
                     None => merged.push(item.clone()),
                     Some(at) => {
-                        merged.extend((laid..=at).map(lay));
-                        laid = laid.max(at + 1);
+                        merged.extend((next..=at).map(merged_item));
+                        next = next.max(at + 1);
                     }
                 }
             }
-            merged.extend((laid..new.len()).map(lay));
+            merged.extend((next..new.len()).map(merged_item));
             Value::Array(merged)
         }
         _ => config.clone(),
@@ -354,16 +356,16 @@ fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
 
 fn conflict(conflicts: Vec<(String, String)>) -> StatusError {
     let causes: Vec<(String, String)> =
-        conflicts.iter().map(|(who, path)| (path.clone(), format!("conflict with {who}"))).collect();
+        conflicts.iter().map(|(manager, path)| (path.clone(), format!("conflict with {manager}"))).collect();
     let message = match conflicts.as_slice() {
-        [(who, path)] => format!("Apply failed with 1 conflict: conflict with {who}: {path}"),
+        [(manager, path)] => format!("Apply failed with 1 conflict: conflict with {manager}: {path}"),
         many => {
             let mut lines: Vec<String> = Vec::new();
             let mut last = None;
-            for (who, path) in many {
-                if last != Some(who) {
-                    lines.push(format!("conflicts with {who}:"));
-                    last = Some(who);
+            for (manager, path) in many {
+                if last != Some(manager) {
+                    lines.push(format!("conflicts with {manager}:"));
+                    last = Some(manager);
                 }
                 lines.push(format!("- {path}"));
             }

@@ -1,8 +1,8 @@
-//! CustomResourceDefinitions: registering kinds, and taking them away again.
+//! CustomResourceDefinitions: adding and removing served kinds.
 //!
-//! A definition is accepted the moment it is stored: its kinds are served with
-//! the answer to the request. When it is deleted its objects go first; those
-//! with finalizers hold it back, as on a real server.
+//! A definition takes effect when it is stored: its kinds are served before the
+//! response is sent. Deleting it deletes its objects first; an object with
+//! finalizers keeps the definition, as on a real server.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use super::store::{Key, Object, Precondition};
 const COLLECTION: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Serves the built-in kinds; custom ones follow as they are defined.
+/// Serves the built-in kinds.
 pub fn serve_builtin_kinds(server: &Server) {
     server.change_kinds(|_| Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
 }
 
-/// What a write to this resource means for the kinds that are served.
+/// Updates the served kinds after a write to a definition or to a custom object.
 pub fn update_served_kinds(server: &Server, resource: &Resource, stored: &Arc<Object>) {
     if resource.collection() == COLLECTION {
         match server.store.get(COLLECTION, &stored.key) {
@@ -41,7 +41,7 @@ pub fn update_served_kinds(server: &Server, resource: &Resource, stored: &Arc<Ob
     }
 }
 
-/// Keeps a deleted definition until its objects are gone.
+/// Adds the finalizer that keeps a deleted definition until its objects are gone.
 pub fn add_cleanup_finalizer(definition: &mut Value) {
     if let Some(metadata) = definition["metadata"].as_object_mut()
         && let Some(finalizers) = metadata.entry("finalizers").or_insert_with(|| json!([])).as_array_mut()
@@ -51,7 +51,7 @@ pub fn add_cleanup_finalizer(definition: &mut Value) {
     }
 }
 
-/// Serves the definition's kinds and says so in its status.
+/// Serves the definition's kinds and sets its status conditions.
 fn establish(server: &Server, definition: &Arc<Object>) {
     let already_served =
         definition.value["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
@@ -81,12 +81,11 @@ fn establish(server: &Server, definition: &Arc<Object>) {
     });
     let served = resources(&value).into_iter().map(Arc::new);
     server.change_kinds(|kinds| Kinds::new(kinds_except(kinds, &value).chain(served).collect()));
-    // Somebody may have written again already; their write comes here too.
+    // On a conflict the other write calls this function too.
     let _ = server.store.put(COLLECTION, &definition.key, Precondition::Version(definition.version), value);
 }
 
-/// Deletes the objects of a definition that is being deleted, and lets it go
-/// when none is left.
+/// Deletes the objects of a definition that is being deleted, and the definition once none is left.
 fn finalize_definition(server: &Server, definition: &Arc<Object>) {
     let spec = &definition.value["spec"];
     let kinds = server.kinds();
@@ -95,7 +94,7 @@ fn finalize_definition(server: &Server, definition: &Arc<Object>) {
         let collection = resource.collection();
         for object in server.store.list(&collection, None).objects {
             if !object.value["metadata"]["deletionTimestamp"].is_string() {
-                // Gone already is as good.
+                // NotFound is as good: the object is gone.
                 let _ = delete::delete(server, resource, &object.key, &DeleteOptions::default());
             }
         }
@@ -122,14 +121,14 @@ fn stop_serving(server: &Server, definition: &Value) {
     server.store.close(&format!("{}.{}", text(&spec["names"]["plural"]), text(&spec["group"])));
 }
 
-/// All that is served besides this definition's kinds.
+/// The served kinds except those of this definition.
 fn kinds_except(kinds: &Kinds, definition: &Value) -> impl Iterator<Item = Arc<Resource>> {
     let spec = &definition["spec"];
-    let is_of_it = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
-    kinds.all().iter().filter(move |r| !is_of_it(r)).cloned()
+    let is_defined_here = |r: &Arc<Resource>| r.group == spec["group"] && r.plural == spec["names"]["plural"];
+    kinds.all().iter().filter(move |r| !is_defined_here(r)).cloned()
 }
 
-/// The resources that a definition serves, one a version.
+/// The resources of a definition, one per served version.
 fn resources(definition: &Value) -> Vec<Resource> {
     let spec = &definition["spec"];
     let names = &spec["names"];

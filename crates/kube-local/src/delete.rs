@@ -1,4 +1,4 @@
-//! Delete: at once, gracefully, or when the last finalizer is gone.
+//! Delete: immediately, after a grace period, or with the last finalizer.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::write::{MAX_CONFLICT_RETRIES, can_be_removed};
 use super::{crd, read};
 use work_queue::clock;
 
-/// What a delete asks for besides the object.
+/// Options of a delete request.
 #[derive(Default)]
 pub struct DeleteOptions {
     pub grace: Option<u64>,
@@ -24,6 +24,7 @@ pub struct DeleteOptions {
     pub dry_run: bool,
 }
 
+/// `propagationPolicy`: the treatment of dependents.
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     #[default]
@@ -33,7 +34,7 @@ pub enum Propagation {
 }
 
 impl DeleteOptions {
-    /// From the query and from what the body says.
+    /// From the query parameters and the request body.
     pub fn of(call: &Call, body: &Value) -> Result<DeleteOptions, StatusError> {
         let params = &call.params;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -63,8 +64,9 @@ impl DeleteOptions {
     }
 }
 
-/// Deletes an object, or marks it if something must happen first. The answer
-/// is the marked object, or a `Status` once it is gone.
+/// Deletes an object, or sets its `deletionTimestamp` if a grace period or a
+/// finalizer holds it back. Returns the object or, once removed, a `Status` (for
+/// pods and namespaces the last state).
 pub fn delete(
     server: &Server,
     resource: &Resource,
@@ -103,6 +105,7 @@ pub fn delete(
     Err(StatusError::modified(resource, &key.name))
 }
 
+/// Deletes the objects that match the selectors of `params`.
 pub fn delete_collection(
     server: &Server,
     resource: &Resource,
@@ -116,7 +119,7 @@ pub fn delete_collection(
         snapshot.objects.into_iter().filter(|object| selector.matches(&object.value)).collect();
     for object in &chosen {
         match delete(server, resource, &object.key, options) {
-            Err(refusal) if refusal.code != http::StatusCode::NOT_FOUND => return Err(refusal),
+            Err(error) if error.code != http::StatusCode::NOT_FOUND => return Err(error),
             _ => {}
         }
     }
@@ -129,7 +132,7 @@ pub fn delete_collection(
 }
 
 fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, options: &DeleteOptions) {
-    // Only a pod that is on a node has somebody to stop it gracefully.
+    // Only a bound pod has a kubelet that stops it gracefully.
     let is_running_pod = resource.kind == "Pod"
         && object["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty())
         && !matches!(object["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -146,9 +149,12 @@ fn mark_deleted(server: &Server, resource: &Resource, object: &mut Value, option
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".into(), json!(generation + 1));
         }
-    } else if options.grace.is_some_and(|asked| Some(asked) < metadata["deletionGracePeriodSeconds"].as_u64())
+    } else if options
+        .grace
+        .is_some_and(|requested| Some(requested) < metadata["deletionGracePeriodSeconds"].as_u64())
     {
-        // Only ever sooner: moved by as much as the grace period shrinks.
+        // A later delete can only shorten the grace period; the deletion time
+        // moves by the difference.
         let shrunk =
             metadata["deletionGracePeriodSeconds"].as_u64().unwrap_or_default().saturating_sub(grace);
         let ends =

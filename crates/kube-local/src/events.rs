@@ -1,11 +1,11 @@
-//! Events have two shapes, `v1` and `events.k8s.io/v1`, and are one thing:
-//! stored in the first, shown in either.
+//! Events have two API versions, `v1` and `events.k8s.io/v1`, for the same
+//! objects: stored as the first, served as either.
 
 use serde_json::Value;
 
 use super::kinds::Resource;
 
-/// The newer name of each field that has two, beside the older.
+/// Fields with two names: (`events.k8s.io/v1`, `v1`).
 const RENAMED: &[(&str, &str)] = &[
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -16,19 +16,19 @@ const RENAMED: &[(&str, &str)] = &[
     ("deprecatedCount", "count"),
 ];
 
-/// Whether a resource shows stored objects in another shape than they have.
+/// Whether the resource serves events in the newer shape, not the stored one.
 pub fn has_new_event_shape(resource: &Resource) -> bool {
     resource.group == "events.k8s.io"
 }
 
-/// A stored event as this resource shows it.
+/// Converts a stored event to the version of this resource.
 pub fn to_served(resource: &Resource, object: &mut Value) {
     if has_new_event_shape(resource) {
         rename(object, RENAMED.iter().map(|(newer, older)| (*older, *newer)));
     }
 }
 
-/// An event written through this resource, as it is stored.
+/// Converts an event from the version of this resource to the stored one.
 pub fn to_stored(resource: &Resource, object: &mut Value) {
     if has_new_event_shape(resource) {
         rename(object, RENAMED.iter().copied());

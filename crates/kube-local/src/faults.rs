@@ -1,8 +1,9 @@
-//! Trouble on purpose, drawn from a seed: what a controller must survive.
+//! Fault injection from a seed: errors, delays and broken watches that a
+//! controller must survive.
 //!
-//! Faults strike the clients made for the program under test; the server's own
-//! controllers and a test's checks use a steady client and are spared. The
-//! same plan and seed give the same sequence of draws.
+//! Faults apply to clients of the program under test. The server's own
+//! controllers, and the checks of a test, use a fault-exempt client. The same
+//! plan and seed give the same sequence of faults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,31 +13,31 @@ use parking_lot::{Mutex, RwLock};
 use super::request::Verb;
 use super::seeded_rng::SeededRng;
 
-/// How often each fault happens, as a probability from 0 to 1.
+/// The probability of each fault, from 0 to 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
-    /// A write is refused with 409 though nobody else wrote.
+    /// A write fails with 409 without a concurrent write.
     pub conflict: f64,
-    /// 429 with Retry-After, before anything is done.
+    /// 429 with Retry-After, before the request is processed.
     pub too_many_requests: f64,
-    /// 5xx before anything is done.
+    /// 5xx before the request is processed.
     pub error_before: f64,
-    /// 5xx although the write was done.
+    /// 5xx although the write was committed.
     pub error_after: f64,
-    /// A request comes late, by up to `latency`.
+    /// A request is delayed by up to `latency`.
     pub slow_request: f64,
-    /// An answer comes late, by up to `latency`: watches tell of the write
-    /// first.
+    /// A response is delayed by up to `latency`: the watch event may come first.
     pub slow_response: f64,
     pub latency: Duration,
-    /// A watch ends without a word.
+    /// A watch ends without an error.
     pub watch_dropped: f64,
-    /// A watch tells of a change late, by up to `latency`: its cache is stale.
+    /// A watch event is delayed by up to `latency`: the client's cache is stale.
     pub watch_delayed: f64,
-    /// A watch is told 410 and must list again.
+    /// A watch ends with 410, and the client must list again.
     pub watch_expired: f64,
 }
 
+/// The fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestFault {
     Conflict,
@@ -45,6 +46,7 @@ pub enum RequestFault {
     ErrorAfter,
 }
 
+/// The fault of one watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchFault {
     Dropped,
@@ -52,6 +54,7 @@ pub enum WatchFault {
     Expired,
 }
 
+/// Draws faults from a seed, by a plan, and counts them.
 pub struct FaultInjector {
     plan: RwLock<FaultPlan>,
     rng: SeededRng,
@@ -67,12 +70,12 @@ impl FaultInjector {
         FaultInjector { plan: RwLock::new(plan), rng: SeededRng::seeded(seed), injected: Mutex::default() }
     }
 
-    /// Replaces the plan; streams under way follow it from their next event.
+    /// Replaces the plan; open watches follow it from their next event.
     pub fn set_plan(&self, plan: FaultPlan) {
         *self.plan.write() = plan;
     }
 
-    /// How often each fault has struck.
+    /// The number of injected faults, by name.
     pub fn injected(&self) -> BTreeMap<&'static str, u64> {
         self.injected.lock().clone()
     }
@@ -81,7 +84,7 @@ impl FaultInjector {
         *self.injected.lock().entry(fault).or_default() += 1;
     }
 
-    /// What goes wrong with this request, if anything.
+    /// The fault to inject into a request, if any.
     pub fn on_request(&self, verb: Verb) -> Option<RequestFault> {
         let plan = self.plan.read();
         let rewrites = matches!(verb, Verb::Update | Verb::Patch | Verb::Delete);
@@ -99,24 +102,25 @@ impl FaultInjector {
         })
     }
 
-    /// How long the request is held back.
+    /// Delay before the request is processed.
     pub fn request_delay(&self) -> Option<Duration> {
         self.draw_delay("slow request", |plan| plan.slow_request)
     }
 
-    /// How long the answer is.
+    /// Delay before the response is sent.
     pub fn response_delay(&self) -> Option<Duration> {
-        self.draw_delay("late answer", |plan| plan.slow_response)
+        self.draw_delay("slow response", |plan| plan.slow_response)
     }
 
-    fn draw_delay(&self, name: &'static str, how_often: fn(&FaultPlan) -> f64) -> Option<Duration> {
+    fn draw_delay(&self, name: &'static str, probability: fn(&FaultPlan) -> f64) -> Option<Duration> {
         let plan = self.plan.read();
-        self.rng.random_bool(how_often(&plan)).then(|| {
+        self.rng.random_bool(probability(&plan)).then(|| {
             self.count(name);
             self.random_up_to(plan.latency)
         })
     }
 
+    /// The fault to inject into a watch event, if any.
     pub fn on_watch(&self) -> Option<WatchFault> {
         let plan = self.plan.read();
         let (name, fault) = if self.rng.random_bool(plan.watch_dropped) {
@@ -124,7 +128,7 @@ impl FaultInjector {
         } else if self.rng.random_bool(plan.watch_expired) {
             ("watch forgotten", WatchFault::Expired)
         } else if self.rng.random_bool(plan.watch_delayed) {
-            ("watch late", WatchFault::Delayed(self.random_up_to(plan.latency)))
+            ("watch delayed", WatchFault::Delayed(self.random_up_to(plan.latency)))
         } else {
             return None;
         };

@@ -1,9 +1,9 @@
-//! Sets of field paths: who owns what in an object.
+//! Sets of field paths: the fields of an object that a manager owns.
 //!
-//! The set is a tree, written to and from the `fieldsV1` of managed fields
+//! The set is a tree, converted to and from the `fieldsV1` of `managedFields`
 //! (`f:` a field, `k:` a list item by its keys, `v:` an item of a set, `i:` an
-//! index, `.` the path itself). Which lists are maps or sets is the schema's
-//! to say; without a schema a list is one value and a map is its fields.
+//! index, `.` the path itself). The schema defines which lists are maps or sets;
+//! without a schema a list is one value and a map is its fields.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use super::schema::{ListKind, Schema};
 
+/// A path in the set, with the paths below it.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub struct FieldSet {
     /// The path itself is in the set.
@@ -19,7 +20,7 @@ pub struct FieldSet {
     children: BTreeMap<PathElement, FieldSet>,
 }
 
-/// One step of a path.
+/// One element of a path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum PathElement {
     Field(String),
@@ -31,7 +32,7 @@ pub enum PathElement {
 }
 
 impl FieldSet {
-    /// Every field of `value`, as deep as ownership goes.
+    /// Every field of `value`, down to the depth at which fields are owned.
     pub fn of(value: &Value, schema: Option<&Schema>) -> FieldSet {
         match children(value, schema) {
             Some(children) if !children.is_empty() => {
@@ -48,8 +49,8 @@ impl FieldSet {
         }
     }
 
-    /// The fields of a value that was not there before: also the free maps
-    /// themselves, such as `labels`, which came with their first entry.
+    /// The fields of an added value, including free-form maps such as `labels`,
+    /// which are added with their first entry.
     fn added(value: &Value, schema: Option<&Schema>) -> FieldSet {
         let Some(children) = children(value, schema) else { return FieldSet::of(value, schema) };
         let is_list = value.is_array();
@@ -104,7 +105,7 @@ impl FieldSet {
         }
     }
 
-    /// Takes out the paths that are in `other`, each path for itself.
+    /// Removes the paths that are in `other`; a path does not include those below it.
     pub fn subtract(&mut self, other: &FieldSet) {
         self.is_member &= !other.is_member;
         for (step, below) in &other.children {
@@ -130,7 +131,7 @@ impl FieldSet {
         both
     }
 
-    /// Forgets the paths that `value` does not have.
+    /// Removes the paths that `value` does not have.
     pub fn keep_existing(&mut self, value: &Value, schema: Option<&Schema>) {
         let present: BTreeMap<PathElement, (&Value, Option<&Schema>)> = children(value, schema)
             .unwrap_or_default()
@@ -166,14 +167,14 @@ impl FieldSet {
         self.children.remove(&PathElement::Field(name.to_owned()));
     }
 
-    /// Keeps only what lies below the named field.
+    /// Keeps only the paths below the named field.
     pub fn keep_only_child(&mut self, name: &str) {
         self.is_member = false;
         self.children.retain(|step, _| matches!(step, PathElement::Field(field) if field == name));
     }
 
-    /// Removes from `value` what this set owns and `kept` does not need: an
-    /// item goes as a whole, with whatever nobody owns inside it.
+    /// Removes from `value` the paths of this set that are not in `kept`. An item
+    /// is removed as a whole, including fields without an owner.
     pub fn remove_from(&self, value: &mut Value, kept: &FieldSet, schema: Option<&Schema>) {
         let mut gone = Vec::new();
         for (step, below) in &self.children {
@@ -202,7 +203,7 @@ impl FieldSet {
         }
     }
 
-    /// Each path in words: `.spec.containers[name="app"].image`.
+    /// Each path as text: `.spec.containers[name="app"].image`.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths("", &mut paths);
@@ -290,8 +291,7 @@ impl fmt::Display for PathElement {
     }
 }
 
-/// The parts of a value that are owned one by one; `None` where the value is
-/// owned as a whole.
+/// The parts of a value that are owned separately; `None` if the value is owned as a whole.
 pub fn children<'v, 's>(
     value: &'v Value,
     schema: Option<&'s Schema>,
@@ -317,7 +317,7 @@ pub fn children<'v, 's>(
     }
 }
 
-/// How an item of a list is addressed; `None` in a list that is one value.
+/// The path element of a list item; `None` in an atomic list.
 pub fn item_path_element(item: &Value, kind: &ListKind<'_>, schema: Option<&Schema>) -> Option<PathElement> {
     match kind {
         ListKind::Atomic => None,

@@ -1,8 +1,8 @@
-//! Which resources the server serves: the vocabulary of every other file here.
+//! The served resources.
 //!
 //! A [`Resource`] is one kind in one version. Built-in kinds are listed by
-//! `builtin`, custom ones come and go with their CustomResourceDefinition;
-//! from here on the two are the same thing.
+//! `builtin`; custom kinds come and go with their CustomResourceDefinition. The
+//! other modules treat both alike.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::events;
 use super::schema::Schema;
 
+/// One kind in one version.
 #[derive(Clone)]
 pub struct Resource {
     /// Empty for the core group.
@@ -24,25 +25,26 @@ pub struct Resource {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub namespaced: bool,
-    /// Writes to the main resource leave `status` alone, and the other way round.
+    /// Whether `status` is a subresource: other writes ignore it, and status
+    /// writes ignore the rest.
     pub has_status: bool,
     pub scale: Option<ScalePaths>,
     pub columns: Vec<Column>,
-    /// Parsed: defaults, prunes, validates, and knows which lists are maps.
+    /// The parsed schema: defaults, pruning, validation and list types.
     pub schema: Arc<Schema>,
-    /// As published for `kubectl explain`: OpenAPI v3.
+    /// The schema as published for `kubectl explain`: OpenAPI v3.
     pub open_api: Arc<Value>,
     pub origin: Origin,
 }
 
-/// Where a resource's rules beyond its schema come from.
+/// Built-in kinds have defaults and validation beyond their schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     Builtin,
     Custom,
 }
 
-/// Dotted JSON paths, each beginning with a dot, as written in a CRD.
+/// Paths of the scale subresource as in a CRD: dotted, with a leading dot.
 #[derive(Clone, Debug)]
 pub struct ScalePaths {
     pub spec_replicas: String,
@@ -63,7 +65,7 @@ pub struct Column {
     pub cell: Cell,
 }
 
-/// How a column's value is taken from an object.
+/// The source of a column's value.
 #[derive(Clone)]
 pub enum Cell {
     /// A JSON path as in a CRD's `additionalPrinterColumns`.
@@ -72,7 +74,7 @@ pub enum Cell {
     Function(fn(&Value, Timestamp) -> Value),
 }
 
-/// All that is served now; replaced as a whole when a definition changes.
+/// All served resources; replaced as a whole when a definition changes.
 #[derive(Default)]
 pub struct Kinds {
     all: Vec<Arc<Resource>>,
@@ -101,12 +103,12 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Created to be answered at once, never stored.
+    /// Whether objects are evaluated by the create request and never stored.
     pub fn is_review(&self) -> bool {
         self.origin == Origin::Builtin && self.kind.ends_with("Review")
     }
 
-    /// Whether `metadata.generation` counts its changes.
+    /// Whether `metadata.generation` counts the object's changes.
     pub fn has_generation(&self) -> bool {
         match self.origin {
             Origin::Custom => true,
@@ -125,12 +127,12 @@ impl Resource {
         }
     }
 
-    /// Where its objects are stored: all versions of a kind share one place.
+    /// The collection of its objects in the store; all versions of a kind share one.
     pub fn collection(&self) -> String {
         if events::has_new_event_shape(self) { "events".to_owned() } else { self.qualified_name() }
     }
 
-    /// `deployments.apps`: what error messages and field selectors call it.
+    /// `deployments.apps`, as in error messages.
     pub fn qualified_name(&self) -> String {
         if self.group.is_empty() { self.plural.clone() } else { format!("{}.{}", self.plural, self.group) }
     }

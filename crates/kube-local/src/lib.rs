@@ -1,17 +1,17 @@
-//! A Kubernetes API in one process.
+//! A Kubernetes API server in one process.
 //!
 //! ```text
 //!   kube::Client ──tower──┐                    ┌─ read, watch ──┐
 //!                         ├─ server ─ request ─┤                ├─ store
 //!   kubectl ──TLS, serve──┘                    └─ write, patch ─┘
-//!                               admission: schema, builtin, crd; ownership: apply, fields
+//!                               admission: schema, builtin, crd; ownership: apply, field_set
 //! ```
 //!
-//! It promises the semantics of the real API server for what Serin and kubectl
-//! use, proved by running one conformance suite against both. What it leaves
-//! out on purpose: persistence, roles and bindings, webhooks, protobuf. Time
-//! is a [`Clock`] that follows tokio's, randomness comes from a seed,
-//! and trouble can be injected ([`faults`]).
+//! It has the semantics of kube-apiserver as far as controllers and kubectl use
+//! them; one conformance suite runs against both. Not implemented: persistence,
+//! roles and bindings, webhooks, protobuf responses. Time is a [`Clock`] that
+//! follows tokio's, randomness comes from a seed, and faults can be injected
+//! ([`faults`]). [`controllers`] and a [`node`] make it a cluster.
 
 pub mod access;
 mod apply;
@@ -62,19 +62,20 @@ use server::{FaultExempt, InProcess, Server};
 pub use store::{Write, WriteHook};
 use work_queue::clock::Clock;
 
-/// How to set up a server; the default is an empty cluster on the wall clock.
+/// Configuration of a server; the default is an empty cluster on the wall clock.
 #[derive(Default)]
 pub struct Options {
     pub clock: Option<Clock>,
-    /// Uids, generated names and faults are drawn from it.
+    /// The seed of uids, generated names and faults.
     pub seed: u64,
     pub faults: FaultPlan,
-    /// Bearer tokens besides the administrator's, and what their users may do.
+    /// Bearer tokens and their identities, besides the administrator's.
     pub users: Vec<(String, Identity)>,
+    /// Permissions of these users.
     pub grants: Vec<Grant>,
 }
 
-/// A running API; clones share it.
+/// A running API server; clones share it.
 #[derive(Clone)]
 pub struct ApiServer {
     server: Arc<Server>,
@@ -83,7 +84,7 @@ pub struct ApiServer {
     admin_token: String,
 }
 
-/// What makes a cluster of the API; it stops when this is dropped.
+/// The controllers and the node of a cluster; they stop when this is dropped.
 pub struct Cluster {
     pub node: Node,
     _node: AbortOnDropHandle<()>,
@@ -91,6 +92,7 @@ pub struct Cluster {
 }
 
 impl ApiServer {
+    /// Starts a server with the default namespaces and no other objects.
     pub fn new(options: Options) -> ApiServer {
         let clock = options.clock.unwrap_or_else(Clock::system);
         let admin_token = random_token();
@@ -99,25 +101,25 @@ impl ApiServer {
         let faults = FaultInjector::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
         let server = Arc::new(Server::new(clock, options.seed, faults, access));
-        let local = ApiServer {
+        let api_server = ApiServer {
             server,
             seed: options.seed,
             #[cfg(feature = "kubectl")]
             admin_token,
         };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            local.create_namespace(namespace);
+            api_server.create_namespace(namespace);
         }
-        local
+        api_server
     }
 
-    /// A client in this process; the plan of faults applies to it.
+    /// An in-process client that is subject to the fault plan.
     pub fn client(&self) -> kube::Client {
         self.in_process_client(false)
     }
 
-    /// A client that faults spare: for the cluster's own controllers, and for
-    /// tests that look on.
+    /// A client without injected faults, for the cluster's own controllers and
+    /// for the checks of a test.
     pub fn fault_exempt_client(&self) -> kube::Client {
         self.in_process_client(true)
     }
@@ -126,22 +128,22 @@ impl ApiServer {
         self.server.clock
     }
 
-    /// Changes what goes wrong from now on.
+    /// Replaces the fault plan.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.server.faults.set_plan(plan);
     }
 
-    /// How often each fault has struck so far.
+    /// The number of injected faults so far, by name.
     pub fn injected_faults(&self) -> std::collections::BTreeMap<&'static str, u64> {
         self.server.faults.injected()
     }
 
-    /// From now on `hook` is told of every write, in order.
+    /// Calls `hook` for every write from now on, in order.
     pub fn on_write(&self, hook: WriteHook) {
         self.server.store.set_write_hook(hook);
     }
 
-    /// Forgets all history: older watches and lists get 410.
+    /// Drops all history: watches and lists from older versions get 410.
     pub fn compact(&self) {
         self.server.store.compact();
     }
@@ -158,7 +160,7 @@ impl ApiServer {
         AbortOnDropHandle::new(tokio::spawn(controllers::run(self.fault_exempt_client(), options)))
     }
 
-    /// Runs the controllers and a node; with `listen`, its pods have sockets.
+    /// Runs the controllers and a node; with `listen`, its pods listen on real sockets.
     pub fn start_cluster(&self, listen: bool) -> Cluster {
         let options =
             NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(node::NAME) };
@@ -197,10 +199,10 @@ impl ApiServer {
         let kinds = self.server.kinds();
         let Some(namespaces) = kinds.find("", "v1", "namespaces") else { return };
         let object = json!({ "metadata": { "name": name } });
-        if let Err(refusal) =
+        if let Err(error) =
             write::create(&self.server, namespaces, None, object, &writer, apply::Operation::Update)
         {
-            tracing::error!(namespace = name, why = refusal.message, "cannot create a namespace");
+            tracing::error!(namespace = name, error = error.message, "cannot create a namespace");
         }
     }
 }

@@ -1,12 +1,11 @@
-//! A mesh of one process: sends each request to where the TrafficSplit of its
-//! Service says, to a pod that is ready; if there is none, as kube-proxy does,
-//! to one that still serves although it is on its way out.
+//! A service mesh in one process. A request goes to a backend of its Service's
+//! TrafficSplit, and there to a ready pod or, if none is ready, to a terminating
+//! pod that still serves, as with kube-proxy.
 //!
-//! It learns from watches alone: splits, the HTTPRouteGroups they name, and the
-//! EndpointSlices of Services. A Service without a split is its own only
-//! backend, and so it is for requests that its split does not match. Which
-//! backend and which of its pods a request gets is drawn from a seed, so a run
-//! can be replayed.
+//! All state comes from watches: TrafficSplits, the HTTPRouteGroups they
+//! reference, and EndpointSlices. A Service without a split is its own only
+//! backend, also for requests that its split does not match. Backend and pod are
+//! drawn from a seed, so that a run can be replayed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -29,7 +28,7 @@ use super::seeded_rng::SeededRng;
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Why a request reached nobody.
+/// The reason why a request reached no pod.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error("no pod of the Service {0} is ready")]
@@ -38,13 +37,13 @@ pub enum SendError {
     Refused(#[from] ConnectionRefused),
 }
 
-/// An answer, and the Service whose pod gave it.
+/// A response, and the Service of the pod that sent it.
 pub struct MeshResponse {
     pub backend: String,
     pub response: Response<Body>,
 }
 
-/// Clones are the same mesh.
+/// The mesh; clones share it.
 #[derive(Clone)]
 pub struct Mesh(Arc<MeshInner>);
 
@@ -57,14 +56,14 @@ struct MeshInner {
     routing_table: RwLock<RoutingTable>,
 }
 
-/// What the watches told.
+/// The state of all watches.
 #[derive(Default)]
 struct RoutingTable {
     /// By namespace and name.
     splits: HashMap<QualifiedName, MeshSplit>,
-    /// By namespace and name: any of the conditions is enough.
+    /// By namespace and name; a request must match one of the conditions.
     groups: HashMap<QualifiedName, Vec<MatchCondition>>,
-    /// By namespace and Service, by slice.
+    /// By namespace and Service, then by slice.
     endpoints: HashMap<QualifiedName, BTreeMap<String, Vec<MeshEndpoint>>>,
 }
 
@@ -80,11 +79,11 @@ struct MeshEndpoint {
 struct MeshSplit {
     service: String,
     backends: Vec<WeightedBackend>,
-    /// The HTTPRouteGroups that say which requests are split; all, if none.
+    /// The HTTPRouteGroups of the requests to split; empty for all requests.
     groups: Vec<String>,
 }
 
-/// What a request must have, all of it.
+/// Properties that a request must have, all of them.
 #[derive(Debug, Default)]
 struct MatchCondition {
     path: Option<AnchoredRegex>,
@@ -92,8 +91,7 @@ struct MatchCondition {
     headers: Vec<(String, AnchoredRegex)>,
 }
 
-/// Describes a text as a whole, as in Envoy; one that cannot be read describes
-/// nothing.
+/// A pattern for the whole text, as in Envoy; an invalid one matches nothing.
 #[derive(Debug)]
 struct AnchoredRegex(Option<Regex>);
 
@@ -127,8 +125,7 @@ struct WeightedBackend {
 }
 
 impl Mesh {
-    /// `splits` is the version of TrafficSplit that is served, and `groups`
-    /// that of HTTPRouteGroup, if any is.
+    /// `splits` is the served version of TrafficSplit, `groups` that of HTTPRouteGroup, if served.
     pub fn new(
         client: Client,
         splits: ApiResource,
@@ -146,12 +143,12 @@ impl Mesh {
         }))
     }
 
-    /// Follows splits, groups and endpoints until dropped.
+    /// Watches splits, groups and endpoints until dropped.
     pub async fn run(&self) {
         futures::join!(self.watch_splits(), self.watch_groups(), self.watch_endpoints());
     }
 
-    /// Sends a request to a Service, as its clients in the mesh would.
+    /// Sends a request to a Service, as a client in the mesh would.
     pub async fn send(
         &self,
         namespace: &str,
@@ -184,13 +181,13 @@ impl Mesh {
             slices.into_iter().flat_map(|slices| slices.values().flatten())
         };
         let any_ready = all().any(|endpoint| endpoint.ready);
-        let able: Vec<SocketAddr> =
+        let candidates: Vec<SocketAddr> =
             all().filter(|endpoint| endpoint.ready == any_ready).map(|endpoint| endpoint.address).collect();
-        if able.is_empty() {
+        if candidates.is_empty() {
             return Err(SendError::NoEndpoints(backend.to_owned()));
         }
-        let at = self.0.rng.next_u64() as usize % able.len();
-        Ok((backend.to_owned(), able[at]))
+        let at = self.0.rng.next_u64() as usize % candidates.len();
+        Ok((backend.to_owned(), candidates[at]))
     }
 
     async fn watch_splits(&self) {
@@ -258,7 +255,7 @@ fn name_of(object: &DynamicObject) -> QualifiedName {
 }
 
 impl RoutingTable {
-    /// A split that names groups is for the requests that one of them matches.
+    /// Whether the split is for this request: it has no groups, or one of them matches.
     fn split_applies(&self, namespace: &str, split: &MeshSplit, request: &Request<Body>) -> bool {
         let group = |name: &String| self.groups.get(&(namespace.to_owned(), name.clone()));
         let mut conditions = split.groups.iter().filter_map(group).flatten();
@@ -301,27 +298,27 @@ fn parse_group(group: &Value) -> Vec<MatchCondition> {
     list(&group["spec"]["matches"]).map(condition).collect()
 }
 
-/// The backend that `number`, drawn evenly, falls to; none if all weigh nothing.
+/// The backend for `number`, drawn uniformly; `None` if all weights are zero.
 fn pick_weighted(backends: &[WeightedBackend], number: u64) -> Option<&WeightedBackend> {
     let total: u64 = backends.iter().map(|backend| backend.weight).sum();
-    let mut left = number.checked_rem(total)?;
+    let mut remaining = number.checked_rem(total)?;
     backends.iter().find(|backend| {
-        let falls_here = left < backend.weight;
-        left = left.saturating_sub(backend.weight);
+        let falls_here = remaining < backend.weight;
+        remaining = remaining.saturating_sub(backend.weight);
         falls_here
     })
 }
 
-/// The endpoints of a slice that serve, on its first port.
+/// The serving endpoints of a slice, on its first port.
 fn serving_endpoints(slice: &EndpointSlice) -> Vec<MeshEndpoint> {
     let port = slice.ports.iter().flatten().find_map(|port| u16::try_from(port.port?).ok());
     let Some(port) = port else { return Vec::new() };
     let mut endpoints = Vec::new();
     for endpoint in &slice.endpoints {
-        let unsaid = EndpointConditions::default();
-        let said = endpoint.conditions.as_ref().unwrap_or(&unsaid);
-        let ready = said.ready.unwrap_or(true);
-        if ready || said.serving.unwrap_or(false) {
+        let defaults = EndpointConditions::default();
+        let conditions = endpoint.conditions.as_ref().unwrap_or(&defaults);
+        let ready = conditions.ready.unwrap_or(true);
+        if ready || conditions.serving.unwrap_or(false) {
             let addresses = endpoint.addresses.iter().filter_map(|address| address.parse().ok());
             endpoints.extend(addresses.map(|ip| MeshEndpoint { address: SocketAddr::new(ip, port), ready }));
         }

@@ -1,5 +1,5 @@
-//! Wakes everybody who listens, in the order in which they began to wait.
-//! tokio's `watch` draws that order at random, and simulations would not replay.
+//! Notifies all subscribers in the order in which they began to wait. tokio's
+//! `watch` wakes them in random order, which simulations could not replay.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// Rings until it is dropped.
+/// The sender; dropping it ends its subscriptions.
 #[derive(Default)]
 pub struct OrderedNotify(Arc<Inner>);
 
+/// The receiver.
 pub struct Subscription {
     inner: Arc<Inner>,
     seen: u64,
@@ -29,10 +30,10 @@ impl OrderedNotify {
         self.0.notify.notify_waiters();
     }
 
-    /// From now on; what rang before is not heard.
+    /// A subscription to notifications from now on.
     pub fn subscribe(&self) -> Subscription {
-        let tower = Arc::clone(&self.0);
-        Subscription { seen: tower.generation.load(Ordering::Acquire), inner: tower }
+        let inner = Arc::clone(&self.0);
+        Subscription { seen: inner.generation.load(Ordering::Acquire), inner }
     }
 }
 
@@ -44,15 +45,14 @@ impl Drop for OrderedNotify {
 }
 
 impl Subscription {
-    /// Until it rings, or has rung since it was last heard; false once it is
-    /// gone.
+    /// Waits for a notification that was not seen yet; false once the sender is dropped.
     pub async fn notified(&mut self) -> bool {
         loop {
             let mut waiting = pin!(self.inner.notify.notified());
             waiting.as_mut().enable();
-            let rung = self.inner.generation.load(Ordering::Acquire);
-            if rung != self.seen {
-                self.seen = rung;
+            let generation = self.inner.generation.load(Ordering::Acquire);
+            if generation != self.seen {
+                self.seen = generation;
                 return true;
             }
             if self.inner.closed.load(Ordering::Acquire) {
@@ -62,7 +62,7 @@ impl Subscription {
         }
     }
 
-    /// What rang so far is heard.
+    /// Marks all notifications so far as seen.
     pub fn mark_seen(&mut self) {
         self.seen = self.inner.generation.load(Ordering::Acquire);
     }
@@ -74,18 +74,19 @@ mod tests {
 
     #[tokio::test]
     async fn every_notification_is_seen_exactly_once() {
-        let bell = OrderedNotify::default();
-        let mut listener = bell.subscribe();
-        bell.notify();
-        bell.notify();
-        assert!(listener.notified().await);
-        bell.notify();
-        listener.mark_seen();
-        let later = tokio::spawn(async move { (listener.notified().await, listener.notified().await) });
+        let sender = OrderedNotify::default();
+        let mut subscription = sender.subscribe();
+        sender.notify();
+        sender.notify();
+        assert!(subscription.notified().await);
+        sender.notify();
+        subscription.mark_seen();
+        let later =
+            tokio::spawn(async move { (subscription.notified().await, subscription.notified().await) });
         tokio::task::yield_now().await;
-        bell.notify();
+        sender.notify();
         tokio::task::yield_now().await;
-        drop(bell);
+        drop(sender);
         assert_eq!(later.await.unwrap(), (true, false));
     }
 }

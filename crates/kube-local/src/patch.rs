@@ -1,4 +1,4 @@
-//! The four kinds of patch.
+//! The four kinds of patch: JSON, merge, strategic merge and apply.
 
 use http::header;
 use serde_json::{Map, Value, json};
@@ -12,10 +12,11 @@ use super::status_error::StatusError;
 use super::store::Key;
 use super::write::{self, WriteResult, Writer, parse_json};
 
+/// A patch request, by content type.
 pub enum Patch {
     Json(json_patch::Patch),
     Merge(Value),
-    /// A merge that knows lists which are maps; for built-in kinds only.
+    /// A merge patch that merges keyed lists by item; for built-in kinds only.
     Strategic(Value),
     Apply {
         config: Value,
@@ -65,7 +66,7 @@ impl Patch {
     }
 }
 
-/// Patches an object; an apply creates it if it is not there.
+/// Patches an object; an apply creates it if it does not exist.
 pub fn apply_patch(
     server: &Server,
     resource: &Resource,
@@ -100,15 +101,15 @@ pub fn apply_patch(
     }
     let namespace = resource.namespaced.then_some(&*key.namespace);
     match write::create(server, resource, namespace, apply_to(&blank)?, writer, Operation::Apply) {
-        // Somebody else created it meanwhile: apply to what they made.
-        Err(refusal) if refusal.code == http::StatusCode::CONFLICT => {
+        // Another client created it meanwhile: apply to that object.
+        Err(error) if error.code == http::StatusCode::CONFLICT => {
             write::modify(server, resource, key, writer, Operation::Apply, apply_to)
         }
         written => written,
     }
 }
 
-/// `live` with a json, merge or strategic patch done to it.
+/// `live` after a JSON, merge or strategic merge patch.
 pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value, StatusError> {
     let mut object = live.clone();
     match patch {
@@ -121,7 +122,7 @@ pub fn patched(resource: &Resource, live: &Value, patch: &Patch) -> Result<Value
     if !object.is_object() {
         return Err(StatusError::unprocessable("the patch leaves no object"));
     }
-    // A version that the patch did not state is no precondition.
+    // Only a resourceVersion in the patch itself is a precondition.
     let states_version = match patch {
         Patch::Merge(patch) | Patch::Strategic(patch) => patch["metadata"].get("resourceVersion").is_some(),
         Patch::Json(operations) => {
@@ -167,8 +168,8 @@ fn check_config(resource: &Resource, key: &Key, config: &Value) -> Result<(), St
     }
 }
 
-/// Merges `patch` into `value`: lists that are maps by key, sets by value,
-/// other lists as a whole, with the directives that kubectl writes.
+/// Merges `patch` into `value`: keyed lists by key, sets by value, other lists as
+/// a whole, with the directives that kubectl writes.
 fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) -> Result<(), StatusError> {
     let Value::Object(patch) = patch else {
         *value = patch.clone();
@@ -200,7 +201,7 @@ fn strategic_merge(value: &mut Value, patch: &Value, schema: Option<&Schema>) ->
                 items.retain(|item| !gone.contains(item));
             }
         } else if name.starts_with('$') {
-            // The order of a list is set below, once the list is whole.
+            // Applied below, once the list is complete.
             continue;
         } else if wanted.is_null() || wanted["$patch"] == "delete" {
             map.remove(name);
@@ -253,7 +254,7 @@ fn merge_list(held: &mut Value, patch: &[Value], schema: Option<&Schema>) -> Res
     Ok(())
 }
 
-/// Puts the items named in `order` into that order; others follow.
+/// Sorts the items by `order`; items not in it come last.
 fn set_order(items: &mut [Value], order: &[Value]) {
     let place = |item: &Value| {
         order.iter().position(|wanted| match wanted {

@@ -1,4 +1,4 @@
-//! Get and list: objects as they are, or were, in the form that was asked for.
+//! Get and list: objects at the current or an earlier version, in the requested representation.
 
 use std::sync::Arc;
 
@@ -29,16 +29,16 @@ pub fn get(
         .store
         .get(&resource.collection(), key)
         .ok_or_else(|| StatusError::not_found(resource, &key.name))?;
-    if let Some(wanted) = version(&params.resource_version)? {
+    if let Some(requested) = version(&params.resource_version)? {
         let current = server.store.version();
-        if wanted > current {
-            return Err(StatusError::version_too_large(wanted, current));
+        if requested > current {
+            return Err(StatusError::version_too_large(requested, current));
         }
     }
     Ok(object_response(server, resource, &object.value, params, view))
 }
 
-/// One object as a response, in the form that was asked for.
+/// A response with one object, in the requested representation.
 pub fn object_response(
     server: &Server,
     resource: &Resource,
@@ -99,7 +99,7 @@ pub fn list(
     Ok(json_response(StatusCode::OK, body))
 }
 
-/// The objects a list is about, and the key it goes on after.
+/// The objects of a list request, and the key after which the page starts.
 fn snapshot(
     server: &Server,
     resource: &Resource,
@@ -133,9 +133,11 @@ fn snapshot(
     }
     let current = server.store.version();
     match (version(&params.resource_version)?, params.resource_version_match.as_str()) {
-        (Some(wanted), _) if wanted > current => Err(StatusError::version_too_large(wanted, current)),
-        (Some(wanted), "Exact") => {
-            let snapshot = server.store.list_at(&collection, namespace, wanted);
+        (Some(requested), _) if requested > current => {
+            Err(StatusError::version_too_large(requested, current))
+        }
+        (Some(requested), "Exact") => {
+            let snapshot = server.store.list_at(&collection, namespace, requested);
             Ok((snapshot.map_err(|compacted| StatusError::expired(compacted.to_string()))?, None))
         }
         (_, "" | "NotOlderThan") => Ok((server.store.list(&collection, namespace), None)),
@@ -148,7 +150,7 @@ fn snapshot(
     }
 }
 
-/// Joins the objects' own JSON: nothing is serialised twice.
+/// Joins the cached JSON of the objects, so that nothing is serialised twice.
 fn plain_list(resource: &Resource, page: &[&Arc<Object>], meta: &Value) -> Bytes {
     let head = format!(
         "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{meta},\"items\":[",
@@ -166,7 +168,7 @@ fn plain_list(resource: &Resource, page: &[&Arc<Object>], meta: &Value) -> Bytes
     body.into()
 }
 
-/// An object's JSON in the version that was asked for.
+/// An object's JSON in the version of `resource`.
 pub fn json_in_version(object: &Object, resource: &Resource) -> Bytes {
     if object.value["apiVersion"] == resource.api_version().as_str() {
         object.json()
@@ -175,8 +177,8 @@ pub fn json_in_version(object: &Object, resource: &Resource) -> Bytes {
     }
 }
 
-/// Versions of a kind differ in name only, as with a CRD's `None` conversion;
-/// but for events.
+/// An object in the version of `resource`. Only `apiVersion` differs, as with a
+/// CRD's `None` conversion, except for events.
 pub fn in_version(object: &Value, resource: &Resource) -> Value {
     let mut object = object.clone();
     events::to_served(resource, &mut object);
@@ -189,7 +191,7 @@ pub fn metadata_only(object: &Value, kind: &str) -> Value {
     json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": object["metadata"] })
 }
 
-/// A resource version from a query; `None` for none and for `0`, any version.
+/// A resourceVersion from a query; `None` if absent or `0`, which allow any version.
 pub fn version(text: &str) -> Result<Option<u64>, StatusError> {
     match text {
         "" | "0" => Ok(None),
@@ -208,7 +210,7 @@ pub fn json_response(code: StatusCode, body: impl Into<Body>) -> Response<Body> 
     response
 }
 
-/// Where a paged list goes on: a `continue` token.
+/// A `continue` token: the version of a paged list and its position.
 struct ContinueToken {
     version: u64,
     after: Key,

@@ -1,4 +1,4 @@
-//! What a request asks for: its path and query, parsed.
+//! Parsing of a request's path and query.
 
 use http::{Method, Uri};
 use serde::{Deserialize, Deserializer};
@@ -8,7 +8,7 @@ use super::status_error::StatusError;
 /// A path of the Kubernetes API.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Path<'a> {
-    /// `/api`, `/apis/apps`, `/version`, `/openapi/v3`, …: its segments.
+    /// Segments of a path outside any resource: `/api`, `/apis/apps`, `/version`, `/openapi/v3`, …
     Meta(Vec<&'a str>),
     Resource {
         group: &'a str,
@@ -29,7 +29,7 @@ impl<'a> Path<'a> {
             _ => return Path::Meta(segments),
         };
         let (namespace, rest) = match rest {
-            // `namespaces/x` and its subresources are the namespace itself.
+            // `namespaces/x` and its subresources address the namespace itself.
             ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => (None, rest),
             ["namespaces", namespace, rest @ ..] => (Some(*namespace), rest),
             rest => (None, rest),
@@ -52,7 +52,7 @@ impl<'a> Path<'a> {
     }
 }
 
-/// What is done to a resource, as authorisation names it.
+/// The verb of a request, as authorization names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Get,
@@ -93,7 +93,7 @@ impl Verb {
         }
     }
 
-    /// The kind that its query parameters make up.
+    /// The kind that this verb's query parameters form.
     pub fn options(self) -> &'static str {
         match self {
             Verb::Get => "GetOptions",
@@ -160,7 +160,7 @@ impl Params {
     }
 }
 
-/// Present, and not a word for no: the API server's reading of a flag.
+/// True unless absent or a word for false, as the API server parses flags.
 fn flag<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(!matches!(text.to_ascii_lowercase().as_str(), "0" | "false"))
@@ -174,7 +174,7 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
     text.parse().map(Some).map_err(|_| serde::de::Error::custom(format!("{text:?} is not a number")))
 }
 
-/// How the answer is to look.
+/// The representation of a response.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum View {
     Plain,
@@ -184,7 +184,7 @@ pub enum View {
 }
 
 impl View {
-    /// The first form in an Accept header that this server has.
+    /// The first supported representation of an Accept header.
     pub fn accepted(accept: &str) -> Option<View> {
         if accept.is_empty() {
             return Some(View::Plain);

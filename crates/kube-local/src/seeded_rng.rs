@@ -1,4 +1,4 @@
-//! Randomness from a seed, so that a run can be replayed.
+//! Random numbers from a seed, so that a run can be replayed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,7 +37,7 @@ impl SeededRng {
         )
     }
 
-    /// What `generateName` appends: no vowels, so no words.
+    /// The suffix for `generateName`: no vowels, so no words.
     pub fn suffix(&self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         let mut bits = self.next_u64();

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::kinds::{Origin, Resource};
 use super::status_error::StatusError;
 
-/// What a list or watch is narrowed to; empty matches all.
+/// The selectors of a list or watch; empty matches all.
 #[derive(Default, Debug)]
 pub struct Selector {
     labels: Vec<Requirement>,
@@ -197,7 +197,7 @@ fn selectable(resource: &Resource, path: &str) -> bool {
     path == "metadata.name" || path == "metadata.namespace" || extra_fields(resource).contains(&path)
 }
 
-/// What a kind can be selected by besides its name.
+/// Fields that a kind can be selected by, besides name and namespace.
 fn extra_fields(resource: &Resource) -> &'static [&'static str] {
     match (resource.origin, resource.kind.as_str()) {
         (Origin::Custom, _) => &[],

@@ -1,4 +1,4 @@
-//! The server on loopback, over TLS, for kubectl and anything else outside.
+//! Serves the API on loopback, over TLS, for kubectl and other clients outside the process.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::server::Server;
 
+/// The reason why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error("cannot listen on {address}: {source}")]
@@ -34,10 +35,10 @@ pub enum ServeError {
     Kubeconfig { path: String, source: std::io::Error },
 }
 
-/// Requests on one connection, as a real API server allows.
+/// Concurrent requests on one connection, as a real API server allows.
 const MAX_CONCURRENT_STREAMS: u32 = 100;
 
-/// A server that is listening; it stops when this is dropped.
+/// A listening server; it stops when this is dropped.
 pub struct ApiServerHandle {
     pub address: SocketAddr,
     /// The CA that signed the server's certificate, PEM.
@@ -95,7 +96,7 @@ pub async fn serve(
                 Ok((stream, _)) => {
                     _ = tokio::spawn(serve_connection(server.clone(), acceptor.clone(), stream))
                 }
-                // Out of file handles, most likely: give others time to close.
+                // Most likely out of file descriptors: wait until connections close.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -123,7 +124,7 @@ async fn serve_connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: Tc
     }
 }
 
-/// A CA made for this server, and a certificate for loopback signed by it.
+/// A CA created for this server, and a certificate for loopback signed by it.
 fn certificates(address: SocketAddr) -> Result<(String, rustls::ServerConfig), ServeError> {
     let mut authority = CertificateParams::new(Vec::new())?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

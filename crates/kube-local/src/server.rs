@@ -1,4 +1,4 @@
-//! The server: every request comes in here and is handed to the room for it.
+//! Request handling: injected faults, authentication, parsing, and dispatch by verb.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,11 +22,12 @@ use super::write::{FieldValidation, WriteResult, Writer};
 use super::{apply, crd, delete, patch, read, subresource, watch, write};
 use work_queue::clock::Clock;
 
-/// As the real server limits a request's body.
+/// The real server's limit of a request body.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
+/// The state shared by all requests.
 pub struct Server {
     pub store: Store,
     pub clock: Clock,
@@ -37,15 +38,15 @@ pub struct Server {
     next_address: AtomicU32,
 }
 
-/// Put on requests that need no token: they come from this process.
+/// Extension of requests from this process, which need no token.
 #[derive(Clone, Copy)]
 pub struct InProcess;
 
-/// Put on requests that faults spare.
+/// Extension of requests into which no faults are injected.
 #[derive(Clone, Copy)]
 pub struct FaultExempt;
 
-/// A request, with what the path said resolved.
+/// A request with its path resolved.
 pub struct Call {
     pub verb: Verb,
     pub resource: Arc<Resource>,
@@ -56,7 +57,7 @@ pub struct Call {
     pub view: View,
     pub headers: HeaderMap,
     pub identity: Identity,
-    /// Faults spare it.
+    /// No faults are injected.
     pub fault_exempt: bool,
 }
 
@@ -79,7 +80,7 @@ impl Server {
         self.kinds.read().clone()
     }
 
-    /// Serves from now on what `change` makes of what is served now.
+    /// Replaces the served kinds by the result of `change`.
     pub fn change_kinds(&self, change: impl FnOnce(&Kinds) -> Kinds) {
         let mut held = self.kinds.write();
         let kinds = change(&held);
@@ -89,7 +90,7 @@ impl Server {
         *held = Arc::new(kinds);
     }
 
-    /// An address for a Service, never given twice.
+    /// A cluster IP that no Service had before.
     pub fn cluster_ip(&self) -> String {
         let n = self.next_address.fetch_add(1, Ordering::Relaxed);
         format!("10.{}.{}.{}", 96 + (n >> 16) % 16, (n >> 8) & 0xff, n & 0xff)
@@ -100,7 +101,7 @@ impl Server {
         let (head, body) = request.into_parts();
         let params = match Params::of(&head.uri) {
             Ok(params) => params,
-            Err(refusal) => return refusal.into_response(),
+            Err(error) => return error.into_response(),
         };
         let is_named = matches!(Path::parse(head.uri.path()), Path::Resource { name: Some(_), .. });
         let fault = match Verb::of(&head.method, is_named, &params) {
@@ -120,14 +121,14 @@ impl Server {
             Some(RequestFault::Conflict) => return StatusError::injected_conflict().into_response(),
             Some(RequestFault::ErrorAfter) | None => {}
         }
-        let answer = self.respond(head, body, params).await.unwrap_or_else(StatusError::into_response);
+        let response = self.respond(head, body, params).await.unwrap_or_else(StatusError::into_response);
         if !fault_exempt && let Some(delay) = self.faults.response_delay() {
             tokio::time::sleep(delay).await;
         }
-        if fault == Some(RequestFault::ErrorAfter) && answer.status().is_success() {
+        if fault == Some(RequestFault::ErrorAfter) && response.status().is_success() {
             return StatusError::internal("injected after the work").into_response();
         }
-        answer
+        response
     }
 
     async fn respond(
@@ -138,7 +139,7 @@ impl Server {
     ) -> Result<Response<Body>, StatusError> {
         let path = Path::parse(head.uri.path());
         let probe = matches!(&path, Path::Meta(segments) if matches!(segments.first(), Some(&("healthz" | "livez" | "readyz"))));
-        let who = if head.extensions.get::<InProcess>().is_some() || probe {
+        let identity = if head.extensions.get::<InProcess>().is_some() || probe {
             Identity::admin()
         } else {
             self.access.authenticate(&head.headers)?
@@ -170,7 +171,14 @@ impl Server {
         }
         let view = View::accepted(accept).ok_or_else(StatusError::not_acceptable)?;
         let name_text = name.unwrap_or_default();
-        self.access.check(&who, verb, &resource, subresource, namespace.unwrap_or_default(), name_text)?;
+        self.access.check(
+            &identity,
+            verb,
+            &resource,
+            subresource,
+            namespace.unwrap_or_default(),
+            name_text,
+        )?;
         let call = Call {
             verb,
             view,
@@ -181,7 +189,7 @@ impl Server {
             params,
             fault_exempt: head.extensions.get::<FaultExempt>().is_some(),
             headers: head.headers,
-            identity: who,
+            identity,
         };
         let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| StatusError::too_large())?;
         self.dispatch(call, &body)
@@ -195,10 +203,10 @@ impl Server {
         let namespace = call.namespace.as_deref();
         match (call.verb, call.name.as_deref()) {
             (Verb::Create, _) if resource.is_review() => {
-                let answered = self.access.review(&resource, call.body(body)?, &call.identity)?;
+                let reviewed = self.access.review(&resource, call.body(body)?, &call.identity)?;
                 Ok(read::json_response(
                     StatusCode::CREATED,
-                    read::in_version(&answered, &resource).to_string(),
+                    read::in_version(&reviewed, &resource).to_string(),
                 ))
             }
             (_, _) if resource.is_review() => Err(StatusError::method_not_allowed()),
@@ -240,7 +248,7 @@ impl Server {
         }
     }
 
-    /// The answer to a write: the object, and what was odd about the request.
+    /// The response to a write: the object, with warnings as headers.
     pub fn write_response(&self, call: &Call, written: WriteResult) -> Response<Body> {
         let mut response =
             read::object_response(self, &call.resource, &written.object, &call.params, call.view);
@@ -262,7 +270,7 @@ impl Call {
         Key::new(self.namespace.as_deref().unwrap_or_default(), self.name.as_deref().unwrap_or_default())
     }
 
-    /// The object to be written; a custom one must say its kind.
+    /// The object to write; a custom object must have a kind.
     pub fn object(&self, body: &[u8]) -> Result<Value, StatusError> {
         let object = self.body(body)?;
         if self.resource.origin == Origin::Custom && !object["kind"].is_string() {
@@ -271,7 +279,7 @@ impl Call {
         Ok(object)
     }
 
-    /// What the body says, as JSON, YAML or protobuf; an empty one says nothing.
+    /// The body as JSON, decoded from JSON, YAML or protobuf; an empty body is `{}`.
     pub fn body(&self, body: &[u8]) -> Result<Value, StatusError> {
         if body.is_empty() {
             return Ok(Value::Object(Map::new()));
@@ -280,7 +288,7 @@ impl Call {
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         match media.split(';').next().unwrap_or_default().trim() {
             "" | "application/json" | "application/yaml" => {
-                write::parse_json(body).map_err(|refusal| self.unrecognized_object(&refusal.message))
+                write::parse_json(body).map_err(|error| self.unrecognized_object(&error.message))
             }
             #[cfg(feature = "kubectl")]
             PROTOBUF => {
@@ -299,7 +307,7 @@ impl Call {
             "the object provided is unrecognized (must be of type {kind}): {why}"
         ))
     }
-    /// Who writes, as ownership and validation see it.
+    /// Field manager and options of the write.
     pub fn writer(&self) -> Result<Writer, StatusError> {
         let agent =
             self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("unknown");
@@ -317,7 +325,7 @@ impl Call {
     }
 }
 
-/// A body that every write answers with when it is not an object.
+/// The `Status` of a successful request whose response is not the object.
 pub fn success(resource: &Resource, object: &Value) -> Value {
     let mut details = serde_json::json!({
         "name": object["metadata"]["name"],

@@ -1,5 +1,4 @@
-//! Why a request was refused, worded and coded as the real API server does:
-//! clients match on these.
+//! API errors with the codes, reasons and messages of the real API server: clients match on these.
 
 use axum::body::Body;
 use http::{Response, StatusCode, header};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use super::kinds::Resource;
 use super::schema::FieldError;
 
-/// A request's failure; becomes a `v1.Status` body.
+/// An API error; its body is a `v1.Status`.
 #[derive(Debug)]
 pub struct StatusError {
     pub code: StatusCode,
@@ -56,7 +55,7 @@ impl StatusError {
         StatusError::new(StatusCode::CONFLICT, "Conflict", message).with_details(resource, name)
     }
 
-    /// As `conflict`, named after the kind: what a failed precondition says.
+    /// As `conflict`, with the kind in place of the resource: a failed precondition.
     pub fn conflict_on_kind(resource: &Resource, name: &str, why: &str) -> StatusError {
         let group = if resource.group.is_empty() { String::new() } else { format!(".{}", resource.group) };
         let message = format!("Operation cannot be fulfilled on {}{group} {name:?}: {why}", resource.kind);
@@ -73,22 +72,22 @@ impl StatusError {
         StatusError::conflict(resource, name, why)
     }
 
-    /// Other managers own what an apply wants: `(field path, "conflict with …")`.
+    /// An apply conflicts with other managers; `causes` are `(field path, "conflict with …")`.
     pub fn apply_conflict(message: String, causes: &[(String, String)]) -> StatusError {
         let causes: Vec<Value> = causes
             .iter()
             .map(|(field, message)| json!({"reason": "FieldManagerConflict", "message": message, "field": field}))
             .collect();
-        let mut refusal = StatusError::new(StatusCode::CONFLICT, "Conflict", message);
-        refusal.details = Some(json!({ "causes": causes }));
-        refusal
+        let mut error = StatusError::new(StatusCode::CONFLICT, "Conflict", message);
+        error.details = Some(json!({ "causes": causes }));
+        error
     }
 
     pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> StatusError {
         StatusError::invalid_kind(&resource.kind, &resource.group, name, errors)
     }
 
-    /// The same about something that is not served as a resource of its own.
+    /// As `invalid`, for a kind without a resource of its own.
     pub fn invalid_kind(kind_name: &str, group: &str, name: &str, errors: &[FieldError]) -> StatusError {
         let kind = if group.is_empty() { kind_name.to_owned() } else { format!("{kind_name}.{group}") };
         let mut lines: Vec<String> = Vec::new();
@@ -103,7 +102,7 @@ impl StatusError {
             .iter()
             .map(|e| json!({"reason": e.reason.code(), "message": e.message, "field": e.field}))
             .collect();
-        let mut refusal = StatusError::new(
+        let mut error = StatusError::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
             format!("{kind} {name:?} is invalid: {all}"),
@@ -112,8 +111,8 @@ impl StatusError {
         if !group.is_empty() {
             details["group"] = json!(group);
         }
-        refusal.details = Some(details);
-        refusal
+        error.details = Some(details);
+        error
     }
 
     pub fn forbidden(resource: &Resource, name: &str, why: &str) -> StatusError {
@@ -122,23 +121,23 @@ impl StatusError {
         StatusError::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(resource, name)
     }
 
-    /// A namespace that is going takes nothing new.
+    /// A terminating namespace accepts no new objects.
     pub fn namespace_terminating(resource: &Resource, name: &str, namespace: &str) -> StatusError {
         let why =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let mut refusal = StatusError::forbidden(resource, name, &why);
-        if let Some(details) = &mut refusal.details {
+        let mut error = StatusError::forbidden(resource, name, &why);
+        if let Some(details) = &mut error.details {
             let message = format!("namespace {namespace} is being terminated");
             details["causes"] = json!([{ "reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace" }]);
         }
-        refusal
+        error
     }
 
     pub fn bad_request(message: impl Into<String>) -> StatusError {
         StatusError::new(StatusCode::BAD_REQUEST, "BadRequest", message)
     }
 
-    /// Options of a list or watch that do not go together.
+    /// Invalid or contradictory options of a list or watch.
     pub fn invalid_list_options(why: &str) -> StatusError {
         StatusError::invalid_options("ListOptions", why)
     }
@@ -151,32 +150,32 @@ impl StatusError {
         StatusError::invalid_options("DeleteOptions", why)
     }
 
-    /// Query parameters that are wrong or do not go together.
+    /// Invalid or contradictory query parameters.
     pub fn invalid_options(kind: &str, why: &str) -> StatusError {
         let message = format!("{kind}.meta.k8s.io \"\" is invalid: {why}");
-        let mut refusal = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        refusal.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
-        refusal
+        let mut error = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.details = Some(json!({ "group": "meta.k8s.io", "kind": kind }));
+        error
     }
 
-    /// A patch that does not fit its object.
+    /// A patch that cannot be applied to its object.
     pub fn unprocessable(why: &str) -> StatusError {
         let message = "the server rejected our request due to an error in our request";
-        let mut refusal = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        refusal.details = Some(json!({ "causes": [{ "message": why }] }));
-        refusal
+        let mut error = StatusError::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
+        error.details = Some(json!({ "causes": [{ "message": why }] }));
+        error
     }
 
-    /// A path of no API at all is answered in plain text.
+    /// A path outside the API; the response is plain text.
     pub fn path_not_found() -> StatusError {
         StatusError::new(StatusCode::NOT_FOUND, "", "404 page not found")
     }
 
     pub fn resource_not_found() -> StatusError {
         let message = "the server could not find the requested resource";
-        let mut refusal = StatusError::new(StatusCode::NOT_FOUND, "NotFound", message);
-        refusal.details = Some(json!({}));
-        refusal
+        let mut error = StatusError::new(StatusCode::NOT_FOUND, "NotFound", message);
+        error.details = Some(json!({}));
+        error
     }
 
     pub fn not_acceptable() -> StatusError {
@@ -212,42 +211,43 @@ impl StatusError {
         )
     }
 
-    /// The history does not reach back that far.
+    /// The requested version is older than the history (410).
     pub fn expired(message: impl Into<String>) -> StatusError {
         StatusError::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// A version the server has not come to yet.
-    pub fn version_too_large(asked: u64, current: u64) -> StatusError {
-        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
-        let mut refusal = StatusError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
-        refusal.details = Some(json!({
+    /// The requested version is newer than the current one.
+    pub fn version_too_large(requested: u64, current: u64) -> StatusError {
+        let message = format!("Timeout: Too large resource version: {requested}, current: {current}");
+        let mut error = StatusError::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
+        error.details = Some(json!({
             "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
             "retryAfterSeconds": 1
         }));
-        refusal.retry_after = Some(1);
-        refusal
+        error.retry_after = Some(1);
+        error
     }
 
     pub fn too_many_requests(retry_after: u64) -> StatusError {
         let message = "the server has received too many requests and has asked us to try again later";
-        let mut refusal = StatusError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        refusal.details = Some(json!({ "retryAfterSeconds": retry_after }));
-        refusal.retry_after = Some(retry_after);
-        refusal
+        let mut error = StatusError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        error.details = Some(json!({ "retryAfterSeconds": retry_after }));
+        error.retry_after = Some(retry_after);
+        error
     }
 
     pub fn internal(why: impl std::fmt::Display) -> StatusError {
-        let mut refusal = StatusError::new(
+        let mut error = StatusError::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "InternalError",
             format!("Internal error occurred: {why}"),
         );
-        refusal.details = Some(json!({ "causes": [{ "message": why.to_string() }] }));
-        refusal
+        error.details = Some(json!({ "causes": [{ "message": why.to_string() }] }));
+        error
     }
 
-    /// What the API server itself reports as a failure of its own.
+    /// A 500 whose message is not marked as internal, as the API server returns
+    /// for some invalid requests.
     pub fn server_failure(message: impl Into<String>) -> StatusError {
         StatusError::new(StatusCode::INTERNAL_SERVER_ERROR, "", message)
     }

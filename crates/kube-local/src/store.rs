@@ -1,11 +1,12 @@
-//! The objects, in memory: versions, history and the waking of watchers.
+//! An in-memory object store with versions, history and watch notification.
 //!
-//! Every write gets the next version of one counter shared by all collections,
-//! as in etcd. A collection keeps its latest events; a watch reads them from
-//! any version that is still there, and a list at an older version is today's
-//! state with the later events undone. Nothing here knows of HTTP or schemas,
-//! and no lock is held while a caller thinks: writers read an object, compute
-//! the next one outside, and commit it on condition that nobody came between.
+//! Every write gets the next version of one counter shared by all collections, as
+//! in etcd. A collection keeps its latest events: a watch reads them from any
+//! version still in the history, and a list at an older version is the current
+//! state with the later events undone. The store knows nothing of HTTP or
+//! schemas. No lock is held while a write is computed: a writer reads an object,
+//! computes its successor, and commits it on the condition that the version is
+//! unchanged.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -16,12 +17,13 @@ use serde_json::Value;
 
 use super::ordered_notify::{OrderedNotify, Subscription};
 
-/// How many events of a collection a watch can look back on.
+/// Events kept per collection, for watches from an older version.
 const MAX_EVENTS: usize = 20_000;
 
-/// Versions begin here, so that a small one is always too old to watch from.
+/// The first version; smaller ones are always too old to watch from.
 const FIRST_VERSION: u64 = 100;
 
+/// The key of an object in its collection.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key {
     /// Empty for cluster-scoped objects.
@@ -35,7 +37,7 @@ impl Key {
     }
 }
 
-/// One version of one object; never changes once stored.
+/// One version of one object; immutable.
 pub struct Object {
     pub key: Key,
     pub version: u64,
@@ -49,7 +51,7 @@ impl Object {
         Object { key, version, value, json: OnceLock::new() }
     }
 
-    /// Its JSON, written once however many lists and watches show it.
+    /// Its JSON, serialised once for all lists and watches.
     pub fn json(&self) -> Bytes {
         self.json.get_or_init(|| Bytes::from(self.value.to_string())).clone()
     }
@@ -62,7 +64,7 @@ pub enum Change {
     Deleted,
 }
 
-/// What happened to one object at one version.
+/// The change of one object at one version.
 pub struct Event {
     pub change: Change,
     /// For `Deleted`: the last state, at the version of its deletion.
@@ -72,7 +74,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The line a plain watch sends for it, shared by all watchers.
+    /// The frame of a plain watch, shared by all watchers.
     pub fn frame(&self) -> Bytes {
         self.frame.get_or_init(|| frame(self.change, &self.object.json())).clone()
     }
@@ -94,19 +96,19 @@ pub fn frame(change: Change, object: &[u8]) -> Bytes {
     line.into()
 }
 
-/// What a write expects to find.
+/// The state that a write expects.
 #[derive(Clone, Copy, Debug)]
 pub enum Precondition {
     Absent,
     Version(u64),
 }
 
-/// Somebody else wrote first; `None` if the object is gone.
+/// The object was written or removed since it was read.
 #[derive(Debug, thiserror::Error)]
 #[error("the object is not at the expected version")]
 pub struct VersionConflict;
 
-/// The history no longer reaches back to the asked version.
+/// The history no longer reaches back to the requested version.
 #[derive(Debug, thiserror::Error)]
 #[error("too old resource version: {requested} ({oldest})")]
 pub struct Compacted {
@@ -114,40 +116,41 @@ pub struct Compacted {
     pub oldest: u64,
 }
 
-/// One write, as it was done.
+/// One committed write.
 pub struct Write<'a> {
-    /// `deployments.apps`
+    /// Such as `deployments.apps`.
     pub collection: &'a str,
     pub version: u64,
     pub before: Option<&'a Value>,
-    /// None if the object is gone.
+    /// `None` if the object was removed.
     pub after: Option<&'a Value>,
 }
 
-/// Is told of every write, in the order of versions, before anybody else
-/// learns of it. It must not call the server.
+/// Called for every write, in the order of versions, before any watcher sees it.
+/// It must not call the server.
 pub type WriteHook = Box<dyn Fn(&Write<'_>) + Send + Sync>;
 
 #[derive(Default)]
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     events: VecDeque<Arc<Event>>,
-    /// The newest version of which the event is gone.
+    /// The newest version whose event was dropped.
     compacted_version: u64,
     notify: OrderedNotify,
 }
 
+/// Collections of objects under one version counter.
 pub struct Store(RwLock<Inner>);
 
 struct Inner {
     version: u64,
     collections: HashMap<String, Collection>,
-    /// What watches of a closed collection have yet to tell.
+    /// The last events of closed collections, for watches that have not read them yet.
     closed: HashMap<String, VecDeque<Arc<Event>>>,
     write_hook: Option<WriteHook>,
 }
 
-/// Objects as of one version.
+/// The objects at one version.
 pub struct Snapshot {
     pub version: u64,
     pub objects: Vec<Arc<Object>>,
@@ -171,22 +174,22 @@ impl Store {
         self.0.read().version
     }
 
-    /// Begins a collection's history; objects of a removed and re-created
-    /// custom resource start anew.
+    /// Starts a collection's history, unless it is open. A custom resource that
+    /// is defined again starts empty.
     pub fn open(&self, collection: &str) {
         let mut inner = self.0.write();
-        let forgotten = inner.version;
+        let compacted_version = inner.version;
         inner
             .collections
             .entry(collection.to_owned())
-            .or_insert_with(|| Collection { compacted_version: forgotten, ..Collection::default() });
+            .or_insert_with(|| Collection { compacted_version, ..Collection::default() });
     }
 
     pub fn get(&self, collection: &str, key: &Key) -> Option<Arc<Object>> {
         self.0.read().collections.get(collection)?.objects.get(key).cloned()
     }
 
-    /// Stores `value` as the next version and tells the watchers.
+    /// Stores `value` as the next version and notifies the watchers.
     pub fn put(
         &self,
         collection: &str,
@@ -206,7 +209,7 @@ impl Store {
         Ok(object)
     }
 
-    /// Removes an object; its last state, `value`, is what watchers see.
+    /// Removes an object; watchers see `value` as its last state.
     pub fn remove(
         &self,
         collection: &str,
@@ -225,7 +228,7 @@ impl Store {
         Ok(object)
     }
 
-    /// The objects of one namespace, or of all, in key order, as they are now.
+    /// The current objects of one namespace, or of all, in key order.
     pub fn list(&self, collection: &str, namespace: Option<&str>) -> Snapshot {
         let inner = self.0.read();
         let objects = match inner.collections.get(collection) {
@@ -235,7 +238,7 @@ impl Store {
         Snapshot { version: inner.version, objects }
     }
 
-    /// The same as of an earlier version.
+    /// As `list`, at an earlier version.
     pub fn list_at(
         &self,
         collection: &str,
@@ -260,7 +263,7 @@ impl Store {
         Ok(Snapshot { version, objects: objects.into_values().cloned().collect() })
     }
 
-    /// Whether any object is left; for CustomResourceDefinitions that wait to go.
+    /// Whether the collection has no objects, so that its definition can be removed.
     pub fn is_empty(&self, collection: &str) -> bool {
         self.0.read().collections.get(collection).is_none_or(|held| held.objects.is_empty())
     }
@@ -288,13 +291,12 @@ impl Store {
         }
     }
 
-    /// Wakes its reader after every write to the collection.
+    /// A subscription to the collection's writes.
     pub fn subscribe(&self, collection: &str) -> Option<Subscription> {
         Some(self.0.read().collections.get(collection)?.notify.subscribe())
     }
 
-    /// Forgets all history, as etcd's compaction does: watches and lists from
-    /// before now get 410.
+    /// Drops all history, as etcd's compaction does: watches and lists from older versions get 410.
     pub fn compact(&self) {
         let mut inner = self.0.write();
         let version = inner.version;

@@ -1,5 +1,4 @@
-//! The smaller endpoints of an object: status, scale, binding, eviction and a
-//! namespace's finalize.
+//! Subresources: status, scale, binding, eviction and a namespace's finalize.
 
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -49,7 +48,7 @@ pub fn handle_subresource(server: &Server, call: &Call, body: &[u8]) -> Result<R
     }
 }
 
-/// `autoscaling/v1` Scale: the replica count of anything that has one.
+/// `autoscaling/v1` Scale, for every resource with scale paths.
 fn scale(
     server: &Server,
     call: &Call,
@@ -109,7 +108,7 @@ fn scale_of(resource: &Resource, object: &Value, paths: &ScalePaths) -> Value {
         "status": { "replicas": at_path(object, &paths.status_replicas).as_i64().unwrap_or_default() },
     });
     let selector = match &paths.label_selector {
-        // Built-in kinds keep a structured selector; a Scale shows it as text.
+        // Built-in kinds have a structured selector; a Scale has it as text.
         _ if resource.group == "apps" => Some(selector_text(&object["spec"]["selector"])),
         Some(path) => at_path(object, path).as_str().map(str::to_owned),
         None => None,
@@ -166,7 +165,7 @@ fn finalize(server: &Server, call: &Call, namespace: &Value) -> Result<Response<
     Ok(server.write_response(call, written))
 }
 
-/// `.spec.replicas`, as a CRD writes it.
+/// The value at a path as in a CRD: `.spec.replicas`.
 fn at_path<'a>(object: &'a Value, path: &str) -> &'a Value {
     path.split('.').filter(|name| !name.is_empty()).fold(object, |at, name| &at[name])
 }

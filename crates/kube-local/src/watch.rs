@@ -1,9 +1,9 @@
 //! Watch: a stream of events from a version on.
 //!
 //! A watcher keeps a position in its collection's history and sleeps until the
-//! collection is written to; a frame of JSON is made once and shared by all
-//! watchers that see the same thing. Bookmarks tell an idle client how far it
-//! is. A watch whose position was forgotten ends with a 410 event.
+//! collection changes. A plain frame is serialised once and shared by all
+//! watchers. Bookmarks report the current version to idle clients. A watch whose
+//! position was compacted ends with a 410 event.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use super::status_error::StatusError;
 use super::store::{Change, Event, Object, frame};
 
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// A closing watch says how far it got, a little before it closes.
+/// The last bookmark is sent this long before the watch ends.
 const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 
@@ -46,7 +46,8 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Status
         ));
     }
     let collection = resource.collection();
-    let woken = server.store.subscribe(&collection).ok_or_else(|| StatusError::not_found(resource, ""))?;
+    let subscription =
+        server.store.subscribe(&collection).ok_or_else(|| StatusError::not_found(resource, ""))?;
     let now = Instant::now();
     let deadline = now + params.timeout_seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
     let mut watcher = Watcher {
@@ -60,17 +61,17 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Status
         include_object: params.include_object.clone(),
         position: 0,
         ready: VecDeque::new(),
-        subscription: woken,
+        subscription,
         deadline,
         bookmark: params.allow_watch_bookmarks.then(|| next_bookmark(now, deadline)),
         ended: false,
         columns_sent: false,
     };
-    let asked = read::version(&params.resource_version)?;
-    match asked {
+    let requested = read::version(&params.resource_version)?;
+    match requested {
         Some(version) if !params.send_initial_events => {
             watcher.position = version;
-            // A version that is gone already is said at once, in the stream.
+            // A compacted version is reported at once, in the stream.
             watcher.advance();
         }
         _ => watcher.send_initial_events(params.send_initial_events && params.allow_watch_bookmarks),
@@ -82,7 +83,7 @@ pub fn watch(server: &Arc<Server>, call: &Call) -> Result<Response<Body>, Status
     Ok(read::json_response(StatusCode::OK, Body::from_stream(frames)))
 }
 
-/// In a while, or shortly before the end, or never again.
+/// After the interval, or shortly before the deadline; at the deadline if both have passed.
 fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
     match deadline.checked_sub(LAST_BOOKMARK_BEFORE_END) {
         Some(last) if now < last => last.min(now + BOOKMARK_INTERVAL),
@@ -97,18 +98,18 @@ struct Watcher {
     namespace: Option<String>,
     selector: Selector,
     view: View,
-    /// Faults spare it.
+    /// No faults are injected.
     fault_exempt: bool,
     include_object: String,
-    /// Events up to this version have been looked at.
+    /// Events up to this version were processed.
     position: u64,
     ready: VecDeque<Bytes>,
     subscription: Subscription,
     deadline: Instant,
-    /// When the next bookmark is due; `None` if the client wants none.
+    /// When the next bookmark is due; `None` if the client requested none.
     bookmark: Option<Instant>,
     ended: bool,
-    /// A table's columns are told once.
+    /// Only the first table has column definitions.
     columns_sent: bool,
 }
 
@@ -124,9 +125,9 @@ impl Watcher {
             let next_bookmark = self.bookmark.unwrap_or(self.deadline);
             tokio::select! {
                 biased;
-                rings = self.subscription.notified() => match rings {
+                is_open = self.subscription.notified() => match is_open {
                     true => self.handle_notification().await,
-                    // The collection is gone with its definition.
+                    // The collection was removed with its definition.
                     false => {
                         self.ended = true;
                         self.advance();
@@ -155,7 +156,7 @@ impl Watcher {
         self.advance();
     }
 
-    /// Takes what happened since, as far as this watch may see it.
+    /// Queues the frames of the events since `position`.
     fn advance(&mut self) {
         self.subscription.mark_seen();
         match self.server.store.events_since(&self.collection, self.position) {
@@ -171,8 +172,8 @@ impl Watcher {
         }
     }
 
-    /// The event as this watch sees it: an object that leaves the selection is
-    /// deleted from it, one that enters is added.
+    /// The frame of an event for this selector: an object that stops matching is
+    /// DELETED, one that starts matching is ADDED.
     fn filter_event(&mut self, event: &Event) -> Option<Bytes> {
         if self.namespace.as_deref().is_some_and(|wanted| *event.object.key.namespace != *wanted) {
             return None;
@@ -197,7 +198,7 @@ impl Watcher {
         }
     }
 
-    /// Begins with the present state, each object as if just added.
+    /// Starts with the current state, each object as ADDED.
     fn send_initial_events(&mut self, announce_end: bool) {
         let snapshot = self.server.store.list(&self.collection, self.namespace.as_deref());
         self.position = snapshot.version;
@@ -239,7 +240,7 @@ impl Watcher {
 
     fn send_bookmark(&mut self) {
         let now = Instant::now();
-        // Events of other collections moved the version on without waking us.
+        // Events of other collections advance the version without a notification.
         self.position =
             self.position.max(self.server.store.bookmark_version(&self.collection, self.position));
         let frame = self.bookmark_frame(Value::Null);

@@ -1,10 +1,9 @@
-//! Create and update: what happens to an object between the request
-//! and the store.
+//! Create and update: from the request to the store.
 //!
-//! Every write takes the same way: the server's own fields are put right,
-//! unknown fields are dropped, defaults filled in, the result validated,
-//! ownership recorded, and the object committed on condition that nobody wrote
-//! in between. An object marked for deletion goes when its last finalizer does.
+//! Every write restores server-owned fields, drops unknown fields, fills in
+//! defaults, validates, records field ownership, and commits on the condition
+//! that no other write came between. An object marked for deletion is removed
+//! with its last finalizer.
 
 use std::borrow::Cow;
 
@@ -19,10 +18,10 @@ use super::status_error::StatusError;
 use super::store::{Key, Precondition};
 use super::{builtin, crd, events, read};
 
-/// How often a write that set no condition is tried against others' writes.
+/// Attempts of a write without a resourceVersion against concurrent writes.
 pub const MAX_CONFLICT_RETRIES: usize = 50;
 
-/// Who writes, and how carefully.
+/// Field manager and options of a write.
 pub struct Writer {
     pub name: String,
     pub subresource: Option<String>,
@@ -37,7 +36,7 @@ impl Writer {
     }
 }
 
-/// What to do about fields that the schema does not know.
+/// Treatment of fields that are not in the schema (`fieldValidation`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldValidation {
     Ignore,
@@ -109,7 +108,7 @@ pub fn create(
     }
     let warnings = admit(server, resource, &mut object, None, writer)?;
     match (operation, managed) {
-        // The first apply of an object arrives with its ownership worked out.
+        // An apply that creates an object has computed its ownership already.
         (Operation::Apply, Some(managed)) => object["metadata"]["managedFields"] = managed,
         _ => {
             let manager = writer.manager(Operation::Update);
@@ -145,8 +144,8 @@ pub fn update(
     modify(server, resource, key, writer, Operation::Update, |_| Ok(object.clone()))
 }
 
-/// Reads an object, computes its successor with `change`, and commits it;
-/// again if somebody wrote in between and the change did not forbid it.
+/// Reads an object, computes its successor with `change` and commits it. Retries
+/// on a concurrent write, unless the successor names a resourceVersion.
 pub fn modify(
     server: &Server,
     resource: &Resource,
@@ -189,7 +188,7 @@ pub fn modify(
     Err(StatusError::modified(resource, &key.name))
 }
 
-/// Puts right what an update may not touch, and checks the rest.
+/// Restores the fields that an update may not change, and admits the rest.
 fn prepare_update(
     server: &Server,
     resource: &Resource,
@@ -236,12 +235,12 @@ fn prepare_update(
         Some("status") => {
             let written = std::mem::replace(object, old.clone());
             set_or_remove(object, "status", written.get("status").cloned());
-            // A built-in kind's controller may annotate with the same write.
-            let along: &[&str] = match resource.origin {
+            // Controllers of built-in kinds may annotate with a status write.
+            let metadata_fields: &[&str] = match resource.origin {
                 Origin::Builtin => &["managedFields", "annotations"],
                 Origin::Custom => &["managedFields"],
             };
-            for field in along {
+            for field in metadata_fields {
                 set_or_remove(&mut object["metadata"], field, written["metadata"].get(*field).cloned());
             }
         }
@@ -330,7 +329,7 @@ fn admit(
     if errors.is_empty() { Ok(warnings) } else { Err(StatusError::invalid(resource, &name, &errors)) }
 }
 
-/// Marked for deletion with nothing left to wait for.
+/// Marked for deletion, without finalizers or grace period.
 pub fn can_be_removed(resource: &Resource, object: &Value) -> bool {
     let metadata = &object["metadata"];
     let none_left = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
@@ -340,7 +339,7 @@ pub fn can_be_removed(resource: &Resource, object: &Value) -> bool {
         && (resource.kind != "Namespace" || none_left(&object["spec"]["finalizers"]))
 }
 
-/// An object must say what it is, or nothing at all.
+/// `apiVersion` and `kind` must match the resource or be absent.
 fn check_type(resource: &Resource, object: &mut Value) -> Result<(), StatusError> {
     let Some(map) = object.as_object_mut() else {
         return Err(StatusError::bad_request("the body of the request is not an object"));
@@ -371,8 +370,7 @@ fn check_type(resource: &Resource, object: &mut Value) -> Result<(), StatusError
     Ok(())
 }
 
-/// The key of a new object: its namespace from the path, its name stated or
-/// generated.
+/// The key of a new object: the namespace of the path, the name stated or generated.
 fn assign_name(
     server: &Server,
     resource: &Resource,
@@ -444,7 +442,7 @@ fn refuse_new_finalizers(resource: &Resource, old: &Value, object: &Value) -> Re
     Err(StatusError::invalid(resource, object["metadata"]["name"].as_str().unwrap_or_default(), &[error]))
 }
 
-/// Whether anything changed that makes a new generation.
+/// Whether a change increments the generation.
 fn spec_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
     let desired = |object: &Value| {
         let mut map = object.as_object().cloned().unwrap_or_default();
@@ -457,12 +455,12 @@ fn spec_changed(resource: &Resource, old: &Value, new: &Value) -> bool {
         }
         map
     };
-    // A Deployment's annotations reach its ReplicaSets.
+    // A Deployment's annotations are copied to its ReplicaSets.
     let annotations = |object: &Value| object["metadata"]["annotations"].clone();
     desired(old) != desired(new) || (resource.kind == "Deployment" && annotations(old) != annotations(new))
 }
 
-/// Built-in kinds take a null for a field that was left out.
+/// Built-in kinds treat null as absent.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -510,7 +508,7 @@ fn metadata_mut(object: &mut Value) -> Result<&mut Map<String, Value>, StatusErr
         .ok_or_else(|| StatusError::bad_request("metadata is not an object"))
 }
 
-/// JSON, or the YAML that people send by hand.
+/// Parses JSON or YAML.
 pub fn parse_json(body: &[u8]) -> Result<Value, StatusError> {
     serde_json::from_slice(body).or_else(|error| {
         let text =

@@ -1,7 +1,7 @@
-//! The clock of everything that acts: wall time that moves with tokio's.
+//! Wall time that advances with tokio's clock.
 //!
-//! Under tokio's paused time (tests, simulation) an hour passes in no time and
-//! timestamps follow; otherwise it is the wall clock.
+//! Under tokio's paused time (tests, simulation) timestamps follow the virtual
+//! time; otherwise this is the wall clock.
 
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ impl Clock {
         Clock::starting_at(Timestamp::now())
     }
 
-    /// A clock that shows `epoch` now and runs on from there.
+    /// A clock that reads `epoch` now.
     pub fn starting_at(epoch: Timestamp) -> Clock {
         Clock { epoch, start: Instant::now() }
     }
@@ -26,7 +26,7 @@ impl Clock {
         self.epoch.saturating_add(self.start.elapsed()).unwrap_or(Timestamp::MAX)
     }
 
-    /// `now`, as object metadata carries it: whole seconds.
+    /// `now` in the format of object metadata: whole seconds.
     pub fn now_rfc3339(&self) -> String {
         seconds(self.now())
     }

@@ -1,6 +1,6 @@
-//! Who is next: those that were woken, one after the other, none twice at a
-//! time, and at most one alarm for each. Pure, and in no order but that in
-//! which they were woken, so that simulations replay.
+//! The reconcile queue: FIFO and deduplicated. An item is processed by one
+//! worker at a time and has at most one scheduled requeue. Pure and
+//! deterministic, so that simulations replay.
 
 pub mod clock;
 
@@ -16,7 +16,7 @@ pub struct WorkQueue<Name> {
     queue: VecDeque<Name>,
     queued: HashSet<Name>,
     processing: HashSet<Name>,
-    /// Woken while running.
+    /// Enqueued while processing.
     dirty: HashSet<Name>,
     scheduled: BTreeSet<(Instant, Name)>,
     scheduled_at: HashMap<Name, Instant>,
@@ -46,7 +46,7 @@ impl<Name: Clone + Hash + Ord> WorkQueue<Name> {
         }
     }
 
-    /// The next one, which now runs.
+    /// Takes the oldest queued item and marks it as processing.
     pub fn start_next(&mut self) -> Option<Name> {
         let name = self.queue.pop_front()?;
         self.queued.remove(&name);
@@ -63,31 +63,31 @@ impl<Name: Clone + Hash + Ord> WorkQueue<Name> {
         &self.processing
     }
 
-    /// It is done, and somebody else's from now on.
+    /// Ends processing of an item that now belongs to another replica.
     pub fn remove(&mut self, name: &Name) {
         self.processing.remove(name);
-        self.remove_matching(|left| left == name);
+        self.remove_matching(|item| item == name);
     }
 
-    /// These are somebody else's from now on: nothing wakes them. Those that
-    /// run may come to their end.
-    pub fn remove_matching(&mut self, leaves: impl Fn(&Name) -> bool) {
-        self.queue.retain(|name| !leaves(name));
-        self.queued.retain(|name| !leaves(name));
-        self.dirty.retain(|name| !leaves(name));
-        self.failures.retain(|name, _| !leaves(name));
-        self.scheduled_at.retain(|name, _| !leaves(name));
-        self.scheduled.retain(|(_, name)| !leaves(name));
+    /// Drops queued and scheduled items that now belong to another replica.
+    /// Items in processing may finish.
+    pub fn remove_matching(&mut self, matches: impl Fn(&Name) -> bool) {
+        self.queue.retain(|name| !matches(name));
+        self.queued.retain(|name| !matches(name));
+        self.dirty.retain(|name| !matches(name));
+        self.failures.retain(|name, _| !matches(name));
+        self.scheduled_at.retain(|name, _| !matches(name));
+        self.scheduled.retain(|(_, name)| !matches(name));
     }
 
-    /// It is done, and wants to be woken then.
+    /// Ends processing successfully; resets the failure count.
     pub fn done(&mut self, name: Name, requeue_at: Option<Instant>) {
         self.failures.remove(&name);
         self.finish(name, requeue_at);
     }
 
-    /// It failed so often in a row by now, and is tried again after as long as
-    /// that asks for.
+    /// Requeues a failed item after `backoff(consecutive_failures)`; returns that
+    /// number.
     pub fn requeue_failed(&mut self, name: Name, now: Instant, backoff: impl FnOnce(u32) -> Duration) -> u32 {
         let failures = self.failures.entry(name.clone()).or_default();
         *failures = failures.saturating_add(1);
@@ -100,7 +100,7 @@ impl<Name: Clone + Hash + Ord> WorkQueue<Name> {
         self.scheduled.first().map(|(at, _)| *at)
     }
 
-    /// Wakes everybody whose time has come.
+    /// Enqueues every item whose scheduled time has passed.
     pub fn enqueue_due(&mut self, now: Instant) {
         while let Some((at, name)) = self.scheduled.first().cloned()
             && at <= now

@@ -1,5 +1,5 @@
-//! The shop's customers: requests at a steady rate through the mesh, and what
-//! became of them, arm by arm.
+//! Load generator: requests at a steady rate through the mesh, with statistics
+//! by arm.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use kube_local::mesh::Mesh;
 /// Requests a second.
 pub const RATE: u32 = 500;
 
-/// What takes longer is as bad for a customer as an error.
+/// Slower responses count as bad.
 pub const SLOW_THRESHOLD: Duration = Duration::from_millis(250);
 
-/// How far back a view of the traffic looks.
+/// Window of the statistics in the view.
 const RECENT_WINDOW: Duration = Duration::from_secs(4);
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// A pod that hangs does not pile up requests without end.
+/// Bounds memory when a pod hangs.
 const MAX_IN_FLIGHT: usize = 4_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,13 @@ pub enum Arm {
     Canary,
 }
 
-/// Ends when dropped.
+/// Stops when dropped.
 pub struct Load {
     pub traffic: Traffic,
     _sending: AbortOnDropHandle<()>,
 }
 
-/// What customers saw; clones are the same.
+/// Request statistics; clones share them.
 #[derive(Clone, Default)]
 pub struct Traffic(Arc<Mutex<TrafficState>>);
 
@@ -53,7 +53,7 @@ struct TrafficState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTotals {
     pub requests: u64,
-    /// Failed, or slower than [`SLOW`].
+    /// Failed, or slower than [`SLOW_THRESHOLD`].
     pub bad: u64,
 }
 
@@ -64,11 +64,11 @@ struct RequestRecord {
     latency: Duration,
 }
 
-/// The last seconds of one arm.
+/// One arm in the last [`RECENT_WINDOW`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RecentStats {
     pub per_second: f64,
-    /// A share of all, without errors; none without requests.
+    /// None without requests.
     pub success_ratio: Option<f64>,
     pub median: Option<Duration>,
     pub p99: Option<Duration>,
@@ -85,7 +85,7 @@ impl Load {
 
 async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: Traffic) {
     let mut ticks = interval(TICK);
-    // A machine that is too slow gets fewer requests, not bursts of them.
+    // A slow machine gets fewer requests, not bursts.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let each_tick = RATE * TICK.as_millis() as u32 / 1_000;
     let mut in_flight = JoinSet::new();
@@ -103,54 +103,54 @@ async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: T
 async fn send(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: Traffic) {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = http::Uri::from_static("/");
-    let began = Instant::now();
-    let (arm, fine) = match mesh.send(&namespace, &service, request).await {
-        Ok(answer) if answer.backend.ends_with("-canary") => {
-            (Arm::Canary, !answer.response.status().is_server_error())
+    let start = Instant::now();
+    let (arm, ok) = match mesh.send(&namespace, &service, request).await {
+        Ok(routed) if routed.backend.ends_with("-canary") => {
+            (Arm::Canary, !routed.response.status().is_server_error())
         }
-        Ok(answer) => (Arm::Primary, !answer.response.status().is_server_error()),
+        Ok(routed) => (Arm::Primary, !routed.response.status().is_server_error()),
         Err(_) => (Arm::Primary, false),
     };
-    traffic.record(arm, fine, began.elapsed());
+    traffic.record(arm, ok, start.elapsed());
 }
 
 impl Traffic {
-    /// Both arms, since the beginning.
+    /// Both arms, since the start.
     pub fn totals(&self) -> RequestTotals {
         self.0.lock().totals
     }
 
-    /// The canary is another one from now on.
+    /// For the next release.
     pub fn reset_recent(&self) {
         self.0.lock().recent.clear();
     }
 
-    pub fn recent(&self, of: Arm) -> RecentStats {
-        let mut seen = self.0.lock();
-        seen.drop_expired(Instant::now());
-        let (mut times, mut fine) = (Vec::new(), 0_usize);
-        for answered in seen.recent.iter().filter(|answered| answered.arm == of) {
-            times.push(answered.latency);
-            fine += usize::from(answered.ok);
+    pub fn recent(&self, arm: Arm) -> RecentStats {
+        let mut state = self.0.lock();
+        state.drop_expired(Instant::now());
+        let (mut latencies, mut succeeded) = (Vec::new(), 0_usize);
+        for request in state.recent.iter().filter(|request| request.arm == arm) {
+            latencies.push(request.latency);
+            succeeded += usize::from(request.ok);
         }
-        drop(seen);
-        times.sort_unstable();
-        let quantile = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
+        drop(state);
+        latencies.sort_unstable();
+        let quantile = |q: f64| latencies.get((latencies.len() as f64 * q) as usize).copied();
         RecentStats {
-            per_second: times.len() as f64 / RECENT_WINDOW.as_secs_f64(),
-            success_ratio: (!times.is_empty()).then(|| fine as f64 / times.len() as f64),
+            per_second: latencies.len() as f64 / RECENT_WINDOW.as_secs_f64(),
+            success_ratio: (!latencies.is_empty()).then(|| succeeded as f64 / latencies.len() as f64),
             median: quantile(0.5),
             p99: quantile(0.99),
         }
     }
 
-    fn record(&self, arm: Arm, fine: bool, took: Duration) {
-        let mut seen = self.0.lock();
-        seen.totals.requests += 1;
-        seen.totals.bad += u64::from(!fine || took > SLOW_THRESHOLD);
+    fn record(&self, arm: Arm, ok: bool, latency: Duration) {
+        let mut state = self.0.lock();
+        state.totals.requests += 1;
+        state.totals.bad += u64::from(!ok || latency > SLOW_THRESHOLD);
         let at = Instant::now();
-        seen.recent.push_back(RequestRecord { at, arm, ok: fine, latency: took });
-        seen.drop_expired(at);
+        state.recent.push_back(RequestRecord { at, arm, ok, latency });
+        state.drop_expired(at);
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn slow_answers_are_bad_and_old_ones_forgotten() {
+    async fn slow_responses_are_bad_and_old_ones_expire() {
         let traffic = Traffic::default();
         traffic.record(Arm::Canary, false, Duration::from_millis(1));
         traffic.record(Arm::Canary, true, SLOW_THRESHOLD * 2);

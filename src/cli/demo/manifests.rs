@@ -1,5 +1,5 @@
-//! What is applied before the first release: the demo's own objects, or those
-//! that a person brings.
+//! Objects applied before the first release: the demo's own, or those of
+//! `--file`.
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -14,9 +14,9 @@ use crate::api::canary::TargetKind;
 const SHOP_YAML: &str = include_str!("shop.yaml");
 const NAMESPACE: &str = "default";
 
-/// Everything that is to be applied, and what in it matters to the story.
+/// The objects to apply, and the names that the releases need.
 pub struct Manifests {
-    /// In this order.
+    /// Applied in this order.
     pub objects: Vec<DynamicObject>,
     pub namespace: String,
     pub canary: String,
@@ -25,7 +25,7 @@ pub struct Manifests {
     pub container: String,
     /// Its image, without a tag.
     pub image: String,
-    /// The Service that clients name.
+    /// The apex Service, which clients call.
     pub service: String,
 }
 
@@ -35,17 +35,17 @@ impl Manifests {
         Self::parse(SHOP_YAML, image).context("read the manifests of the demo")
     }
 
-    /// A person's: a Canary, and whatever it needs. A Deployment that is
-    /// missing is made up.
+    /// The user's: a Canary and other objects. A missing Deployment is
+    /// generated.
     pub fn parse(text: &str, image: Option<&str>) -> anyhow::Result<Self> {
         let mut documents: Vec<Value> = serde_saphyr::from_multiple(text).context("it is not YAML")?;
         documents.retain(|document| !document.is_null());
         for document in &mut documents {
             ensure!(
                 document["metadata"].is_object(),
-                "it holds something that is no Kubernetes object: {document}"
+                "it contains something that is not a Kubernetes object: {document}"
             );
-            // Whatever has no namespace by its nature loses it again on the way.
+            // Cluster-scoped objects lose it again when applied.
             let namespace = &mut document["metadata"]["namespace"];
             if namespace.is_null() {
                 *namespace = json!(NAMESPACE);
@@ -54,14 +54,14 @@ impl Manifests {
         let mut canaries = documents.iter().filter(|document| document["kind"] == "Canary");
         let canary = match (canaries.next(), canaries.next()) {
             (Some(canary), None) => canary.clone(),
-            (None, _) => bail!("it has no Canary: the demo would have nothing to release by"),
-            (Some(_), Some(_)) => bail!("it has several Canaries: the demo follows one"),
+            (None, _) => bail!("it has no Canary: the demo needs one"),
+            (Some(_), Some(_)) => bail!("it has several Canaries: the demo watches one"),
         };
-        let canary: Canary = serde_json::from_value(canary).context("its Canary cannot be read")?;
+        let canary: Canary = serde_json::from_value(canary).context("its Canary is invalid")?;
         let (namespace, target) = (canary.namespace().unwrap_or_default(), &canary.spec.target_ref);
         ensure!(
             target.kind == TargetKind::Deployment,
-            "its Canary releases no Deployment, and the demo releases by changing the image of one"
+            "its Canary targets no Deployment, and the demo releases by changing the image of one"
         );
         let service =
             canary.spec.service.as_ref().context("its Canary has no spec.service to send requests to")?;
@@ -91,7 +91,7 @@ impl Manifests {
                 .into_iter()
                 .map(serde_json::from_value)
                 .collect::<Result<_, _>>()
-                .context("it holds something that is no Kubernetes object")?,
+                .context("it contains something that is not a Kubernetes object")?,
         })
     }
 
@@ -100,17 +100,17 @@ impl Manifests {
     }
 }
 
-/// The definition of TrafficSplits, which the demo's mesh obeys.
+/// The CRD of TrafficSplits, which the demo's mesh watches.
 pub fn traffic_split() -> anyhow::Result<CustomResourceDefinition> {
-    serde_saphyr::from_str(include_str!("traffic_split.yaml")).context("read the definition of TrafficSplits")
+    serde_saphyr::from_str(include_str!("traffic_split.yaml")).context("parse the CRD of TrafficSplits")
 }
 
-/// Starts the Deployment at the story's first version; says what its first
-/// container is called and which image it runs.
+/// Sets the image of the first container to `v1`; returns the container's name
+/// and its image without a tag.
 fn prepare(deployment: &mut Value, image: Option<&str>) -> anyhow::Result<(String, String)> {
-    let read: Deployment =
-        serde_json::from_value(deployment.clone()).context("its Deployment cannot be read")?;
-    let pod = read.spec.and_then(|spec| spec.template.spec);
+    let parsed: Deployment =
+        serde_json::from_value(deployment.clone()).context("its Deployment is invalid")?;
+    let pod = parsed.spec.and_then(|spec| spec.template.spec);
     let container = pod.and_then(|pod| pod.containers.into_iter().next());
     let container = container.context("its Deployment has no container")?;
     let image = match (image, &container.image) {
@@ -122,7 +122,7 @@ fn prepare(deployment: &mut Value, image: Option<&str>) -> anyhow::Result<(Strin
     Ok((container.name, image.to_owned()))
 }
 
-/// The tag begins after the last colon that is no port's.
+/// The tag begins after the last colon, unless that begins a port.
 pub fn without_tag(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or(image);
     match image.rsplit_once(':') {
@@ -179,25 +179,25 @@ spec:
 
     #[test]
     fn a_canary_alone_gets_a_deployment() {
-        let brought = Manifests::parse(CANARY, Some("team/web")).unwrap();
+        let parsed = Manifests::parse(CANARY, Some("team/web")).unwrap();
         assert_eq!(
-            brought.objects[0].data["spec"]["template"]["spec"]["containers"][0]["image"],
+            parsed.objects[0].data["spec"]["template"]["spec"]["containers"][0]["image"],
             "team/web:v1"
         );
-        assert_eq!(brought.objects[0].name_any(), "web");
-        assert_eq!(brought.namespace, NAMESPACE);
+        assert_eq!(parsed.objects[0].name_any(), "web");
+        assert_eq!(parsed.namespace, NAMESPACE);
     }
 
     #[test]
     fn an_unsupported_target_is_refused() {
-        let refused = |text: &str| Manifests::parse(text, None).err().unwrap().to_string();
-        assert!(refused("{kind: Service, metadata: {name: web}}").contains("no Canary"));
-        assert!(refused(&format!("{CANARY}---{CANARY}")).contains("several"));
-        assert!(refused(&CANARY.replace("kind: Deployment", "kind: DaemonSet")).contains("no Deployment"));
+        let error = |text: &str| Manifests::parse(text, None).err().unwrap().to_string();
+        assert!(error("{kind: Service, metadata: {name: web}}").contains("no Canary"));
+        assert!(error(&format!("{CANARY}---{CANARY}")).contains("several"));
+        assert!(error(&CANARY.replace("kind: Deployment", "kind: DaemonSet")).contains("no Deployment"));
     }
 
     #[test]
-    fn a_port_is_no_tag() {
+    fn a_port_is_not_a_tag() {
         assert_eq!(without_tag("registry:5000/web"), "registry:5000/web");
         assert_eq!(without_tag("registry:5000/web:v1@sha256:ab"), "registry:5000/web");
     }

@@ -1,14 +1,13 @@
-//! `serin demo`: three releases, with nothing but this process.
+//! `serin demo`: three releases in one process.
 //!
 //! ```text
-//!   customers ─ load ─▶ mesh ──obeys──▶ TrafficSplit ◀─writes─ controller ─reads─▶ pods
+//!   load ─ requests ─▶ mesh ──watches──▶ TrafficSplit ◀─writes─ controller ─scrapes─▶ pods
 //!                        └──▶ pods of both arms                    ▲
-//!   story ─ changes the image of the Deployment, as anybody would ─┘
-//!   show ─ follows the Canary's status and what customers saw ─▶ paint, or lines, or JSON
+//!   story ─ changes the image of the Deployment ───────────────────┘
+//!   show ─ watches the Canary's status and the request statistics ─▶ paint, or lines, or JSON
 //! ```
 //!
-//! Everything but the customers and the story is what runs in a cluster, too:
-//! the controller is the real one, and knows of the demo nothing.
+//! The controller is the one that runs in a cluster and has no code for the demo.
 
 mod load;
 mod manifests;
@@ -40,14 +39,14 @@ use stage::Stage;
 ///   v3  fails 2 % of its requests, and is rolled back
 ///   v4  is slow now and then, and is rolled back
 ///
-/// Meanwhile kubectl works on it as on any cluster; the view says how. It is
-/// over in about a minute.
+/// Meanwhile kubectl works as with any cluster; the view shows how. The demo
+/// takes about a minute.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// How to tell: a live view (plain lines if this is no terminal), or one
-    /// JSON object for each release, for scripts
-    #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Output::Text)]
+    /// A live view (plain lines if stdout is not a terminal), or one JSON object
+    /// for each release, for scripts
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Text)]
     output: Output,
 
     /// Leave everything running after the third release, until Ctrl-C
@@ -58,13 +57,13 @@ pub(super) struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     serve: SocketAddr,
 
-    /// Image of the shop, without a tag: the tag says how a version behaves,
+    /// Image of the shop, without a tag: the tag selects how a version behaves,
     /// and the demo sets it
     #[arg(long, value_name = "IMAGE")]
     app_image: Option<String>,
 
     /// A manifest of your own with a Canary whose provider is linkerd or smi,
-    /// and with its Deployment, unless one shall be made up
+    /// and its Deployment; without one, a Deployment is generated
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -78,26 +77,26 @@ enum Output {
 const EXAMPLES: &str = "\
 Examples:
   serin demo                      watch it
-  serin demo --keep               and stay, to try things out:
+  serin demo --keep               and keep it running, to experiment:
     kubectl set image deployment/shop shop=shop:v5-errors-10
     kubectl describe canary shop
   serin demo --output json        for scripts; fails unless all three releases
-                                  ended as they should
-  serin demo -f canary.yaml       see how your own Canary would have done
+                                  ended as expected
+  serin demo -f canary.yaml       with your own Canary
 
 Tags and what they do: v2 is healthy, v3-errors-2 fails 2 % of its requests,
-v4-slow-2s answers one request in a hundred after two seconds, v5-crash crashes,
+v4-slow-2s delays one request in a hundred by two seconds, v5-crash crashes,
 v6-never-ready never becomes ready.";
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     ensure!(
         args.serve.ip().is_loopback(),
-        "--serve {} is not a loopback address: this server is for one machine and one person",
+        "--serve {} is not a loopback address: this server is meant for one user on one machine",
         args.serve
     );
     if let Some(image) = &args.app_image {
         let bare = manifests::without_tag(image);
-        ensure!(bare == image, "--app-image {image} has a tag, which the demo sets itself: say {bare}");
+        ensure!(bare == image, "--app-image {image} has a tag, which the demo sets itself: write {bare}");
     }
     let manifests = match &args.file {
         None => Manifests::builtin(args.app_image.as_deref())?,
@@ -107,15 +106,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
                 .with_context(|| format!("{} cannot be released", path.display()))?
         }
     };
-    super::runtime()?.block_on(play(args, manifests))
+    super::runtime()?.block_on(run_demo(args, manifests))
 }
 
-/// Sets the stage, plays the three releases on it, and says how they went.
-async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
+/// Starts everything, runs the three releases and prints the summary.
+async fn run_demo(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     let stage = Stage::start(args.serve).await?;
     let mut show = Show::new(args.output, &stage, &manifests);
     let load = tokio::select! {
-        told = release_all(&stage, &manifests, &mut show) => told?,
+        load = release_all(&stage, &manifests, &mut show) => load?,
         stop = wait_for_signal() => {
             stop?;
             bail!("stopped before all three releases had ended");
@@ -124,7 +123,7 @@ async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
     show.print_summary(args.keep);
     if args.keep {
         tokio::select! {
-            gone_on = show.run_forever() => gone_on?,
+            result = show.run_forever() => result?,
             stop = wait_for_signal() => stop?,
         }
     }
@@ -135,7 +134,7 @@ async fn play(args: Args, manifests: Manifests) -> anyhow::Result<()> {
 async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> anyhow::Result<Load> {
     stage.apply(manifests).await?;
     show.wait_until_initialized().await?;
-    // Customers come when the shop is open.
+    // No requests before the pods are ready: they would count as bad.
     let load = Load::start(stage.mesh.clone(), manifests.namespace.clone(), manifests.service.clone());
     show.set_traffic(load.traffic.clone());
     show.pause().await?;
@@ -148,7 +147,7 @@ async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> a
     Ok(load)
 }
 
-/// Somebody, or a service manager, has had enough.
+/// SIGTERM or Ctrl-C.
 async fn wait_for_signal() -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     tokio::select! {

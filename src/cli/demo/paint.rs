@@ -1,9 +1,9 @@
-//! Text with colours, and a place on the terminal that is drawn over again.
-//! Plain ANSI: what every terminal of the last forty years understands.
+//! Coloured text, and a region of the terminal that is redrawn. Plain ANSI
+//! escape codes.
 
 use std::io::{IsTerminal as _, Write as _};
 
-/// What a piece of text means; what it looks like follows.
+/// The meaning of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -25,12 +25,12 @@ pub fn plain(text: impl Into<String>) -> Line {
 /// The lower part of a terminal. Its cursor is hidden until this is dropped.
 pub struct Terminal {
     colours: bool,
-    /// Lines that the next drawing replaces.
+    /// Lines that the next `draw` replaces.
     drawn: usize,
 }
 
 impl Terminal {
-    /// None where lines cannot be drawn over: a file, a pipe.
+    /// None if stdout cannot be redrawn: a file, a pipe.
     pub fn open() -> Option<Self> {
         let dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
         if dumb || !std::io::stdout().is_terminal() {
@@ -50,12 +50,12 @@ impl Terminal {
         size.map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
     }
 
-    /// Replaces what was drawn last.
+    /// Replaces the lines of the previous `draw`.
     pub fn draw(&mut self, lines: &[Line]) {
         let (width, height) = self.size();
-        // A line more than fits could not be reached again.
+        // Lines beyond the height could not be redrawn.
         let lines = &lines[..lines.len().min(height.saturating_sub(1))];
-        // Shown at once by terminals that know how (2026), else fast enough.
+        // Mode 2026: terminals that support it show the frame at once.
         let mut text = String::from("\x1b[?2026h\r");
         if self.drawn > 0 {
             text.push_str(&format!("\x1b[{}A", self.drawn));
@@ -69,7 +69,7 @@ impl Terminal {
         print(&text);
     }
 
-    /// What was drawn stays; the next drawing begins below it.
+    /// The drawn lines stay; the next `draw` begins below them.
     pub fn detach(&mut self) {
         self.drawn = 0;
     }
@@ -81,7 +81,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Whoever closed the other end does not want to read it.
+/// Ignores a closed pipe.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes());
@@ -90,10 +90,10 @@ pub fn print(text: &str) {
 
 /// At most `width` columns of a line; every character is one wide.
 pub fn paint(line: &Line, width: usize, colours: bool) -> String {
-    let (mut text, mut left) = (String::new(), width);
+    let (mut text, mut columns) = (String::new(), width);
     for (tone, piece) in line {
-        let fits: String = piece.chars().take(left).collect();
-        left -= fits.chars().count();
+        let fits: String = piece.chars().take(columns).collect();
+        columns -= fits.chars().count();
         match ansi_code(*tone).filter(|_| colours) {
             Some(code) => text.push_str(&format!("\x1b[{code}m{fits}\x1b[0m")),
             None => text.push_str(&fits),
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_cut_by_what_is_seen_of_it() {
+    fn a_line_is_cut_by_its_visible_columns() {
         let line = vec![(Tone::Good, "██".to_owned()), (Tone::Plain, "abc".to_owned())];
         assert_eq!(paint(&line, 3, false), "██a");
         assert_eq!(paint(&line, 3, true), "\x1b[32m██\x1b[0ma");

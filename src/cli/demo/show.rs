@@ -1,5 +1,4 @@
-//! Tells what happens while it happens: follows the Canary's status, keeps the
-//! journal, and draws.
+//! Live output: watches the Canary's status, keeps the journal, and draws.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,36 +19,36 @@ use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Outcome, Phase};
 use crate::api::condition::READY;
 
-/// How often the view is drawn.
+/// Interval of redraws.
 const FRAME: Duration = Duration::from_millis(120);
 
-/// Between releases, so that a person sees one end before the next begins.
+/// So that a viewer sees the end of one release before the next begins.
 const PAUSE_BETWEEN_RELEASES: Duration = Duration::from_millis(1500);
 
-/// Two pods and a Service take a second.
+/// Two pods and a Service usually take a second.
 const INITIALIZE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The reason of conditions when a Canary cannot be carried out.
+/// Condition reason of a Canary with an invalid spec.
 const INVALID_SPEC: &str = "InvalidSpec";
 
-/// The reason of conditions while a step lasts. Every step has said so itself.
+/// Condition reason during a step; its message repeats that of the step's start.
 const ANALYZING: &str = "Analyzing";
 
-/// Columns of lines that are told and not drawn.
+/// Columns of plain lines.
 const WIDTH: usize = 100;
 
 pub struct Show {
     medium: Medium,
-    began: Instant,
+    start: Instant,
     name: String,
     kubeconfig: String,
-    /// What somebody could type who looks around.
+    /// kubectl commands to try.
     suggestions: [String; 2],
     statuses: BoxStream<'static, CanaryStatus>,
     status: CanaryStatus,
     traffic: Traffic,
     journal: Vec<JournalEntry>,
-    /// What each revision is called in the story.
+    /// Version by revision hash.
     versions: HashMap<String, String>,
     primary: &'static str,
     running: Option<RunningRelease>,
@@ -62,13 +61,12 @@ enum Medium {
     Json,
 }
 
-/// The release under way.
 struct RunningRelease {
     release: &'static Release,
     number: usize,
-    began: Instant,
+    start: Instant,
     totals_before: RequestTotals,
-    /// Releases that had ended before.
+    /// Entries of `status.history` before it.
     history_len: usize,
     steps: Vec<WeightChange>,
 }
@@ -82,12 +80,12 @@ impl Show {
         let kubeconfig = stage.kubeconfig.display().to_string();
         if let Medium::Lines = medium {
             print(&format!(
-                "Look around meanwhile: export KUBECONFIG={kubeconfig}; kubectl get canaries -w\n"
+                "To watch with kubectl: export KUBECONFIG={kubeconfig}; kubectl get canaries -w\n"
             ));
         }
         Self {
             medium,
-            began: Instant::now(),
+            start: Instant::now(),
             name: format!("{}/{}", manifests.namespace, manifests.canary),
             kubeconfig,
             suggestions: suggestions(manifests),
@@ -113,7 +111,7 @@ impl Show {
         }
     }
 
-    /// What customers see, from now on.
+    /// Call once the load generator runs.
     pub fn set_traffic(&mut self, traffic: Traffic) {
         self.traffic = traffic;
     }
@@ -123,7 +121,7 @@ impl Show {
         self.run_until(|_| Instant::now() >= until).await
     }
 
-    /// A release is about to begin.
+    /// Call before changing the image.
     pub fn start_release(&mut self, release: &'static Release) {
         self.log(Tone::Bold, format!("Releasing {}, which {}.", release.version, release.description));
         self.status.metrics.clear();
@@ -131,38 +129,38 @@ impl Show {
         self.running = Some(RunningRelease {
             release,
             number: self.ended.len() + 1,
-            began: Instant::now(),
+            start: Instant::now(),
             totals_before: self.traffic.totals(),
             history_len: self.status.history.len(),
             steps: Vec::new(),
         });
     }
 
-    /// Until the release is over and all traffic is home.
+    /// Until the release has ended and all traffic goes to the primary.
     pub async fn wait_until_ended(&mut self) -> anyhow::Result<()> {
         self.run_until(|show| {
-            let past = show.running.as_ref().map_or(0, |playing| playing.history_len);
-            show.status.history.len() > past
+            let before = show.running.as_ref().map_or(0, |running| running.history_len);
+            show.status.history.len() > before
                 && show.status.canary_weight.hundredths() == 0
                 && matches!(show.status.phase, Phase::Succeeded | Phase::Failed)
         })
         .await?;
-        let (Some(playing), Some(past)) = (self.running.take(), self.status.history.first()) else {
-            bail!("a release ended that had not begun");
+        let (Some(running), Some(past)) = (self.running.take(), self.status.history.first()) else {
+            bail!("a release ended that had not started");
         };
-        // History says why it failed; that it did not needs no reason.
+        // The history entry of a promotion has no reason.
         let reason = match past.outcome {
             Outcome::Promoted => self.status.message.as_ref().unwrap_or(&past.reason),
             Outcome::RolledBack | Outcome::Aborted | Outcome::Superseded => &past.reason,
         };
         let ended = ReleaseResult {
-            version: playing.release.version,
+            version: running.release.version,
             outcome: past.outcome,
-            as_expected: past.outcome == playing.release.expected_outcome,
+            as_expected: past.outcome == running.release.expected_outcome,
             reason: self.replace_revisions(reason),
-            steps: playing.steps,
-            totals: self.traffic.totals() - playing.totals_before,
-            duration: playing.began.elapsed(),
+            steps: running.steps,
+            totals: self.traffic.totals() - running.totals_before,
+            duration: running.start.elapsed(),
         };
         if ended.outcome == Outcome::Promoted {
             self.primary = ended.version;
@@ -174,16 +172,16 @@ impl Show {
         Ok(())
     }
 
-    /// All is over.
-    pub fn print_summary(&mut self, stays: bool) {
+    /// Call after the last release.
+    pub fn print_summary(&mut self, keeps_running: bool) {
         self.draw();
-        let mut lines = view::summary(&self.ended, self.traffic.totals(), self.began.elapsed(), WIDTH);
-        if stays {
-            lines.push(plain(" Everything stays up until Ctrl-C. In another terminal:"));
+        let mut lines = view::summary(&self.ended, self.traffic.totals(), self.start.elapsed(), WIDTH);
+        if keeps_running {
+            lines.push(plain(" Everything keeps running until Ctrl-C. In another terminal:"));
             lines.push(plain(format!("   export KUBECONFIG={}", self.kubeconfig)));
             lines.extend(self.suggestions.iter().map(|suggestion| plain(format!("   {suggestion}"))));
         } else {
-            lines.push(plain(" To look around with kubectl, let it stay: serin demo --keep"));
+            lines.push(plain(" To explore it with kubectl, keep it running: serin demo --keep"));
         }
         match &mut self.medium {
             Medium::Live(terminal) => {
@@ -191,26 +189,26 @@ impl Show {
                 print_all(&lines, terminal.colours());
             }
             Medium::Lines => print_all(&lines, false),
-            Medium::Json if stays => eprintln!("export KUBECONFIG={}", self.kubeconfig),
+            Medium::Json if keeps_running => eprintln!("export KUBECONFIG={}", self.kubeconfig),
             Medium::Json => {}
         }
     }
 
-    /// For ever: somebody looks around, and releases who knows what.
+    /// For `--keep`: the user may release any version, so none is shown.
     pub async fn run_forever(&mut self) -> anyhow::Result<()> {
         self.primary = "";
         self.run_until(|_| false).await
     }
 
-    /// Whether all went as it should.
+    /// Fails unless every release ended as expected.
     pub fn check_outcomes(&self) -> anyhow::Result<()> {
-        ensure!(self.ended.len() == RELEASES.len(), "not all releases came to an end");
+        ensure!(self.ended.len() == RELEASES.len(), "not all releases ended");
         for (ended, release) in self.ended.iter().zip(&RELEASES) {
-            let (is, should) =
+            let (actual, expected) =
                 (view::outcome_label(ended.outcome), view::outcome_label(release.expected_outcome));
             ensure!(
                 ended.as_expected,
-                "{} was {is} and should have been {should}: {}",
+                "{} was {actual} and should have been {expected}: {}",
                 ended.version,
                 ended.reason
             );
@@ -218,11 +216,11 @@ impl Show {
         Ok(())
     }
 
-    /// Takes in what happens, and draws, until it is enough.
-    async fn run_until(&mut self, enough: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
+    /// Applies status changes and draws until `done`.
+    async fn run_until(&mut self, done: impl Fn(&Self) -> bool) -> anyhow::Result<()> {
         let mut frames = interval(FRAME);
         frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !enough(self) {
+        while !done(self) {
             tokio::select! {
                 status = self.statuses.next() => match status {
                     Some(status) => self.apply_status(status)?,
@@ -236,32 +234,32 @@ impl Show {
     }
 
     fn apply_status(&mut self, mut status: CanaryStatus) -> anyhow::Result<()> {
-        // What was learned in another release is no verdict on this one.
+        // Entries without a time are carried over from an earlier release.
         status.metrics.retain(|metric| metric.at.is_some());
-        let told = status.conditions.iter().find(|condition| condition.type_ == READY);
-        let code = told.map(|ready| ready.reason.clone()).unwrap_or_default();
-        // Later, whoever looks around may write whatever they like.
-        if code == INVALID_SPEC && self.ended.len() < RELEASES.len() {
-            bail!("{}", status.message.unwrap_or(code));
+        let ready = status.conditions.iter().find(|condition| condition.type_ == READY);
+        let reason = ready.map(|ready| ready.reason.clone()).unwrap_or_default();
+        // With --keep the user may edit the Canary: an invalid spec is no failure of the demo.
+        if reason == INVALID_SPEC && self.ended.len() < RELEASES.len() {
+            bail!("{}", status.message.unwrap_or(reason));
         }
         let before = std::mem::replace(&mut self.status, status);
-        if let Some(playing) = &mut self.running {
+        if let Some(running) = &mut self.running {
             if let Some(candidate) =
                 self.status.revisions.as_ref().and_then(|revisions| revisions.candidate.clone())
                 && self.status.release.is_some()
             {
-                self.versions.insert(candidate, playing.release.version.to_owned());
+                self.versions.insert(candidate, running.release.version.to_owned());
             }
             let weight = self.status.canary_weight;
             if weight > before.canary_weight {
-                playing.steps.push(WeightChange { weight, at: playing.began.elapsed() });
+                running.steps.push(WeightChange { weight, at: running.start.elapsed() });
             }
         }
-        let news = self.status.message.clone().filter(|message| before.message.as_ref() != Some(message));
+        let changed = self.status.message.clone().filter(|message| before.message.as_ref() != Some(message));
         if let Medium::Lines = self.medium {
             self.log_verdicts(&before);
         }
-        if let Some(message) = news.filter(|_| code != ANALYZING) {
+        if let Some(message) = changed.filter(|_| reason != ANALYZING) {
             let tone = match self.status.phase {
                 Phase::Failed => Tone::Bad,
                 Phase::Succeeded => Tone::Good,
@@ -272,9 +270,9 @@ impl Show {
         Ok(())
     }
 
-    /// The view has a place for them; lines have not.
+    /// For plain lines; the view shows verdicts in a place of their own.
     fn log_verdicts(&mut self, before: &CanaryStatus) {
-        let is_new = |metric: &&MetricStatus| !before.metrics.iter().any(|held| held.reason == metric.reason);
+        let is_new = |metric: &&MetricStatus| !before.metrics.iter().any(|old| old.reason == metric.reason);
         let sentence =
             |metric: &MetricStatus| format!("{} {:?}: {}", metric.name, metric.verdict, metric.reason);
         let sentences: Vec<String> = self.status.metrics.iter().filter(is_new).map(sentence).collect();
@@ -283,14 +281,14 @@ impl Show {
         }
     }
 
-    /// People know v3; the API knows a hash.
+    /// Shows `v3` instead of a hash.
     fn replace_revisions(&self, sentence: &str) -> String {
-        let known = self.versions.iter();
-        known.fold(sentence.to_owned(), |text, (revision, version)| text.replace(revision, version))
+        let versions = self.versions.iter();
+        versions.fold(sentence.to_owned(), |text, (revision, version)| text.replace(revision, version))
     }
 
     fn log(&mut self, tone: Tone, sentence: String) {
-        let entry = JournalEntry { at: self.began.elapsed(), tone, message: sentence };
+        let entry = JournalEntry { at: self.start.elapsed(), tone, message: sentence };
         if let Medium::Lines = self.medium {
             print_all(&view::journal_lines(&entry, WIDTH), false);
         }
@@ -303,10 +301,10 @@ impl Show {
         let (width, height) = terminal.size();
         let scene = Scene {
             name: &self.name,
-            elapsed: self.began.elapsed(),
+            elapsed: self.start.elapsed(),
             primary: self.primary,
-            canary: self.running.as_ref().map_or("", |playing| playing.release.version),
-            release: self.running.as_ref().map(|playing| (playing.release, playing.number)),
+            canary: self.running.as_ref().map_or("", |running| running.release.version),
+            release: self.running.as_ref().map(|running| (running.release, running.number)),
             releases: RELEASES.len(),
             status: &self.status,
             message: &message,

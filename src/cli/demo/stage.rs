@@ -1,5 +1,5 @@
-//! Everything the demo runs on, in this process: the API, a node with its pods,
-//! a mesh, the controller, and a door for kubectl.
+//! The demo's environment in this process: API server, node with pods, mesh,
+//! controller, and a kubeconfig for kubectl.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,13 +35,12 @@ use kube_local::node::Node;
 use kube_local::serve::ApiServerHandle;
 use kube_local::{ApiServer, Cluster};
 
-/// Who applies what the demo applies.
 const FIELD_MANAGER: &str = "serin-demo";
 
-/// Definitions are served at once; more is a mistake.
+/// CRDs are established at once; longer is a bug.
 const CRD_ESTABLISHED_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Ends with all that runs on it when dropped.
+/// Everything stops when dropped.
 pub struct Stage {
     pub mesh: Mesh,
     pub kubeconfig: PathBuf,
@@ -52,41 +51,41 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Listens on `address` and starts everything but the story.
+    /// Serves the API on `address` and starts everything.
     pub async fn start(address: SocketAddr) -> anyhow::Result<Self> {
         let seed = random_seed();
-        let local = ApiServer::new(kube_local::Options { seed, ..kube_local::Options::default() });
-        let serving = local.serve(address).await?;
+        let server = ApiServer::new(kube_local::Options { seed, ..kube_local::Options::default() });
+        let serving = server.serve(address).await?;
         let kubeconfig =
             std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));
         serving.write_kubeconfig(&kubeconfig)?;
-        let cluster = local.start_cluster(true);
-        let client = local.client();
+        let cluster = server.start_cluster(true);
+        let client = server.client();
         for crd in api::crds() {
             install_crd(&client, &crd).await?;
         }
         install_crd(&client, &manifests::traffic_split()?).await?;
         let mesh = Mesh::new(client.clone(), traffic_splits(), None, cluster.node.clone(), seed);
-        let following = tokio::spawn({
+        let mesh_task = tokio::spawn({
             let mesh = mesh.clone();
             async move { mesh.run().await }
         });
         let fetch = Arc::new(PodFetch(cluster.node.clone()));
         let options = controller::Options::default();
-        let environment = Environment::new(client.clone(), local.clock(), fetch);
+        let environment = Environment::new(client.clone(), server.clock(), fetch);
         let controller = Controller::new(environment, Fence::unsharded(), options).await?;
-        let controlling = tokio::spawn(controller.run(std::future::pending()));
+        let controller_task = tokio::spawn(controller.run(std::future::pending()));
         Ok(Self {
             mesh,
             kubeconfig,
             client,
-            _tasks: [following, controlling].map(AbortOnDropHandle::new),
+            _tasks: [mesh_task, controller_task].map(AbortOnDropHandle::new),
             _cluster: cluster,
             _serving: serving,
         })
     }
 
-    /// Does as `kubectl apply` would.
+    /// Like `kubectl apply`.
     pub async fn apply(&self, manifests: &Manifests) -> anyhow::Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let namespace =
@@ -94,7 +93,7 @@ impl Stage {
         namespaces
             .patch(&manifests.namespace, &apply_params(), &Patch::Apply(namespace))
             .await
-            .with_context(|| format!("make the namespace {}", manifests.namespace))?;
+            .with_context(|| format!("create the namespace {}", manifests.namespace))?;
         for object in &manifests.objects {
             let name = object.name_any();
             self.apply_one(object.clone()).await.with_context(|| {
@@ -105,8 +104,8 @@ impl Stage {
     }
 
     async fn apply_one(&self, mut object: DynamicObject) -> anyhow::Result<()> {
-        let types = object.types.as_ref().context("it says neither apiVersion nor kind")?;
-        let kind = GroupVersionKind::try_from(types).context("its apiVersion is none")?;
+        let types = object.types.as_ref().context("it has no apiVersion or no kind")?;
+        let kind = GroupVersionKind::try_from(types).context("its apiVersion is invalid")?;
         let (resource, capabilities) = pinned_kind(&self.client, &kind).await?;
         let objects: Api<DynamicObject> = match (capabilities.scope, object.namespace()) {
             (Scope::Namespaced, Some(namespace)) => {
@@ -121,7 +120,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Does as `kubectl set image` would.
+    /// Like `kubectl set image`.
     pub async fn set_image(&self, manifests: &Manifests, image: &str) -> anyhow::Result<()> {
         let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &manifests.namespace);
         let containers = json!([{"name": manifests.container, "image": image}]);
@@ -140,7 +139,7 @@ impl Stage {
         watcher(canaries, config)
             .default_backoff()
             .applied_objects()
-            // A watch that broke begins again by itself.
+            // The watcher restarts a broken watch.
             .filter_map(async |canary| Some(canary.ok()?.status.unwrap_or_default()))
             .boxed()
     }
@@ -148,33 +147,32 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // Gone already is as good.
+        // It may be gone already.
         let _ = std::fs::remove_file(&self.kubeconfig);
     }
 }
 
-/// Reads the metrics of pods without a way over the network.
+/// Scrapes pods without a network.
 struct PodFetch(Node);
 
 #[async_trait]
 impl Fetch for PodFetch {
     async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String> {
-        let uri: Uri = url.parse().map_err(|_| format!("{url} is no URL"))?;
+        let uri: Uri = url.parse().map_err(|_| format!("{url} is not a URL"))?;
         let authority = uri.authority().map(|authority| authority.as_str()).unwrap_or_default();
-        let address = authority.parse().map_err(|_| format!("{authority} is no address of a pod"))?;
+        let address = authority.parse().map_err(|_| format!("{authority} is not the address of a pod"))?;
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = uri;
         let response = self.0.call(address, request).await.map_err(|error| error.to_string())?;
         if !response.status().is_success() {
-            return Err(format!("it answered {}", response.status()));
+            return Err(format!("it responded {}", response.status()));
         }
         let body = Limited::new(response.into_body(), limit).collect().await;
         Ok(body.map_err(|error| error.to_string())?.to_bytes())
     }
 }
 
-/// No two runs draw the same errors, as no two days in production do. The
-/// operating system seeds the keys of hashes.
+/// Different in each run: the operating system seeds the keys of hashes.
 fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
@@ -197,7 +195,7 @@ async fn install_crd(client: &Client, crd: &CustomResourceDefinition) -> anyhow:
     definitions
         .patch(&name, &apply_params(), &Patch::Apply(crd))
         .await
-        .with_context(|| format!("install the definition of {name}"))?;
+        .with_context(|| format!("install the CRD {name}"))?;
     let established = await_condition(definitions, &name, conditions::is_crd_established());
     tokio::time::timeout(CRD_ESTABLISHED_TIMEOUT, established)
         .await

@@ -1,5 +1,5 @@
-//! The three releases and how each should end, and what is told of those that
-//! have ended.
+//! The three releases with their expected outcomes, and the results of those
+//! that have ended.
 
 use std::time::Duration;
 
@@ -9,12 +9,10 @@ use super::load::RequestTotals;
 use crate::api::Weight;
 use crate::api::canary::status::Outcome;
 
-/// One release.
 pub struct Release {
     pub version: &'static str,
-    /// The tag of its image, which says how it behaves.
+    /// Of its image; selects how the pods behave.
     pub tag: &'static str,
-    /// What there is to know about it.
     pub description: &'static str,
     pub expected_outcome: Outcome,
 }
@@ -40,19 +38,19 @@ pub const RELEASES: [Release; 3] = [
     },
 ];
 
-/// A release that is over.
+/// A release that has ended.
 pub struct ReleaseResult {
     pub version: &'static str,
     pub outcome: Outcome,
     pub as_expected: bool,
     pub reason: String,
     pub steps: Vec<WeightChange>,
-    /// What customers saw meanwhile, of both arms.
+    /// Of both arms, during the release.
     pub totals: RequestTotals,
     pub duration: Duration,
 }
 
-/// The canary got another share of the traffic.
+/// A new weight of the canary.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WeightChange {
     pub weight: Weight,

@@ -1,4 +1,4 @@
-//! What the demo looks like: a scene in, lines out. Pure.
+//! The view of the demo: a scene in, lines out. Pure.
 
 use std::time::Duration;
 
@@ -8,24 +8,24 @@ use super::story::{Release, ReleaseResult};
 use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Verdict};
 
-/// Lines that each metric has, so that nothing below it jumps.
+/// Fixed, so that the lines below do not move.
 const LINES_PER_METRIC: usize = 2;
 
-/// Metrics that there is room for even before they say anything.
+/// Space reserved before the first verdicts.
 const MIN_METRICS: usize = 2;
 
-/// Everything there is to see.
+/// Input of [`render`].
 pub struct Scene<'a> {
     pub name: &'a str,
     pub elapsed: Duration,
     /// The versions that the arms run.
     pub primary: &'a str,
     pub canary: &'a str,
-    /// The release under way, and its number.
+    /// The running release and its number.
     pub release: Option<(&'a Release, usize)>,
     pub releases: usize,
     pub status: &'a CanaryStatus,
-    /// What the status says, as people say it.
+    /// `status.message`, with versions instead of revisions.
     pub message: &'a str,
     pub recent: [RecentStats; 2],
     pub totals: RequestTotals,
@@ -33,7 +33,6 @@ pub struct Scene<'a> {
     pub kubeconfig: &'a str,
 }
 
-/// Something that happened.
 #[derive(Clone, Debug)]
 pub struct JournalEntry {
     pub at: Duration,
@@ -55,22 +54,19 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
     if scene.status.metrics.is_empty() && scene.release.is_some() {
         lines.push(vec![(Tone::Dim, " … no verdict yet".to_owned())]);
     }
-    // As many lines as with verdicts, so that nothing jumps when they come.
+    // As many lines as with verdicts, so that the lines below do not move.
     lines.resize(lines.len().max(first + MIN_METRICS * LINES_PER_METRIC), Line::new());
     lines.push(Line::new());
-    let look = [
+    let hints = [
         vec![(Tone::Dim, format!(" export KUBECONFIG={}", scene.kubeconfig))],
-        vec![(
-            Tone::Dim,
-            " kubectl get canaries,trafficsplits,pods   # in another terminal, to look around".to_owned(),
-        )],
+        vec![(Tone::Dim, " kubectl get canaries,trafficsplits,pods   # in another terminal".to_owned())],
     ];
-    // The journal has whatever is left, its newest lines at the bottom.
-    let room = height.saturating_sub(lines.len() + look.len() + 2);
-    let told: Vec<Line> = scene.journal.iter().flat_map(|entry| journal_lines(entry, width)).collect();
-    lines.extend_from_slice(&told[told.len().saturating_sub(room)..]);
+    // The journal fills the remaining height, newest lines at the bottom.
+    let room = height.saturating_sub(lines.len() + hints.len() + 2);
+    let journal: Vec<Line> = scene.journal.iter().flat_map(|entry| journal_lines(entry, width)).collect();
+    lines.extend_from_slice(&journal[journal.len().saturating_sub(room)..]);
     lines.push(Line::new());
-    lines.extend(look);
+    lines.extend(hints);
     lines
 }
 
@@ -84,7 +80,7 @@ pub fn journal_lines(entry: &JournalEntry, width: usize) -> Vec<Line> {
     lines.collect()
 }
 
-/// What is left to say when all is over.
+/// Printed after the last release.
 pub fn summary(ended: &[ReleaseResult], totals: RequestTotals, elapsed: Duration, width: usize) -> Vec<Line> {
     let width = width.clamp(40, 120);
     let mut lines = vec![
@@ -116,7 +112,6 @@ pub fn summary(ended: &[ReleaseResult], totals: RequestTotals, elapsed: Duration
     lines
 }
 
-/// An outcome as people say it.
 pub fn outcome_label(outcome: crate::api::canary::status::Outcome) -> &'static str {
     use crate::api::canary::status::Outcome;
     match outcome {
@@ -144,8 +139,8 @@ fn heading(scene: &Scene<'_>, width: usize) -> Line {
         let [message] = wrap_to(scene.message, width.saturating_sub(3));
         return vec![(Tone::Dim, format!(" {message}"))];
     };
-    let stands = match &scene.status.step {
-        // Until it has begun the status is about the one before.
+    let state = match &scene.status.step {
+        // Until it starts, the status is about the previous release.
         _ if scene.status.releases < number as u64 => "about to begin".to_owned(),
         Some(step) => format!("step {}", step.progress),
         None => format!("{:?}", scene.status.phase),
@@ -154,7 +149,7 @@ fn heading(scene: &Scene<'_>, width: usize) -> Line {
         (Tone::Dim, format!(" {number} of {}  ", scene.releases)),
         (Tone::Bold, release.version.to_owned()),
         (Tone::Plain, format!(" {}  ", release.description)),
-        (Tone::Dim, stands),
+        (Tone::Dim, state),
     ]
 }
 
@@ -162,7 +157,7 @@ fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
     let columns = width.saturating_sub(2);
     let percent = scene.status.canary_weight.percent();
     let canary = (columns as f64 * percent / 100.0).round() as usize;
-    // Any traffic at all is seen.
+    // Any traffic gets at least one cell.
     let canary = canary.clamp(usize::from(percent > 0.0), columns);
     let block = if colours { "█" } else { "░" };
     let left =
@@ -227,7 +222,7 @@ fn verdict(metric: &MetricStatus, width: usize) -> Vec<Line> {
     lines
 }
 
-/// A text in just so many lines, the last of which shows if there was more.
+/// Exactly `LINES` lines; an ellipsis at the end marks cut text.
 fn wrap_to<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
     let mut broken = wrap(text, width).into_iter();
     let mut lines = std::array::from_fn(|_| broken.next().unwrap_or_default());
@@ -237,7 +232,7 @@ fn wrap_to<const LINES: usize>(text: &str, width: usize) -> [String; LINES] {
     lines
 }
 
-/// An arm and the version it runs, if that is known.
+/// An arm and its version, if known.
 fn arm_label(arm: &str, version: &str) -> String {
     format!("{arm} {version}").trim_end().to_owned()
 }
@@ -313,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_entries_are_seen_and_everything_fits() {
+    fn the_newest_entries_are_shown_and_everything_fits() {
         for height in [24, 32, 60] {
             let lines = drawn(10.0, 80, height);
             assert!(lines.len() < height, "{} lines of {height}", lines.len());

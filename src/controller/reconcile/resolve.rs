@@ -18,7 +18,7 @@ use crate::{
         cache::{Caches, references::ObjectPattern, reflector::NotSynced},
         context::Context,
     },
-    engine::{self, Plan, judge::Judge},
+    engine::{self, Plan, plan::metrics::Judge},
     metrics::{self, MetricQuery},
     routing::{self, ObjectKey, Router, SelectedRouter},
     workload::{self, Workload},

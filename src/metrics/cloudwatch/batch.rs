@@ -1,10 +1,9 @@
-//! Questions about the same time, asked at the same time, go out together.
+//! Batches concurrent queries about the same window.
 //!
-//! Whoever asks first waits a moment for others. Then all of them are one
-//! request, or as few as the API's limit allows, each query under a number of
-//! its own. When CloudWatch refuses a request, those in it are asked in halves,
-//! so that nobody pays for the mistake of another. Nothing waits, and no task
-//! runs, while nobody asks.
+//! The first query of a window waits [`BATCH_DELAY`] for others. All are then sent
+//! in one request, or as few as the API's limit allows, with unique query Ids. When
+//! CloudWatch rejects a request, it is split in halves and sent again, so that one
+//! invalid query fails no other. Without queries no task runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,16 +18,14 @@ use super::client::{self, CloudWatchError, Points, QueryResults};
 use super::query::{MAX_QUERIES, QuerySet};
 use crate::metrics::Window;
 
-/// How long the first waits for others.
 const BATCH_DELAY: Duration = Duration::from_millis(5);
 
-/// Clones are the same.
+/// Clones share the pending queries.
 #[derive(Clone, Default)]
 pub struct Batcher {
     pending: Arc<Mutex<HashMap<Window, Vec<PendingQuery>>>>,
 }
 
-/// A question, and who waits for its answer.
 struct PendingQuery {
     query_set: QuerySet,
     reply: oneshot::Sender<Result<Points, CloudWatchError>>,
@@ -41,32 +38,34 @@ impl Batcher {
         window: Window,
         query_set: QuerySet,
     ) -> Result<Points, CloudWatchError> {
-        let (reply, answer) = oneshot::channel();
+        let (reply, response) = oneshot::channel();
         let first = {
             let mut pending = self.pending.lock();
-            let beside = pending.entry(window).or_default();
-            beside.push(PendingQuery { query_set, reply });
-            beside.len() == 1
+            let batch = pending.entry(window).or_default();
+            batch.push(PendingQuery { query_set, reply });
+            batch.len() == 1
         };
         if first {
             let (client, pending) = (client.clone(), Arc::clone(&self.pending));
-            // Not by the one who asks: he may leave, the others still wait.
+            // A task of its own: the first caller may be cancelled while others wait.
             tokio::spawn(async move {
                 tokio::time::sleep(BATCH_DELAY).await;
-                let all = pending.lock().remove(&window).unwrap_or_default();
-                join_all(group_into_requests(all).into_iter().map(|request| send(&client, window, request)))
-                    .await;
+                let batch = pending.lock().remove(&window).unwrap_or_default();
+                join_all(
+                    group_into_requests(batch).into_iter().map(|request| send(&client, window, request)),
+                )
+                .await;
             });
         }
-        answer.await.unwrap_or(Err(CloudWatchError::MissingResult))
+        response.await.unwrap_or(Err(CloudWatchError::MissingResult))
     }
 }
 
-/// Who goes with whom.
-fn group_into_requests(all: Vec<PendingQuery>) -> Vec<Vec<PendingQuery>> {
+/// By the limit of queries per request.
+fn group_into_requests(batch: Vec<PendingQuery>) -> Vec<Vec<PendingQuery>> {
     let mut requests = Vec::new();
     let (mut open, mut queries) = (Vec::new(), 0);
-    for pending in all {
+    for pending in batch {
         if pending.query_set.must_run_alone() {
             requests.push(vec![pending]);
             continue;
@@ -90,33 +89,33 @@ async fn send(client: &Client, window: Window, request: Vec<PendingQuery>) {
             continue;
         }
         let mut queries = Vec::new();
-        let mut answers_at = Vec::new();
+        let mut result_ids = Vec::new();
         for PendingQuery { query_set, .. } in &request {
-            let (own, answer_at) = match query_set.must_run_alone() {
+            let (own, result_id) = match query_set.must_run_alone() {
                 true => query_set.with_own_ids(),
                 false => query_set.with_unique_ids(queries.len()),
             };
             queries.extend(own);
-            answers_at.push(answer_at);
+            result_ids.push(result_id);
         }
         match client::get_metric_data(client, window, queries).await {
-            Ok(mut answers) => deliver_results(request, &answers_at, &mut answers),
+            Ok(mut results) => deliver_results(request, &result_ids, &mut results),
             Err(CloudWatchError::Rejected(_)) if request.len() > 1 => {
                 let rest = request.split_off(request.len() / 2);
                 requests.extend([request, rest]);
             }
-            Err(failure) => {
+            Err(error) => {
                 for PendingQuery { reply, .. } in request {
-                    let _ = reply.send(Err(failure.clone()));
+                    let _ = reply.send(Err(error.clone()));
                 }
             }
         }
     }
 }
 
-/// Whoever has left meanwhile misses nothing.
-fn deliver_results(request: Vec<PendingQuery>, answers_at: &[String], answers: &mut QueryResults) {
-    for (PendingQuery { query_set, reply }, at) in request.into_iter().zip(answers_at) {
-        let _ = reply.send(answers.take(at, query_set.must_run_alone()));
+fn deliver_results(request: Vec<PendingQuery>, result_ids: &[String], results: &mut QueryResults) {
+    for (PendingQuery { query_set, reply }, id) in request.into_iter().zip(result_ids) {
+        // Fails if the caller was cancelled.
+        let _ = reply.send(results.take(id, query_set.must_run_alone()));
     }
 }

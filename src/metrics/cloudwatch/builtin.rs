@@ -1,8 +1,7 @@
-//! The metrics that need no query, as load balancers and App Mesh's Envoys
-//! send them.
+//! The built-in metrics, as published by load balancers and App Mesh's Envoys.
 //!
-//! Requests and bad requests are sums, and durations are sent one by one, so
-//! that both can be counted.
+//! Requests and errors are sums, and durations are published per request, so that
+//! both can be counted.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +14,13 @@ use crate::{
     metrics::{CountQueries, CountedPart, Query, builtin::BuiltIn, metric_query::QueryError, template::Arm},
 };
 
-/// What one kind of sender calls its metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltinMetricNames {
     namespace: &'static str,
     requests: &'static str,
     errors: &'static str,
     durations: &'static str,
-    /// How many of its units of time are a second.
+    /// Units of `durations` per second.
     per_second: u32,
 }
 
@@ -34,8 +32,8 @@ const TARGET_GROUPS: BuiltinMetricNames = BuiltinMetricNames {
     per_second: 1,
 };
 
-/// With APPMESH_METRIC_EXTENSION_VERSION=1, by way of Amazon's agent. Exactly the
-/// dimensions that it sends have to be named.
+/// With APPMESH_METRIC_EXTENSION_VERSION=1, published by the CloudWatch agent.
+/// Queries must have exactly its dimensions.
 const APP_MESH: BuiltinMetricNames = BuiltinMetricNames {
     namespace: "CWAgent",
     requests: "envoy.appmesh.RequestCountPerTarget",
@@ -45,8 +43,8 @@ const APP_MESH: BuiltinMetricNames = BuiltinMetricNames {
 };
 
 impl BuiltinMetricNames {
-    pub fn of(known: CloudWatchBuiltIn) -> Self {
-        match known {
+    pub fn of(publisher: CloudWatchBuiltIn) -> Self {
+        match publisher {
             CloudWatchBuiltIn::TargetGroups => TARGET_GROUPS,
             CloudWatchBuiltIn::AppMesh => APP_MESH,
         }
@@ -72,23 +70,23 @@ impl BuiltinMetricNames {
         .into()
     }
 
-    /// The query in the form that a judge wants, each text of which `written`
-    /// makes a list of.
+    /// In the form that the judge needs; `compile` makes a query set of an
+    /// expression.
     pub fn query(
         &self,
-        of: BuiltIn,
+        metric: BuiltIn,
         judge: JudgeType,
-        written: impl Fn(&str, Arm) -> Result<String, QueryError>,
+        compile: impl Fn(&str, Arm) -> Result<String, QueryError>,
     ) -> Result<Query, QueryError> {
         let both = |text: &str| {
             Ok::<_, QueryError>(Arms {
-                canary: written(text, Arm::Canary)?,
-                primary: written(text, Arm::Primary)?,
+                canary: compile(text, Arm::Canary)?,
+                primary: compile(text, Arm::Primary)?,
             })
         };
         let slow = format!("{} * slow", 1000 / self.per_second);
         let durations = format!("durations / {}", self.per_second);
-        Ok(match (of, judge) {
+        Ok(match (metric, judge) {
             (BuiltIn::SuccessRate, JudgeType::Threshold | JudgeType::Sequential) => {
                 let (errors, requests) = (both("errors")?, both("requests")?);
                 let arm = |bad, total| CountQueries { part: CountedPart::Bad(bad), total };
@@ -101,7 +99,7 @@ impl BuiltinMetricNames {
                 Query::Samples(both("100 - 100 * FILL(errors, 0) / requests")?)
             }
             (BuiltIn::Duration, JudgeType::Sequential) => Query::Histogram(both(&durations)?),
-            (BuiltIn::Duration, JudgeType::Threshold) => Query::Scalar(written(&slow, Arm::Canary)?),
+            (BuiltIn::Duration, JudgeType::Threshold) => Query::Scalar(compile(&slow, Arm::Canary)?),
             (BuiltIn::Duration, JudgeType::MannWhitney) => Query::Samples(both(&slow)?),
         })
     }

@@ -1,4 +1,4 @@
-//! One question to CloudWatch, all pages of its answer.
+//! GetMetricData requests, with all pages of the result.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -13,44 +13,43 @@ use tokio::time::timeout;
 
 use super::query::{Dimension, Metric, MetricDataQuery, MetricStat};
 use crate::aws::NoRegion;
+use crate::error_chain::root_cause;
 use crate::metrics::Window;
 
-/// All pages together.
+/// For all pages.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// More pages than this are not read: five hundred queries of a thousand
-/// periods are five.
+/// Five hundred queries of a thousand periods need five.
 const MAX_PAGES: usize = 20;
 
-/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloudWatchError {
-    #[error("cannot be asked: {0}")]
+    #[error("cannot be queried: {0}")]
     NoRegion(#[from] NoRegion),
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    #[error("did not answer in time")]
+    #[error("did not respond in time")]
     Timeout,
-    #[error("wants to be asked less often: {0}")]
+    #[error("throttles requests: {0}")]
     Throttled(String),
     #[error("refused the query: {0}")]
     Rejected(String),
-    #[error("answered {0}")]
+    #[error("responded {0}")]
     Service(String),
-    #[error("has only a part of the data yet{0}")]
+    #[error("has only part of the data yet{0}")]
     PartialData(String),
-    #[error("answered with more than {MAX_PAGES} pages; ask for fewer metrics, or longer periods")]
+    #[error("returned more than {MAX_PAGES} pages; query fewer metrics, or longer periods")]
     TooManyPages,
-    #[error("answered {0} series where one was asked for; sum them up in the query")]
+    #[error("returned {0} series where one was expected; sum them in the query")]
     MultipleSeries(usize),
-    #[error("left a query without an answer")]
+    #[error("returned no result for a query")]
     MissingResult,
 }
 
-/// One value for each period that had any.
+/// By start of the period.
 pub type Points = BTreeMap<Timestamp, f64>;
 
-/// Everything that was said about each Id.
+/// By query Id.
 #[derive(Default)]
 pub struct QueryResults(HashMap<String, QueryResult>);
 
@@ -63,8 +62,7 @@ struct QueryResult {
 }
 
 impl QueryResults {
-    /// What was said about one Id. A search that finds nothing is not even
-    /// mentioned.
+    /// A search without matches has no result at all.
     pub fn take(&mut self, id: &str, may_be_missing: bool) -> Result<Points, CloudWatchError> {
         let Some(QueryResult { points, status, labels, messages }) = self.0.remove(id) else {
             return if may_be_missing { Ok(Points::new()) } else { Err(CloudWatchError::MissingResult) };
@@ -82,18 +80,18 @@ impl QueryResults {
 
     fn add_page(&mut self, page: GetMetricDataOutput) {
         for result in page.metric_data_results.unwrap_or_default() {
-            let answer = self.0.entry(result.id.unwrap_or_default()).or_default();
+            let merged = self.0.entry(result.id.unwrap_or_default()).or_default();
             let timestamps = result.timestamps.unwrap_or_default();
             let values = result.values.unwrap_or_default();
             for (at, value) in timestamps.iter().zip(values) {
                 if let Ok(at) = Timestamp::from_second(at.secs()) {
-                    answer.points.insert(at, value);
+                    merged.points.insert(at, value);
                 }
             }
-            // What is incomplete on one page may be completed by the next.
-            answer.status = result.status_code;
-            answer.labels.extend(result.label);
-            answer.messages.extend(result.messages.unwrap_or_default().into_iter().filter_map(message_text));
+            // The next page may complete a partial result.
+            merged.status = result.status_code;
+            merged.labels.extend(result.label);
+            merged.messages.extend(result.messages.unwrap_or_default().into_iter().filter_map(message_text));
         }
     }
 }
@@ -102,7 +100,7 @@ fn message_text(message: MessageData) -> Option<String> {
     message.value.or(message.code)
 }
 
-/// Asks about a window. Retries are made below, by the client.
+/// Retries are made by the SDK's client.
 pub async fn get_metric_data(
     client: &Client,
     window: Window,
@@ -110,7 +108,7 @@ pub async fn get_metric_data(
 ) -> Result<QueryResults, CloudWatchError> {
     let queries: Vec<types::MetricDataQuery> = queries.into_iter().map(Into::into).collect();
     let all = async {
-        let mut answers = QueryResults::default();
+        let mut results = QueryResults::default();
         let mut token = None;
         for _ in 0..MAX_PAGES {
             let page = client
@@ -123,9 +121,9 @@ pub async fn get_metric_data(
                 .await
                 .map_err(|error| classify_error(&error))?;
             token = page.next_token.clone().filter(|token| !token.is_empty());
-            answers.add_page(page);
+            results.add_page(page);
             if token.is_none() {
-                return Ok(answers);
+                return Ok(results);
             }
         }
         Err(CloudWatchError::TooManyPages)
@@ -135,34 +133,28 @@ pub async fn get_metric_data(
 
 fn classify_error<R: std::fmt::Debug + 'static>(error: &SdkError<GetMetricDataError, R>) -> CloudWatchError {
     match error {
-        SdkError::ServiceError(answer) => {
-            let (code, message) = (answer.err().code(), answer.err().message());
-            let code = code.unwrap_or("an error without a name");
-            let said = message.map_or_else(|| code.to_owned(), |message| format!("{code}: {message}"));
+        SdkError::ServiceError(error) => {
+            let (code, message) = (error.err().code(), error.err().message());
+            let code = code.unwrap_or("an error without a code");
+            let text = message.map_or_else(|| code.to_owned(), |message| format!("{code}: {message}"));
             match code {
                 _ if ["Throttl", "RequestLimit", "TooManyRequests", "LimitExceeded"]
                     .iter()
-                    .any(|known| code.starts_with(known)) =>
+                    .any(|prefix| code.starts_with(prefix)) =>
                 {
-                    CloudWatchError::Throttled(said)
+                    CloudWatchError::Throttled(text)
                 }
                 _ if ["Validation", "InvalidParameter", "MissingParameter", "MissingRequired"]
                     .iter()
-                    .any(|known| code.starts_with(known)) =>
+                    .any(|prefix| code.starts_with(prefix)) =>
                 {
                     CloudWatchError::Rejected(message.unwrap_or(code).to_owned())
                 }
-                _ => CloudWatchError::Service(said),
+                _ => CloudWatchError::Service(text),
             }
         }
         SdkError::TimeoutError(_) => CloudWatchError::Timeout,
-        other => {
-            let mut cause: &dyn std::error::Error = other;
-            while let Some(source) = cause.source() {
-                cause = source;
-            }
-            CloudWatchError::Unreachable(cause.to_string())
-        }
+        other => CloudWatchError::Unreachable(root_cause(other).to_string()),
     }
 }
 

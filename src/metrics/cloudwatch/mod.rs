@@ -1,21 +1,19 @@
 //! Amazon CloudWatch.
 //!
-//! All that it is asked is a list of MetricDataQueries ([`query`]); what people
-//! write without JSON becomes such a list ([`template_compiler`]). One request serves all
-//! Canaries that ask about the same time ([`batch`]).
+//! Every query is a list of MetricDataQueries ([`query`]); templates without JSON
+//! are compiled to such a list ([`template_compiler`]). One request serves all
+//! Canaries with the same window ([`batch`]).
 //!
 //! # Periods
 //!
-//! CloudWatch adds up what happened within a period, and hears of it late. So
-//! a measurement is about whole periods, each of which began after the window
-//! did and ended long enough ago to be complete ([`Periods`]). What is left of
-//! the window belongs to the next one: windows that touch count nothing twice
-//! and nothing less.
+//! CloudWatch aggregates by period and receives data late. A measurement therefore
+//! covers whole periods that began within the window and ended long enough ago to
+//! be complete ([`Periods`]). The rest of the window belongs to the next one:
+//! adjacent windows count every period exactly once.
 //!
-//! # What is missing
+//! # Missing datapoints
 //!
-//! A metric is not sent for periods in which nothing happened. No datapoint at
-//! all is [`NoData`](crate::analysis::Measurement::NoData). An arm without
+//! Metrics are not published for periods without events. No datapoint at all is [`NoData`](crate::analysis::Measurement::NoData). An arm without
 //! datapoints beside one that has some had no requests; requests without
 //! a datapoint of bad ones were all good.
 
@@ -46,24 +44,24 @@ pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[
     MeasurementKind::Samples,
 ]);
 
-/// Bounds of histograms in seconds: requests within each are asked for.
+/// In seconds; one query counts the requests within each bound.
 pub const HISTOGRAM_BOUNDS: [f64; 16] =
     [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0];
 
-/// The periods that a query is about, if it can be answered in its form;
-/// else which field is to blame.
+/// The periods of a query, if it is valid for its form; else the field with the
+/// error.
 pub fn periods(query: &Query, spec: Option<&Spec>) -> Result<Periods, (&'static str, QuerySetError)> {
-    let read = |field, text: &str| QuerySet::parse(text).map_err(|why| (field, why));
-    let counted = |field, text: &str| -> Result<QuerySet, _> {
-        let query_set = read(field, text)?;
+    let parse = |field, text: &str| QuerySet::parse(text).map_err(|why| (field, why));
+    let parse_counts = |field, text: &str| -> Result<QuerySet, _> {
+        let query_set = parse(field, text)?;
         query_set.check_counts().map_err(|why| (field, why))?;
         Ok(query_set)
     };
     let all = match query {
-        Query::Scalar(text) => vec![read("query", text)?],
-        Query::Samples(of) => vec![read("query", &of.canary)?, read("query", &of.primary)?],
-        Query::Histogram(of) => {
-            let both = vec![read("histogram", &of.canary)?, read("histogram", &of.primary)?];
+        Query::Scalar(text) => vec![parse("query", text)?],
+        Query::Samples(arms) => vec![parse("query", &arms.canary)?, parse("query", &arms.primary)?],
+        Query::Histogram(arms) => {
+            let both = vec![parse("histogram", &arms.canary)?, parse("histogram", &arms.primary)?];
             for query_set in &both {
                 query_set.durations().map_err(|why| ("histogram", why))?;
             }
@@ -72,7 +70,10 @@ pub fn periods(query: &Query, spec: Option<&Spec>) -> Result<Periods, (&'static 
         Query::Counts(arms) => {
             let mut all = Vec::new();
             for arm in [&arms.canary, &arms.primary] {
-                all.extend([counted("counts", arm.part.query())?, counted("counts.total", &arm.total)?]);
+                all.extend([
+                    parse_counts("counts", arm.part.query())?,
+                    parse_counts("counts.total", &arm.total)?,
+                ]);
             }
             all
         }

@@ -1,4 +1,4 @@
-//! Which part of a window CloudWatch can speak of already.
+//! The part of a window for which CloudWatch has complete data.
 
 use std::time::Duration;
 
@@ -6,32 +6,31 @@ use jiff::Timestamp;
 
 use crate::metrics::Window;
 
-/// How long after its end a period is taken to be complete. Amazon's own
-/// services send within one to two minutes, as does its agent.
+/// After its end a period counts as complete. AWS services and the CloudWatch
+/// agent publish within one to two minutes.
 pub const DEFAULT_DELAY: Duration = Duration::from_secs(120);
 
-/// Time as CloudWatch divides it: into periods that begin at whole multiples of
-/// their length.
+/// CloudWatch's periods begin at whole multiples of their length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Periods {
     /// In seconds.
     pub length: u32,
-    /// How long after its end a period may still grow.
+    /// How long after its end a period may still change.
     pub delay: Duration,
 }
 
 impl Periods {
-    /// The whole and complete periods of a window. Without one, an empty
-    /// window where the given one began: all of it is still to come.
+    /// The whole and complete periods of a window. Without one, an empty window at
+    /// its start.
     pub fn complete(self, window: Window) -> Window {
         let length = i128::from(self.length.max(1)) * 1_000_000_000;
         let delay = i128::try_from(self.delay.as_nanos()).unwrap_or(i128::MAX / 2);
         let nanoseconds = Timestamp::as_nanosecond;
         let since = -(-nanoseconds(window.since)).div_euclid(length) * length;
         let until = (nanoseconds(window.until) - delay).div_euclid(length) * length;
-        let moment = |at| Timestamp::from_nanosecond(at).unwrap_or(window.since);
+        let timestamp = |at| Timestamp::from_nanosecond(at).unwrap_or(window.since);
         if until > since {
-            Window { since: moment(since), until: moment(until) }
+            Window { since: timestamp(since), until: timestamp(until) }
         } else {
             Window { since: window.since, until: window.since }
         }
@@ -52,9 +51,9 @@ mod tests {
     const MINUTES: Periods = Periods { length: 60, delay: DEFAULT_DELAY };
 
     #[test]
-    fn a_period_counts_once_it_is_whole_and_surely_complete() {
-        // The minute that the window begins in is not its own; the one that
-        // ended less than the delay ago may still grow.
+    fn only_whole_and_complete_periods_count() {
+        // Excluded: the minute that the window begins in, and those that ended
+        // less than the delay ago.
         let complete = MINUTES.complete(window("12:00:30", "12:05:59.999"));
         assert_eq!(complete, window("12:01:00", "12:03:00"));
         assert_eq!(MINUTES.complete(window("12:00:30", "12:06:00")), window("12:01:00", "12:04:00"));
@@ -62,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_a_complete_period_is_all_to_come() {
+    fn without_a_complete_period_the_window_is_empty() {
         let early = window("12:00:30", "12:03:59");
         assert_eq!(MINUTES.complete(early), window("12:00:30", "12:00:30"));
         let backwards = window("12:00:30", "12:00:00");
@@ -70,10 +69,10 @@ mod tests {
     }
 
     proptest! {
-        /// However often somebody looks, each period after the first moment is
-        /// counted once, in order, none left out and none before it is due.
+        /// At any check times, each period after the start is counted once, in
+        /// order, none left out and none before it is complete.
         #[test]
-        fn windows_that_touch_count_every_period_once(
+        fn adjacent_windows_count_every_period_once(
             length in prop::sample::select(vec![1u32, 5, 10, 30, 60, 300]),
             delay in 0u64..400,
             began in 0i64..1_000_000,

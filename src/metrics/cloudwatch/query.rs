@@ -1,18 +1,17 @@
-//! What CloudWatch is asked, as its API writes it: a list of MetricDataQueries,
-//! each a statistic of one metric or an expression over the others.
+//! CloudWatch queries in the form of its API: a list of MetricDataQueries, each a
+//! statistic of one metric or an expression over the others.
 //!
-//! It is the JSON that Flagger takes, field by field. What people write in the
-//! typed form becomes the same list, so that all that follows knows one
-//! language.
+//! The JSON is the same as in Flagger. `spec.cloudwatch` is compiled to the same
+//! list.
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// As many are answered in one request.
+/// Per request.
 pub const MAX_QUERIES: usize = 500;
 
-/// Metrics without a period of their own are of this one, in seconds.
+/// In seconds.
 pub const DEFAULT_PERIOD: u32 = 60;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,11 +58,10 @@ pub struct Dimension {
     pub value: String,
 }
 
-/// Queries that belong together, one of which is the answer.
+/// Queries that belong together, one of which has the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuerySet(Vec<MetricDataQuery>);
 
-/// Why CloudWatch cannot be asked so.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuerySetError {
     #[error("is no JSON list of MetricDataQueries ({0}); write one, or name metrics in spec.cloudwatch")]
@@ -78,7 +76,7 @@ pub enum QuerySetError {
     MetricStatOrExpression(String),
     #[error("{id} has the period {period}; write 1, 5, 10, 20, 30 or a multiple of 60 seconds")]
     Period { id: String, period: u32 },
-    #[error("returns no data; leave ReturnData away where the answer is")]
+    #[error("returns no data; remove ReturnData from the query with the result")]
     NoReturnData,
     #[error("refers to {word}, which is none of its metrics: {known}")]
     UnknownId { word: String, known: String },
@@ -117,7 +115,7 @@ impl QuerySet {
         Ok(query_set)
     }
 
-    /// As text, for an [`MetricQuery`](crate::metrics::MetricQuery).
+    /// For a [`MetricQuery`](crate::metrics::MetricQuery).
     pub fn json(&self) -> String {
         serde_json::to_string(&self.0).unwrap_or_default()
     }
@@ -126,13 +124,12 @@ impl QuerySet {
         self.0.len()
     }
 
-    /// The first that returns data, which is the one that Flagger reads.
+    /// The first that returns data, as in Flagger.
     fn result_index(&self) -> usize {
         self.0.iter().position(|query| query.return_data != Some(false)).unwrap_or_default()
     }
 
-    /// What every period of theirs fits into a whole number of times, in
-    /// seconds.
+    /// The least common multiple of their periods, in seconds.
     pub fn period(&self) -> u32 {
         let own = self
             .0
@@ -141,9 +138,8 @@ impl QuerySet {
         own.reduce(least_common_multiple).unwrap_or(DEFAULT_PERIOD)
     }
 
-    /// Do they mean something else, or are they refused, beside others in a
-    /// request? METRICS() is all of a request; searches and queries of Metrics
-    /// Insights are limited to a few.
+    /// METRICS() refers to all metrics of a request, and requests are limited to a
+    /// few searches and Metrics Insights queries.
     pub fn must_run_alone(&self) -> bool {
         let alone = |expression: &String| {
             let words = identifiers(expression).map(|(_, word)| word.to_ascii_uppercase());
@@ -154,7 +150,7 @@ impl QuerySet {
         self.0.iter().filter_map(|query| query.expression.as_ref()).any(alone)
     }
 
-    /// Can requests be counted by adding up what they answer?
+    /// Checks that the sum of the results is a number of requests.
     pub fn check_counts(&self) -> Result<(), QuerySetError> {
         for query in &self.0 {
             let stat = query.metric_stat.as_ref().map(|metric| metric.stat.as_str());
@@ -171,8 +167,7 @@ impl QuerySet {
         Ok(())
     }
 
-    /// The one metric that they are about, if it is one of durations, and how
-    /// many of its units are a second.
+    /// The single metric, if it is one of durations, and its units per second.
     pub fn durations(&self) -> Result<(&MetricDataQuery, &MetricStat, f64), QuerySetError> {
         let metrics: Vec<_> =
             self.0.iter().filter_map(|query| Some((query, query.metric_stat.as_ref()?))).collect();
@@ -190,33 +185,32 @@ impl QuerySet {
         per_second.map(|per_second| (query, metric, per_second)).ok_or(QuerySetError::NoDurations)
     }
 
-    /// The same with Ids `q0`, `q1` and so on from a number on, so that many
-    /// fit beside each other; and the Id of the answer, which alone returns
-    /// data.
+    /// With Ids `q<first>` and following, so that several sets fit in one request;
+    /// and the Id of the result, which alone returns data.
     pub fn with_unique_ids(&self, first: usize) -> (Vec<MetricDataQuery>, String) {
         let number = |at: usize| format!("q{}", first + at);
         let numbers: HashMap<&str, String> =
             self.0.iter().enumerate().map(|(at, query)| (query.id.as_str(), number(at))).collect();
-        let answer = self.result_index();
+        let result = self.result_index();
         let renamed = self.0.iter().enumerate().map(|(at, query)| MetricDataQuery {
             id: number(at),
             expression: query.expression.as_deref().map(|expression| rename_ids(expression, &numbers)),
-            return_data: Some(at == answer),
+            return_data: Some(at == result),
             ..query.clone()
         });
-        (renamed.collect(), number(answer))
+        (renamed.collect(), number(result))
     }
 
-    /// As written, the answer alone returning data.
+    /// With unchanged Ids; the result alone returns data.
     pub fn with_own_ids(&self) -> (Vec<MetricDataQuery>, String) {
-        let answer = self.result_index();
+        let result = self.result_index();
         let queries = self.0.iter().enumerate();
         let queries =
-            queries.map(|(at, query)| MetricDataQuery { return_data: Some(at == answer), ..query.clone() });
-        (queries.collect(), self.0[answer].id.clone())
+            queries.map(|(at, query)| MetricDataQuery { return_data: Some(at == result), ..query.clone() });
+        (queries.collect(), self.0[result].id.clone())
     }
 
-    /// A word that looks like an Id and is none is a slip of the pen.
+    /// Refuses words that look like an Id and are none.
     fn check_references(&self, query: &MetricDataQuery) -> Result<(), QuerySetError> {
         let Some(expression) = &query.expression else { return Ok(()) };
         for (at, word) in identifiers(expression) {
@@ -257,23 +251,23 @@ pub fn is_id(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The words of an expression and where each begins. What is quoted is none,
-/// nor is the `e` of a number.
+/// The identifiers of an expression and their offsets; not those in quotes, nor
+/// the `e` of a number.
 pub fn identifiers(expression: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
             let rest = &expression[at..];
             let first = rest.chars().next()?;
-            let of = |belongs: fn(char) -> bool| rest.find(|c| !belongs(c)).unwrap_or(rest.len());
+            let length = |belongs: fn(char) -> bool| rest.find(|c| !belongs(c)).unwrap_or(rest.len());
             if first == '"' || first == '\'' {
                 at += rest[1..].find(first).map_or(rest.len(), |end| end + 2);
             } else if first.is_ascii_digit() {
-                at += of(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
+                at += length(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
             } else if first.is_ascii_alphabetic() || first == '_' {
-                let (began, length) = (at, of(|c| c.is_ascii_alphanumeric() || c == '_'));
-                at += length;
-                return Some((began, &expression[began..at]));
+                let start = at;
+                at += length(|c| c.is_ascii_alphanumeric() || c == '_');
+                return Some((start, &expression[start..at]));
             } else {
                 at += first.len_utf8();
             }
@@ -281,7 +275,6 @@ pub fn identifiers(expression: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The expression with other names for its Ids.
 fn rename_ids(expression: &str, names: &HashMap<&str, String>) -> String {
     let (mut text, mut end) = (String::new(), 0);
     for (at, word) in identifiers(expression) {
@@ -342,12 +335,12 @@ mod tests {
     #[test]
     fn ids_are_renamed_and_nothing_else() {
         assert_eq!(numbered(&["m1", "m2"], "m1 / m2 * 100", 7), "q8 / q9 * 100");
-        // An Id inside another, in a text, in a number, as a function.
+        // An Id inside another, in quotes, in a number, as a function.
         assert_eq!(
             numbered(&["m", "m1", "e5"], r#"IF(m1>1e5 AND m<e5, FILL(m,0), "m1 'm" + 'e5')"#, 0),
             r#"IF(q2>1e5 AND q1<q3, FILL(q1,0), "m1 'm" + 'e5')"#
         );
-        // A new name that is an old one of another stays apart.
+        // A new Id may equal the old Id of another query.
         assert_eq!(numbered(&["q2", "q1"], "q1-q2", 0), "q2-q1");
         assert_eq!(numbered(&["m"], "(m+0.5e3)/m é", 3), "(q4+0.5e3)/q4 é");
     }
@@ -359,7 +352,7 @@ mod tests {
             refused,
             QuerySetError::UnknownId { word: "request".to_owned(), known: "errors, requests".to_owned() }
         );
-        assert!(over(&["m"], "answer + m").is_err(), "an expression of itself");
+        assert!(over(&["m"], "answer + m").is_err(), "an expression that refers to itself");
     }
 
     #[test]
@@ -384,7 +377,8 @@ mod tests {
 
     #[test]
     fn durations_are_of_one_metric_and_of_a_known_unit() {
-        let per_second = |queries| QuerySet::new(queries).unwrap().durations().map(|found| found.2);
+        let per_second =
+            |queries| QuerySet::new(queries).unwrap().durations().map(|(_, _, per_second)| per_second);
         let of_unit = |unit: &str| {
             let MetricDataQuery { metric_stat, .. } = metric("m", 60);
             let metric_stat = metric_stat.map(|stat| MetricStat { unit: Some(unit.into()), ..stat });

@@ -24,25 +24,23 @@ use crate::{
 pub struct CloudWatch {
     accounts: Accounts,
     account: Account,
-    /// Made when first asked.
+    /// Created at the first query.
     client: OnceCell<Client>,
     batcher: Batcher,
 }
 
-/// Why there is no measurement.
 #[derive(Debug, thiserror::Error)]
 enum MeasureError {
     #[error("{0}")]
     Request(#[from] CloudWatchError),
-    /// Nobody gets here past [`super::periods`].
-    #[error("cannot be asked: the query {0}")]
+    /// [`super::periods`] has checked this before.
+    #[error("cannot be queried: the query {0}")]
     InvalidQuery(#[from] QuerySetError),
-    #[error("gave a distribution that is none: {0}")]
+    #[error("returned an invalid distribution: {0}")]
     InvalidHistogram(String),
 }
 
 impl CloudWatch {
-    /// The account that a provider names.
     pub fn new(
         accounts: Accounts,
         provider: &MetricProvider,
@@ -78,13 +76,13 @@ impl CloudWatch {
             Ok::<_, CloudWatchError>(Client::new(&config))
         });
         let points = self.batcher.query(client.await?, window, query_set).await?;
-        let of_window = points.into_iter().filter(|(at, _)| (window.since..window.until).contains(at));
-        Ok(of_window.collect())
+        let in_window = points.into_iter().filter(|(at, _)| (window.since..window.until).contains(at));
+        Ok(in_window.collect())
     }
 
     async fn try_measure(&self, query: &Query, window: Window) -> Result<Measurement, MeasureError> {
         match query {
-            // The newest complete period speaks, as it does for Flagger.
+            // The newest complete period, as in Flagger.
             Query::Scalar(text) => {
                 let points = self.query(window, QuerySet::parse(text)?).await?;
                 let newest = points.into_values().next_back().filter(|value| !value.is_nan());
@@ -97,10 +95,10 @@ impl CloudWatch {
                 )?;
                 Ok(counts(arms, &Arms { canary, primary }))
             }
-            Query::Histogram(of) => {
+            Query::Histogram(arms) => {
                 let (canary, primary) = futures::try_join!(
-                    self.distribution(&of.canary, window),
-                    self.distribution(&of.primary, window)
+                    self.distribution(&arms.canary, window),
+                    self.distribution(&arms.primary, window)
                 )?;
                 match (canary, primary) {
                     (None, None) => Ok(Measurement::NoData),
@@ -110,10 +108,10 @@ impl CloudWatch {
                     })),
                 }
             }
-            Query::Samples(of) => {
+            Query::Samples(arms) => {
                 let (canary, primary) = futures::try_join!(
-                    self.query(window, QuerySet::parse(&of.canary)?),
-                    self.query(window, QuerySet::parse(&of.primary)?)
+                    self.query(window, QuerySet::parse(&arms.canary)?),
+                    self.query(window, QuerySet::parse(&arms.primary)?)
                 )?;
                 if canary.is_empty() && primary.is_empty() {
                     return Ok(Measurement::NoData);
@@ -124,32 +122,32 @@ impl CloudWatch {
         }
     }
 
-    async fn count_sums(&self, asked: &CountQueries, window: Window) -> Result<CountSums, MeasureError> {
+    async fn count_sums(&self, queries: &CountQueries, window: Window) -> Result<CountSums, MeasureError> {
         let (part, total) = futures::try_join!(
-            self.query(window, QuerySet::parse(asked.part.query())?),
-            self.query(window, QuerySet::parse(&asked.total)?)
+            self.query(window, QuerySet::parse(queries.part.query())?),
+            self.query(window, QuerySet::parse(&queries.total)?)
         )?;
         Ok(CountSums { part: sum(part), total: sum(total) })
     }
 
-    /// How many requests stayed within each bound; nothing if there is no
-    /// datapoint of any.
+    /// Requests within each bound; none without a datapoint.
     async fn distribution(&self, text: &str, window: Window) -> Result<Option<Histogram>, MeasureError> {
         let query_set = QuerySet::parse(text)?;
         let (query, metric, per_second) = query_set.durations()?;
-        let of = |stat: String| {
+        let with_stat = |stat: String| {
             QuerySet::new(vec![MetricDataQuery {
                 metric_stat: Some(MetricStat { stat, ..metric.clone() }),
                 return_data: Some(true),
                 ..query.clone()
             }])
         };
-        let mut asked = vec![of("SampleCount".to_owned())?];
+        let mut query_sets = vec![with_stat("SampleCount".to_owned())?];
         for bound in HISTOGRAM_BOUNDS {
-            asked.push(of(format!("TC(:{})", bound * per_second))?);
+            query_sets.push(with_stat(format!("TC(:{})", bound * per_second))?);
         }
-        let answers = try_join_all(asked.into_iter().map(|query_set| self.query(window, query_set))).await?;
-        let mut counts = answers.into_iter().map(sum);
+        let results =
+            try_join_all(query_sets.into_iter().map(|query_set| self.query(window, query_set))).await?;
+        let mut counts = results.into_iter().map(sum);
         let Some(total) = counts.next().flatten() else { return Ok(None) };
         let within = HISTOGRAM_BOUNDS.into_iter().zip(counts.map(Option::unwrap_or_default));
         let histogram = Histogram::cumulative(within.chain([(f64::INFINITY, total)]));
@@ -171,28 +169,28 @@ impl MetricSource for CloudWatch {
     }
 }
 
-/// What was counted of one arm; nothing where there was no datapoint.
+/// Of one arm; none without a datapoint.
 #[derive(Clone, Copy)]
 struct CountSums {
     part: Option<u64>,
     total: Option<u64>,
 }
 
-/// Requests are whole.
+/// Rounded: requests are whole numbers.
 fn sum(points: Points) -> Option<u64> {
     (!points.is_empty())
         .then(|| points.into_values().filter(|value| *value > 0.0).sum::<f64>().round() as u64)
 }
 
-/// Nothing bad among requests that were counted means that none was. Nothing
-/// good means that all were bad, but only if the other arm proves that good
-/// ones are counted at all.
-fn counts(asked: &Arms<CountQueries>, counted: &Arms<CountSums>) -> Measurement {
-    let Arms { canary, primary } = counted;
+/// No datapoint of bad requests: all were good. No datapoint of good requests:
+/// all were bad, but only if the other arm has some, which shows that good ones
+/// are published.
+fn counts(queries: &Arms<CountQueries>, sums: &Arms<CountSums>) -> Measurement {
+    let Arms { canary, primary } = sums;
     if canary.total.is_none() && primary.total.is_none() {
         return Measurement::NoData;
     }
-    let good = matches!(asked.canary.part, CountedPart::Good(_));
+    let good = matches!(queries.canary.part, CountedPart::Good(_));
     if good && canary.part.is_none() && primary.part.is_none() {
         return Measurement::NoData;
     }
@@ -200,5 +198,5 @@ fn counts(asked: &Arms<CountQueries>, counted: &Arms<CountSums>) -> Measurement 
         let (part, total) = (part.unwrap_or_default(), total.unwrap_or_default());
         if good { Counts::of_good(part, total) } else { Counts::of_bad(part, total) }
     };
-    Measurement::Counts(counted.map(arm))
+    Measurement::Counts(sums.map(arm))
 }

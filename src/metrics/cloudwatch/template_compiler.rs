@@ -1,5 +1,5 @@
-//! From a template to queries: metric math over named metrics, or the list
-//! itself, with every word filled in.
+//! Compiles a template to queries: metric math over named metrics, or the JSON
+//! list itself, with variables rendered.
 
 use std::collections::BTreeMap;
 
@@ -23,44 +23,55 @@ use crate::{
     },
 };
 
-/// What a template says, and the words in it.
 pub struct TemplateCompiler<'a> {
-    /// For people.
+    /// For messages.
     pub template: &'a str,
     pub spec: Option<&'a Spec>,
     pub vars: &'a TemplateVars,
 }
 
-/// An answer that is none of the metrics has this Id.
+/// Id of the result if it is an expression.
 const RESULT_ID: &str = "answer";
 
+/// Metrics by their Ids in expressions.
+#[derive(Clone, Copy)]
+struct NamedMetrics<'a> {
+    /// Namespace, dimensions and period of all of them.
+    spec: &'a Spec,
+    metrics: &'a BTreeMap<String, CloudWatchMetric>,
+}
+
 impl TemplateCompiler<'_> {
-    /// The queries of one field, about one arm, as the text that is asked.
+    /// The queries of one field for one arm, as JSON.
     pub fn compile(&self, field: &'static str, text: &str, arm: Arm) -> Result<String, QueryError> {
-        let filled = self.vars.render(self.template, field, text, arm)?;
+        let rendered = self.vars.render(self.template, field, text, arm)?;
         let named = self.spec.filter(|spec| !spec.metrics.is_empty());
-        let query_set = match named.filter(|_| !filled.trim_start().starts_with('[')) {
-            Some(spec) => self.math(spec, &spec.metrics, field, filled.trim(), arm)?,
-            None => QuerySet::parse(&filled).map_err(|why| self.query_error(field, why))?,
+        let query_set = match named.filter(|_| !rendered.trim_start().starts_with('[')) {
+            Some(spec) => {
+                let metrics = NamedMetrics { spec, metrics: &spec.metrics };
+                self.math(metrics, field, rendered.trim(), arm)?
+            }
+            None => QuerySet::parse(&rendered).map_err(|why| self.query_error(field, why))?,
         };
         Ok(query_set.json())
     }
 
-    /// A metric that needs no query, if the template is for such.
+    /// If the template sets `cloudwatch.builtIn`.
     pub fn compile_built_in(&self, metric: &str, judge: JudgeType) -> Result<Option<Query>, QueryError> {
-        let Some((spec, known)) = self.spec.and_then(|spec| Some((spec, spec.built_in?))) else {
+        let Some((spec, publisher)) = self.spec.and_then(|spec| Some((spec, spec.built_in?))) else {
             return Ok(None);
         };
         let unknown = || QueryError::CloudWatchBuiltIn {
             template: self.template.to_owned(),
             metric: metric.to_owned(),
         };
-        let of = BuiltIn::from_name(metric).ok_or_else(unknown)?;
-        let table = builtin::BuiltinMetricNames::of(known);
-        let spec = Spec { namespace: spec.namespace.clone().or(table.namespace()), ..spec.clone() };
-        let metrics = table.metrics();
-        let written = |text: &str, arm| Ok(self.math(&spec, &metrics, "cloudwatch", text, arm)?.json());
-        let query = table.query(of, judge, written)?;
+        let built_in = BuiltIn::from_name(metric).ok_or_else(unknown)?;
+        let names = builtin::BuiltinMetricNames::of(publisher);
+        let spec = Spec { namespace: spec.namespace.clone().or(names.namespace()), ..spec.clone() };
+        let metrics = names.metrics();
+        let named = NamedMetrics { spec: &spec, metrics: &metrics };
+        let compile = |text: &str, arm| Ok(self.math(named, "cloudwatch", text, arm)?.json());
+        let query = names.query(built_in, judge, compile)?;
         match &query {
             Query::Scalar(_) => Ok(Some(query)),
             _ if spec.canary != spec.primary => Ok(Some(query)),
@@ -71,8 +82,7 @@ impl TemplateCompiler<'_> {
     /// An expression over metrics.
     fn math(
         &self,
-        spec: &Spec,
-        metrics: &BTreeMap<String, CloudWatchMetric>,
+        NamedMetrics { spec, metrics }: NamedMetrics<'_>,
         field: &'static str,
         expression: &str,
         arm: Arm,
@@ -85,13 +95,13 @@ impl TemplateCompiler<'_> {
             let query = self.metric(spec, expression, metric, arm)?;
             return QuerySet::new(vec![query]).map_err(refused);
         }
-        let mut answer = RESULT_ID.to_owned();
-        while metrics.contains_key(&answer) {
-            answer.push('_');
+        let mut id = RESULT_ID.to_owned();
+        while metrics.contains_key(&id) {
+            id.push('_');
         }
         let used: Vec<&str> = identifiers(expression).map(|(_, word)| word).collect();
         let mut queries = vec![MetricDataQuery {
-            id: answer,
+            id,
             metric_stat: None,
             expression: Some(expression.to_owned()),
             label: None,
@@ -118,27 +128,27 @@ impl TemplateCompiler<'_> {
         &self,
         spec: &Spec,
         id: &str,
-        written: &CloudWatchMetric,
+        metric: &CloudWatchMetric,
         arm: Arm,
     ) -> Result<MetricDataQuery, QueryError> {
-        let fill = |text: &str| self.vars.render(self.template, "cloudwatch", text, arm);
+        let render = |text: &str| self.vars.render(self.template, "cloudwatch", text, arm);
         let of_arm = match arm {
             Arm::Canary => &spec.canary,
             Arm::Primary => &spec.primary,
         };
         let mut dimensions = spec.dimensions.clone();
         dimensions.extend(of_arm.clone());
-        dimensions.extend(written.dimensions.clone());
+        dimensions.extend(metric.dimensions.clone());
         let dimension =
-            |(name, value): (&String, &String)| Ok(Dimension { name: name.clone(), value: fill(value)? });
-        let namespace = written.namespace.as_ref().or(spec.namespace.as_ref());
+            |(name, value): (&String, &String)| Ok(Dimension { name: name.clone(), value: render(value)? });
+        let namespace = metric.namespace.as_ref().or(spec.namespace.as_ref());
         let Some(namespace) = namespace else {
             return Err(QueryError::CloudWatchNamespace {
                 template: self.template.to_owned(),
                 metric: id.to_owned(),
             });
         };
-        // What is no whole number of seconds is refused as a period of none.
+        // Fractions of a second become 0, which is refused as a period.
         let period = spec.period.map_or(DEFAULT_PERIOD, |period| match period.get().subsec_nanos() {
             0 => u32::try_from(period.get().as_secs()).unwrap_or(0),
             _ => 0,
@@ -147,19 +157,19 @@ impl TemplateCompiler<'_> {
             id: id.to_owned(),
             metric_stat: Some(MetricStat {
                 metric: Metric {
-                    namespace: fill(namespace)?,
-                    metric_name: fill(&written.name)?,
+                    namespace: render(namespace)?,
+                    metric_name: render(&metric.name)?,
                     dimensions: dimensions.iter().map(dimension).collect::<Result<_, QueryError>>()?,
                 },
                 period,
-                stat: written.statistic.clone().unwrap_or_else(|| "Sum".to_owned()),
-                unit: written.unit.clone(),
+                stat: metric.statistic.clone().unwrap_or_else(|| "Sum".to_owned()),
+                unit: metric.unit.clone(),
             }),
             expression: None,
             label: None,
             return_data: Some(true),
             period: None,
-            account_id: written.account_id.clone(),
+            account_id: metric.account_id.clone(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The way to one Prometheus.
+//! Client of one Prometheus server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,16 @@ use crate::metrics::{
     single_flight::SingleFlight,
 };
 
-/// Longer queries go into the body: the address has no room for them.
+/// Longer queries are sent by POST: URLs are limited in length.
 const MAX_GET_QUERY: usize = 2000;
 
 pub struct PrometheusClient {
     client: Client,
-    /// As it may be shown: without user and password.
+    /// For messages: without user and password.
     redacted_url: String,
     single_flight: SingleFlight<QueryRequest, Result<Arc<Data>, PrometheusQueryError>>,
 }
 
-/// When a query is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EvalTime {
     Now,
@@ -39,24 +38,22 @@ pub enum EvalTime {
     },
 }
 
-/// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PrometheusQueryError {
     #[error("{0}")]
     Http(#[from] HttpError),
     #[error("refused the query: {0}")]
     Rejected(String),
-    #[error("gave no answer of Prometheus: {0}")]
+    #[error("returned no Prometheus response: {0}")]
     InvalidResponse(String),
-    #[error("answered {0} values where one was asked for; sum them up in the query")]
+    #[error("returned {0} values where one was expected; sum them in the query")]
     MultipleValues(usize),
-    #[error("answered {0}")]
+    #[error("returned {0}")]
     UnexpectedType(&'static str),
     #[error("{0}")]
     InvalidHistogram(String),
 }
 
-/// What makes one request another.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct QueryRequest {
     query: String,
@@ -76,16 +73,15 @@ impl PrometheusClient {
         })
     }
 
-    /// The answer to a query. One that is being asked is not asked again.
+    /// Shares the response of an identical query in flight.
     pub async fn query(&self, query: String, eval_time: EvalTime) -> Result<Arc<Data>, PrometheusQueryError> {
         let request = QueryRequest { query, eval_time };
-        let asking = send_with_retries(self.client.clone(), request.clone());
-        self.single_flight.run(request, asking).await
+        let response = send_with_retries(self.client.clone(), request.clone());
+        self.single_flight.run(request, response).await
     }
 
-    /// A failure in words for people.
-    pub fn describe_failure(&self, failure: &PrometheusQueryError) -> String {
-        format!("Prometheus at {} {failure}", self.redacted_url)
+    pub fn describe_failure(&self, error: &PrometheusQueryError) -> String {
+        format!("Prometheus at {} {error}", self.redacted_url)
     }
 }
 
@@ -100,10 +96,10 @@ async fn send_once(
     QueryRequest { query, eval_time }: &QueryRequest,
 ) -> Result<Data, PrometheusQueryError> {
     let in_body = query.len() > MAX_GET_QUERY;
-    let patience = i64::try_from(ATTEMPT_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
+    let timeout_ms = i64::try_from(ATTEMPT_TIMEOUT.as_millis()).unwrap_or(i64::MAX);
     let sent = match eval_time {
         EvalTime::Now | EvalTime::At(_) => {
-            let mut builder = client.query(query).timeout(patience);
+            let mut builder = client.query(query).timeout(timeout_ms);
             if let EvalTime::At(at) = eval_time {
                 builder = builder.query("time", format!("{:.3}", at.as_millisecond() as f64 / 1000.0));
             }
@@ -111,14 +107,13 @@ async fn send_once(
         }
         EvalTime::Range { window, step } => {
             let (start, end) = (window.since.as_second(), window.until.as_second());
-            let builder = client.query_range(query, start, end, step.as_secs_f64()).timeout(patience);
+            let builder = client.query_range(query, start, end, step.as_secs_f64()).timeout(timeout_ms);
             if in_body { builder.post_raw().await } else { builder.get_raw().await }
         }
     };
     parse_response(sent.map_err(transport_error)?).await
 }
 
-/// What Prometheus wraps every answer in.
 #[derive(Deserialize)]
 #[serde(tag = "status", rename_all = "lowercase")]
 enum Envelope {

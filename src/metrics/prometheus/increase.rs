@@ -1,28 +1,28 @@
-//! How much counters grew within a window: the PromQL, and what follows from its
-//! answer.
+//! The increase of counters within a window: the PromQL, and the evaluation of
+//! its result.
 //!
-//! `increase()` will not do: it guesses what happened beyond the first and the
-//! last sample, which makes counts of requests broken and twice counted, and
-//! it misses whatever a series was born with. Instead, of every series:
+//! PromQL's `increase()` is unsuitable: it extrapolates beyond the first and the
+//! last sample, which yields fractional and doubly counted requests, and it
+//! misses the initial value of a new series. Instead, for every series:
 //!
-//! - its last value before the window's end, less its last value before the
-//!   window's beginning. A failed scrape in between does no harm: it is the
-//!   last value *there is*, for as long as [`LOOKBACK_MS`];
-//! - all of its value, if it fell: it began anew;
-//! - all of its value, if it is new, as a pod or a status code can be. Unless
-//!   the server knew nothing at all before the window, of either arm: then it
-//!   was not looking, and nobody can tell what grew. That is no data.
+//! - its last value before the window's end minus its last value before the
+//!   window's start. A failed scrape in between does no harm: the last *known*
+//!   value counts, for up to [`LOOKBACK_MS`];
+//! - all of its value, if it decreased: the counter was reset;
+//! - all of its value, if it is new, as a pod or a status code can be. But if the
+//!   server has no series at all from before the window, of either arm, it was
+//!   not scraping, and the increase is unknown: no data.
 //!
-//! Windows that touch share a moment, so nothing is counted twice.
+//! Adjacent windows share their boundary, so nothing is counted twice.
 //!
-//! The server adds up, so that the answer is small: all values at the end, all
-//! values at the beginning, and those values at the beginning whose series fell
-//! since. The first less the second plus the third is the increase, for every
-//! series known at the beginning is still known at the end.
+//! The server sums, so that the result is small: all values at the end, all
+//! values at the start, and those values at the start whose series have since
+//! decreased. The first minus the second plus the third is the increase, since
+//! every series known at the start is still known at the end.
 //!
-//! A sum over a selector is taken apart first and put together again after: in
-//! a sum, a pod that went away looks like a reset of all the others. Any other
-//! expression is taken as it is, and where it falls, as no increase.
+//! A sum over a selector is unwrapped first and summed again afterwards: in a
+//! sum, a deleted pod looks like a reset of all others. Any other expression is
+//! evaluated as it is; a decrease counts as no increase.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ use prometheus_http_query::response::InstantVector;
 use crate::analysis::measurement::Arms;
 use crate::metrics::{CountQueries, Window, selector};
 
-/// The labels and values that tell the parts of an answer from each other.
+/// Labels and values that identify the parts of the result.
 const ARM: &str = "serin_arm";
 pub const CANARY: &str = "canary";
 pub const PRIMARY: &str = "primary";
@@ -43,25 +43,25 @@ const NOW: &str = "now";
 const THEN: &str = "then";
 const RESET: &str = "fell";
 
-/// For how many milliseconds a series may be silent and still be known.
+/// How long a series without samples counts as known, in milliseconds.
 const LOOKBACK_MS: i64 = 600_000;
 
-/// How closely an expression that is no selector is followed.
+/// Subquery step of expressions other than selectors.
 const RESOLUTION: &str = "5s";
 
-/// Counted requests of both arms; nothing if the window is empty.
+/// Requests of both arms; none if the window is empty.
 pub fn counts_query(arms: &Arms<CountQueries>, window: Window) -> Option<String> {
     let length = length_ms(window)?;
-    let arm = |arm: &str, asked: &CountQueries| {
+    let arm = |arm: &str, queries: &CountQueries| {
         let counted = |what: &str, query: &str| labelled(sums(query, "sum", length), COUNTED, what);
-        let both = [counted(PART, asked.part.query()), counted(TOTAL, &asked.total)];
+        let both = [counted(PART, queries.part.query()), counted(TOTAL, &queries.total)];
         labelled(both.into_iter().flatten().collect(), ARM, arm)
     };
     let all = [arm(CANARY, &arms.canary), arm(PRIMARY, &arms.primary)];
     Some(all.into_iter().flatten().collect::<Vec<_>>().join("\nor\n"))
 }
 
-/// Buckets of both arms; nothing if the window is empty.
+/// Buckets of both arms; none if the window is empty.
 pub fn buckets_query(arms: &Arms<String>, window: Window) -> Option<String> {
     let length = length_ms(window)?;
     let arm = |arm: &str, query: &str| labelled(sums(query, "sum by (le)", length), ARM, arm);
@@ -69,60 +69,58 @@ pub fn buckets_query(arms: &Arms<String>, window: Window) -> Option<String> {
     Some(all.into_iter().flatten().collect::<Vec<_>>().join("\nor\n"))
 }
 
-/// What grew, by arm and by what was counted.
+/// By arm, and by `part`, `total` or bucket bound.
 #[derive(Debug, Default, PartialEq)]
 pub struct CounterIncreases(BTreeMap<(String, String), f64>);
 
 impl CounterIncreases {
-    /// From the answer to [`counts_query`].
-    pub fn from_counts(answer: &[InstantVector]) -> Option<Self> {
-        Self::from_response(COUNTED, answer)
+    /// From the result of [`counts_query`].
+    pub fn from_counts(result: &[InstantVector]) -> Option<Self> {
+        Self::from_response(COUNTED, result)
     }
 
-    /// From the answer to [`buckets_query`]: what was counted is named by its
-    /// bound.
-    pub fn from_buckets(answer: &[InstantVector]) -> Option<Self> {
-        Self::from_response("le", answer)
+    /// From the result of [`buckets_query`].
+    pub fn from_buckets(result: &[InstantVector]) -> Option<Self> {
+        Self::from_response("le", result)
     }
 
-    /// Requests are whole. What is not a number, or less than none, is none.
+    /// Rounded; 0 for NaN and negative values.
     pub fn count(&self, arm: &str, counted: &str) -> u64 {
         self.of_arm(arm).find(|(what, _)| *what == counted).map_or(0, |(_, count)| count)
     }
 
-    /// Everything that was counted of one arm.
     pub fn of_arm<'s>(&'s self, arm: &'s str) -> impl Iterator<Item = (&'s str, u64)> {
         let of_arm = self.0.iter().filter(move |((of, _), _)| of == arm);
-        of_arm.map(|((_, what), grown)| (what.as_str(), grown.round() as u64))
+        of_arm.map(|((_, what), increase)| (what.as_str(), increase.round() as u64))
     }
 
-    fn from_response(label: &str, answer: &[InstantVector]) -> Option<Self> {
-        let mut increase = Self::default();
-        let mut known = false;
-        for series in answer {
-            let of = |name: &str| series.metric().get(name).map(String::as_str).unwrap_or_default();
-            let grown = increase.0.entry((of(ARM).to_owned(), of(label).to_owned())).or_default();
+    fn from_response(label: &str, result: &[InstantVector]) -> Option<Self> {
+        let mut increases = Self::default();
+        let mut has_start = false;
+        for series in result {
+            let value_of = |name: &str| series.metric().get(name).map(String::as_str).unwrap_or_default();
+            let key = (value_of(ARM).to_owned(), value_of(label).to_owned());
+            let increase = increases.0.entry(key).or_default();
             let value = series.sample().value();
-            if of(SUM_OF) == THEN {
-                known = true;
-                *grown -= value;
+            if value_of(SUM_OF) == THEN {
+                has_start = true;
+                *increase -= value;
             } else {
-                *grown += value;
+                *increase += value;
             }
         }
-        known.then_some(increase)
+        has_start.then_some(increases)
     }
 }
 
-/// The sums that increase is worked out from, each with a label that says which
-/// it is.
+/// The sums that the increase is computed from, each labelled with `SUM_OF`.
 fn sums(expression: &str, sum: &str, length: i64) -> Vec<String> {
     let (range, raw) = match selector::inner_of_sum(expression) {
         Some(selector) => (format!("{selector}["), true),
         None => (format!("({})[", expression.trim()), false),
     };
     let end = if raw { "ms]".to_owned() } else { format!("ms:{RESOLUTION}]") };
-    // As far back as the memory of the window's beginning reaches.
+    // The lookback of the window's start reaches equally far back.
     let now = format!("last_over_time({range}{}{end})", LOOKBACK_MS + length);
     let then = format!("last_over_time({range}{LOOKBACK_MS}{end} offset {length}ms)");
     let one = |of: &str, values: &str| labelled(vec![format!("{sum} ({values})")], SUM_OF, of);

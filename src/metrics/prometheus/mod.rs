@@ -1,11 +1,10 @@
-//! Prometheus, and whatever else speaks its API.
+//! Prometheus, and servers with a compatible API.
 //!
-//! A single value is what an instant query answers, now, as Flagger asks it.
-//! Counts and histograms are increase of raw counters over the window, asked for in
-//! one query for both arms, at one moment ([`increase`]): the answer is small
-//! however many series there are, and the same question about the same window
-//! has the same answer after a restart of ours. Points over time are a
-//! range query for each arm.
+//! A single value is an instant query at the current time, as in Flagger. Counts
+//! and histograms are the increase of raw counters over the window, by one query
+//! for both arms at one time ([`increase`]): the response is small however many
+//! series there are, and the same window gives the same result after a restart.
+//! Points over time are a range query for each arm.
 
 mod client;
 mod increase;
@@ -34,10 +33,10 @@ pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[
     MeasurementKind::Samples,
 ]);
 
-/// As many points of each arm are asked for.
+/// Per arm.
 const MAX_POINTS: i32 = 60;
 
-/// And no closer to each other than this.
+/// Between points.
 const MIN_STEP: Duration = Duration::from_secs(1);
 
 pub struct Prometheus {
@@ -45,7 +44,6 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// The server that a provider names.
     pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
         Ok(Self { client: PrometheusClient::new(provider, credentials)? })
     }
@@ -59,20 +57,22 @@ impl Prometheus {
                 };
                 counts(&*self.client.query(query, EvalTime::At(window.until)).await?, arms)
             }
-            Query::Histogram(of) => {
-                let Some(query) = increase::buckets_query(of, window) else { return Ok(Measurement::NoData) };
+            Query::Histogram(arms) => {
+                let Some(query) = increase::buckets_query(arms, window) else {
+                    return Ok(Measurement::NoData);
+                };
                 histograms(
                     &*self.client.query(query, EvalTime::At(window.until)).await?,
-                    Unit::of_series(&of.canary),
+                    Unit::of_series(&arms.canary),
                 )
             }
-            Query::Samples(of) => {
+            Query::Samples(arms) => {
                 let length = window.until.duration_since(window.since);
                 let step = Duration::try_from(length / MAX_POINTS).unwrap_or_default().max(MIN_STEP);
-                let moment = EvalTime::Range { window, step };
+                let range = EvalTime::Range { window, step };
                 let (canary, primary) = futures::try_join!(
-                    self.client.query(of.canary.clone(), moment),
-                    self.client.query(of.primary.clone(), moment)
+                    self.client.query(arms.canary.clone(), range),
+                    self.client.query(arms.primary.clone(), range)
                 )?;
                 samples(&canary, &primary)
             }
@@ -87,13 +87,13 @@ impl MetricSource for Prometheus {
     }
 
     async fn measure(&self, metric_query: &MetricQuery, context: &MeasureContext<'_>) -> Measurement {
-        self.try_measure(&metric_query.query, context.window).await.unwrap_or_else(|failure| {
-            Measurement::Unavailable { why: self.client.describe_failure(&failure) }
-        })
+        self.try_measure(&metric_query.query, context.window)
+            .await
+            .unwrap_or_else(|error| Measurement::Unavailable { why: self.client.describe_failure(&error) })
     }
 }
 
-/// What is not a number is how a division by no requests looks.
+/// NaN is no data: the result of a division by zero requests.
 fn number(data: &Data) -> Result<Measurement, PrometheusQueryError> {
     let value = match data {
         Data::Scalar(sample) => sample.value(),
@@ -103,7 +103,7 @@ fn number(data: &Data) -> Result<Measurement, PrometheusQueryError> {
             [_, ..] => return Err(PrometheusQueryError::MultipleValues(series.len())),
         },
         Data::Matrix(_) => {
-            return Err(PrometheusQueryError::UnexpectedType("a range of values where one was asked for"));
+            return Err(PrometheusQueryError::UnexpectedType("a range of values where one was expected"));
         }
     };
     Ok(if value.is_nan() { Measurement::NoData } else { Measurement::Scalar(value) })
@@ -113,23 +113,23 @@ fn vector(data: &Data) -> Result<&[InstantVector], PrometheusQueryError> {
     match data {
         Data::Vector(series) => Ok(series),
         Data::Matrix(_) | Data::Scalar(_) => {
-            Err(PrometheusQueryError::UnexpectedType("no series where counters were asked for"))
+            Err(PrometheusQueryError::UnexpectedType("no series where counters were expected"))
         }
     }
 }
 
-fn counts(data: &Data, asked: &Arms<CountQueries>) -> Result<Measurement, PrometheusQueryError> {
+fn counts(data: &Data, queries: &Arms<CountQueries>) -> Result<Measurement, PrometheusQueryError> {
     let Some(increase) = CounterIncreases::from_counts(vector(data)?) else { return Ok(Measurement::NoData) };
-    let arm = |arm: &str, asked: &CountQueries| {
+    let arm = |arm: &str, queries: &CountQueries| {
         let (part, total) = (increase.count(arm, increase::PART), increase.count(arm, increase::TOTAL));
-        match asked.part {
+        match queries.part {
             CountedPart::Good(_) => Counts::of_good(part, total),
             CountedPart::Bad(_) => Counts::of_bad(part, total),
         }
     };
     Ok(Measurement::Counts(Arms {
-        canary: arm(increase::CANARY, &asked.canary),
-        primary: arm(increase::PRIMARY, &asked.primary),
+        canary: arm(increase::CANARY, &queries.canary),
+        primary: arm(increase::PRIMARY, &queries.primary),
     }))
 }
 
@@ -143,7 +143,7 @@ fn histograms(data: &Data, unit: Unit) -> Result<Measurement, PrometheusQueryErr
             .map(|(le, count)| le.parse().ok().map(|bound| (unit.to_seconds(bound), count)))
             .collect::<Option<_>>()
             .ok_or(PrometheusQueryError::UnexpectedType(
-                "series without a bound le where a histogram was asked for",
+                "series without a bound le where a histogram was expected",
             ))?;
         match buckets.as_slice() {
             [] => Ok(Histogram::default()),
@@ -162,7 +162,7 @@ fn samples(canary: &Data, primary: &Data) -> Result<Measurement, PrometheusQuery
             [_, ..] => Err(PrometheusQueryError::MultipleValues(series.len())),
         },
         Data::Vector(_) | Data::Scalar(_) => {
-            Err(PrometheusQueryError::UnexpectedType("one value where a range was asked for"))
+            Err(PrometheusQueryError::UnexpectedType("one value where a range was expected"))
         }
     };
     let arms: Arms<Vec<f64>> = Arms { canary: arm(canary)?, primary: arm(primary)? };

@@ -1,26 +1,24 @@
-//! Prometheus' text format, and OpenMetrics as far as it is the same.
+//! Parser of Prometheus' text format, and of OpenMetrics where both agree.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// One line of numbers.
 #[derive(Debug, PartialEq)]
 pub struct Sample<'t> {
     pub name: &'t str,
     pub labels: Vec<(&'t str, Cow<'t, str>)>,
-    /// Name and labels as they were written.
+    /// Name and labels as in the text.
     pub series: &'t str,
     pub value: f64,
 }
 
 impl Sample<'_> {
-    /// A label that is not there is empty.
+    /// Empty if missing.
     pub fn label(&self, name: &str) -> &str {
         self.labels.iter().find(|(label, _)| *label == name).map_or("", |(_, value)| value)
     }
 }
 
-/// A text that is no such format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not in Prometheus' text format: {text:?}")]
 pub struct ExpositionError {
@@ -28,7 +26,6 @@ pub struct ExpositionError {
     text: String,
 }
 
-/// The samples of a text.
 pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, ExpositionError>> {
     let lines = text.lines().map(str::trim).enumerate();
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(at, line)| {
@@ -36,7 +33,7 @@ pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, Exposition
     })
 }
 
-/// Which series only ever grow.
+/// The `# TYPE` declarations.
 pub struct MetricTypes<'t>(HashMap<&'t str, &'t str>);
 
 impl<'t> MetricTypes<'t> {
@@ -48,7 +45,7 @@ impl<'t> MetricTypes<'t> {
         Self(types.collect())
     }
 
-    /// As the text says; where it says nothing, as names are given.
+    /// By the declaration; without one, by the suffix of the name.
     pub fn is_counter(&self, series: &str) -> bool {
         let family =
             ["_total", "_bucket", "_count", "_sum"].into_iter().find_map(|end| series.strip_suffix(end));
@@ -98,7 +95,7 @@ fn labels(mut rest: &str) -> Option<(SampleLabels<'_>, &str)> {
     }
 }
 
-/// Up to the quote that ends it.
+/// Up to the closing quote.
 fn quoted(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let mut unescaped = String::new();
     let mut copied = 0;
@@ -133,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_line_is_read() {
+    fn every_form_of_a_line_is_parsed() {
         for (line, series, value) in [
             ("up 1", "up", 1.0),
             ("up{} 1 1395066363000", "up{}", 1.0),
@@ -193,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_strange_to_be_read(text in "[a-z{}=\",\\\\# 0-9\n\u{e9}]{0,200}") {
+        fn arbitrary_text_does_not_panic(text in "[a-z{}=\",\\\\# 0-9\n\u{e9}]{0,200}") {
             prop_assert!(samples(&text).count() <= text.lines().count());
         }
 

@@ -1,4 +1,4 @@
-//! How a pod is reached.
+//! Requests to pods.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -11,22 +11,21 @@ use crate::metrics::{
     http::{self, BodyError},
 };
 
-/// Gets what is at a URL: from the network, or from pods that have no sockets.
+/// HTTP GET, over the network or to in-process pods.
 #[async_trait]
 pub trait Fetch: Send + Sync {
-    /// The body of a good answer, unless it is longer than `limit`; else why
-    /// there is none, in words.
+    /// The body of a successful response of at most `limit` bytes, or a message.
     async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String>;
 }
 
-/// From the network, straight to the pod.
+/// Over the network, without a proxy.
 pub struct HttpFetch {
     client: reqwest::Client,
 }
 
 impl HttpFetch {
     pub fn new() -> Result<Self, reqwest::Error> {
-        // A pod's own certificate, if it has one, names no address.
+        // Certificates of pods are not issued for their addresses.
         let client = http::client().no_proxy().tls_danger_accept_invalid_certs(true).build()?;
         Ok(Self { client })
     }
@@ -36,21 +35,21 @@ impl HttpFetch {
 impl Fetch for HttpFetch {
     async fn fetch(&self, url: &str, limit: usize) -> Result<Bytes, String> {
         let request = self.client.get(url).header(ACCEPT, "text/plain;version=0.0.4");
-        let response = request.send().await.map_err(|error| http::cause(&error))?;
+        let response = request.send().await.map_err(|error| http::describe(&error))?;
         if !response.status().is_success() {
-            return Err(format!("it answered {}", response.status()));
+            return Err(format!("it responded {}", response.status()));
         }
         match http::body(response, limit).await {
             Ok(body) => Ok(body.into()),
-            Err(BodyError::TooLarge) => Err(format!("its answer is longer than {} MiB", limit >> 20)),
-            Err(BodyError::Connection(error)) => Err(http::cause(&error)),
+            Err(BodyError::TooLarge) => Err(format!("its response is longer than {} MiB", limit >> 20)),
+            Err(BodyError::Connection(error)) => Err(http::describe(&error)),
         }
     }
 }
 
-/// Where a pod shows its metrics: as the template says, else as the pod's
-/// `prometheus.io` annotations say, else at `/metrics` of `port`. None while
-/// the pod has no address, and once it is going.
+/// By the template, else by the pod's `prometheus.io` annotations, else
+/// `/metrics` at `port`. None while the pod has no address, and once it is being
+/// deleted.
 pub fn endpoint(pod: &Pod, target: Option<&ScrapeTarget>, port: u16) -> Option<Endpoint> {
     let metadata = &pod.metadata;
     let address = pod.status.as_ref()?.pod_ip.as_ref().filter(|address| !address.is_empty())?;

@@ -1,9 +1,8 @@
-//! What was counted so far, for one metric of one Canary.
+//! Counter history of one metric of one Canary.
 //!
-//! Each pod's counters are remembered as they were last read, and what they
-//! grew by is added to the sums of its arm, which only ever grow. A checkpoint keeps
-//! the sums of a moment, so that a window is the difference of two checkpoints, and
-//! asking twice about the same window does no harm.
+//! The last sample of each pod's counters is stored, and their increase is added
+//! to the monotonic sums of the arm. A checkpoint stores the sums at one time, so
+//! that a window is the difference of two checkpoints and may be measured twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,15 +13,14 @@ use crate::metrics::{Endpoint, Window};
 
 use super::pod_sample::{CounterKey, Counters};
 
-/// A window may begin at a checkpoint this much older than itself: between reading
-/// the pods and judging what they said some time passes. Older ones would
-/// bring traffic into the window that has no place in it.
+/// A window may begin at a checkpoint this much older than itself: some time
+/// passes between scraping the pods and judging. Older checkpoints would add
+/// traffic from before the window.
 const MAX_CHECKPOINT_AGE: SignedDuration = SignedDuration::from_secs(30);
 
-/// A pod not heard of for so long is gone.
+/// A pod not listed for this long is dropped.
 const POD_TTL: SignedDuration = SignedDuration::from_hours(1);
 
-/// More checkpoints are not kept.
 const MAX_CHECKPOINTS: usize = 512;
 
 pub struct CounterHistory {
@@ -34,17 +32,16 @@ pub struct CounterHistory {
 
 pub type Sums = BTreeMap<CounterKey, u64>;
 
-/// What was added within a window.
 #[derive(Debug, PartialEq)]
 pub struct Increase {
     pub arms: Arms<Sums>,
-    /// How long it took.
+    /// Length of the measured time.
     pub seconds: f64,
 }
 
 struct PodState {
-    /// None if it was there and could not be read: then nobody can tell what it
-    /// counted before.
+    /// None if it was listed but not scraped yet: its counts from before are
+    /// unknown.
     counters: Option<Counters>,
     listed: Timestamp,
 }
@@ -63,37 +60,37 @@ impl CounterHistory {
         self.used
     }
 
-    /// Enters what pods said, and that others were there and said nothing.
+    /// Adds the samples of the scraped pods; `listed` has the unreachable ones too.
     pub fn record<'c>(
         &mut self,
         now: Timestamp,
         listed: &Arms<Vec<Endpoint>>,
-        said: Arms<Vec<(&'c str, &'c Counters)>>,
+        scraped: Arms<Vec<(&'c str, &'c Counters)>>,
     ) {
         let first = self.checkpoints.is_empty();
-        let arms = [(&mut self.sums.canary, said.canary), (&mut self.sums.primary, said.primary)];
-        for (sums, said) in arms {
-            for (pod, counters) in said {
-                let known = self.pods.get(pod);
+        let arms = [(&mut self.sums.canary, scraped.canary), (&mut self.sums.primary, scraped.primary)];
+        for (sums, scraped) in arms {
+            for (pod, counters) in scraped {
+                let previous = self.pods.get(pod);
                 for (key, readings) in counters {
-                    let nothing = Readings::default();
-                    let grown = match known.map(|known| &known.counters) {
-                        Some(Some(then)) => readings.increase_since(then.get(key).unwrap_or(&nothing)),
+                    let empty = Readings::default();
+                    let increase = match previous.map(|previous| &previous.counters) {
+                        Some(Some(then)) => readings.increase_since(then.get(key).unwrap_or(&empty)),
                         Some(None) => 0,
                         None if first => 0,
-                        None => readings.increase_since(&nothing),
+                        None => readings.increase_since(&empty),
                     };
                     let sum = sums.entry(*key).or_default();
-                    *sum = sum.saturating_add(grown);
+                    *sum = sum.saturating_add(increase);
                 }
                 self.pods.insert(pod.to_owned(), PodState { counters: Some(counters.clone()), listed: now });
             }
         }
         for endpoint in listed.canary.iter().chain(&listed.primary) {
-            let known = self.pods.entry(endpoint.pod.clone());
-            known.or_insert(PodState { counters: None, listed: now }).listed = now;
+            let pod = self.pods.entry(endpoint.pod.clone());
+            pod.or_insert(PodState { counters: None, listed: now }).listed = now;
         }
-        self.pods.retain(|_, known| now.duration_since(known.listed) < POD_TTL);
+        self.pods.retain(|_, pod| now.duration_since(pod.listed) < POD_TTL);
         self.checkpoints.retain(|checkpoint| checkpoint.at < now);
         self.checkpoints.push_back(Checkpoint { at: now, sums: self.sums.clone() });
         if self.checkpoints.len() > MAX_CHECKPOINTS {
@@ -102,27 +99,29 @@ impl CounterHistory {
         self.used = now;
     }
 
-    /// What was added until the last entry, from the checkpoint nearest to where the
-    /// window begins. None if there is no such checkpoint. Earlier windows will not
-    /// be asked about.
+    /// From the checkpoint nearest to the window's start to the last one; none if
+    /// there is no such checkpoint. Drops the checkpoints before.
     pub fn increase(&mut self, window: Window) -> Option<Increase> {
         let last = self.checkpoints.back()?.at;
-        let off = |at: &usize| self.checkpoints[*at].at.duration_since(window.since).abs();
+        let distance = |at: &usize| self.checkpoints[*at].at.duration_since(window.since).abs();
         let before = self.checkpoints.iter().rposition(|checkpoint| checkpoint.at <= window.since);
-        let before = before.filter(|at| off(at) <= MAX_CHECKPOINT_AGE);
+        let before = before.filter(|at| distance(at) <= MAX_CHECKPOINT_AGE);
         let after = self.checkpoints.iter().position(|checkpoint| checkpoint.at > window.since);
-        let from =
-            before.into_iter().chain(after).filter(|at| self.checkpoints[*at].at < last).min_by_key(off)?;
+        let from = before
+            .into_iter()
+            .chain(after)
+            .filter(|at| self.checkpoints[*at].at < last)
+            .min_by_key(distance)?;
         self.checkpoints.drain(..from);
         let then = self.checkpoints.front()?;
-        let added = |now: &Sums, then: &Sums| {
-            let added =
+        let increase = |now: &Sums, then: &Sums| {
+            let difference =
                 |(key, sum): (&CounterKey, &u64)| (*key, sum - then.get(key).copied().unwrap_or(0).min(*sum));
-            now.iter().map(added).collect()
+            now.iter().map(difference).collect()
         };
         let arms = Arms {
-            canary: added(&self.sums.canary, &then.sums.canary),
-            primary: added(&self.sums.primary, &then.sums.primary),
+            canary: increase(&self.sums.canary, &then.sums.canary),
+            primary: increase(&self.sums.primary, &then.sums.primary),
         };
         Some(Increase { arms, seconds: last.duration_since(then.at).as_secs_f64() })
     }
@@ -170,16 +169,16 @@ mod tests {
     }
 
     #[test]
-    fn a_window_begins_at_the_mark_nearest_to_it_and_never_long_before() {
+    fn a_window_begins_at_the_nearest_checkpoint_that_is_not_too_old() {
         let mut history = history();
         for (second, value) in [(0, 0.0), (10, 1.0), (20, 3.0), (30, 7.0)] {
             record(&mut history, second, &[("a", value)]);
         }
         assert_eq!(increase(&mut history, 12), Some(6), "from the checkpoint at 10");
-        assert_eq!(increase(&mut history, 12), Some(6), "asked again");
+        assert_eq!(increase(&mut history, 12), Some(6), "measured again");
         assert_eq!(increase(&mut history, 25), Some(4), "from the checkpoint at 20");
         record(&mut history, 40, &[("a", 15.0)]);
-        assert_eq!(increase(&mut history, 29), Some(8), "from the checkpoint at 30, a moment late");
+        assert_eq!(increase(&mut history, 29), Some(8), "from the checkpoint at 30, one second late");
         record(&mut history, 3600, &[("a", 5000.0)]);
         assert_eq!(increase(&mut history, 3590), None, "the checkpoint at 30 is too old");
         record(&mut history, 3610, &[("a", 5005.0)]);
@@ -188,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_that_touch_count_every_request_once(
+        fn adjacent_windows_count_every_request_once(
             steps in prop::collection::vec((0..3usize, 0..100u32, prop::bool::weighted(0.1)), 1..60),
         ) {
             let mut history = history();

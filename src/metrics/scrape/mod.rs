@@ -1,17 +1,16 @@
-//! Reading the pods themselves: no Prometheus needed.
+//! Scrapes the pods directly: no Prometheus needed.
 //!
-//! At each look every pod of both arms is read, in Prometheus' text format, and
-//! what its counters grew by since it was last read is added to its arm
-//! ([`history`]). Queries are selectors of series, such as
+//! At each check every pod of both arms is scraped, in Prometheus' text format,
+//! and the increase of its counters since the last scrape is added to its arm
+//! ([`history`]). Queries are series selectors, such as
 //! `http_requests_total{status=~"5.."}`; of several joined by `or`, the first
-//! whose name a pod shows is meant.
+//! whose name a pod exports is used.
 //!
-//! As a single value a selector means, of counters, how fast the canary's grow,
-//! per second; of anything else the mean over the canary's pods.
+//! The single value of a selector is, for counters, the canary's rate per second;
+//! for other types the mean over the canary's pods.
 //!
-//! Pods that do not answer are left out, and what they grew by meanwhile counts
-//! when they answer again. Only if none of an arm answers is the arm
-//! unavailable.
+//! Unreachable pods are skipped; their increase counts when they can be scraped
+//! again. An arm is unavailable only if none of its pods can be scraped.
 
 mod exposition;
 mod fetch;
@@ -43,19 +42,19 @@ pub use fetch::{Fetch, HttpFetch, endpoint};
 pub const SUPPORTED_FORMS: SupportedForms =
     SupportedForms::of(&[MeasurementKind::Scalar, MeasurementKind::Counts, MeasurementKind::Histogram]);
 
-/// A pod that has not answered by then is left out.
+/// Of one request.
 const POD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So is one whose turn has not come and gone by then.
+/// Of one request, with the wait for a permit.
 const POD_DEADLINE: Duration = Duration::from_secs(15);
 
-/// No more of a pod's answer is read.
+/// In bytes.
 const MAX_POD_BODY: usize = 8 << 20;
 
-/// As many pods are read at a time, over all Canaries.
+/// Over all Canaries.
 const MAX_CONCURRENT_PODS: usize = 32;
 
-/// A memory that nobody asked for so long is dropped.
+/// History that is not used for this long is dropped.
 const HISTORY_TTL: jiff::SignedDuration = jiff::SignedDuration::from_hours(2);
 
 pub struct Scrape {
@@ -65,15 +64,14 @@ pub struct Scrape {
     metric_states: Mutex<BTreeMap<MetricKey, MetricState>>,
 }
 
-/// What is remembered of one metric of one Canary.
+/// Of one metric of one Canary.
 struct MetricState {
     query: Query,
-    /// What the query means.
+    /// Parsed from `query`.
     selectors: Arc<Arms<SeriesSelectors>>,
     history: CounterHistory,
 }
 
-/// What the pods of one arm said.
 struct ArmSamples {
     samples: Vec<(String, PodSample)>,
     failures: Vec<String>,
@@ -89,62 +87,60 @@ impl Scrape {
         }
     }
 
-    /// The Canary is gone.
+    /// Drops the state of a deleted Canary.
     pub fn forget(&self, namespace: &str, canary: &str) {
-        self.metric_states.lock().retain(|of, _| of.namespace != namespace || of.canary != canary);
+        self.metric_states.lock().retain(|key, _| key.namespace != namespace || key.canary != canary);
     }
 
-    /// Reads the pods and enters what they said.
+    /// Scrapes the pods and records their counters.
     async fn scrape_all(
         &self,
         metric_query: &MetricQuery,
         context: &MeasureContext<'_>,
     ) -> Result<Arms<ArmSamples>, String> {
         let now = context.window.until;
-        let wanted = self.selectors(metric_query, now).map_err(|error| error.to_string())?;
+        let selectors = self.selectors(metric_query, now).map_err(|error| error.to_string())?;
         let (canary, primary) = futures::join!(
-            self.read_pods(&context.pods.canary, &wanted.canary),
-            self.read_pods(&context.pods.primary, &wanted.primary)
+            self.read_pods(&context.pods.canary, &selectors.canary),
+            self.read_pods(&context.pods.primary, &selectors.primary)
         );
-        let answers = Arms { canary, primary };
-        // Unless the Canary has gone meanwhile, or asks for something else.
-        if let Some(known) = self
+        let samples = Arms { canary, primary };
+        // Unless the Canary was deleted or its query changed meanwhile.
+        if let Some(state) = self
             .metric_states
             .lock()
             .get_mut(&metric_query.key)
-            .filter(|known| known.query == metric_query.query)
+            .filter(|state| state.query == metric_query.query)
         {
-            let said = Arms { canary: answers.canary.counters(), primary: answers.primary.counters() };
-            known.history.record(now, context.pods, said);
+            let scraped = Arms { canary: samples.canary.counters(), primary: samples.primary.counters() };
+            state.history.record(now, context.pods, scraped);
         }
-        Ok(answers)
+        Ok(samples)
     }
 
-    /// What a query means, found out once. Another query counts other things,
-    /// from nothing on.
+    /// Parsed once per query. A changed query starts a new history.
     fn selectors(
         &self,
         metric_query: &MetricQuery,
         now: Timestamp,
     ) -> Result<Arc<Arms<SeriesSelectors>>, SelectorError> {
-        let mut all = self.metric_states.lock();
-        if let Some(known) = all.get(&metric_query.key).filter(|known| known.query == metric_query.query) {
-            return Ok(Arc::clone(&known.selectors));
+        let mut states = self.metric_states.lock();
+        if let Some(state) = states.get(&metric_query.key).filter(|state| state.query == metric_query.query) {
+            return Ok(Arc::clone(&state.selectors));
         }
-        all.retain(|_, known| now.duration_since(known.history.last_used()) < HISTORY_TTL);
-        let wanted = Arc::new(SeriesSelectors::of(&metric_query.query)?);
-        let known = MetricState {
+        states.retain(|_, state| now.duration_since(state.history.last_used()) < HISTORY_TTL);
+        let selectors = Arc::new(SeriesSelectors::of(&metric_query.query)?);
+        let state = MetricState {
             query: metric_query.query.clone(),
-            selectors: Arc::clone(&wanted),
+            selectors: Arc::clone(&selectors),
             history: CounterHistory::new(now),
         };
-        all.insert(metric_query.key.clone(), known);
-        Ok(wanted)
+        states.insert(metric_query.key.clone(), state);
+        Ok(selectors)
     }
 
-    /// What was added in the window.
-    fn increase(&self, of: &MetricKey, window: Window) -> Option<Increase> {
-        self.metric_states.lock().get_mut(of)?.history.increase(window)
+    fn increase(&self, key: &MetricKey, window: Window) -> Option<Increase> {
+        self.metric_states.lock().get_mut(key)?.history.increase(window)
     }
 
     async fn try_measure(
@@ -152,19 +148,19 @@ impl Scrape {
         metric_query: &MetricQuery,
         context: &MeasureContext<'_>,
     ) -> Result<Measurement, String> {
-        let answers = self.scrape_all(metric_query, context).await?;
+        let samples = self.scrape_all(metric_query, context).await?;
         let increase = self.increase(&metric_query.key, context.window);
-        answers.canary.check_any_read("canary")?;
+        samples.canary.check_any_read("canary")?;
         if let Query::Scalar(_) = metric_query.query {
-            return Ok(scalar(&answers.canary, increase));
+            return Ok(scalar(&samples.canary, increase));
         }
-        answers.primary.check_any_read("primary")?;
-        let Some(increase) = increase.filter(|_| answers.canary.has_series() || answers.primary.has_series())
+        samples.primary.check_any_read("primary")?;
+        let Some(increase) = increase.filter(|_| samples.canary.has_series() || samples.primary.has_series())
         else {
             return Ok(Measurement::NoData);
         };
         match &metric_query.query {
-            Query::Counts(asked) => {
+            Query::Counts(queries) => {
                 let arm = |sums: &Sums, part: &CountedPart| {
                     let count = |key| sums.get(&key).copied().unwrap_or(0);
                     match part {
@@ -177,8 +173,8 @@ impl Scrape {
                     }
                 };
                 Ok(Measurement::Counts(Arms {
-                    canary: arm(&increase.arms.canary, &asked.canary.part),
-                    primary: arm(&increase.arms.primary, &asked.primary.part),
+                    canary: arm(&increase.arms.canary, &queries.canary.part),
+                    primary: arm(&increase.arms.primary, &queries.primary.part),
                 }))
             }
             Query::Histogram(_) => {
@@ -195,47 +191,47 @@ impl Scrape {
                 }))
             }
             Query::Scalar(_) | Query::Samples(_) => {
-                Err("the pods themselves cannot tell points over time".to_owned())
+                Err("scraped pods provide no points over time".to_owned())
             }
         }
     }
 
-    async fn read_pods(&self, pods: &[Endpoint], wanted: &SeriesSelectors) -> ArmSamples {
-        let read = join_all(pods.iter().map(|endpoint| self.read_pod(endpoint, wanted))).await;
-        let mut answers = ArmSamples { samples: Vec::new(), failures: Vec::new() };
-        for (endpoint, read) in pods.iter().zip(read) {
-            match read {
-                Ok(reading) => answers.samples.push((endpoint.pod.clone(), reading)),
-                Err(why) => answers.failures.push(why),
+    async fn read_pods(&self, pods: &[Endpoint], selectors: &SeriesSelectors) -> ArmSamples {
+        let results = join_all(pods.iter().map(|endpoint| self.read_pod(endpoint, selectors))).await;
+        let mut arm = ArmSamples { samples: Vec::new(), failures: Vec::new() };
+        for (endpoint, result) in pods.iter().zip(results) {
+            match result {
+                Ok(sample) => arm.samples.push((endpoint.pod.clone(), sample)),
+                Err(why) => arm.failures.push(why),
             }
         }
-        answers
+        arm
     }
 
     async fn read_pod(
         &self,
         Endpoint { url, .. }: &Endpoint,
-        wanted: &SeriesSelectors,
+        selectors: &SeriesSelectors,
     ) -> Result<PodSample, String> {
-        let fetching = {
+        let request = {
             let (fetch, permits, url) = (self.fetch.clone(), self.permits.clone(), url.clone());
             async move {
-                let turn = async {
+                let with_permit = async {
                     let _permit = permits.acquire_owned().await;
                     tokio::time::timeout(POD_TIMEOUT, fetch.fetch(&url, MAX_POD_BODY)).await
                 };
-                match tokio::time::timeout(POD_DEADLINE, turn).await {
+                match tokio::time::timeout(POD_DEADLINE, with_permit).await {
                     Ok(Ok(fetched)) => fetched,
-                    Ok(Err(_)) => Err(format!("no answer within {POD_TIMEOUT:?}")),
-                    Err(_) => Err(format!(
-                        "not read within {POD_DEADLINE:?}: there are too many pods that do not answer"
-                    )),
+                    Ok(Err(_)) => Err(format!("no response within {POD_TIMEOUT:?}")),
+                    Err(_) => {
+                        Err(format!("not scraped within {POD_DEADLINE:?}: too many pods do not respond"))
+                    }
                 }
             }
         };
-        let text = self.single_flight.run(url.clone(), fetching).await;
-        let read = text.and_then(|render_metrics| wanted.read(&render_metrics));
-        read.map_err(|why| format!("{url}: {why}"))
+        let text = self.single_flight.run(url.clone(), request).await;
+        let sample = text.and_then(|text| selectors.read(&text));
+        sample.map_err(|why| format!("{url}: {why}"))
     }
 }
 
@@ -255,33 +251,32 @@ impl MetricSource for Scrape {
                 metric = metric_query.key.metric,
                 canary = metric_query.key.canary,
                 why,
-                "nothing to open_window a window with"
+                "no samples at the start of the window"
             );
         }
     }
 }
 
 impl ArmSamples {
-    /// Fails if there were pods to read and none could be.
+    /// Fails if there are pods and none could be scraped.
     fn check_any_read(&self, arm: &str) -> Result<(), String> {
         match self.failures.first() {
-            Some(why) if self.samples.is_empty() => Err(format!("no pod of the {arm} can be read: {why}")),
+            Some(why) if self.samples.is_empty() => Err(format!("no pod of the {arm} can be scraped: {why}")),
             _ => Ok(()),
         }
     }
 
-    /// Did any pod show what was wanted?
     fn has_series(&self) -> bool {
-        self.samples.iter().any(|(_, reading)| !reading.is_empty())
+        self.samples.iter().any(|(_, sample)| !sample.is_empty())
     }
 
     fn counters(&self) -> Vec<(&str, &Counters)> {
-        self.samples.iter().map(|(pod, reading)| (pod.as_str(), &reading.counters)).collect()
+        self.samples.iter().map(|(pod, sample)| (pod.as_str(), &sample.counters)).collect()
     }
 }
 
 fn scalar(canary: &ArmSamples, increase: Option<Increase>) -> Measurement {
-    let gauges: Vec<f64> = canary.samples.iter().filter_map(|(_, reading)| reading.gauge).collect();
+    let gauges: Vec<f64> = canary.samples.iter().filter_map(|(_, sample)| sample.gauge).collect();
     if !gauges.is_empty() {
         return Measurement::Scalar(gauges.iter().sum::<f64>() / gauges.len() as f64);
     }

@@ -1,4 +1,4 @@
-//! What is wanted of a pod, and what one pod said of it.
+//! Selects the series of a query from the metrics of one pod.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,19 +10,17 @@ use crate::metrics::{
 
 use super::exposition::{MetricTypes, Sample, samples};
 
-/// The selectors of a query.
 pub enum SeriesSelectors {
     Value(SelectorAlternatives),
     Counts { part: SelectorAlternatives, total: SelectorAlternatives },
     Buckets(SelectorAlternatives),
 }
 
-/// What a counter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CounterKey {
     Part,
     Total,
-    /// Requests within a bound: the bits of its seconds, which sort as they do.
+    /// Requests within a bound: the bits of its seconds, which sort like the seconds.
     Within(u64),
 }
 
@@ -37,23 +35,22 @@ impl CounterKey {
 
 pub type Counters = BTreeMap<CounterKey, Readings>;
 
-/// What one pod said.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSample {
     pub counters: Counters,
-    /// The sum of what does not only grow.
+    /// The sum of series that are not counters.
     pub gauge: Option<f64>,
 }
 
 impl PodSample {
-    /// It said nothing of what was wanted.
+    /// No series matched.
     pub fn is_empty(&self) -> bool {
         self.counters.is_empty() && self.gauge.is_none()
     }
 }
 
 impl SeriesSelectors {
-    /// Of each arm. Points over time are nothing that pods know.
+    /// Of each arm. Samples are parsed like scalars; scrape does not support them.
     pub fn of(query: &Query) -> Result<Arms<SeriesSelectors>, SelectorError> {
         match query {
             Query::Scalar(text) | Query::Samples(Arms { canary: text, .. }) => {
@@ -61,10 +58,10 @@ impl SeriesSelectors {
                 Ok(Arms { canary: value()?, primary: value()? })
             }
             Query::Counts(arms) => {
-                let counts = |asked: &CountQueries| -> Result<Self, SelectorError> {
+                let counts = |queries: &CountQueries| -> Result<Self, SelectorError> {
                     let (part, total) = (
-                        SelectorAlternatives::parse(asked.part.query())?,
-                        SelectorAlternatives::parse(&asked.total)?,
+                        SelectorAlternatives::parse(queries.part.query())?,
+                        SelectorAlternatives::parse(&queries.total)?,
                     );
                     Ok(Self::Counts { part, total })
                 };
@@ -77,25 +74,25 @@ impl SeriesSelectors {
         }
     }
 
-    /// What the text of a pod says of it.
+    /// Parses the metrics of a pod.
     pub fn read(&self, text: &[u8]) -> Result<PodSample, String> {
-        let text = std::str::from_utf8(text).map_err(|_| "the answer is no text".to_owned())?;
-        let said: Vec<Sample<'_>> =
+        let text = std::str::from_utf8(text).map_err(|_| "the response is not text".to_owned())?;
+        let all: Vec<Sample<'_>> =
             samples(text).collect::<Result<_, _>>().map_err(|malformed| malformed.to_string())?;
-        let names: HashSet<&str> = said.iter().map(|sample| sample.name).collect();
-        let meant = |alternatives: &SelectorAlternatives| {
+        let names: HashSet<&str> = all.iter().map(|sample| sample.name).collect();
+        let selected = |alternatives: &SelectorAlternatives| {
             alternatives
                 .first_present(|selector| names.iter().any(|name| selector.matches_name(name)))
                 .cloned()
         };
-        let mut found: BTreeMap<CounterKey, Vec<(&str, f64)>> = BTreeMap::new();
+        let mut counters: BTreeMap<CounterKey, Vec<(&str, f64)>> = BTreeMap::new();
         let mut gauge = None;
         match self {
             Self::Value(alternatives) => {
                 let types = MetricTypes::of(text);
-                for sample in matching(&said, meant(alternatives)) {
+                for sample in matching(&all, selected(alternatives)) {
                     if types.is_counter(sample.name) {
-                        found.entry(CounterKey::Total).or_default().push((sample.series, sample.value));
+                        counters.entry(CounterKey::Total).or_default().push((sample.series, sample.value));
                     } else if !sample.value.is_nan() {
                         *gauge.get_or_insert(0.0) += sample.value;
                     }
@@ -104,35 +101,36 @@ impl SeriesSelectors {
             Self::Counts { part, total } => {
                 for (key, alternatives) in [(CounterKey::Part, part), (CounterKey::Total, total)] {
                     let series =
-                        matching(&said, meant(alternatives)).map(|sample| (sample.series, sample.value));
-                    found.entry(key).or_default().extend(series);
+                        matching(&all, selected(alternatives)).map(|sample| (sample.series, sample.value));
+                    counters.entry(key).or_default().extend(series);
                 }
             }
             Self::Buckets(alternatives) => {
-                for sample in matching(&said, meant(alternatives)) {
+                for sample in matching(&all, selected(alternatives)) {
                     let bound: f64 = sample
                         .label("le")
                         .parse()
                         .map_err(|_| format!("{} has no bound le", sample.series))?;
                     let seconds = Unit::of_series(sample.name).to_seconds(bound);
-                    found
+                    counters
                         .entry(CounterKey::Within(seconds.to_bits()))
                         .or_default()
                         .push((sample.series, sample.value));
                 }
             }
         }
-        found.retain(|_, series| !series.is_empty());
-        let counters = found.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
+        counters.retain(|_, series| !series.is_empty());
+        let counters =
+            counters.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
         Ok(PodSample { counters, gauge })
     }
 }
 
 fn matching<'s, 't>(
-    said: &'s [Sample<'t>],
+    samples: &'s [Sample<'t>],
     selector: Option<Selector>,
 ) -> impl Iterator<Item = &'s Sample<'t>> {
-    said.iter().filter(move |sample| {
+    samples.iter().filter(move |sample| {
         selector.as_ref().is_some_and(|selector| selector.matches(sample.name, |label| sample.label(label)))
     })
 }

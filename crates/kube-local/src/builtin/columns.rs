@@ -460,7 +460,7 @@ pub(super) fn node() -> Vec<Column> {
     ]
 }
 
-/// Serves both views of an event: core/v1 and events.k8s.io/v1.
+/// Columns of both event versions: core/v1 and events.k8s.io/v1.
 pub(super) fn event() -> Vec<Column> {
     fn either<'a>(object: &'a Value, one: &str, other: &str) -> &'a str {
         or(text(object, one), text(object, other))

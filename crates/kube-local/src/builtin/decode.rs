@@ -1,8 +1,7 @@
-//! Why an object cannot even be read as its kind, as Go's decoder says it.
+//! Decoding errors of built-in kinds, with the messages of Go's decoder.
 //!
-//! The real server decodes built-in kinds into Go structs before it looks at
-//! them, and a mismatch there is a bad request. Only asked once the schema has
-//! found that there is one.
+//! The real server decodes built-in kinds into Go structs before validation, and
+//! a mismatch is a bad request. Called only if the schema has found one.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,7 +11,7 @@ use super::component;
 use crate::kinds::Resource;
 use crate::schema::{go_quote, is_quantity, kubernetes};
 
-/// `None` if the object fits after all.
+/// `None` if the object can be decoded.
 pub(super) fn type_mismatch(kind: &Resource, object: &Value) -> Option<String> {
     let component = component(&kind.group, &kind.version, &kind.kind);
     let schema = kubernetes::components().get(&component)?;
@@ -167,7 +166,7 @@ mod tests {
         decode_error(kind, &rest)
     }
 
-    /// What kube-apiserver 1.36.1 answered to the same.
+    /// Messages of kube-apiserver 1.36.1 for the same objects.
     #[test]
     fn mismatches_are_reported_as_by_gos_decoder() {
         let container = |fields: Value| {
@@ -178,7 +177,7 @@ mod tests {
                 .extend(fields.as_object().expect("an object").clone());
             json!({"spec": {"containers": [container]}})
         };
-        for (kind, object, told_there) in [
+        for (kind, object, expected) in [
             (
                 "Secret",
                 json!({"data": {"a": 5}}),
@@ -241,7 +240,7 @@ mod tests {
                 "json: cannot unmarshal string into Go struct field ObjectMeta.metadata.finalizers of type []string",
             ),
         ] {
-            assert_eq!(mismatch_of(kind, object.clone()).as_deref(), Some(told_there), "{object}");
+            assert_eq!(mismatch_of(kind, object.clone()).as_deref(), Some(expected), "{object}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Defaults kind by kind.
+//! Defaults by kind.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -37,7 +37,7 @@ pub(super) fn apply(kind: &str, object: &mut Value) {
     }
 }
 
-/// Sets a dotted path unless something stands there; empty text is nothing.
+/// Sets a dotted path unless it has a value; empty text counts as none.
 pub(super) fn fill(object: &mut Value, path: &str, default: impl Into<Value>) {
     let mut place = object;
     for name in path.split('.') {
@@ -68,7 +68,7 @@ fn namespace(namespace: &mut Value) {
         fill(namespace, "metadata.labels", json!({}));
         namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name.into();
     }
-    // A namespace that is going keeps only the finalizers it still has.
+    // A terminating namespace keeps only its remaining finalizers.
     if namespace.pointer("/metadata/deletionTimestamp").is_none() {
         fill(namespace, "spec.finalizers", json!(["kubernetes"]));
     }
@@ -241,8 +241,9 @@ mod tests {
 
     use super::super::{all, default};
 
-    /// Each pair is what was sent to kube-apiserver 1.36.1 and what it stored,
-    /// less what is not a default: identity, addresses, node ports, and nulls.
+    /// Each pair is an object sent to kube-apiserver 1.36.1 and the stored
+    /// result, without fields that are not defaults: identity, addresses, node
+    /// ports, and nulls.
     #[test]
     fn objects_are_completed_as_by_the_real_server() {
         let kinds = all();

@@ -1,5 +1,4 @@
-//! The kinds that are always there, with what the API server knows about each
-//! beyond its schema: defaults, hand-written validation, columns.
+//! The built-in kinds, with the API server's defaults, validation and columns beyond their schema.
 
 mod columns;
 mod decode;
@@ -21,8 +20,8 @@ pub fn all() -> Vec<Resource> {
     KINDS.iter().map(BuiltinKind::resource).collect()
 }
 
-/// Completes an object as the API server does on its way in. An address is
-/// not a default: a Service's clusterIP and node ports are the store's to give.
+/// Fills in defaults, as the API server does on admission. Addresses are no
+/// defaults: the server assigns a Service's clusterIP and node ports.
 pub fn default(kind: &Resource, object: &mut Value) {
     kind.schema.apply_defaults(object);
     if kind.origin == Origin::Builtin {
@@ -30,10 +29,10 @@ pub fn default(kind: &Resource, object: &mut Value) {
     }
 }
 
-/// Whether a built-in kind's object cannot be read as one, and why: what
-/// stands after `… cannot be handled as a …: ` in a bad request.
+/// The error of Go's decoder for an object of a built-in kind: the text after
+/// `… cannot be handled as a …: ` in a bad request.
 pub fn decode_error(kind: &Resource, object: &Value) -> Option<String> {
-    // The parsed schema is quick to say that all is well.
+    // The parsed schema quickly rules out an error.
     let suspect = kind.schema.validate(object, None).iter().any(|error| match error.reason {
         Reason::TypeInvalid | Reason::Invalid => true,
         Reason::Required
@@ -47,8 +46,8 @@ pub fn decode_error(kind: &Resource, object: &Value) -> Option<String> {
     if suspect { decode::type_mismatch(kind, object) } else { None }
 }
 
-/// The hand-written validation of the real server, in its words. Custom kinds
-/// have only their metadata checked; their schema says the rest.
+/// The API server's hand-written validation, with its messages. Of custom kinds
+/// only the metadata is checked here, the rest by their schema.
 pub fn validate(kind: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     validate::object(kind, object, old)
 }
@@ -150,7 +149,7 @@ impl BuiltinKind {
     }
 }
 
-/// The name k8s-openapi and the API server give a kind's schema.
+/// The name of a kind's schema in k8s-openapi and in the API server.
 pub(super) fn component(group: &str, version: &str, kind: &str) -> String {
     match group {
         "apiextensions.k8s.io" => {

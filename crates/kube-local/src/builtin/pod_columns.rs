@@ -1,4 +1,4 @@
-//! A pod in a line: what its many conditions and container states come to.
+//! Columns of a pod, which summarise its conditions and container states.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -86,7 +86,7 @@ impl<'a> Summary<'a> {
         summary
     }
 
-    /// Counts what the init containers did, and says whether one is still at it.
+    /// Applies the states of the init containers; true if one has not finished.
     fn apply_init_containers(&mut self, pod: &'a Value, sidecars: &[&str]) -> bool {
         let all = list(pod, "/spec/initContainers").count();
         for (i, container) in list(pod, "/status/initContainerStatuses").enumerate() {
@@ -147,7 +147,7 @@ impl<'a> Summary<'a> {
     fn count_restarts(&mut self, container: &'a Value) {
         self.restarts += count(container, "/restartCount");
         let ended = container.pointer("/lastState/terminated/finishedAt").and_then(Value::as_str);
-        // Times in one notation order as text.
+        // Times in the same notation sort as text.
         self.last_restart = self.last_restart.max(ended);
     }
 }

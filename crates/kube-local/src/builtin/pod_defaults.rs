@@ -5,14 +5,14 @@ use serde_json::{Value, json};
 use super::defaults::{each, fill};
 use super::quantity;
 
-/// What any pod spec gets, in a pod or in a template.
+/// Defaults of every pod spec, in a pod or in a template.
 pub(super) fn spec(spec: &mut Value) {
     fill(spec, "dnsPolicy", "ClusterFirst");
     fill(spec, "restartPolicy", "Always");
     fill(spec, "securityContext", json!({}));
     fill(spec, "terminationGracePeriodSeconds", 30);
     fill(spec, "schedulerName", "default-scheduler");
-    // The old name of the field, kept in step.
+    // The deprecated name of the field, kept in sync.
     match (spec.get("serviceAccountName").cloned(), spec.get("serviceAccount").cloned()) {
         (Some(name), _) => spec["serviceAccount"] = name,
         (None, Some(name)) => spec["serviceAccountName"] = name,
@@ -28,7 +28,7 @@ pub(super) fn spec(spec: &mut Value) {
     });
 }
 
-/// What only a pod itself gets.
+/// Defaults of pods only.
 pub(super) fn pod(pod: &mut Value) {
     let Some(spec) = pod.get_mut("spec") else { return };
     self::spec(spec);
@@ -65,7 +65,7 @@ pub(super) fn pod(pod: &mut Value) {
     fill(pod, "status.qosClass", class);
 }
 
-/// A pod stays five minutes on a node that went away.
+/// Pods stay on an unreachable node for five minutes.
 fn tolerate(spec: &mut Value, key: &str) {
     let tolerations = spec.get("tolerations").and_then(Value::as_array).into_iter().flatten();
     let covers = |toleration: &Value| {
@@ -84,7 +84,7 @@ fn tolerate(spec: &mut Value, key: &str) {
     }
 }
 
-/// Guaranteed if every container limits CPU and memory and asks for just that.
+/// Guaranteed if the CPU and memory limits of every container equal its requests.
 fn quality_of_service(spec: &Value) -> &'static str {
     let mut guaranteed = true;
     let mut asks_for_anything = false;
@@ -157,7 +157,7 @@ fn http_get(action: &mut Value) {
     }
 }
 
-/// Whether an image floats: tagged `latest`, or neither tagged nor pinned.
+/// Whether an image is mutable: tagged `latest`, or neither tagged nor pinned.
 fn is_latest(image: &str) -> bool {
     let name = image.rsplit('/').next().unwrap_or(image);
     match (name.contains('@'), name.rsplit_once(':')) {

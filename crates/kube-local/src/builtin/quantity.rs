@@ -1,8 +1,8 @@
-//! Quantities (`500m`, `1.5Gi`) in the one spelling the API server stores.
+//! Quantities (`500m`, `1.5Gi`) in the canonical form that the API server stores.
 
 use serde_json::Value;
 
-/// Rewrites a quantity to its canonical form; leaves what is none alone.
+/// Rewrites a quantity to its canonical form; other values are unchanged.
 pub(super) fn canonicalize(value: &mut Value) {
     let text = match value {
         Value::String(text) => text.clone(),

@@ -1,6 +1,5 @@
-//! Who belongs to whom: an owner keeps the children that name it and that it
-//! selects, adopts those it selects that name nobody, and lets go of those it
-//! no longer selects.
+//! Claims of owners on children: an owner keeps selected children that name it,
+//! adopts selected orphans, and releases children it no longer selects.
 
 use std::fmt::Debug;
 
@@ -17,7 +16,7 @@ use super::runtime::{
     Attempt, Error, controller_of, controller_reference, ignore_not_found, is_controlled_by,
 };
 
-/// What an owner should do about one child.
+/// An owner's action for one child.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Claim {
     Keep,
@@ -48,8 +47,8 @@ pub fn claim<C: Resource>(
     }
 }
 
-/// The owner's children as the server has them now, after adopting and
-/// releasing. `cache` only serves to find those whose labels wandered off.
+/// The owner's children on the server, after adopting and releasing. `cache` only
+/// serves to find children whose labels no longer match.
 pub async fn children_of<K, C>(
     client: &Client,
     owner: &K,
@@ -71,7 +70,7 @@ where
     });
     for child in strayed {
         let rest = owners_without(&*child, uid.as_deref());
-        ignore_not_found(set_owners(&api, &*child, rest).await).trying_to("let a child go")?;
+        ignore_not_found(set_owners(&api, &*child, rest).await).trying_to("release a child")?;
     }
 
     let mut children = Vec::new();
@@ -82,7 +81,7 @@ where
         match claim(&child, uid.as_deref(), going, selector) {
             Claim::Keep => children.push(child),
             Claim::Adopt => {
-                // The cache may not know yet that the owner is gone.
+                // The cache may not show yet that the owner is gone.
                 let may = match may_adopt {
                     Some(may) => may,
                     None => *may_adopt.insert(exists_and_is_not_deleting(client, owner).await?),
@@ -107,7 +106,7 @@ where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
 {
     let api: Api<K> = Api::namespaced(client.clone(), &owner.namespace().unwrap_or_default());
-    let found = api.get_opt(&owner.name_any()).await.trying_to("see whether the owner still lives")?;
+    let found = api.get_opt(&owner.name_any()).await.trying_to("verify the owner")?;
     Ok(found.is_some_and(|found| found.uid() == owner.uid() && found.meta().deletion_timestamp.is_none()))
 }
 

@@ -1,5 +1,5 @@
-//! Keeps one pod of a DaemonSet on every node that its selector allows, and
-//! replaces them node by node when the template changes.
+//! Keeps one pod of a DaemonSet on every matching node, and replaces the pods
+//! node by node when the template changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use super::runtime::{
 use super::template;
 use crate::node::placement;
 
-/// Which template a pod was made of. Real clusters keep the templates in
-/// ControllerRevisions; the label is what people and tools look at.
+/// The template hash of a pod. Real clusters keep the templates in
+/// ControllerRevisions; this label is the part that users and tools read.
 const REVISION_HASH: &str = "controller-revision-hash";
 
 pub async fn run(context: Arc<Context>) {
@@ -171,7 +171,7 @@ fn pod_for(set: &DaemonSet, node: &str, hash: &str) -> Pod {
 }
 
 struct RollingUpdateLimits {
-    /// False for a set whose pods are replaced only when somebody deletes them.
+    /// False for `OnDelete`: a pod is replaced only after its deletion.
     is_rolling_update: bool,
     max_unavailable: i64,
     max_surge: i64,
@@ -244,7 +244,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// What the plan creates, come up.
+    /// The pods that the plan creates, running and ready.
     fn running_pods(set: &DaemonSet, nodes: &[String]) -> Vec<Pod> {
         let mut pods = plan(set, &[], nodes, NOON.parse().unwrap()).create;
         for pod in &mut pods {

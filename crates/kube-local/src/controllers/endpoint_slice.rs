@@ -1,5 +1,5 @@
-//! Tells, in EndpointSlices, which pods stand behind a Service, on which
-//! ports, and which of them may be sent traffic.
+//! Maintains the EndpointSlices of Services: the selected pods, their ports, and
+//! whether they are ready.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// As many as other programs expect in one slice.
+/// As in a real cluster.
 const ENDPOINTS_PER_SLICE: usize = 100;
 
 pub async fn run(context: Arc<Context>) {
@@ -67,7 +67,7 @@ fn services_selecting(
     selecting.chain(listed.iter().filter_map(|slice| service_of(slice))).collect()
 }
 
-/// `None` for a Service whose endpoints are somebody else's business.
+/// `None` for a Service without a selector, whose endpoints are managed elsewhere.
 fn selector_of(service: &Service) -> Option<Selector> {
     let spec = service.spec.as_ref().filter(|spec| spec.type_.as_deref() != Some("ExternalName"))?;
     let labels = spec.selector.clone().filter(|labels| !labels.is_empty())?;
@@ -113,7 +113,7 @@ struct Plan {
 }
 
 /// One slice for each hundred pods that resolve the Service's ports alike; one
-/// empty slice if there are none. Slices that exist are used again.
+/// empty slice if there are none. Existing slices are reused.
 fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
     let spec = service.spec.clone().unwrap_or_default();
     let mut groups: BTreeMap<Vec<PortKey>, (Vec<EndpointPort>, Vec<Endpoint>)> = BTreeMap::new();
@@ -127,22 +127,22 @@ fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Plan {
         let key = ports.iter().map(port_key).collect();
         groups.entry(key).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
     }
-    let mut wanted: Vec<(Vec<EndpointPort>, Vec<Endpoint>)> = groups
+    let mut desired: Vec<(Vec<EndpointPort>, Vec<Endpoint>)> = groups
         .into_values()
         .flat_map(|(ports, endpoints)| {
             let chunks: Vec<_> = endpoints.chunks(ENDPOINTS_PER_SLICE).map(<[Endpoint]>::to_vec).collect();
             chunks.into_iter().map(move |endpoints| (ports.clone(), endpoints))
         })
         .collect();
-    if wanted.is_empty() {
-        wanted.push((Vec::new(), Vec::new()));
+    if desired.is_empty() {
+        desired.push((Vec::new(), Vec::new()));
     }
 
     let mut free: Vec<&EndpointSlice> =
         slices.iter().filter(|slice| slice.metadata.deletion_timestamp.is_none()).collect();
     free.sort_by_cached_key(|slice| slice.name_any());
     let mut plan = Plan::default();
-    for (ports, endpoints) in wanted {
+    for (ports, endpoints) in desired {
         let fitting = free.iter().position(|slice| slice.ports.as_deref().unwrap_or_default() == ports);
         let existing = fitting.or((!free.is_empty()).then_some(0)).map(|index| free.remove(index));
         let slice = slice(service, &spec, existing, ports, endpoints);
@@ -188,7 +188,7 @@ fn slice(
     }
 }
 
-/// `None` as long as the pod has no address.
+/// `None` while the pod has no address.
 fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod) -> Option<Endpoint> {
     let address = pod.status.as_ref()?.pod_ip.clone().filter(|address| !address.is_empty())?;
     let terminating = pod.metadata.deletion_timestamp.is_some();
@@ -222,7 +222,7 @@ fn port_key(port: &EndpointPort) -> PortKey {
     (port.name.clone(), port.port, port.protocol.clone())
 }
 
-/// The Service's ports as this pod has them. A name the pod does not know is left out.
+/// The Service's ports as this pod resolves them. An unknown port name is left out.
 fn ports(spec: &ServiceSpec, pod: &Pod) -> Vec<EndpointPort> {
     let resolve = |port: &ServicePort| {
         Some(EndpointPort {

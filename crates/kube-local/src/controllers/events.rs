@@ -1,5 +1,4 @@
-//! Tells people what was done, in Events. As good as it gets: one that cannot
-//! be written is not written.
+//! Records Events. Best effort: an Event that cannot be written is dropped.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,6 +9,7 @@ use kube::{Api, Client, Resource};
 
 use work_queue::clock::Clock;
 
+/// Writes the Events of one component.
 pub struct EventRecorder {
     client: Client,
     clock: Clock,
@@ -30,12 +30,12 @@ impl EventRecorder {
 
     pub async fn publish<K: Resource<DynamicType = ()>>(
         &self,
-        about: &K,
-        tone: EventType,
+        object: &K,
+        event_type: EventType,
         reason: &str,
         message: String,
     ) {
-        let meta = about.meta();
+        let meta = object.meta();
         let namespace = meta.namespace.clone().unwrap_or_else(|| "default".to_owned());
         let name = meta.name.clone().unwrap_or_default();
         let now = Some(Time(self.clock.now()));
@@ -54,7 +54,7 @@ impl EventRecorder {
                 resource_version: meta.resource_version.clone(),
                 ..ObjectReference::default()
             },
-            type_: Some(match tone {
+            type_: Some(match event_type {
                 EventType::Normal => "Normal".to_owned(),
                 EventType::Warning => "Warning".to_owned(),
             }),
@@ -69,7 +69,7 @@ impl EventRecorder {
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         if let Err(error) = api.create(&PostParams::default(), &event).await {
-            tracing::debug!(%error, reason, "an event was lost");
+            tracing::debug!(%error, reason, "cannot write an event");
         }
     }
 }

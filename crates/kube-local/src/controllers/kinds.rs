@@ -1,4 +1,4 @@
-//! Which kinds a server holds that can be listed, watched and deleted.
+//! Discovery of the kinds that can be listed, watched and deleted.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use kube::{Api, Client};
 
 use super::runtime::backoff;
 
-/// An object of any kind, of which only the metadata matters.
+/// The metadata of an object of any kind.
 pub type Meta = PartialObjectMeta<DynamicObject>;
 
+/// A kind in its preferred version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceKind {
     pub resource: ApiResource,
@@ -20,7 +21,7 @@ pub struct ResourceKind {
 }
 
 impl ResourceKind {
-    /// What stays the same when the kind is served in another version.
+    /// The same for all versions of a kind.
     pub fn key(&self) -> String {
         format!("{}.{}", self.resource.plural, self.resource.group)
     }
@@ -37,14 +38,14 @@ impl ResourceKind {
     }
 }
 
-/// Asks the server, as often as it takes.
+/// Discovers the served kinds; retries until it succeeds.
 pub async fn discover(client: &Client) -> Vec<ResourceKind> {
     let mut attempt = 0;
     loop {
         match Discovery::new(client.clone()).run().await {
-            Ok(found) => return kinds_in(&found),
+            Ok(discovery) => return kinds_in(&discovery),
             Err(error) => {
-                tracing::debug!(%error, "could not ask which kinds there are; trying again");
+                tracing::debug!(%error, "discovery failed; retrying");
                 attempt += 1;
                 tokio::time::sleep(backoff(attempt).max(Duration::from_millis(100))).await;
             }
@@ -52,8 +53,8 @@ pub async fn discover(client: &Client) -> Vec<ResourceKind> {
     }
 }
 
-fn kinds_in(found: &Discovery) -> Vec<ResourceKind> {
-    let all = found.groups_alphabetical().into_iter().flat_map(|group| group.recommended_resources());
+fn kinds_in(discovery: &Discovery) -> Vec<ResourceKind> {
+    let all = discovery.groups_alphabetical().into_iter().flat_map(|group| group.recommended_resources());
     let kept = all.filter(|(_, can)| {
         let verbs = [verbs::LIST, verbs::WATCH, verbs::DELETE];
         verbs.into_iter().all(|verb| can.supports_operation(verb))
@@ -62,7 +63,7 @@ fn kinds_in(found: &Discovery) -> Vec<ResourceKind> {
         .collect()
 }
 
-/// The kind a definition brings, once the server serves it.
+/// The kind of a definition, once the server serves it.
 pub fn kind_of_definition(definition: &CustomResourceDefinition) -> Option<ResourceKind> {
     let conditions = definition.status.as_ref()?.conditions.as_deref().unwrap_or_default();
     let established =

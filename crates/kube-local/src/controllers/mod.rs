@@ -1,10 +1,9 @@
-//! The controllers that make a cluster of an API server: they turn Deployments
-//! into ReplicaSets into pods, Services into EndpointSlices, and clear away
-//! what nobody owns any more.
+//! The controllers of a cluster: from Deployments to ReplicaSets to pods,
+//! DaemonSets, EndpointSlices, garbage collection and namespace deletion.
 //!
-//! They speak only the Kubernetes API, so they run on this crate's server and
-//! on a real one alike. Each file's rules are pure functions from the objects
-//! seen to the writes wanted; `work` says how they are driven.
+//! They use only the Kubernetes API, so they run on this crate's server and on a
+//! real one. The rules of each controller are pure functions from observed
+//! objects to writes; `runtime` drives them.
 
 mod claim;
 mod daemon_set;
@@ -24,14 +23,15 @@ use kube::Client;
 use runtime::Context;
 use work_queue::clock::Clock;
 
+/// Configuration of the controllers.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub clock: Clock,
-    /// The nodes that a DaemonSet runs on.
+    /// The nodes on which DaemonSets run.
     pub nodes: Vec<String>,
 }
 
-/// Runs all of them until dropped.
+/// Runs all controllers until dropped.
 pub async fn run(client: Client, options: Options) {
     let context = |component| Context::new(client.clone(), options.clone(), component);
     futures::join!(

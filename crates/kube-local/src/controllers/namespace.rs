@@ -1,4 +1,4 @@
-//! Empties a namespace that is being deleted, then lets it go.
+//! Deletes the objects of a terminating namespace, then its finalizer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub async fn run(context: Arc<Context>) {
     runtime::run(controller, context, reconcile).await;
 }
 
-/// Takes as long as the last object does; other namespaces do not wait for it.
+/// Returns once the last object of the namespace is gone.
 async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> RequeueResult {
     let finalizers = namespace.spec.as_ref().and_then(|spec| spec.finalizers.clone()).unwrap_or_default();
     if namespace.metadata.deletion_timestamp.is_none() || !finalizers.iter().any(|name| name == FINALIZER) {
@@ -42,36 +42,36 @@ async fn reconcile(namespace: Arc<Namespace>, context: Arc<Context>) -> RequeueR
     if let Some(finalizers) = namespace.spec.as_mut().and_then(|spec| spec.finalizers.as_mut()) {
         finalizers.retain(|name| name != FINALIZER);
     }
-    let let_go = api.replace_subresource("finalize", &name, &PostParams::default(), &namespace).await;
-    ignore_not_found(let_go).trying_to("let an emptied namespace go")?;
+    let finalized = api.replace_subresource("finalize", &name, &PostParams::default(), &namespace).await;
+    ignore_not_found(finalized).trying_to("finalize an emptied namespace")?;
     Ok(None)
 }
 
 /// Deletes every object of the kind and waits for the last one to be gone.
 async fn delete_all_objects(client: &Client, kind: &ResourceKind, namespace: &str) {
     let api = kind.namespaced_api(client, Some(namespace));
-    let mut left = HashSet::new();
+    let mut remaining = HashSet::new();
     let mut changes = std::pin::pin!(watch(api.clone()));
     while let Some(event) = changes.next().await {
         match event {
-            Event::Init => left.clear(),
+            Event::Init => remaining.clear(),
             Event::InitApply(object) | Event::Apply(object) => {
-                left.insert(object.uid());
+                remaining.insert(object.uid());
                 delete_with_retries(&api, &object).await;
             }
             Event::Delete(object) => {
-                left.remove(&object.uid());
-                if left.is_empty() {
+                remaining.remove(&object.uid());
+                if remaining.is_empty() {
                     return;
                 }
             }
-            Event::InitDone if left.is_empty() => return,
+            Event::InitDone if remaining.is_empty() => return,
             Event::InitDone => {}
         }
     }
 }
 
-/// Tries as often as it takes: one object's trouble must not begin all anew.
+/// Retries until it succeeds, so that one failure does not restart the whole reconcile.
 async fn delete_with_retries(api: &Api<Meta>, object: &Meta) {
     let this_one = Preconditions { uid: object.uid(), resource_version: None };
     let params = DeleteParams::background().preconditions(this_one);
@@ -80,12 +80,12 @@ async fn delete_with_retries(api: &Api<Meta>, object: &Meta) {
         match ignore_not_found(api.delete(&object.name_any(), &params).await) {
             Ok(_) => return,
             Err(error) => {
-                // Another may have its name by now; the watch tells of that one.
+                // Another object may have the name now; the watch delivers that one.
                 let found = api.get_opt(&object.name_any()).await;
                 if found.is_ok_and(|found| found.is_none_or(|found| found.uid() != object.uid())) {
                     return;
                 }
-                tracing::debug!(%error, "could not delete what a namespace holds; trying again");
+                tracing::debug!(%error, "cannot delete an object of a namespace; retrying");
                 attempt += 1;
                 sleep(backoff(attempt)).await;
             }

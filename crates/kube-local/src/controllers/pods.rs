@@ -1,4 +1,4 @@
-//! What the controllers want to know about a pod.
+//! Predicates on pods, and their creation and deletion.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use kube::{Api, Resource, ResourceExt};
 use super::events::{EventRecorder, EventType};
 use super::runtime::{Attempt, Error, ignore_not_found};
 
-/// It counts towards its owner's replicas: neither finished nor on its way out.
+/// Counts towards its owner's replicas: neither finished nor terminating.
 pub fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && pod.metadata.deletion_timestamp.is_none()
 }
@@ -21,7 +21,7 @@ pub fn is_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Nobody has asked for its deletion yet.
+/// Not marked for deletion.
 pub fn is_not_deleting(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_none()
 }
@@ -47,7 +47,7 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
         && (min_ready_seconds <= 0 || available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO))
 }
 
-/// How long until a ready pod has been ready for long enough.
+/// The time until a ready pod becomes available.
 pub fn available_in(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let long_enough =
         ready_since(pod)?.saturating_add(SignedDuration::from_secs(min_ready_seconds.into())).ok()?;
@@ -58,7 +58,7 @@ fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
     pod.status.as_ref()?.conditions.iter().flatten().find(|condition| condition.type_ == "Ready")
 }
 
-/// A pod of this template. The server completes the name.
+/// A pod of this template; the server generates its name.
 pub fn from_template(template: &PodTemplateSpec, name_prefix: &str, owner: OwnerReference) -> Pod {
     let meta = template.metadata.clone().unwrap_or_default();
     Pod {
@@ -75,7 +75,7 @@ pub fn from_template(template: &PodTemplateSpec, name_prefix: &str, owner: Owner
     }
 }
 
-/// A pod to delete: this one, not another that took its name.
+/// A pod to delete, by uid: not a later pod of the same name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PendingDeletion {
     pub name: String,
@@ -88,7 +88,7 @@ impl PendingDeletion {
     }
 }
 
-/// One, then two, then four at a time: a refusal costs few requests.
+/// Creates pods in batches of one, two, four, …, so that a refusal costs few requests.
 pub async fn create<K>(
     events: &EventRecorder,
     api: &Api<Pod>,
@@ -122,6 +122,7 @@ where
     Ok(())
 }
 
+/// Deletes pods concurrently.
 pub async fn delete<K>(
     events: &EventRecorder,
     api: &Api<Pod>,

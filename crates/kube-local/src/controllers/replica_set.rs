@@ -1,4 +1,4 @@
-//! Keeps as many pods of one template as a ReplicaSet asks for, and counts them.
+//! Keeps as many pods as a ReplicaSet requests, and counts them.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::runtime::{
     selector_of, trigger_with, watch_with_store,
 };
 
-/// As many pods as one pass creates or deletes.
+/// Limit of pods created or deleted by one reconcile.
 const MAX_BURST: usize = 500;
 
 pub async fn run(context: Arc<Context>) {
@@ -64,13 +64,13 @@ async fn reconcile(set: Arc<ReplicaSet>, context: Arc<Context>, cache: Store<Pod
     Ok(plan.requeue_after)
 }
 
-/// What one pass does. Pure: from the set and its pods to the writes.
+/// The writes of one reconcile. Pure: from the set and its pods.
 #[derive(Debug, Default)]
 struct Plan {
     create: Vec<Pod>,
     delete: Vec<PendingDeletion>,
     status: ReplicaSetStatus,
-    /// When a pod will have been ready for long enough to count as available.
+    /// The time until a ready pod counts as available.
     requeue_after: Option<Duration>,
 }
 
@@ -78,7 +78,7 @@ fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
     let Some(spec) = &set.spec else {
         return Plan::default();
     };
-    let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+    let desired = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
     let mut active: Vec<&Pod> = pods.iter().filter(|pod| pods::is_active(pod)).collect();
     active.sort_by_cached_key(|pod| deletion_rank(pod));
@@ -106,8 +106,8 @@ fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
     if set.metadata.deletion_timestamp.is_some() {
         return Plan { status, requeue_after: wake, ..Plan::default() };
     }
-    let surplus = active.len().saturating_sub(wanted).min(MAX_BURST);
-    let missing = wanted.saturating_sub(active.len()).min(MAX_BURST);
+    let surplus = active.len().saturating_sub(desired).min(MAX_BURST);
+    let missing = desired.saturating_sub(active.len()).min(MAX_BURST);
     let pod = pods::from_template(&template, &set.name_any(), controller_reference(set));
     Plan {
         create: vec![pod; missing],
@@ -117,7 +117,7 @@ fn plan(set: &ReplicaSet, pods: &[Pod], now: Timestamp) -> Plan {
     }
 }
 
-/// The pods worth least go first: those that serve nobody yet, then the newest.
+/// Deletion order: pods that are not ready first, then the newest.
 fn deletion_rank(pod: &Pod) -> impl Ord + use<> {
     let assigned =
         pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).is_some_and(|node| !node.is_empty());
@@ -147,7 +147,7 @@ fn deletion_rank(pod: &Pod) -> impl Ord + use<> {
     )
 }
 
-/// Says in the status that pods could not be made or removed, and why.
+/// The ReplicaFailure condition if pods could not be created or deleted.
 fn conditions(set: &ReplicaSet, written: &Result<(), Error>, now: Time) -> Option<Vec<ReplicaSetCondition>> {
     let before = set.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     let (mut failures, mut others): (Vec<_>, Vec<_>) =
@@ -173,7 +173,7 @@ fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// The server leaves out counts that are zero.
+/// The API omits counts that are zero.
 fn nonzero(number: usize) -> Option<i32> {
     (number > 0).then(|| count(number))
 }
@@ -235,15 +235,15 @@ mod tests {
             pod("unready", "Running", None),
             pod("pending", "Pending", None),
         ];
-        let doomed = |replicas| {
+        let deleted = |replicas| {
             plan(&set(replicas, 0), &pods, at(NOON))
                 .delete
                 .into_iter()
                 .map(|pod| pod.name)
                 .collect::<Vec<_>>()
         };
-        assert_eq!(doomed(3), ["pending"]);
-        assert_eq!(doomed(1), ["pending", "unready", "new"]);
+        assert_eq!(deleted(3), ["pending"]);
+        assert_eq!(deleted(1), ["pending", "unready", "new"]);
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! How every controller here runs: its watches, what wakes it, what it does
-//! when a request fails.
+//! The runtime of every controller: watches, triggers, work queue and retries.
 //!
-//! A controller reads what it is about to change from the server, not from a
-//! cache: nothing is created twice because a watch is late. Caches only decide
-//! *when* to look. So an idle cluster costs its open watches and no request.
+//! A controller reads the objects it is about to change from the server, not from
+//! a cache, so that a late watch causes no duplicates. Caches only decide *when*
+//! to reconcile. An idle cluster costs its open watches and no requests.
 
 use std::fmt::Debug;
 use std::future::ready;
@@ -27,7 +26,7 @@ use super::Options;
 use super::events::EventRecorder;
 use work_queue::WorkQueue;
 
-/// What every controller is handed.
+/// Passed to every reconcile.
 pub struct Context {
     pub client: Client,
     pub options: Options,
@@ -38,12 +37,12 @@ pub struct Context {
 pub enum Error {
     #[error("could not {attempt}: {source}")]
     Api { attempt: &'static str, source: kube::Error },
-    #[error("its selector cannot be read: {0}")]
+    #[error("invalid selector: {0}")]
     Selector(#[from] kube::core::ParseExpressionError),
 }
 
 impl Context {
-    /// `component` is the name under which it tells what it did.
+    /// `component` is the source of its Events.
     pub fn new(client: Client, options: Options, component: &'static str) -> Arc<Context> {
         let events = EventRecorder::new(client.clone(), options.clock, component);
         Arc::new(Context { client, options, events })
@@ -54,7 +53,7 @@ impl Context {
     }
 }
 
-/// Says what a request was for, should it fail.
+/// Adds the purpose of a request to its error.
 pub trait Attempt<T> {
     fn trying_to(self, attempt: &'static str) -> Result<T, Error>;
 }
@@ -65,7 +64,7 @@ impl<T> Attempt<T> for kube::Result<T> {
     }
 }
 
-/// Treats "it is not there" as an answer; deletes meet it when somebody was faster.
+/// Maps 404 to `None`, as after a concurrent delete.
 pub fn ignore_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -101,20 +100,19 @@ impl Backoff for WatchBackoff {
     }
 }
 
-/// A watch that outlives every fault: errors are logged, waited out and not passed on.
+/// A watch that retries forever: errors are logged and not passed on.
 pub fn watch<K>(api: Api<K>) -> impl Stream<Item = Event<K>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let url = api.resource_url().to_owned();
     watcher(api, watcher::Config::default()).backoff(WatchBackoff::default()).filter_map(move |event| {
-        let event =
-            event.inspect_err(|error| tracing::debug!(url, %error, "a watch broke; it starts again")).ok();
+        let event = event.inspect_err(|error| tracing::debug!(url, %error, "watch failed; retrying")).ok();
         ready(event)
     })
 }
 
-/// A watch that also keeps what it saw.
+/// A watch with a store of the objects seen.
 pub fn watch_with_store<K>(api: Api<K>) -> (Store<K>, impl Stream<Item = Event<K>> + Send)
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -123,14 +121,14 @@ where
     (reader, watch(api).inspect(move |event| writer.apply_watcher_event(event)))
 }
 
-/// A cache of the objects that are looked after, and whatever wakes them.
+/// The store of the reconciled objects, and the streams that trigger them.
 pub struct Controller<K: Resource<DynamicType = ()> + 'static> {
     store: Store<K>,
     triggers: SelectAll<BoxStream<'static, ObjectRef<K>>>,
 }
 
-/// A controller woken by every change of its own objects, its own writes of
-/// their status included: that is how a write based on a late cache is found out.
+/// A controller triggered by every change of its objects, including its own
+/// status writes: these reveal a write based on a stale cache.
 pub fn controller<K>(api: Api<K>) -> Controller<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -145,20 +143,23 @@ impl<K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static> Controller<K
         self.store.clone()
     }
 
-    pub fn reconcile_on(mut self, wakes: impl Stream<Item = ObjectRef<K>> + Send + 'static) -> Controller<K> {
-        self.triggers.push(wakes.boxed());
+    pub fn reconcile_on(
+        mut self,
+        triggers: impl Stream<Item = ObjectRef<K>> + Send + 'static,
+    ) -> Controller<K> {
+        self.triggers.push(triggers.boxed());
         self
     }
 }
 
-/// Which objects a change of some other object concerns.
+/// Triggers the objects that a change of another object concerns.
 ///
-/// A watch that has to start over does not say what was deleted meanwhile:
-/// then it concerns all of them.
+/// A relist does not show which objects were deleted meanwhile, so it triggers
+/// all.
 pub fn trigger_with<K, C, I>(
     changes: impl Stream<Item = Event<C>> + Send + 'static,
     objects: Store<K>,
-    whom: impl Fn(&C, &Store<K>) -> I + Send + 'static,
+    concerned: impl Fn(&C, &Store<K>) -> I + Send + 'static,
 ) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
 where
     K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
@@ -166,17 +167,19 @@ where
     I: IntoIterator<Item = ObjectRef<K>>,
 {
     changes.flat_map(move |event| {
-        let woken: Vec<_> = match event {
-            Event::Apply(changed) | Event::Delete(changed) => whom(&changed, &objects).into_iter().collect(),
+        let triggered: Vec<_> = match event {
+            Event::Apply(changed) | Event::Delete(changed) => {
+                concerned(&changed, &objects).into_iter().collect()
+            }
             Event::InitDone => sorted_refs(objects.state()),
             Event::Init | Event::InitApply(_) => Vec::new(),
         };
-        stream::iter(woken)
+        stream::iter(triggered)
     })
 }
 
-/// Whom a change of a child concerns: the controller it names, or, if it names
-/// none, whoever selects it and might adopt it.
+/// The objects that a change of a child concerns: its controller or, without one,
+/// the objects that select it and may adopt it.
 pub fn owner_or_selecting<K, C>(
     child: &C,
     objects: &Store<K>,
@@ -195,21 +198,20 @@ where
     }
 }
 
-/// A cache keeps no order, and simulations replay.
+/// Sorted, since a store has no order and simulations replay.
 fn sorted_refs<K: Resource<DynamicType = ()>>(objects: Vec<Arc<K>>) -> Vec<ObjectRef<K>> {
     let mut names: Vec<_> = objects.iter().map(|object| ObjectRef::from_obj(&**object)).collect();
     names.sort_by_cached_key(ToString::to_string);
     names
 }
 
-/// What came of a look at an object: after how long to look again though nothing
-/// changes.
+/// The delay after which to reconcile again without a change.
 pub type RequeueResult = Result<Option<Duration>, Error>;
 
-/// Runs until dropped. A failed object is tried again, later each time; the
-/// others do not wait for it. One at a time, in the order in which they were
-/// woken: a set that shrinks does so before one that grows in its place, and
-/// simulations replay. kube's own runner keeps no order.
+/// Runs until dropped. Reconciles one object at a time, in the order of their
+/// triggers: a set that shrinks does so before another grows in its place, and
+/// simulations replay. Failed objects are requeued with backoff. kube's own
+/// runner keeps no order.
 pub async fn run<K, Work>(
     controller: Controller<K>,
     context: Arc<Context>,
@@ -218,17 +220,17 @@ pub async fn run<K, Work>(
     K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
     Work: Future<Output = RequeueResult> + Send + 'static,
 {
-    let Controller { store, triggers: mut wakes } = controller;
+    let Controller { store, mut triggers } = controller;
     let mut work_queue = WorkQueue::<(Option<String>, String)>::default();
-    // Until the first list has come an object cannot be found.
+    // Before the first list the store is incomplete.
     let (mut listed, mut is_listed) = (pin!(store.wait_until_ready()), false);
     loop {
-        let alarm = work_queue.next_due();
+        let next_due = work_queue.next_due();
         tokio::select! {
             biased;
-            Some(ObjectRef { namespace, name, .. }) = wakes.next() => work_queue.enqueue((namespace, name)),
+            Some(ObjectRef { namespace, name, .. }) = triggers.next() => work_queue.enqueue((namespace, name)),
             _ = &mut listed, if !is_listed => is_listed = true,
-            () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {
+            () = sleep_until(next_due.unwrap_or_else(Instant::now)), if next_due.is_some() => {
                 work_queue.enqueue_due(Instant::now());
             }
             () = ready(()), if is_listed && work_queue.queued() > 0 => {
@@ -242,7 +244,7 @@ pub async fn run<K, Work>(
                 match outcome {
                     Ok(again) => work_queue.done(name, again.map(|after| Instant::now() + after)),
                     Err(error) => {
-                        tracing::debug!(%object, %error, "will try again");
+                        tracing::debug!(%object, %error, "reconcile failed; retrying");
                         work_queue.requeue_failed(name, Instant::now(), backoff);
                     }
                 }
@@ -260,7 +262,7 @@ pub fn is_controlled_by(meta: &ObjectMeta, uid: Option<&str>) -> bool {
     controller_of(meta).is_some_and(|owner| Some(owner.uid.as_str()) == uid)
 }
 
-/// The reference that makes `owner` the one in charge of an object.
+/// The owner reference that makes `owner` the controller of an object.
 pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -272,7 +274,7 @@ pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerRe
     }
 }
 
-/// An empty selector selects nothing here: the workload kinds refuse it.
+/// Parses a workload's selector; the API refuses empty ones.
 pub fn selector_of(selector: &LabelSelector) -> Result<Selector, Error> {
     Ok(Selector::try_from(selector.clone())?)
 }

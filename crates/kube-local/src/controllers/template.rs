@@ -1,12 +1,12 @@
-//! When two pod templates are the same, and the short name of one.
+//! Comparison and hash of pod templates.
 
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 
-/// The label that tells the pods of one revision from those of another.
+/// The label with the hash of a pod's template.
 pub const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
-/// Stable across processes and versions of this program: it ends up in names.
-/// `collisions` gives a template another hash after its first one was taken.
+/// A hash that is part of names, so stable across processes and versions of this
+/// program. `collisions` changes it after a name collision.
 pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     let mut digest = Fnv::new();
     // Maps are sorted and fields are in declaration order: equal templates
@@ -28,7 +28,7 @@ fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
         if let Some(labels) = meta.labels.as_mut() {
             labels.remove(POD_TEMPLATE_HASH);
         }
-        // The server drops empty maps, and some stamp a null time.
+        // The server drops empty maps, and some clients send a null creationTimestamp.
         meta.labels = meta.labels.take().filter(|labels| !labels.is_empty());
         meta.annotations = meta.annotations.take().filter(|annotations| !annotations.is_empty());
         meta.creation_timestamp = None;

@@ -25,7 +25,7 @@ pub(super) fn human_duration(duration: SignedDuration) -> String {
     }
 }
 
-/// How long ago an RFC 3339 time was; `<unknown>` if it is none.
+/// The age of an RFC 3339 time; `<unknown>` if it is invalid.
 pub(crate) fn since(time: Option<&str>, now: Timestamp) -> String {
     match time.and_then(|time| time.parse::<Timestamp>().ok()) {
         Some(time) => human_duration(now.duration_since(time)),

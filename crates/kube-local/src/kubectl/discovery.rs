@@ -1,4 +1,4 @@
-//! Which resources there are, and what may be done with each.
+//! API discovery: resources and their verbs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,8 +65,7 @@ pub(super) fn resources(all: &[Arc<Resource>], group: &str, version: &str) -> Op
     }))
 }
 
-/// All of it at once, of the core group or of all others: what kubectl asks
-/// for first.
+/// Aggregated discovery, of the core group or of all others; kubectl's first request.
 pub(super) fn aggregated(all: &[Arc<Resource>], core: bool) -> Value {
     let mut items = Vec::new();
     for (group, versions) in by_group(all).into_iter().filter(|(group, _)| group.is_empty() == core) {
@@ -171,7 +170,7 @@ pub(super) fn subresources(resource: &Resource) -> Vec<Subresource<'_>> {
 
 type Versions<'a> = Vec<(&'a str, Vec<&'a Resource>)>;
 
-/// Groups with their versions, the preferred first, and their resources by name.
+/// Groups with their versions, preferred first, and resources by name.
 fn by_group(all: &[Arc<Resource>]) -> BTreeMap<&str, Versions<'_>> {
     let mut groups: BTreeMap<&str, Versions<'_>> = BTreeMap::new();
     for resource in sorted(all.iter()) {

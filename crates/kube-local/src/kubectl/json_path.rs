@@ -32,7 +32,7 @@ enum Operator {
 }
 
 impl JsonPath {
-    /// `None` if the path is not understood.
+    /// `None` if the path is invalid or not supported.
     pub(super) fn parse(text: &str) -> Option<JsonPath> {
         let mut steps = Vec::new();
         let mut rest = text.trim().trim_start_matches('$');
@@ -59,7 +59,7 @@ impl JsonPath {
     }
 }
 
-/// Where the bracket that was just opened closes, quoted ones aside.
+/// The index of the bracket that closes the one just opened; quoted brackets do not count.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quote) = (0, None);
     for (i, c) in text.char_indices() {
@@ -134,7 +134,7 @@ impl Filter {
         let split = OPERATORS
             .iter()
             .filter_map(|(sign, operator)| Some((text.find(sign)?, sign, operator)))
-            // The leftmost, and of `<=` and `<` at one place the longer.
+            // The leftmost operator; of `<=` and `<` at one place the longer.
             .min_by_key(|(at, sign, _)| (*at, std::cmp::Reverse(sign.len())));
         let Some((at, sign, operator)) = split else {
             return Some(Filter { path: JsonPath::parse(text)?, comparison: None });
@@ -177,7 +177,7 @@ impl Operator {
 impl Step {
     fn select<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let items = || value.as_array().map(Vec::as_slice).unwrap_or_default();
-        // Negative positions count from the end.
+        // Negative indexes count from the end.
         let position = |at: i64| if at < 0 { at + items().len() as i64 } else { at };
         let position = |at: i64| usize::try_from(position(at)).unwrap_or_default();
         match self {
@@ -232,7 +232,7 @@ mod tests {
             (".metadata.annotations['a.b/c']", json!(["dotted"])),
             (".missing.field", json!([])),
         ] {
-            let parsed = JsonPath::parse(path).unwrap_or_else(|| panic!("{path} is understood"));
+            let parsed = JsonPath::parse(path).unwrap_or_else(|| panic!("{path} is supported"));
             assert_eq!(Value::from_iter(parsed.find(&object).into_iter().cloned()), found, "{path}");
         }
     }

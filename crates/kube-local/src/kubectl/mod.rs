@@ -1,7 +1,7 @@
-//! How the server describes itself and its objects to people and to kubectl:
-//! discovery, OpenAPI v3, and tables. Documents are made from the list of
-//! resources alone. OpenAPI v2 is an empty document: kubectl asks for it only
-//! where v3 has no answer, as for a `List`, and then leaves checking to us.
+//! Discovery, OpenAPI v3 and tables, for kubectl and other clients; computed from
+//! the list of resources alone. OpenAPI v2 is an empty document: kubectl requests
+//! it only for kinds without v3, such as `List`, and then leaves validation to
+//! the server.
 
 mod age;
 mod discovery;
@@ -20,11 +20,11 @@ pub(crate) use age::since;
 #[cfg(feature = "kubectl")]
 const OPENAPI_V2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// `swagger: "2.0"` and nothing else, in the only form that kubectl reads.
+/// `swagger: "2.0"` and nothing else, in the only encoding that kubectl reads.
 #[cfg(feature = "kubectl")]
 const EMPTY_OPENAPI_V2: &str = "\n\u{3}2.0";
 
-/// Answers a request outside any resource; `None` if there is no such path.
+/// The response to a request outside any resource; `None` for an unknown path.
 pub fn respond_to_meta_path(kinds: &Kinds, segments: &[&str], accept: &str) -> Option<Response<Body>> {
     let all = kinds.all();
     let aggregated = accept.contains("g=apidiscovery.k8s.io") && accept.contains("v=v2");
@@ -68,8 +68,7 @@ fn media_response(media: &'static str, body: impl Into<Body>) -> Response<Body> 
     response
 }
 
-/// The Kubernetes version whose behaviour is followed, so that kubectl does
-/// not warn of skew.
+/// The Kubernetes version that this server follows; kubectl warns of version skew.
 fn version() -> Value {
     json!({
         "major": "1",

@@ -1,6 +1,5 @@
-//! OpenAPI v3: what objects look like, for `kubectl explain`, and what the
-//! endpoints take, from which kubectl learns that the server validates fields
-//! and which patches a kind understands.
+//! OpenAPI v3: schemas for `kubectl explain`, and operations, from which kubectl
+//! learns that the server validates fields and which patch types a kind supports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-/// `/openapi/v3`: the documents, each with a hash that changes with it.
+/// `/openapi/v3`: the documents, each with a hash of its content.
 pub(super) fn index(all: &[Arc<Resource>]) -> Value {
     let mut hashes: BTreeMap<String, Sha256> = BTreeMap::new();
     for resource in all {
@@ -68,7 +67,7 @@ struct Components {
 }
 
 impl Components {
-    /// Adds a kind, its list, and all they refer to; returns the kind's name.
+    /// Adds a kind, its list, and all referenced components; returns the kind's name.
     fn add(&mut self, resource: &Resource) -> String {
         let Resource { group, version, kind, .. } = resource;
         let name = match resource.origin {
@@ -137,7 +136,7 @@ fn references<'a>(schema: &'a Value, found: &mut BTreeSet<&'a str>) {
     }
 }
 
-/// A custom resource's schema, completed with what every object has.
+/// A custom resource's schema, completed with the fields of every object.
 fn custom(open_api: &Value) -> Value {
     let mut schema = open_api.clone();
     let fields = &mut schema["properties"];

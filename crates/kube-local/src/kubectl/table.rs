@@ -1,4 +1,4 @@
-//! `meta.k8s.io/v1` tables: what `kubectl get` prints.
+//! `meta.k8s.io/v1` tables, as printed by `kubectl get`.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -7,8 +7,8 @@ use super::age::since;
 use super::json_path::JsonPath;
 use crate::kinds::{Cell, Column, Origin, Resource};
 
-/// Objects in rows. `include` says how much of each object its row carries:
-/// `None`, `Object`, or (the default) `Metadata`.
+/// A table of objects. `include` is the part of each object in its row: `None`,
+/// `Object`, or (the default) `Metadata`.
 pub fn table(resource: &Resource, objects: &[&Value], meta: Value, include: &str, now: Timestamp) -> Value {
     let columns = columns(resource);
     let definitions: Vec<_> = columns
@@ -61,7 +61,7 @@ fn included(resource: &Resource, object: &Value, include: &str) -> Option<Value>
     }
 }
 
-/// A definition's columns come after the name; without any there is the age.
+/// The columns; for a custom kind the name, then those of its definition or else the age.
 fn columns(resource: &Resource) -> Vec<Column> {
     let column = |name: &str, kind: &str, format: &str, description: &str, path: &str| Column {
         name: name.to_owned(),
@@ -120,7 +120,7 @@ impl Printer<'_> {
     }
 }
 
-/// A value as its column's type has it; null where it does not fit.
+/// A value converted to its column's type; null if that fails.
 fn typed(value: &Value, kind: &str, now: Timestamp) -> Value {
     match (kind, value) {
         ("string", Value::String(_)) => value.clone(),

@@ -1,35 +1,35 @@
 //! An address for every pod.
 //!
 //! All of 127.0.0.0/8 is this machine (on Linux), so a pod can have a loopback
-//! address of its own and listen there on the very port it declares. Addresses
-//! come from 127.64.0.0/10. A pod that really listens holds its address by a
-//! UDP socket that nobody talks to: whoever finds it taken, another node or
-//! another process, takes the next.
+//! address of its own and listen there on the port it declares. Addresses come
+//! from 127.64.0.0/10. A listening pod claims its address by binding an otherwise
+//! unused UDP socket; if another node or process holds the address, the next one
+//! is tried.
 //!
-//! A real API server refuses loopback addresses in EndpointSlices. There, pods
-//! can claim to live in 10.64.0.0/10 instead and still listen on loopback: at
-//! the twin of their address, which differs in the first byte only.
+//! A real API server rejects loopback addresses in EndpointSlices. For such a
+//! server pods report an address in 10.64.0.0/10 and listen on the loopback
+//! address that differs only in the first byte.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Which addresses pods show.
+/// The address range that pods report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// 127.64.0.0/10: where they listen.
+    /// 127.64.0.0/10, where they listen.
     Loopback,
-    /// 10.64.0.0/10: they listen at the [`loopback_address`] of what they show.
+    /// 10.64.0.0/10; they listen on the [`loopback_address`] of the reported one.
     Private,
 }
 
-/// Whether it is among the loopback addresses that pods have.
+/// Whether `ip` is in the loopback range of pods.
 pub fn is_pod_address(ip: Ipv4Addr) -> bool {
     let [a, b, ..] = ip.octets();
     a == 127 && b >> 6 == 1
 }
 
-/// Where a pod with this address listens.
+/// The address on which a pod with this reported address listens.
 pub fn loopback_address(ip: Ipv4Addr) -> Ipv4Addr {
     let [_, b, c, d] = ip.octets();
     Ipv4Addr::new(127, b, c, d)
@@ -39,21 +39,22 @@ const ADDRESS_COUNT: u32 = 1 << 22;
 const CLAIM_PORT: u16 = 10250;
 const MAX_CLAIM_ATTEMPTS: u32 = 65_536;
 
+/// Allocates pod addresses.
 pub struct AddressPool {
     next: AtomicU32,
     network: Network,
     should_claim: bool,
 }
 
-/// Given back when dropped.
+/// An allocated address; released when dropped.
 pub struct Address {
-    /// As the pod shows it.
+    /// The address that the pod reports.
     pub ip: Ipv4Addr,
     _claim: Option<UdpSocket>,
 }
 
 impl AddressPool {
-    /// Begins somewhere that `seed` says, so that nodes rarely meet.
+    /// Starts at an address derived from `seed`, so that nodes rarely collide.
     pub fn new(seed: u64, network: Network, claim: bool) -> AddressPool {
         AddressPool {
             next: AtomicU32::new((seed % u64::from(ADDRESS_COUNT)) as u32),
@@ -66,7 +67,7 @@ impl AddressPool {
         let mut last = io::Error::other("no address is free");
         for _ in 0..MAX_CLAIM_ATTEMPTS {
             let number = self.next.fetch_add(1, Ordering::Relaxed) % ADDRESS_COUNT;
-            // People take these two for the network and for everybody in it.
+            // Commonly reserved as network and broadcast addresses.
             if matches!(number & 0xff, 0 | 0xff) {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! The program inside a container: a small HTTP server with metrics.
 //!
-//! `/` (and any other path) answers who it is, as fast and as reliably as its
-//! [`Behaviour`] says; `/status/503` and `/delay/2s` do as they are told;
-//! `/healthz` and `/metrics` do not count as traffic.
+//! `/` and unknown paths return the app's name and version, with the latency and
+//! error rate of its [`Behaviour`]. `/status/503` returns that status,
+//! `/delay/2s` waits. `/healthz` and `/metrics` do not count as traffic.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -21,9 +21,10 @@ use tokio::time::{Instant, sleep};
 use super::behaviour::{self, Behaviour};
 use crate::seeded_rng::SeededRng;
 
-/// Upper bounds in seconds, as Prometheus clients have them.
+/// Upper bounds in seconds: the defaults of Prometheus clients.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// The HTTP server of one container.
 pub struct App {
     behaviour: Behaviour,
     pod: String,
@@ -62,7 +63,7 @@ impl App {
         Router::new().fallback(respond).with_state(Arc::new(self))
     }
 
-    /// Box and Muller's.
+    /// A standard normal variate (Box-Muller).
     fn draw_normal(&self) -> f64 {
         let uniform = || ((self.rng.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         (-2.0 * uniform().ln()).sqrt() * (std::f64::consts::TAU * uniform()).cos()
@@ -105,7 +106,7 @@ impl App {
         }
     }
 
-    /// Prometheus' text format.
+    /// The metrics in Prometheus' text format.
     fn metrics(&self) -> String {
         let mut text = String::new();
         let traffic = self.traffic.lock();
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_app_answers_with_its_name_and_version() {
+    async fn the_app_returns_its_name_and_version() {
         let (status, body) = get(&router("team/podinfo:v2", 1), "/").await;
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(status, 200);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn status_and_delay_paths_answer_as_requested() {
+    async fn status_and_delay_paths_respond_as_requested() {
         let router = router("app:v1", 1);
         assert_eq!(get(&router, "/status/503").await.0, 503);
         assert_eq!(get(&router, "/status/9").await.0, 400);

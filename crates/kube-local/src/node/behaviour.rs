@@ -1,20 +1,20 @@
-//! What a container does, from its image's tag and its environment.
+//! The behaviour of a container, from its image tag and environment.
 //!
 //! A tag is a version and, after it, any number of traits joined by `-`:
 //!
 //! | tag               | environment          | meaning                                          |
 //! |-------------------|----------------------|--------------------------------------------------|
-//! | `v3-errors-2`     | `ERROR_RATE=0.02`    | 2 % of requests answer 500                       |
+//! | `v3-errors-2`     | `ERROR_RATE=0.02`    | 2 % of requests fail with 500                    |
 //! | `v4-slow`         | `LATENCY_P99=800ms`  | most requests are slow, one in a hundred slower  |
 //! | `v4-slow-2s`      | `LATENCY_P99=2s`     | the same, with another 99th percentile           |
 //! |                   | `LATENCY=20ms`       | the median (exact, if no percentile is given)    |
 //! | `v5-crash`        | `CRASH_LOOP=true`    | exits with 1 as soon as it has started           |
-//! | `v6-never-ready`  | `NEVER_READY=true`   | serves, but `/healthz` says 503                  |
+//! | `v6-never-ready`  | `NEVER_READY=true`   | serves, but `/healthz` returns 503               |
 //! | `v7-delay-3s`     | `START_DELAY=3s`     | serves (or crashes) only after three seconds     |
 //!
 //! Anything else in a tag belongs to the version: `1.2.0-rc.1`. The environment
-//! wins over the tag. A value that cannot be read is refused, as a kubelet
-//! refuses a container that it cannot configure.
+//! overrides the tag. An invalid value is an error, as a kubelet does not start a
+//! container that it cannot configure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Behaviour {
         let mut words = tag.split('-').peekable();
         while let Some(word) = words.next() {
             let next = words.peek().copied();
-            // A trait that takes a value is none without it.
+            // A trait that needs a value belongs to the version without it.
             match (word, next.and_then(percent), next.and_then(duration)) {
                 ("errors", Some(rate), _) => {
                     behaviour.error_rate = rate;
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn an_unparsable_value_is_refused() {
-        let refused = of("app:v1", &[("ERROR_RATE", "many")]).unwrap_err();
-        assert_eq!(refused.to_string(), "ERROR_RATE=many is not a fraction from 0 to 1 or a percentage");
+        let error = of("app:v1", &[("ERROR_RATE", "many")]).unwrap_err();
+        assert_eq!(error.to_string(), "ERROR_RATE=many is not a fraction from 0 to 1 or a percentage");
         assert!(of("app:v1", &[("LATENCY", "20")]).is_err());
         assert!(of("app:v1", &[("ERROR_RATE", "2")]).is_err());
     }

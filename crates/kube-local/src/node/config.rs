@@ -1,4 +1,4 @@
-//! A container's environment, and whether everything it is configured with exists.
+//! A container's environment, and whether its ConfigMaps and Secrets exist.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl ConfigReader {
         ConfigReader { client, namespace }
     }
 
-    /// The environment as the container's process sees it; later entries win.
+    /// The environment of the container's process; later entries win.
     pub async fn environment(
         &self,
         pod: &Pod,
@@ -58,7 +58,7 @@ impl ConfigReader {
         Ok(environment)
     }
 
-    /// Whether what the pod's volumes are made of exists.
+    /// Checks that the sources of the pod's volumes exist.
     pub async fn volumes(&self, pod: &Pod) -> Result<(), ConfigError> {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             if let Some(source) = &volume.config_map {
@@ -119,10 +119,10 @@ fn require_unless_optional<K>(
     kind: &'static str,
     name: &str,
     optional: Option<bool>,
-    answer: kube::Result<Option<K>>,
+    result: kube::Result<Option<K>>,
 ) -> Result<Option<K>, ConfigError> {
     let name = name.to_owned();
-    match answer {
+    match result {
         Err(source) => Err(ConfigError::Api { kind, name, source }),
         Ok(None) if optional != Some(true) => Err(ConfigError::NotFound { kind, name }),
         Ok(found) => Ok(found),

@@ -25,15 +25,15 @@ use super::config::{ConfigError, ConfigReader};
 use super::probe::Prober;
 use crate::controllers::events::EventType;
 
-/// What listens where, for callers in this process.
+/// Routers by address, for callers in this process.
 pub type Directory = Arc<RwLock<HashMap<SocketAddr, Router>>>;
 
-/// As the kubelet waits between two starts of a container that crashes.
+/// Limits of the delay between restarts of a crashing container, as in the kubelet.
 const MIN_RESTART_DELAY: Duration = Duration::from_secs(10);
 const MAX_RESTART_DELAY: Duration = Duration::from_secs(300);
 const RECONFIGURE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a container is doing.
+/// The state of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerReport {
     pub state: RunState,
@@ -68,12 +68,12 @@ impl ContainerReport {
     }
 }
 
-/// What a container needs to run.
+/// A container to run.
 pub struct ContainerTask {
     pub node: Arc<NodeInner>,
     pub pod: Arc<Pod>,
     pub container: Container,
-    /// Where in the reports its own is.
+    /// The container's index in `reports`.
     pub index: usize,
     pub ip: Ipv4Addr,
     pub ports: Vec<u16>,
@@ -81,12 +81,12 @@ pub struct ContainerTask {
     pub reports: watch::Sender<Vec<ContainerReport>>,
     /// Cancelled when the pod has to stop serving.
     pub stop: CancellationToken,
-    /// Requests that are still being answered.
+    /// Open connections.
     pub connections: TaskTracker,
 }
 
 impl ContainerTask {
-    /// Runs until dropped, or for good if the pod is not to be restarted.
+    /// Runs until dropped; with restart policy `Never`, until the first exit.
     pub async fn run(self) {
         let mut crashes = 0;
         loop {
@@ -139,10 +139,10 @@ impl ContainerTask {
         }
         let environment = sources.environment(&self.pod, &self.container, &self.ip.to_string()).await?;
         let image = self.container.image.as_deref().unwrap_or_default();
-        Behaviour::of(image, &environment).map_err(|refused| ContainerConfigError(refused.to_string()))
+        Behaviour::of(image, &environment).map_err(|error| ContainerConfigError(error.to_string()))
     }
 
-    /// One life, from start to crash. Says why it ended, if it can.
+    /// One run, from start to crash. The error is the reason, if known.
     async fn run_once(&self, behaviour: Behaviour, started: Time) -> Result<(), String> {
         let (delay, crashes, never_ready) =
             (behaviour.start_delay, behaviour.crash_loop, behaviour.never_ready);
@@ -165,7 +165,7 @@ impl ContainerTask {
             let listeners = self.listen().await?;
             up.send_replace(true);
             let message = format!("Started container {}", self.container.name);
-            let telling = self.node.events.publish(&*self.pod, EventType::Normal, "Started", message);
+            let started_event = self.node.events.publish(&*self.pod, EventType::Normal, "Started", message);
             let served = listeners.into_iter().map(|listener| {
                 let stopped = self.stop.clone().cancelled_owned();
                 let server = axum::serve(listener, app.clone()).with_graceful_shutdown(stopped);
@@ -175,7 +175,7 @@ impl ContainerTask {
                 self.stop.cancelled().await;
                 drop(registered);
             };
-            futures::join!(join_all(served), refusing, telling);
+            futures::join!(join_all(served), refusing, started_event);
             pending().await
         };
         let listening = || up.borrow().then(|| app.clone());
@@ -185,7 +185,7 @@ impl ContainerTask {
             }
             let mut up = up.subscribe();
             match self.container.readiness_probe.as_ref().map(Prober::new) {
-                // The sender lives as long as this future.
+                // Cannot fail: the sender lives as long as this future.
                 None => drop(up.wait_for(|up| *up).await),
                 Some(prober) => {
                     prober.initial_delay().await;
@@ -229,7 +229,7 @@ impl ContainerTask {
         }
     }
 
-    /// Callers in this process find the app as long as the result lives.
+    /// Makes the app reachable for callers in this process until the result is dropped.
     fn register(&self, app: &Router) -> DirectoryEntry {
         let addresses: Vec<_> = self.ports.iter().map(|port| self.address(*port)).collect();
         let mut directory = self.node.directory.write();
@@ -264,7 +264,7 @@ impl ContainerTask {
         });
     }
 
-    /// Told together with the next report.
+    /// Changes the report without waking the reporter; written with the next report.
     fn update_report_silently(&self, change: impl FnOnce(&mut ContainerReport)) {
         self.reports.send_if_modified(|reports| {
             if let Some(report) = reports.get_mut(self.index) {
@@ -279,8 +279,8 @@ impl ContainerTask {
 struct ContainerConfigError(String);
 
 impl From<ConfigError> for ContainerConfigError {
-    fn from(why: ConfigError) -> ContainerConfigError {
-        ContainerConfigError(why.to_string())
+    fn from(error: ConfigError) -> ContainerConfigError {
+        ContainerConfigError(error.to_string())
     }
 }
 

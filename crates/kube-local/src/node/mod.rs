@@ -1,14 +1,14 @@
-//! A node: runs each pod bound to it as a small HTTP server in this process.
+//! A node that runs each pod bound to it as a small HTTP server in this process.
 //!
-//! It speaks only the Kubernetes API, so it is the kubelet of this crate's
-//! server and of a real one alike. Where there is no scheduler it also binds
-//! the pods that nobody has bound. What a container does comes from its image's
-//! tag and its environment ([`behaviour`]); its address is one of its own on
-//! loopback ([`address`]), so that pods listen on the ports they declare, and
-//! EndpointSlices, proxies and scrapers are as real as they get.
+//! It uses only the Kubernetes API, so it works as kubelet of this crate's server
+//! and of a real one. Without a scheduler it also binds unbound pods. A
+//! container's behaviour comes from its image tag and environment
+//! ([`behaviour`]). Each pod has a loopback address of its own ([`address`]), so
+//! that pods listen on the ports they declare, and EndpointSlices, proxies and
+//! scrapers work as usual.
 //!
-//! With `listen` off no socket is opened, and pods are reached by
-//! [`Node::call`] only: sockets and paused time do not go together.
+//! With `listen` off no socket is opened, and pods are reached only by
+//! [`Node::call`]: sockets do not work with paused time.
 
 pub mod address;
 mod app;
@@ -46,11 +46,12 @@ use address::{AddressPool, Network};
 use container::Directory;
 use work_queue::clock::Clock;
 
-/// What the node of a cluster with one node is called.
+/// The node's name in a cluster with one node.
 pub const NAME: &str = "local";
 
 const HOST_IP: &str = "127.0.0.1";
 
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     pub name: String,
@@ -58,9 +59,9 @@ pub struct NodeOptions {
     /// Whether pods listen on real sockets.
     pub listen: bool,
     pub network: Network,
-    /// Whether to bind pods that are bound to no node.
+    /// Whether to bind pods without a node.
     pub bind: bool,
-    /// Errors and latencies of pods are drawn from it.
+    /// The seed of the pods' errors and latencies.
     pub seed: u64,
 }
 
@@ -77,7 +78,7 @@ impl NodeOptions {
     }
 }
 
-/// Clones are the same node.
+/// A node; clones share it.
 #[derive(Clone)]
 pub struct Node(Arc<NodeInner>);
 
@@ -89,7 +90,7 @@ struct NodeInner {
     directory: Directory,
 }
 
-/// Nothing listens there.
+/// No pod listens on this address.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connection refused: no pod listens on {0}")]
 pub struct ConnectionRefused(pub SocketAddr);
@@ -115,15 +116,15 @@ impl Node {
         }
     }
 
-    /// Runs its pods until dropped.
+    /// Runs the node's pods until dropped.
     pub async fn run(&self) {
         futures::join!(self.register(), self.run_pods());
     }
 
     async fn run_pods(&self) {
         let mut changes = std::pin::pin!(watch_all(Api::<Pod>::all(self.0.client.clone())));
-        // In an order, so that simulations replay: those that a list no longer shows
-        // are told one after the other.
+        // Ordered, so that simulations replay: after a relist, the workers of
+        // missing pods end in this order.
         let mut pods: BTreeMap<String, watch::Sender<Arc<Pod>>> = BTreeMap::new();
         let mut listed: Option<HashSet<String>> = None;
         let mut workers = JoinSet::new();
@@ -154,9 +155,9 @@ impl Node {
                                 match pods.get(&uid) {
                                     Some(worker) => drop(worker.send_replace(pod)),
                                     None => {
-                                        let (worker, news) = watch::channel(pod);
+                                        let (worker, updates) = watch::channel(pod);
                                         pods.insert(uid, worker);
-                                        workers.spawn(pod_worker::run_pod(self.0.clone(), news));
+                                        workers.spawn(pod_worker::run_pod(self.0.clone(), updates));
                                     }
                                 }
                             }
@@ -202,10 +203,10 @@ impl Node {
                     self.0.events.publish(&pod, EventType::Normal, "Scheduled", message).await;
                     break;
                 }
-                // Another node was faster.
+                // Another node bound it first.
                 Err(error) if is_conflict(&error) => break,
                 Err(error) => {
-                    tracing::debug!(%error, pod = name, "could not bind a pod; trying again");
+                    tracing::debug!(%error, pod = name, "cannot bind a pod; retrying");
                     attempt += 1;
                     sleep(backoff(attempt)).await;
                 }
@@ -214,11 +215,11 @@ impl Node {
         pod.uid().unwrap_or_default()
     }
 
-    /// Presents itself where the API knows nodes: DaemonSets ask for them.
+    /// Creates the Node object, which DaemonSets need.
     async fn register(&self) {
         let mut attempt = 0;
         while let Err(error) = self.create_node_object().await {
-            tracing::debug!(%error, "could not register the node; trying again");
+            tracing::debug!(%error, "cannot register the node; retrying");
             attempt += 1;
             sleep(backoff(attempt)).await;
         }
@@ -242,9 +243,9 @@ impl Node {
                 None => return Ok(()),
             },
         }
-        // New nodes are tainted until a controller finds them ready; here is none.
-        let spotless = Patch::Merge(json!({"spec": {"taints": null}}));
-        api.patch(name, &PatchParams::default(), &spotless).await?;
+        // New nodes are tainted until a controller finds them ready; no such controller runs here.
+        let without_taints = Patch::Merge(json!({"spec": {"taints": null}}));
+        api.patch(name, &PatchParams::default(), &without_taints).await?;
         let now = now_in_seconds(&self.0.options.clock);
         let status = Patch::Merge(json!({"status": {
             "addresses": [{"type": "InternalIP", "address": HOST_IP}, {"type": "Hostname", "address": name}],
@@ -265,12 +266,12 @@ impl Node {
     }
 }
 
-/// Now, in whole seconds, as the API stores it.
+/// The current time in whole seconds, as the API stores it.
 fn now_in_seconds(clock: &Clock) -> Time {
     Time(Timestamp::from_second(clock.now().as_second()).unwrap_or(Timestamp::UNIX_EPOCH))
 }
 
-/// FNV-1a: spreads names over numbers, the same in every run.
+/// FNV-1a, the same in every run.
 fn fnv_hash(seed: u64, text: &str) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! Looks after one pod, from the moment it is bound until it is gone.
+//! Runs one pod, from binding to removal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,20 +21,20 @@ use super::{NodeInner, now_in_seconds};
 use crate::controllers::events::EventType;
 use crate::controllers::runtime::{backoff, ignore_not_found, is_conflict};
 
-/// The pod as last heard of from the API; the sender goes when the pod does.
+/// The pod as last seen by the watch; the sender is dropped when the pod is gone.
 pub type PodUpdates = watch::Receiver<Arc<Pod>>;
 
-/// Where a container listens that declares no port.
+/// The port of a pod that declares none.
 const DEFAULT_PORT: u16 = 8080;
 
-pub async fn run_pod(node: Arc<NodeInner>, mut news: PodUpdates) {
-    let pod = news.borrow_and_update().clone();
+pub async fn run_pod(node: Arc<NodeInner>, mut updates: PodUpdates) {
+    let pod = updates.borrow_and_update().clone();
     let api: Api<Pod> = Api::namespaced(node.client.clone(), &pod.namespace().unwrap_or_default());
     let address = loop {
         match node.addresses.allocate() {
             Ok(address) => break address,
             Err(error) => {
-                tracing::warn!(%error, pod = pod.name_any(), "no address for a pod");
+                tracing::warn!(%error, pod = pod.name_any(), "cannot allocate a pod address; retrying");
                 sleep(Duration::from_secs(1)).await;
             }
         }
@@ -68,34 +68,34 @@ pub async fn run_pod(node: Arc<NodeInner>, mut news: PodUpdates) {
     if pod.metadata.deletion_timestamp.is_none() && !is_finished(&pod) {
         containers.extend(spec.containers.iter().enumerate().map(launch).map(ContainerTask::run));
     }
-    if !reporter.report_until_deletion(&mut containers, &mut changed, &mut news).await {
+    if !reporter.report_until_deletion(&mut containers, &mut changed, &mut updates).await {
         return;
     }
-    let farewell = async {
+    let killing_events = async {
         for container in &spec.containers {
             let message = format!("Stopping container {}", container.name);
             node.events.publish(&*pod, EventType::Normal, "Killing", message).await;
         }
     };
-    let last_requests = async {
-        if let Some(still) = pre_stop(&spec) {
-            sleep(still).await;
+    let draining = async {
+        if let Some(delay) = pre_stop(&spec) {
+            sleep(delay).await;
         }
-        // Nobody new is let in; whoever is in may finish.
+        // New connections are refused; open ones may finish.
         stop.cancel();
         connections.close();
         connections.wait().await;
     };
     let _ =
-        timeout(grace(&reporter.pod), run_containers_until(&mut containers, join(farewell, last_requests)))
+        timeout(grace(&reporter.pod), run_containers_until(&mut containers, join(killing_events, draining)))
             .await;
     drop(containers);
     let now = now_in_seconds(&node.options.clock);
     let ended: Vec<_> = reports.borrow().iter().map(|report| terminated_report(report, &now)).collect();
-    reporter.report_termination(&mut news, &ended).await;
+    reporter.report_termination(&mut updates, &ended).await;
 }
 
-/// Lets the containers go on until `end`.
+/// Polls the containers until `end`.
 async fn run_containers_until<F: Future<Output = ()>>(
     containers: &mut FuturesUnordered<F>,
     end: impl Future,
@@ -110,11 +110,11 @@ async fn run_containers_until<F: Future<Output = ()>>(
     }
 }
 
-/// Keeps the API informed about one pod.
+/// Writes the status of one pod.
 struct StatusReporter {
     node: Arc<NodeInner>,
     api: Api<Pod>,
-    /// As the API has it, as far as is known.
+    /// The last known state in the API.
     pod: Arc<Pod>,
     ip: std::net::Ipv4Addr,
     started: Time,
@@ -125,17 +125,17 @@ struct StatusReporter {
 enum StatusWriteResult {
     Done,
     Retry,
-    /// There is no such pod any more.
+    /// The pod no longer exists.
     Gone,
 }
 
 impl StatusReporter {
-    /// Reports what the containers do until the pod is to be deleted (true) or gone (false).
+    /// Writes the containers' states until the pod is marked for deletion (true) or gone (false).
     async fn report_until_deletion<F: Future<Output = ()>>(
         &mut self,
         containers: &mut FuturesUnordered<F>,
         changed: &mut watch::Receiver<Vec<ContainerReport>>,
-        news: &mut PodUpdates,
+        updates: &mut PodUpdates,
     ) -> bool {
         let mut due = None;
         loop {
@@ -143,14 +143,14 @@ impl StatusReporter {
                 return true;
             }
             tokio::select! {
-                // Containers first: what they do at once is told at once, in one write.
+                // Containers first, so that simultaneous changes are reported in one write.
                 biased;
                 Some(()) = containers.next() => {}
-                heard = news.changed() => {
-                    if heard.is_err() {
+                received = updates.changed() => {
+                    if received.is_err() {
                         return false;
                     }
-                    if self.accept_newer(news.borrow_and_update().clone()) {
+                    if self.accept_newer(updates.borrow_and_update().clone()) {
                         due = Some(Instant::now());
                     }
                 }
@@ -167,14 +167,14 @@ impl StatusReporter {
         }
     }
 
-    /// True if it was news.
+    /// True if `pod` is newer than the last known state.
     fn accept_newer(&mut self, pod: Arc<Pod>) -> bool {
         let version = |pod: &Pod| pod.resource_version().and_then(|version| version.parse::<u64>().ok());
-        let is_foreign_change = version(&pod) > version(&self.pod);
-        if is_foreign_change {
+        let is_newer = version(&pod) > version(&self.pod);
+        if is_newer {
             self.pod = pod;
         }
-        is_foreign_change
+        is_newer
     }
 
     async fn write_status(&mut self, reports: &[ContainerReport]) -> StatusWriteResult {
@@ -187,14 +187,14 @@ impl StatusReporter {
         pod.status = Some(status);
         let name = pod.name_any();
         self.attempts = self.attempts.saturating_add(1);
-        let known = match self.api.replace_status(&name, &PostParams::default(), &pod).await {
+        let current = match self.api.replace_status(&name, &PostParams::default(), &pod).await {
             Err(error) if is_conflict(&error) => ignore_not_found(self.api.get(&name).await),
-            answer => ignore_not_found(answer),
+            result => ignore_not_found(result),
         };
-        match known {
-            Ok(Some(known)) if known.uid() == self.pod.uid() => {
-                let written = known.status == pod.status;
-                self.pod = Arc::new(known);
+        match current {
+            Ok(Some(current)) if current.uid() == self.pod.uid() => {
+                let written = current.status == pod.status;
+                self.pod = Arc::new(current);
                 if written {
                     self.attempts = 0;
                     return StatusWriteResult::Done;
@@ -203,14 +203,14 @@ impl StatusReporter {
             }
             Ok(_) => StatusWriteResult::Gone,
             Err(error) => {
-                tracing::debug!(%error, pod = name, "could not record a pod's status; trying again");
+                tracing::debug!(%error, pod = name, "cannot write a pod's status; retrying");
                 StatusWriteResult::Retry
             }
         }
     }
 
-    /// The last word about a pod: it has stopped and may be removed.
-    async fn report_termination(&mut self, news: &mut PodUpdates, reports: &[ContainerReport]) {
+    /// Removes the stopped pod or, if a finalizer keeps it, reports that it has stopped.
+    async fn report_termination(&mut self, updates: &mut PodUpdates, reports: &[ContainerReport]) {
         let this_one = Preconditions { uid: self.pod.uid(), resource_version: None };
         let params =
             DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() }.preconditions(this_one);
@@ -219,15 +219,15 @@ impl StatusReporter {
             match ignore_not_found(self.api.delete(&self.pod.name_any(), &params).await) {
                 Ok(None) => return,
                 Ok(Some(_)) if self.pod.finalizers().is_empty() => return,
-                // Somebody else holds on to it: say at least that it has stopped.
+                // A finalizer keeps the pod: report that it has stopped.
                 Ok(Some(_)) => break,
                 Err(error) => {
-                    // A conflict may mean that another pod has its name by now.
+                    // A conflict may mean that another pod has this name now.
                     let found = self.api.get_opt(&self.pod.name_any()).await;
                     if found.is_ok_and(|found| found.is_none_or(|found| found.uid() != self.pod.uid())) {
                         return;
                     }
-                    tracing::debug!(%error, pod = self.pod.name_any(), "could not remove a pod; trying again");
+                    tracing::debug!(%error, pod = self.pod.name_any(), "cannot remove a pod; retrying");
                     attempt += 1;
                     sleep(backoff(attempt)).await;
                 }
@@ -238,17 +238,17 @@ impl StatusReporter {
                 StatusWriteResult::Gone => return,
                 StatusWriteResult::Retry => sleep(backoff(self.attempts)).await,
                 StatusWriteResult::Done => {
-                    if news.changed().await.is_err() {
+                    if updates.changed().await.is_err() {
                         return;
                     }
-                    self.accept_newer(news.borrow_and_update().clone());
+                    self.accept_newer(updates.borrow_and_update().clone());
                 }
             }
         }
     }
 }
 
-/// How long its containers are to go on serving after being asked to stop.
+/// How long the containers keep serving after deletion starts.
 fn pre_stop(spec: &PodSpec) -> Option<Duration> {
     let sleeps = spec.containers.iter().filter_map(|container| {
         let seconds = container.lifecycle.as_ref()?.pre_stop.as_ref()?.sleep.as_ref()?.seconds;
@@ -278,8 +278,8 @@ fn terminated_report(report: &ContainerReport, now: &Time) -> ContainerReport {
     ContainerReport { state: RunState::Exited(exit), ready: false, ..report.clone() }
 }
 
-/// The ports a container listens on. A pod that declares none at all listens on
-/// one, in its first container.
+/// The ports a container listens on. A pod that declares none listens on one, in
+/// its first container.
 fn container_ports(spec: &PodSpec, index: usize) -> Vec<u16> {
     let declared = |container: &Container| {
         let tcp = container
@@ -298,7 +298,7 @@ fn container_ports(spec: &PodSpec, index: usize) -> Vec<u16> {
     spec.containers.get(index).map(declared).unwrap_or_default()
 }
 
-/// From names only: uids differ from run to run.
+/// Derived from names only: uids differ from run to run.
 fn container_seed(seed: u64, pod: &Pod, container: usize) -> u64 {
     let text = format!("{}/{}/{container}", pod.namespace().unwrap_or_default(), pod.name_any());
     super::fnv_hash(seed, &text)

@@ -1,4 +1,4 @@
-//! Asks a container how it is, as often as its probe says.
+//! Probes a container periodically.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use k8s_openapi::api::core::v1::Probe;
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 
+/// A readiness, liveness or startup probe.
 pub struct Prober {
-    /// What to ask for; `None` where being up is answer enough (TCP, exec, gRPC).
+    /// The HTTP path; `None` for probes that pass while the app listens (TCP, exec, gRPC).
     path: Option<String>,
     initial_delay: Duration,
     period: Duration,
@@ -44,13 +45,13 @@ impl Prober {
         sleep(self.initial_delay).await;
     }
 
-    /// Returns once the probe gave the answer so many times in a row that it counts.
-    /// `app` is `None` while nothing listens.
-    pub async fn wait_for(&self, answer: bool, app: impl Fn() -> Option<Router>) {
-        let needed = if answer { self.successes } else { self.failures };
+    /// Returns after as many consecutive results equal to `expected` as the
+    /// probe's threshold. `app` is `None` while nothing listens.
+    pub async fn wait_for(&self, expected: bool, app: impl Fn() -> Option<Router>) {
+        let needed = if expected { self.successes } else { self.failures };
         let mut in_a_row = 0;
         loop {
-            in_a_row = if self.probe_once(app()).await == answer { in_a_row + 1 } else { 0 };
+            in_a_row = if self.probe_once(app()).await == expected { in_a_row + 1 } else { 0 };
             if in_a_row >= needed {
                 return;
             }
@@ -58,7 +59,7 @@ impl Prober {
         }
     }
 
-    /// Between two answers that count.
+    /// Waits for one period.
     pub async fn wait_period(&self) {
         sleep(self.period).await;
     }

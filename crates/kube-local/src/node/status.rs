@@ -1,4 +1,4 @@
-//! A pod's status, from what its containers report. Pure.
+//! A pod's status, computed from the reports of its containers. Pure.
 
 use std::net::Ipv4Addr;
 
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use super::container::{ContainerReport, Exit, RunState};
 
-/// What the pod should say now. Keeps what others wrote (readiness gates), and
+/// The status to write. Keeps conditions of other writers (readiness gates), and
 /// the time of every condition that did not change.
 pub fn status_of(
     pod: &Pod,
@@ -72,7 +72,7 @@ fn phase(reports: &[ContainerReport]) -> &'static str {
     if !reports.is_empty() && exits.len() == reports.len() {
         return if exits.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" };
     }
-    // One that waits to be started again has run; one that waits for the first time has not.
+    // A container that waits for a restart has run; one that waits for its first start has not.
     let waits =
         |report: &ContainerReport| matches!(report.state, RunState::Waiting { .. }) && report.last.is_none();
     if reports.iter().any(waits) { "Pending" } else { "Running" }
@@ -95,7 +95,7 @@ struct Conditions<'a> {
 }
 
 impl Conditions<'_> {
-    /// `why_not` is what keeps it from being true.
+    /// `why_not` is reason and message if the condition is false.
     fn set(&mut self, type_: &str, why_not: Option<(&str, String)>) {
         let status = if why_not.is_none() { "True" } else { "False" };
         let (reason, message) = why_not.map(|(reason, message)| (reason.to_owned(), message)).unzip();

@@ -1,8 +1,9 @@
-//! Objects that arrive as protobuf, as kubectl's `create` and other Go clients
-//! send built-in kinds. Answers are always JSON, which they accept as well.
+//! Decoding of protobuf bodies, in which kubectl's `create` and other Go clients
+//! send built-in kinds. Responses are always JSON, which these clients accept
+//! too.
 //!
-//! The field numbers are a table of facts, `fields.txt`, written by
-//! `testbed/protobuf-fields`; the rest of this file is how Kubernetes maps
+//! The field numbers are a table, `fields.txt`, written by
+//! `testbed/protobuf-fields`; the rest of this file is Kubernetes' mapping of
 //! protobuf to JSON.
 
 use std::collections::HashMap;
@@ -13,15 +14,14 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// What every such body begins with.
+/// The first bytes of every such body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Fields that exist in protobuf only: in JSON their content stands in their
-/// parent.
+/// Fields that exist in protobuf only; in JSON their content is in the parent.
 const INLINED_FIELDS: &[&str] =
     &["handler", "volumeSource", "localObjectReference", "ephemeralContainerCommon"];
 
-/// Deeper than any object that means well.
+/// Deeper than any valid object.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -93,7 +93,7 @@ struct Field {
 enum Cardinality {
     One,
     Many,
-    /// With keys that are strings.
+    /// A map with string keys.
     Entries,
 }
 
@@ -103,7 +103,7 @@ enum FieldType {
     Bytes,
     Int,
     Bool,
-    /// The same behind a pointer: zero counts.
+    /// The same behind a pointer: a zero is kept.
     OptionalText,
     OptionalInt,
     OptionalBool,
@@ -178,8 +178,7 @@ fn message_map(message: &str, bytes: &[u8], depth: usize) -> Result<Map<String, 
     let Some(fields) = MESSAGES.get(message) else { return Ok(map) };
     for field in Wire(bytes) {
         let (number, content) = field?;
-        // A field of a newer Kubernetes than the table is dropped, as unknown
-        // fields are.
+        // A field of a newer Kubernetes than the table is dropped, like unknown fields.
         let Some(field) = fields.get(&number) else { continue };
         match field.shape {
             Cardinality::One if INLINED_FIELDS.contains(&field.name) => {
@@ -230,8 +229,7 @@ fn value(kind: FieldType, content: Content<'_>, depth: usize) -> Result<Value, D
     }
 }
 
-/// Go sends every field that is not behind a pointer; in JSON a zero is left
-/// out.
+/// Go sends every field that is not behind a pointer; JSON omits zeros.
 fn is_absent(kind: FieldType, value: &Value) -> bool {
     match kind {
         FieldType::Text | FieldType::Bytes => value == "",
@@ -251,7 +249,7 @@ enum Content<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, as they stand on the wire.
+/// The fields of a message, in wire order.
 struct Wire<'a>(&'a [u8]);
 
 impl Wire<'_> {

@@ -1,8 +1,8 @@
 //! `x-kubernetes-validations`: rules in CEL, compiled with the schema.
 //!
-//! The walk is ours because the API server's has rules of its own: `oldSelf`
-//! follows list items by their map keys only, an unchanged value keeps
-//! passing, and rules live only on nodes that have them.
+//! The traversal follows the API server: `oldSelf` follows list items by their
+//! map keys only, unchanged values stay valid, and only subtrees with rules are
+//! visited.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub(super) struct Rule {
     message: Option<String>,
     message_program: Option<Program>,
     reason: Option<Reason>,
-    /// Already without its leading dot.
+    /// Without its leading dot.
     field_path: Option<String>,
     uses_old_self: bool,
     old_self_is_optional: bool,
 }
 
 impl Rule {
-    /// Compiles a rule of the node `schema`, which stands at `path`.
+    /// Compiles a rule of the node `schema` at `path`.
     pub(super) fn parse(
         json: &Value,
         schema: &Schema,
@@ -115,7 +115,7 @@ impl Rule {
         })
     }
 
-    /// Whether it compares with the value before.
+    /// Whether the rule compares with the old value.
     pub(super) fn is_transition(&self) -> bool {
         self.uses_old_self
     }
@@ -198,7 +198,7 @@ impl Rule {
 
 pub(super) fn check(schema: &Schema, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     thread_local! {
-        /// Registering all functions costs more than most rules.
+        /// Shared: registering all functions costs more than most rules.
         static FUNCTIONS: Context<'static> = Context::default().with_all();
     }
     let mut errors = Vec::new();
@@ -212,8 +212,7 @@ struct Node<'a> {
     value: &'a Value,
     old: Option<&'a Value>,
     path: &'a Path<'a>,
-    /// It, or something that holds it, is as it was when it was accepted, and
-    /// stays accepted: only rules about the change itself are asked.
+    /// This node or an ancestor equals its accepted old value: only transition rules are evaluated.
     unchanged: bool,
 }
 
@@ -372,14 +371,14 @@ pub(super) fn escaped(name: &str) -> String {
         .replace('/', "__slash__")
 }
 
-/// Whether a rule's `fieldPath` names a field below the node.
+/// Whether a rule's `fieldPath` names a declared field below the node.
 fn field_path_exists(schema: &Schema, path: &str) -> bool {
     let Some(rest) = path.strip_prefix(['.', '[']) else { return false };
     let mut names = rest.split(['.', '[']).map(|name| name.trim_end_matches(']').trim_matches('\''));
     names.try_fold(schema, |schema, name| schema.field(name)).is_some()
 }
 
-/// A rule as the API server prints its own struct.
+/// A rule as the API server prints its Go struct.
 fn go_struct_text(rule: &Value) -> String {
     let text = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
     let quoted = |name: &str| {

@@ -1,8 +1,8 @@
-//! Finds the mistakes in a CEL rule that its schema gives away before any
-//! object is seen: fields that are not declared, names nobody defined,
-//! operands that do not fit, a rule that is no condition.
+//! Type check of a CEL rule against its schema, before there is any object:
+//! undeclared fields, unknown names, operands of the wrong type, rules that are
+//! not boolean.
 //!
-//! What cannot be known is taken to be right; evaluation has the last word.
+//! Unknown types are accepted; evaluation decides.
 
 use kube::core::cel::cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, LiteralValue, SelectExpr, operators,
@@ -21,7 +21,7 @@ pub(super) enum Type<'a> {
     Metadata,
 }
 
-/// A schema node, compared by where it is.
+/// A schema node, compared by address.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     schema: &'a Schema,
@@ -37,7 +37,7 @@ impl PartialEq for Node<'_> {
 const BOOL: Type<'static> = Type::Scalar("bool");
 const STRING: Type<'static> = Type::Scalar("string");
 
-/// What is wrong with the program, as the API server puts it.
+/// Checks a program; the error is the API server's message.
 pub(super) fn check<'a>(
     program: &'a Program,
     source: &'a str,
@@ -72,7 +72,7 @@ pub(super) enum ExpectedType {
 
 struct TypeError {
     message: String,
-    /// Where in the source, as far as can be told from the text.
+    /// The position in the source, found by searching its text.
     offset: usize,
 }
 
@@ -135,7 +135,7 @@ impl<'a> Type<'a> {
     fn element(&self) -> Type<'a> {
         match self {
             Type::List(item) => (**item).clone(),
-            // A map is walked by its keys.
+            // Iteration over a map yields its keys.
             Type::Map(_) => STRING,
             Type::Unknown | Type::Scalar(_) | Type::Object(_) | Type::Metadata => Type::Unknown,
         }
@@ -212,7 +212,7 @@ impl<'a> Checker<'a> {
     fn type_of_select(&mut self, select: &'a SelectExpr) -> Result<Type<'a>, TypeError> {
         let operand = self.type_of(&select.operand)?;
         let Some(found) = operand.field(&select.field) else {
-            // `has(self.x)` is pointed at as a whole.
+            // For `has(self.x)` the position of the whole call is reported.
             let mark = if select.test { "has(".to_owned() } else { format!(".{}", select.field) };
             let offset = self.source.find(&mark).map_or(0, |at| if select.test { at + 3 } else { at });
             return Err(TypeError { message: format!("undefined field '{}'", select.field), offset });
@@ -340,8 +340,7 @@ const NAMESPACES: [&str; 12] = [
     "strings",
 ];
 
-/// Functions of the API server's CEL environment whose result is not worth
-/// following.
+/// Functions of the API server's CEL environment whose result type is not modelled.
 #[rustfmt::skip]
 const FUNCTIONS: &[&str] = &[
     "duration", "timestamp", "type", "dyn", "bytes", "uint", "matches", "split", "findAll", "sum", "min", "max",

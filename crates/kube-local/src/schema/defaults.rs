@@ -1,4 +1,4 @@
-//! Filling in defaults.
+//! Fills in schema defaults.
 
 use serde_json::Value;
 

@@ -1,13 +1,13 @@
-//! What is wrong with a field, in the API server's words.
+//! Field errors, with the API server's messages.
 
 use std::fmt;
 
 use serde_json::Value;
 
-/// One thing wrong with one field, worded as the API server words it.
+/// One error of one field, with the API server's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// `spec.analysis.threshold`, or `<nil>` where the API server names none.
+    /// `spec.replicas`, or `<nil>` where the API server gives no path.
     pub field: String,
     pub reason: Reason,
     /// Without the field: `Invalid value: -1: should be greater than or equal to 0`
@@ -44,7 +44,7 @@ impl Reason {
         }
     }
 
-    /// CEL rules may rely on what these say is broken.
+    /// Whether CEL rules are skipped, since they may rely on the violated constraint.
     pub(super) fn blocks_rules(self) -> bool {
         match self {
             Reason::Required
@@ -76,7 +76,7 @@ impl FieldError {
         FieldError::with_text(field, Reason::Invalid, &format!("Invalid value: {}", go_value(value)), detail)
     }
 
-    /// For an object or list as a whole, whose value would only be noise.
+    /// For an object or list as a whole; its value is not printed.
     pub fn invalid_without_value(field: impl Into<String>, detail: &str) -> FieldError {
         FieldError::with_text(field, Reason::Invalid, "Invalid value", detail)
     }
@@ -133,14 +133,12 @@ impl FieldError {
         )
     }
 
-    /// An error that the API server gives without saying where; `value` is
-    /// already as it prints it.
+    /// An error without a path; `value` is formatted already.
     pub(super) fn invalid_without_path(value: &str, detail: &str) -> FieldError {
         FieldError::with_text("<nil>", Reason::Invalid, &format!("Invalid value: {value}"), detail)
     }
 
-    /// For values that the API server prints in a way of its own: `what` is
-    /// all that comes before the detail.
+    /// For values that the API server formats differently: `what` is the text before the detail.
     pub(crate) fn with_text(
         field: impl Into<String>,
         reason: Reason,

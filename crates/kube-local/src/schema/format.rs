@@ -44,7 +44,7 @@ impl Format {
         Some(Format { name: name.to_owned(), kind })
     }
 
-    /// Of Kubernetes' own types: what Go's decoder would stumble over.
+    /// The format of a built-in type, if Go's decoder rejects values without it.
     pub(super) fn of_kubernetes(schema: &Value, kind: Option<SchemaType>) -> Option<Format> {
         let mut format = Format::parse(schema, kind)?;
         if let FormatKind::Text(check) = &mut format.kind {
@@ -59,7 +59,7 @@ impl Format {
         Some(format)
     }
 
-    /// A type of its own that no format names.
+    /// Quantities, which have no `format` in OpenAPI.
     pub(super) fn quantity() -> Format {
         Format { name: "quantity".to_owned(), kind: FormatKind::Text(is_quantity) }
     }
@@ -151,7 +151,7 @@ fn is_request_uri(text: &str) -> bool {
     legal && (text.starts_with('/') || SCHEME.is_match(text))
 }
 
-/// Labels with dots between; the last of several is a word.
+/// DNS labels separated by dots; the last of several is alphabetic.
 fn is_hostname(text: &str) -> bool {
     static LABEL: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"^[a-zA-Z0-9]([-a-zA-Z0-9]{0,61}[a-zA-Z0-9])?$").expect("a pattern written here compiles")

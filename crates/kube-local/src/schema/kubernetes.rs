@@ -1,8 +1,9 @@
-//! The schemas of Kubernetes' own types, from k8s-openapi, with what it leaves
-//! out: how lists and maps merge, and the defaults of list keys.
+//! The schemas of built-in types, from k8s-openapi, completed by the types of
+//! lists and maps and the defaults of list keys.
 //!
-//! Requiredness stays out of the parsed schemas: the API server decodes these
-//! kinds into Go structs and checks by hand what is missing, and so do we.
+//! Required fields are left out of the parsed schemas: the API server decodes
+//! these kinds into Go structs and checks required fields by hand, as `builtin`
+//! does.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -39,7 +40,7 @@ pub fn schema(component: &str) -> Option<Arc<Schema>> {
     SCHEMAS.get(component).cloned()
 }
 
-/// `metadata`, with the names as a CRD narrows them.
+/// `metadata`, with the names restricted as in a CRD.
 pub(super) fn metadata(narrowed: Option<&Schema>) -> Arc<Schema> {
     let Some(metadata) = schema(OBJECT_META) else { return Arc::new(Schema::anything()) };
     let Some(narrowed) = narrowed.filter(|narrowed| !narrowed.properties.is_empty()) else { return metadata };
@@ -56,7 +57,7 @@ pub(crate) fn referenced(json: &Value) -> Option<&str> {
     reference.as_str()?.strip_prefix("#/components/schemas/")
 }
 
-/// Components parsed so far, so that each is parsed once and shared.
+/// Parsed components; each is parsed once and shared.
 pub(super) struct SchemaCache<'a> {
     components: &'a BTreeMap<String, Value>,
     schemas: BTreeMap<String, Arc<Schema>>,
@@ -68,7 +69,7 @@ impl SchemaCache<'_> {
             return known.clone();
         }
         let schema = match self.components.get(name) {
-            // Recursive, and kept as it was written.
+            // Recursive, and stored as written.
             Some(_) if name.ends_with(".JSONSchemaProps") => Schema::anything(),
             Some(json) if name.ends_with(".Quantity") => {
                 Schema { format: Some(Format::quantity()), ..parse::parse_builtin(json, self) }
@@ -170,7 +171,7 @@ fn property<'a>(
     components.get_mut(component)?.get_mut("properties")?.get_mut(field)?.as_object_mut()
 }
 
-/// OpenAPI v3 ignores whatever stands beside a `$ref`, so it is wrapped.
+/// OpenAPI v3 ignores siblings of a `$ref`, so it is wrapped.
 fn wrap_references(json: &mut Value) {
     match json {
         Value::Object(fields) => {
@@ -190,8 +191,7 @@ fn wrap_references(json: &mut Value) {
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Lists that are maps, with their keys, or (no keys) sets. All others are
-/// replaced as a whole.
+/// Lists of type map, with their keys, or (no keys) of type set. All others are atomic.
 const LISTS: &[(&str, &str, &[&str])] = &[
     (OBJECT_META, "finalizers", &[]),
     (OBJECT_META, "ownerReferences", &["uid"]),
@@ -262,14 +262,14 @@ const ATOMIC_TYPES: &[&str] = &[
 const ATOMIC_MAPS: &[(&str, &str)] =
     &[("io.k8s.api.core.v1.PodSpec", "nodeSelector"), ("io.k8s.api.core.v1.ServiceSpec", "selector")];
 
-/// Where a list key may be left out, what it is then.
+/// Defaults of list keys that may be omitted.
 const DEFAULTS: &[(&str, &str, &str)] = &[
     ("io.k8s.api.core.v1.ContainerPort", "protocol", "TCP"),
     ("io.k8s.api.core.v1.ServicePort", "protocol", "TCP"),
 ];
 
-/// How kubectl is to write strategic merge patches where it is not plain
-/// merging: unions drop the members that a patch does not name.
+/// Strategies of kubectl's strategic merge patches other than plain merging:
+/// unions drop the members that a patch does not name.
 const STRATEGIES: &[(&str, &str, &str)] = &[
     ("io.k8s.api.apps.v1.DeploymentSpec", "strategy", "retainKeys"),
     ("io.k8s.api.core.v1.PodSpec", "resourceClaims", "merge,retainKeys"),

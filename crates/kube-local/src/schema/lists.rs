@@ -1,4 +1,4 @@
-//! Lists that are sets or maps may not hold the same thing twice.
+//! Duplicate items in lists that are sets or maps.
 
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ fn identity(item: &Value, keys: &[String]) -> Value {
     Value::Object(present.collect::<Map<_, _>>())
 }
 
-/// The second of several equals is the one that is named.
+/// Reports each duplicated item once, at its second occurrence.
 fn report(identities: impl Iterator<Item = Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (i, identity) in identities.enumerate() {

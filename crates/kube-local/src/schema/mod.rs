@@ -1,10 +1,8 @@
-//! What an object of a kind may look like: a structural schema, parsed once.
+//! Structural schemas, parsed once.
 //!
-//! The same tree answers four questions about an object: which fields are
-//! missing their default, which are unknown, what is wrong with the rest, and
-//! how its lists and maps merge. Wording and order follow kube-apiserver 1.36,
-//! so that a message learnt here is a message met there. Everything that is
-//! slow (regular expressions, CEL) is compiled while parsing.
+//! One tree serves defaulting, pruning, validation, and the merging of lists and
+//! maps. Messages and their order follow kube-apiserver 1.36. Regular expressions
+//! and CEL rules are compiled while parsing.
 
 mod cel;
 mod cel_types;
@@ -36,7 +34,7 @@ pub struct Schema {
     kind: Option<SchemaType>,
     nullable: bool,
     preserve_unknown: bool,
-    /// The object is itself a resource: its kind, apiVersion and metadata are known.
+    /// The object is itself a resource, with `kind`, `apiVersion` and `metadata`.
     embedded: bool,
     properties: BTreeMap<String, Arc<Schema>>,
     additional_properties: AdditionalProperties,
@@ -47,7 +45,7 @@ pub struct Schema {
     format: Option<format::Format>,
     limits: Option<Box<Limits>>,
     rules: Vec<cel::Rule>,
-    /// Anywhere in this subtree, so that validation skips what has none.
+    /// Whether this subtree has CEL rules; validation skips those without.
     has_rules: bool,
     has_keyed_lists: bool,
 }
@@ -81,7 +79,7 @@ enum ListType {
     Map(Vec<String>),
 }
 
-/// What a value must satisfy beyond its type; most nodes have nothing of this.
+/// Constraints beyond the type; most nodes have none.
 #[derive(Default)]
 struct Limits {
     required: Vec<String>,
@@ -112,7 +110,7 @@ struct Pattern {
     regex: Regex,
 }
 
-/// How a list merges, for apply and strategic merge.
+/// How a list merges in apply and strategic merge patches.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ListKind<'a> {
     Atomic,
@@ -122,32 +120,32 @@ pub enum ListKind<'a> {
 }
 
 impl Schema {
-    /// Parses a CRD's `openAPIV3Schema`; refuses what the API server refuses.
-    /// The paths of the errors begin at the schema (`properties[spec].type`).
+    /// Parses a CRD's `openAPIV3Schema`, with the API server's checks. Error
+    /// paths start at the schema (`properties[spec].type`).
     pub fn parse(open_api_v3: &Value) -> Result<Schema, Vec<FieldError>> {
         parse::parse_structural(open_api_v3)
     }
 
-    /// For a kind whose CRD asks for no schema: everything is kept and valid.
+    /// The schema of a kind without one: every field is kept and valid.
     pub fn anything() -> Schema {
         Schema { preserve_unknown: true, embedded: true, ..Default::default() }
     }
 
-    /// Fills in `default`s, as deep as the object goes. A null where null is
-    /// not allowed gives way to the default, or goes.
+    /// Fills in `default`s at every depth. A null in a field that is not nullable
+    /// is replaced by the default or removed.
     pub fn apply_defaults(&self, object: &mut Value) {
         defaults::apply(self, object);
     }
 
-    /// Drops the fields the schema does not know and returns their paths,
-    /// such as `spec.foo` and `spec.list[0].bar`, sorted.
+    /// Drops unknown fields and returns their sorted paths, such as `spec.foo`
+    /// and `spec.list[0].bar`.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::prune(self, object)
     }
 
-    /// Types, bounds, enums, formats, required fields, then CEL rules (with
-    /// `oldSelf` where there is an old object). What was wrong before and has
-    /// not changed is let through, as the API server does.
+    /// Checks types, bounds, enums, formats and required fields, then CEL rules
+    /// (with `oldSelf` if there is an old object). Unchanged invalid values are
+    /// accepted, as in the API server.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validate::against(self, object, old);
         if self.has_keyed_lists && old.is_none_or(|old| lists::duplicates(self, old).is_empty()) {
@@ -193,7 +191,7 @@ impl Schema {
         }
     }
 
-    /// A map with keys of the user's choosing, such as labels.
+    /// A map with arbitrary keys, such as labels.
     pub fn is_free_map(&self) -> bool {
         matches!(self.additional_properties, AdditionalProperties::Of(_) | AdditionalProperties::Any)
     }
@@ -203,8 +201,7 @@ impl Schema {
         self.atomic_map
     }
 
-    /// The default of this field, needed where a list key may be left out
-    /// (a port's protocol).
+    /// The default of this field, needed for list keys that may be omitted (a port's protocol).
     pub fn default(&self) -> Option<&Value> {
         self.default.as_ref()
     }
@@ -218,7 +215,7 @@ impl Schema {
         }
     }
 
-    /// Whether anything may stand below this node without being named.
+    /// Whether fields below this node may be undeclared.
     pub fn preserves_unknown_fields(&self) -> bool {
         self.preserve_unknown
     }
@@ -249,7 +246,7 @@ impl SchemaType {
         }
     }
 
-    /// Whether a schema of this type names `kind` among its types.
+    /// Whether this type includes `kind`.
     fn includes(self, kind: SchemaType) -> bool {
         self == kind
             || (self == SchemaType::IntOrString && matches!(kind, SchemaType::Integer | SchemaType::String))

@@ -1,4 +1,4 @@
-//! From OpenAPI v3 to a [`Schema`].
+//! Parses OpenAPI v3 into a [`Schema`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
     AdditionalProperties, Bound, FieldError, Limits, ListType, Pattern, Schema, SchemaType, cel, kubernetes,
 };
 
-/// A custom resource's schema. Metadata is what it is for every kind; a CRD
+/// Parses a custom resource's schema. Its metadata is that of every kind; a CRD
 /// may only restrict the names further.
 pub(super) fn parse_structural(json: &Value) -> Result<Schema, Vec<FieldError>> {
     let mut parser = Parser { errors: Vec::new(), kubernetes: None };
@@ -30,18 +30,18 @@ pub(super) fn parse_structural(json: &Value) -> Result<Schema, Vec<FieldError>> 
     Ok(root)
 }
 
-/// One of Kubernetes' own types: trusted, and checked by hand where it matters.
+/// Parses a built-in type: trusted, since `builtin` validates these kinds.
 pub(super) fn parse_builtin(json: &Value, components: &mut kubernetes::SchemaCache<'_>) -> Schema {
     Parser { errors: Vec::new(), kubernetes: Some(components) }.node(json, "", NodePosition::Root)
 }
 
 pub(super) struct Parser<'a, 'b> {
     pub(super) errors: Vec<FieldError>,
-    /// Where `$ref`s lead; custom resources have none.
+    /// Targets of `$ref`s; custom resources have none.
     kubernetes: Option<&'a mut kubernetes::SchemaCache<'b>>,
 }
 
-/// Where a node stands, for the API server treats each a little differently.
+/// The position of a node; the API server's rules differ by position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodePosition {
     Root,
@@ -90,7 +90,7 @@ impl Parser<'_, '_> {
                 Some(self.shared(items, &child(path, "items"), place.of_children(NodePosition::Item)));
         }
         match self.kubernetes {
-            // A Go type without known fields holds anything.
+            // A Go type without declared fields accepts anything.
             Some(_) => {
                 let bare = schema.properties.is_empty()
                     && matches!(schema.additional_properties, AdditionalProperties::Unspecified);

@@ -1,4 +1,4 @@
-//! Where in an object we are; costs nothing until something is wrong there.
+//! The path of a value; rendered only for errors.
 
 use std::fmt::Write;
 
@@ -37,7 +37,7 @@ impl<'a> Path<'a> {
         self.render(true)
     }
 
-    /// `spec.labels.app`, as schema validation has it.
+    /// `spec.labels.app`, as in schema validation errors.
     pub(super) fn dotted(&self) -> String {
         self.render(false)
     }

@@ -1,4 +1,4 @@
-//! Dropping the fields nobody declared, and saying which.
+//! Pruning of unknown fields, which are returned by path.
 
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ fn walk(schema: Option<&Schema>, value: &mut Value, path: &mut String, dropped: 
         Value::Object(fields) => walk_object(schema, fields, path, dropped),
         Value::Array(items) => {
             let schema = match schema {
-                // Below a free-form node only what is declared is looked into.
+                // A list without declared items in a free-form node is kept as it is.
                 Some(schema) if schema.preserve_unknown && schema.items.is_none() => return,
                 Some(schema) => schema.items(),
                 None => None,

@@ -1,12 +1,11 @@
-//! Which schemas the API server takes: structural ones, where every field has
-//! one type and alternatives only narrow it.
+//! Checks that a schema is structural: every field has one type, and alternatives only narrow it.
 
 use serde_json::Value;
 
 use super::parse::{NodePosition, Parser, alternatives, child, flag};
 use super::{AdditionalProperties, FieldError, ListType, Schema, SchemaType};
 
-/// Where the API server sees a schema that all versions share.
+/// The path of a schema that all versions share, in the API server's errors.
 const PREFIX: &str = "spec.validation.openAPIV3Schema.";
 
 impl Parser<'_, '_> {
@@ -163,7 +162,7 @@ impl Parser<'_, '_> {
                 Some(other) => FieldError::invalid(path, &other.into(), detail),
             });
         }
-        // Items without a key cannot be followed from one version to the next.
+        // Items without a key cannot be matched between versions.
         if schema.items.is_some() && !matches!(schema.list, ListType::Map(_)) {
             let items = schema.items.as_deref();
             for (i, rule) in items.iter().flat_map(|items| &items.rules).enumerate() {
@@ -194,7 +193,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// What JSON Schema has and a structural schema has not.
+    /// Keywords of JSON Schema that a structural schema does not have.
     fn check_unsupported(&mut self, json: &Value, path: &str) {
         for keyword in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
             if json.get(keyword).is_some_and(|value| !value.is_null()) {
@@ -210,7 +209,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// A default must be valid itself. It is checked as if it stood alone.
+    /// A default must be valid by itself.
     pub(super) fn check_default(&mut self, schema: &Schema, path: &str) {
         let Some(default) = &schema.default else { return };
         for mut error in super::validate::against(schema, default, None) {
@@ -254,7 +253,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// What an alternative narrows must be declared outside of it.
+    /// Fields that an alternative narrows must be declared outside of it.
     pub(super) fn complete_alternatives(
         &mut self,
         json: &Value,

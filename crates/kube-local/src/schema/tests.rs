@@ -1,4 +1,4 @@
-//! Wording, held against what kube-apiserver 1.36.1 answered to the same.
+//! Error messages compared with those of kube-apiserver 1.36.1.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,7 @@ struct Case {
     refusals: BTreeSet<String>,
 }
 
-/// Each value stood at `spec.p` of an object whose definition has CEL rules
-/// elsewhere too.
+/// Each value was sent as `spec.p` of an object whose definition also has CEL rules elsewhere.
 #[test]
 fn values_are_refused_as_by_the_real_server() {
     let cases: Vec<Case> =
@@ -72,8 +71,8 @@ struct Definition {
     refusals: Vec<String>,
 }
 
-/// Each schema was put to kube-apiserver 1.36.1; where its words are those of
-/// a Go library, the answer is cut short.
+/// Each schema was sent to kube-apiserver 1.36.1; messages that come from a Go
+/// library are truncated.
 #[test]
 fn schemas_are_refused_as_by_the_real_server() {
     let definitions: Vec<Definition> =

@@ -1,7 +1,7 @@
-//! Values against their schema: everything except CEL.
+//! Validation of values against their schema, except for CEL rules.
 //!
-//! Follows the API server's validator down to how it picks which of several
-//! failed alternatives to explain: the one that got furthest.
+//! Follows the API server's validator, including which of several failed
+//! alternatives it reports: the one that got furthest.
 
 use serde_json::{Map, Number, Value};
 
@@ -17,7 +17,7 @@ pub(super) fn against(schema: &Schema, object: &Value, old: Option<&Value>) -> V
 #[derive(Default)]
 struct ValidationResult {
     errors: Vec<FieldError>,
-    /// How many checks were passed or at least reached.
+    /// The number of checks that passed or were at least reached.
     score: u32,
 }
 
@@ -42,7 +42,7 @@ impl ValidationResult {
 
 fn check(schema: &Schema, value: &Value, old: Option<&Value>, path: &Path<'_>) -> ValidationResult {
     let mut outcome = ValidationResult::default();
-    // What was wrong already and is left alone may stay.
+    // An unchanged invalid value is accepted.
     if old == Some(value) {
         return outcome;
     }
@@ -101,7 +101,7 @@ fn check_type(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldEr
         if !textual && !schema.kind.is_some_and(fits) && format.name != found_format {
             return Some(type_error(path, &format.name, found_format));
         }
-        // A formatted string that is given a list gets away with it here, as there.
+        // The API server, too, accepts a list for a formatted string.
         if textual && !matches!(schema.kind, Some(SchemaType::Integer | SchemaType::Number)) {
             return None;
         }
@@ -112,7 +112,7 @@ fn check_type(schema: &Schema, value: &Value, path: &Path<'_>) -> Option<FieldEr
     }
 }
 
-/// Whether a float means an integer: exact, as far as floats are.
+/// Whether a float is an integer that floats represent exactly.
 fn is_integral(float: f64) -> bool {
     float.fract() == 0.0 && float.abs() < 2_f64.powi(53)
 }
@@ -123,7 +123,7 @@ fn type_error(path: &Path<'_>, wanted: &str, found: &str) -> FieldError {
     FieldError::invalid_type(path_or_nil(path), found, &detail)
 }
 
-/// The API server has no path for the object itself.
+/// The API server reports the root object as `<nil>`.
 fn path_or_nil(path: String) -> String {
     if path.is_empty() { "<nil>".to_owned() } else { path }
 }
@@ -193,7 +193,7 @@ fn check_number(
     let float = number.as_f64().unwrap_or_default();
     let value = || Value::Number(number.clone());
     let integer = number.as_i64();
-    // Integers are compared with the whole part of a limit.
+    // Integers are compared with the integer part of a limit.
     let shown = |limit: f64| if integer.is_some() { (limit as i64).to_string() } else { go_float(limit) };
     if let Some(factor) = limits.multiple_of {
         let whole = factor as i64;
@@ -276,7 +276,7 @@ fn check_items(
     outcome.score += 2;
 }
 
-/// The item of the old list that this one continues, where that can be known.
+/// The corresponding item of the old list; `None` if the list type does not define one.
 pub(super) fn counterpart<'v>(list: &ListType, item: &Value, old: &'v Value) -> Option<&'v Value> {
     let ListType::Map(keys) = list else { return None };
     old.as_array()?.iter().find(|old| keys.iter().all(|key| old.get(key) == item.get(key)))
@@ -362,7 +362,7 @@ fn check_alternatives(limits: &Limits, value: &Value, path: &Path<'_>, outcome: 
                 &format!("{} must validate one and only one schema (oneOf). {found}", at()),
             ));
         }
-        // Of equally good failures the first explains.
+        // Of equal scores the first is reported.
         let furthest = failed.into_iter().rev().max_by_key(|failure| failure.score);
         match (valid.into_iter().next(), furthest) {
             (Some(first), _) => outcome.merge(first),

@@ -1,6 +1,6 @@
-//! The two-by-two table of one look, and the odds it speaks for.
+//! The two-by-two contingency table of one look, and its likelihood.
 //!
-//! A look sees `events` (errors, slow requests) among `canary + primary`
+//! A look has `events` (errors, slow requests) among `canary + primary`
 //! requests. Given that many events, how many of them fall on the canary
 //! follows Fisher's noncentral hypergeometric law: its weights are
 //!
@@ -43,8 +43,8 @@ pub(crate) struct ContingencyTable {
 }
 
 impl ContingencyTable {
-    /// Whether the look can tell the arms apart at all: with an idle arm, no
-    /// event, or nothing but events there is only one way to fill the table.
+    /// Whether the look is evidence at all: with an idle arm, no event, or
+    /// nothing but events there is only one way to fill the table.
     pub fn is_informative(&self) -> bool {
         self.min_on_canary() < self.max_on_canary()
     }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_with_one_filling_says_nothing() {
+    fn a_table_with_one_filling_is_uninformative() {
         for (canary, primary, events) in [(0, 9, 3), (9, 0, 3), (9, 9, 0), (9, 9, 18), (0, 0, 0)] {
             let table = ContingencyTable { canary, primary, events };
             assert!(!table.is_informative());

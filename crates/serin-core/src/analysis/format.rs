@@ -1,4 +1,4 @@
-//! How numbers are written in sentences for people.
+//! Numbers in messages.
 
 /// `19,000`
 pub(crate) fn thousands(count: u64) -> String {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_read_as_people_write_them() {
+    fn numbers_are_formatted_for_messages() {
         assert_eq!(
             [0, 999, 1_000, 19_000, 1_234_567].map(thousands),
             ["0", "999", "1,000", "19,000", "1,234,567"]

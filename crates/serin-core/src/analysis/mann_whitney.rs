@@ -4,12 +4,12 @@
 //! and Lehmann, with a confidence interval by normal approximation, corrected
 //! for ties and continuity. The canary fails when the whole interval lies
 //! beyond a tolerance on the side that matters, and the effect is as large as
-//! asked for.
+//! configured.
 //!
-//! Know its limits. It judges one look: looking often makes it wrong more
-//! often, unlike the sequential judge. It takes points as independent, and
-//! points of a time series seldom are; the verdict says so when they follow
-//! each other. Below fifty points an arm it says nothing.
+//! Its limits: it judges one look, and unlike the sequential judge, more looks
+//! mean more errors. It takes points as independent, and points of a time series
+//! seldom are; the verdict warns of autocorrelation. Below fifty points an arm
+//! it is inconclusive.
 
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
@@ -25,16 +25,16 @@ use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 pub struct Settings {
     /// Which way is worse.
     pub direction: Direction,
-    /// How much of the shift its interval must clear zero by.
+    /// How far from zero the interval must be, as a part of the shift.
     pub tolerance: f64,
     /// Of the interval.
     pub confidence: f64,
     pub effect: Effect,
-    /// What to make of points that are not a number.
+    /// How points that are not a number count.
     pub nan: Nan,
     /// Whether to leave out points far beyond the quartiles.
     pub outliers: Outliers,
-    /// Points in either arm below which nothing is said.
+    /// Points of each arm below which the verdict is inconclusive.
     pub min_samples: u64,
 }
 
@@ -61,8 +61,9 @@ pub enum Direction {
     Either,
 }
 
-/// How large a difference must be, beside being real, to fail the canary, and
-/// from where on a single look is enough. What is not given does not matter.
+/// How large a difference must be, besides being significant, to fail the
+/// canary, and from which size a single look is enough. A missing bound does not
+/// matter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Effect {
@@ -110,7 +111,7 @@ pub enum SettingsError {
     Effect(f64),
 }
 
-/// The judge, ready to look.
+/// The judge, with validated settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MannWhitney(Settings);
 
@@ -147,9 +148,9 @@ const MAX_MAGNITUDE: f64 = 1e300;
 const OUTLIER_IQRS: f64 = 3.0;
 
 impl MannWhitney {
-    pub fn check(&self, seen: &Measurement) -> Verdict {
-        let Measurement::Samples(raw) = seen else {
-            return Verdict::wrong_measurement_kind("samples of canary and primary", seen);
+    pub fn check(&self, measurement: &Measurement) -> Verdict {
+        let Measurement::Samples(raw) = measurement else {
+            return Verdict::wrong_measurement_kind("samples of canary and primary", measurement);
         };
         let arms = raw.map(|points| self.clean(points));
         let points = arms.map(|points| points.len() as u64);
@@ -213,15 +214,15 @@ impl MannWhitney {
     }
 
     fn clean(&self, points: &[f64]) -> Vec<f64> {
-        let known = points.iter().filter_map(|&point| match self.0.nan {
+        let finite = points.iter().filter_map(|&point| match self.0.nan {
             _ if point.abs() <= MAX_MAGNITUDE => Some(point),
             Nan::Remove => None,
             Nan::ReplaceByZero => Some(0.0),
         });
-        let known: Vec<f64> = known.collect();
+        let finite: Vec<f64> = finite.collect();
         match self.0.outliers {
-            Outliers::Keep => known,
-            Outliers::Remove => without_outliers(known),
+            Outliers::Keep => finite,
+            Outliers::Remove => without_outliers(finite),
         }
     }
 }
@@ -232,7 +233,7 @@ fn caveat(arms: &Arms<Vec<f64>>) -> String {
         return String::new();
     }
     format!(
-        "; but points follow the one before them (correlation {correlation:.1}), so this is less sure than it says"
+        "; but points depend on the one before them (autocorrelation {correlation:.1}), so this is less certain than stated"
     )
 }
 
@@ -240,7 +241,7 @@ fn mean(points: &[f64]) -> f64 {
     points.iter().sum::<f64>() / points.len() as f64
 }
 
-/// Of means; two that vanish are alike.
+/// Of means; two zeros are equal.
 fn ratio(canary: f64, primary: f64) -> f64 {
     if canary == primary { 1.0 } else { canary / primary }
 }
@@ -255,7 +256,7 @@ pub(super) fn sorted(points: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Between the points around it, as far as it is.
+/// Linear between the points around it.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let at = q * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_than_fifty_points_say_nothing_however_bad() {
+    fn fewer_than_fifty_points_are_inconclusive_however_bad() {
         let verdict = verdict_of(Settings::default(), vec![1e6; 49], around(1.0));
         assert_eq!(verdict.outcome, TOO_LITTLE);
         assert_eq!(verdict.message, "canary 49 points, primary 60: too few, 50 are needed of each");
@@ -405,9 +406,9 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_warns_of_points_that_follow_each_other() {
+    fn the_verdict_warns_of_autocorrelation() {
         let drifting: Vec<f64> = (0..60).map(f64::from).collect();
-        assert!(verdict_of(Settings::default(), drifting.clone(), drifting).message.contains("less sure"));
+        assert!(verdict_of(Settings::default(), drifting.clone(), drifting).message.contains("less certain"));
         let message = verdict_of(Settings::default(), around(110.0), around(100.0)).message;
         assert_eq!(
             message,
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_make_no_sense_are_refused() {
+    fn invalid_settings_are_refused() {
         let refused = |settings| MannWhitney::try_from(settings).unwrap_err();
         let default = Settings::default();
         assert_eq!(refused(Settings { tolerance: 1.0, ..default }), SettingsError::Tolerance(1.0));

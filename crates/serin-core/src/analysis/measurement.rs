@@ -1,12 +1,12 @@
-//! What one metric said at one look.
+//! The measurement of one metric at one look.
 //!
 //! A measurement covers the time since the look before it and nothing else:
-//! counts are what was *added*, so looks never count a request twice. Raw
-//! counters become such counts through [`increase`] and [`Readings`], which
-//! take a counter that fell for one that started anew.
+//! counts are *increases*, so looks never count a request twice. Raw counters
+//! become such counts through [`increase`] and [`Readings`], which treat a
+//! counter that fell as reset.
 //!
-//! Having no measurement is itself an answer, [`Measurement::NoData`] or
-//! [`Measurement::Unavailable`], and never a bad one.
+//! A missing measurement is [`Measurement::NoData`] or
+//! [`Measurement::Unavailable`], and never evidence against the canary.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,15 @@ pub enum Measurement {
     Counts(Arms<Counts>),
     /// Request durations of both arms.
     Histogram(Arms<Histogram>),
-    /// Loose points of both arms, without the counts they came from.
+    /// Points of both arms, without the counts behind them.
     Samples(Arms<Vec<f64>>),
-    /// The provider answered that there is nothing to tell.
+    /// The provider has no data.
     NoData,
-    /// The provider gave no answer.
+    /// The provider could not be reached.
     Unavailable { why: String },
 }
 
-/// The same thing of both arms.
+/// A value of each arm.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arms<T> {
     pub canary: T,
@@ -53,7 +53,7 @@ pub struct Counts {
 
 impl Counts {
     /// Good and total requests are often read a moment apart; a good request
-    /// that the total has not seen yet is no negative bad one.
+    /// that the total does not include yet is no negative bad one.
     pub fn of_good(good: u64, total: u64) -> Self {
         Counts { bad: total.saturating_sub(good), total }
     }
@@ -104,7 +104,7 @@ impl TryFrom<RawCounts> for Counts {
 }
 
 /// Durations as cumulative buckets. Bounds are whole microseconds: exact to
-/// compare, to sort and to write down.
+/// compare, to sort and to store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
     /// Upper bound in microseconds, and the requests at most that slow.
@@ -160,9 +160,8 @@ impl Histogram {
         self.buckets.get(&bound).map(|&within| Counts::of_good(within, self.total))
     }
 
-    /// The duration in milliseconds that this share of requests stayed within,
-    /// read off as Prometheus does: straight lines between bounds, and the last
-    /// bound for whatever lies beyond it. Nothing without requests.
+    /// A quantile in milliseconds, as Prometheus computes it: linear between
+    /// bounds, and the last bound for requests beyond it. None without requests.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let rank = share * self.total as f64;
         let (mut from, mut before) = (0.0, 0);
@@ -177,37 +176,37 @@ impl Histogram {
     }
 }
 
-/// Slow is what this share of requests is faster than.
+/// The quantile that latency is reported at.
 pub const SLOW_QUANTILE: f64 = 0.99;
 
-/// How much a counter grew over its successive raw values. A value below the
-/// one before it is a new start: all of it is growth.
+/// Increase of a counter over its successive raw values. A value below the one
+/// before it is a reset: all of it is increase.
 pub fn increase(raw: impl IntoIterator<Item = f64>) -> f64 {
     let mut raw = raw.into_iter().filter(|value| value.is_finite());
     let Some(mut before) = raw.next() else { return 0.0 };
-    raw.fold(0.0, |grown, value| {
+    raw.fold(0.0, |sum, value| {
         let step = if value < before { value } else { value - before };
         before = value;
-        grown + step
+        sum + step
     })
 }
 
 /// The raw counters of one arm at one look, by series: a pod, a status code.
 ///
-/// Series are compared one by one, for in their sum a pod that went away
-/// would look like a reset of all the others.
+/// Series are compared one by one: in their sum a deleted pod would look like a
+/// reset of all the others.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Readings(BTreeMap<String, f64>);
 
 impl Readings {
-    /// How much all series grew since an earlier look. A series that was not
-    /// there then began since; one that is gone adds nothing.
+    /// Increase of all series since an earlier look. A new series counts from
+    /// zero; a removed one adds nothing.
     pub fn increase_since(&self, earlier: &Readings) -> u64 {
-        let grown = self.0.iter().map(|(series, &now)| {
+        let increases = self.0.iter().map(|(series, &now)| {
             let then = earlier.0.get(series).copied().unwrap_or(0.0);
             increase([then, now])
         });
-        grown.sum::<f64>().round() as u64
+        increases.sum::<f64>().round() as u64
     }
 }
 
@@ -223,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_reset_is_a_new_start() {
+    fn a_counter_reset_counts_from_zero() {
         assert_eq!(increase([100.0, 130.0, 4.0, 9.0]), 30.0 + 4.0 + 5.0);
         assert_eq!(increase([7.0]), 0.0);
         assert_eq!(increase([]), 0.0);
@@ -231,24 +230,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_goes_away_takes_nothing_with_it_and_a_new_one_counts_from_zero() {
+    fn a_deleted_pod_adds_nothing_and_a_new_one_counts_from_zero() {
         let before: Readings = [("a", 100.0), ("b", 5000.0)].into_iter().collect();
         let after: Readings = [("a", 110.0), ("c", 3.0)].into_iter().collect();
         assert_eq!(after.increase_since(&before), 13);
     }
 
     #[test]
-    fn a_good_request_seen_before_its_total_is_not_a_negative_bad_one() {
+    fn a_good_request_read_before_its_total_is_not_a_negative_bad_one() {
         assert_eq!(Counts::of_good(12, 10), Counts::of_bad(0, 10));
     }
 
     #[test]
-    fn counts_that_cannot_be_are_refused_when_read_back() {
+    fn impossible_counts_do_not_deserialize() {
         assert!(serde_json::from_str::<Counts>(r#"{"bad":3,"total":2}"#).is_err());
     }
 
     #[test]
-    fn buckets_say_how_many_were_slower() {
+    fn buckets_count_slower_requests() {
         let le = [(f64::INFINITY, 100), (0.1, 60), (0.25, 90), (0.5, 89)];
         let histogram = Histogram::cumulative(le).unwrap();
         assert_eq!(histogram.bounds().collect::<Vec<_>>(), [100_000, 250_000, 500_000]);
@@ -267,13 +266,13 @@ mod tests {
     #[track_caller]
     fn check_quantile(buckets: &[(f64, u64)], total: u64, share: f64, milliseconds: Option<f64>) {
         let buckets = buckets.iter().copied().chain([(f64::INFINITY, total)]);
-        let found = Histogram::cumulative(buckets).unwrap().quantile(share);
-        let near = found.zip(milliseconds).is_none_or(|(found, expected)| (found - expected).abs() < 1e-9);
-        assert!(found.is_some() == milliseconds.is_some() && near, "{found:?} is not {milliseconds:?}");
+        let actual = Histogram::cumulative(buckets).unwrap().quantile(share);
+        let near = actual.zip(milliseconds).is_none_or(|(actual, expected)| (actual - expected).abs() < 1e-9);
+        assert!(actual.is_some() == milliseconds.is_some() && near, "{actual:?} is not {milliseconds:?}");
     }
 
     #[test]
-    fn a_quantile_is_read_off_between_two_bounds() {
+    fn a_quantile_is_interpolated_between_two_bounds() {
         check_quantile(&[(0.1, 50), (0.2, 100)], 100, 0.99, Some(198.0));
         check_quantile(&[(0.1, 50), (0.2, 100)], 100, 0.25, Some(50.0));
         check_quantile(&[(0.1, 0), (0.2, 0), (0.4, 10)], 10, 0.5, Some(300.0));
@@ -285,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn of_no_requests_there_is_no_quantile() {
+    fn no_requests_have_no_quantile() {
         check_quantile(&[(0.1, 0)], 0, 0.99, None);
         check_quantile(&[], 10, 0.99, None);
     }
 
     proptest! {
         #[test]
-        fn growth_does_not_depend_on_how_often_it_was_read(
+        fn an_increase_does_not_depend_on_how_often_it_was_read(
             steps in prop::collection::vec(0..1000u32, 1..50),
             skip in 1..5usize,
         ) {

@@ -2,35 +2,33 @@
 //!
 //! # One look
 //!
-//! Time has passed since the look before. For each metric the controller hands
-//! over a [`Measurement`]: what was *added* in that time, on both arms. The
-//! metric's judge takes it in and gives a [`Verdict`]:
+//! A look is one check, interim or full. For each metric the judge gets a
+//! [`Measurement`], the *increase* of both arms since the look before, and
+//! returns a [`Verdict`]:
 //!
-//! | judge                          | is given                        | asks                                      |
-//! |--------------------------------|---------------------------------|-------------------------------------------|
-//! | [`threshold::Threshold`]       | a value, or counts              | is it in the range?                       |
-//! | [`sequential::Sequential`]     | counts or histograms, both arms | is the canary worse than the primary?     |
-//! | [`mann_whitney::MannWhitney`]  | samples of both arms            | are the canary's points shifted?          |
-//! | [`sample_ratio::Split`]               | requests of both arms           | does the route split as it was told to?   |
+//! | judge                             | input                           | question                              |
+//! |-----------------------------------|---------------------------------|---------------------------------------|
+//! | [`threshold::Threshold`]          | a value, or counts              | is it in the range?                   |
+//! | [`sequential::Sequential`]        | counts or histograms, both arms | is the canary worse than the primary? |
+//! | [`mann_whitney::MannWhitney`]     | samples of both arms            | are the canary's points shifted?      |
+//! | [`sample_ratio::SampleRatioTest`] | requests of both arms           | does the route split by its weight?   |
 //!
 //! *Fail* means that there is evidence against the canary. *Pass* means that
-//! enough was seen and there is none. Everything else is *inconclusive*, with
-//! the doubt named; no data, no traffic and a provider that is down are doubts
-//! and never evidence. Each verdict carries its numbers, and one message that
-//! says them to people.
+//! there is enough data and no such evidence. Everything else is *inconclusive*,
+//! with a reason; no data, no traffic and an unavailable provider are never
+//! evidence. Each verdict carries its numbers and a message.
 //!
-//! Only two judges remember anything between looks, in
-//! [`sequential::Evidence`] and [`sample_ratio::SampleRatioState`]: a few integers that
-//! live in the status of the Canary. Judging with evidence that went through
-//! JSON and back is judging with the same evidence.
+//! Only two judges keep state between looks: [`sequential::Evidence`] and
+//! [`sample_ratio::SampleRatioState`], a few integers in the status of the
+//! Canary. A round trip through JSON does not change them.
 //!
-//! # What this room promises
+//! # Guarantees
 //!
 //! - The same inputs give the same bytes: no clock, no randomness, no I/O.
 //! - `sequential` rolls back at most `false_rollback` of all releases whose
-//!   canary is within the margin, however often it looks and whatever the
-//!   traffic, the split and the shared error rate do meanwhile.
-//! - No judge passes a canary that nothing was measured of.
+//!   canary is within the margin, at any number of looks and for any course of
+//!   the traffic, the split and the shared error rate.
+//! - No judge passes a canary without a measurement.
 
 mod contingency_table;
 mod format;

@@ -1,9 +1,9 @@
 //! Two samples by rank: how often one is above the other, and by how much it
 //! would have to be shifted for that to even out.
 //!
-//! Both samples are sorted once; every question after that is one pass over
-//! them. Shifts are found by bisection, for the answer only ever falls as the
-//! canary is shifted down: n log n in all, with nothing of size n².
+//! Both samples are sorted once; every statistic after that is one pass over
+//! them. Shifts are found by bisection, since the statistic only decreases as
+//! the canary is shifted down: n log n in all, with nothing of size n².
 
 use super::mann_whitney::sorted;
 
@@ -15,9 +15,9 @@ pub(crate) struct Ranks {
 
 /// The pairs of one shift.
 struct Pairs {
-    /// Canary above primary, a tie as half of one, less what is even.
+    /// Pairs with canary above primary, a tie as half of one, minus half of all.
     excess: f64,
-    /// Standard deviation of that by chance alone.
+    /// Standard deviation of the excess by chance alone.
     deviation: f64,
 }
 
@@ -29,9 +29,9 @@ impl Ranks {
 
     /// Hodges and Lehmann: the median difference of all pairs.
     pub fn shift(&self) -> f64 {
-        let random_up_to = self.last_shift(|pairs| pairs.excess > 0.0);
-        let from = self.last_shift(|pairs| pairs.excess >= 0.0);
-        random_up_to + (from - random_up_to) / 2.0
+        let low = self.last_shift(|pairs| pairs.excess > 0.0);
+        let high = self.last_shift(|pairs| pairs.excess >= 0.0);
+        low + (high - low) / 2.0
     }
 
     /// The shifts that a two-sided test at ±`z` does not reject.
@@ -44,8 +44,8 @@ impl Ranks {
         0.5 + self.shifted_by(0.0).excess / (self.canary.len() * self.primary.len()) as f64
     }
 
-    /// The largest shift for which a property holds that larger shifts lose,
-    /// within the differences there are; halved until it is as exact as they are.
+    /// The largest shift for which a property holds that larger shifts do not
+    /// have, by bisection within the range of differences.
     fn last_shift(&self, holds: impl Fn(&Pairs) -> bool) -> f64 {
         let mut low = self.canary[0] - self.primary[self.primary.len() - 1];
         let mut high = self.canary[self.canary.len() - 1] - self.primary[0];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn twenty_thousand_points_take_no_square_of_it() {
+    fn twenty_thousand_points_take_no_quadratic_time() {
         let points: Vec<f64> = (0..20_000).map(|i| f64::from(i % 9973)).collect();
         let shifted: Vec<f64> = points.iter().map(|point| point + 250.0).collect();
         let shift = Ranks::new(&shifted, &points).shift();

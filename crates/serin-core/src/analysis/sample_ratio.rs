@@ -1,16 +1,16 @@
-//! Is the split what was asked for?
+//! The sample ratio mismatch test: does the route split by its weight?
 //!
-//! A mesh that ignores a weight makes every other judgement moot, and the
-//! requests themselves show it. Their counts are weighed against the asked
-//! weight by a Dirichlet mixture (Lindon and Malek): again an e-process, so it
-//! may be looked at after every scrape. Every step starts a mixture of its own
-//! and the evidence of all steps multiplies.
+//! A mesh that ignores a weight makes every other judgement meaningless, and the
+//! request counts show it. They are tested against the expected weight by a
+//! Dirichlet mixture (Lindon and Malek): again an e-process, so it may be
+//! evaluated after every scrape. Every step starts a mixture of its own and the
+//! evidence of all steps multiplies.
 //!
-//! Meshes round weights, so a small deviation is no fault: the hypothesis is
-//! the best explanation within a tolerance of the asked weight. Nor is it the
-//! route's fault what else is counted ([`Leeway`]): the route has the benefit
-//! of the doubt. A failed verdict accuses the route, not the canary; and as a
-//! route can be mended, it is cleared by as many requests as convicted it
+//! Meshes round weights, so the hypothesis is the best explanation within a
+//! small deviation from the expected weight. Requests that no route sent are
+//! allowed for in the route's favour ([`Tolerance`]). A failed verdict is about
+//! the route, not the canary; and as a route can be repaired, it is cleared by
+//! as many matching requests as failed it
 //! ([`SampleRatioState::require_clearance`]).
 
 use std::time::Duration;
@@ -23,7 +23,7 @@ use super::format::{percent, thousands};
 use super::measurement::Arms;
 use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 
-/// The check, with the risk of a false alarm over a whole release.
+/// The test, with the risk of a false alarm over a whole release.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampleRatioTest {
     false_alarm: f64,
@@ -35,10 +35,9 @@ pub enum SampleRatioError {
     FalseAlarm(f64),
 }
 
-/// What is remembered between looks: the asked weight in millionths, counts of
-/// this step and in how many milliseconds, the evidence of earlier steps and of
-/// this one in millionths of a nat, and the counts that convicted the route. All
-/// integers.
+/// State between looks: the expected weight in millionths, counts of this step
+/// and their duration, the log-evidence of earlier steps and of this one in
+/// millionths of a nat, and the counts of the last mismatch. All integers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SampleRatioState {
@@ -50,20 +49,20 @@ pub struct SampleRatioState {
     mismatch_counts: Arms<u64>,
 }
 
-/// What else may be among the requests that are counted.
+/// Allowance for counting errors, in favour of the route.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Tolerance {
-    /// How far apart the arms may be read, and from the moments that are meant.
+    /// How far the times of the two counts may be apart, and from the window.
     pub read_skew: Duration,
-    /// Requests a second, at most, that no route led to an arm: probes, scrapes.
+    /// Requests a second, at most, that no route sent to an arm: probes, scrapes.
     pub unrouted_rps: Arms<f64>,
 }
 
-/// How firmly the mixture holds on to the asked weight, in requests.
+/// Concentration of the mixture around the expected weight, in requests.
 const DIRICHLET_CONCENTRATION: f64 = 10_000.0;
-/// How far off, as a share of the smaller weight, a split may be.
+/// Allowed deviation of a split, as a share of the smaller weight.
 const MAX_RELATIVE_DEVIATION: f64 = 0.02;
-const MISMATCH: &str = "the route does not split as asked";
+const MISMATCH: &str = "the route does not split by its weight";
 /// Millionths in one.
 const MILLIONTHS: f64 = 1e6;
 
@@ -82,16 +81,16 @@ impl SampleRatioTest {
         }
     }
 
-    /// Takes in the requests since the last look and how long that was, while
-    /// `asked` of all traffic (between 0 and 1) was to go to the canary.
+    /// Adds the requests since the last look and their duration; `expected` is
+    /// the canary's weight (between 0 and 1) in that time.
     pub fn check(
         &self,
         evidence: &mut SampleRatioState,
-        asked: f64,
+        expected: f64,
         (requests, lasted): (Arms<u64>, Duration),
         tolerance: Tolerance,
     ) -> Verdict {
-        evidence.set_expected(asked);
+        evidence.set_expected(expected);
         evidence.seen.canary = evidence.seen.canary.saturating_add(requests.canary);
         evidence.seen.primary = evidence.seen.primary.saturating_add(requests.primary);
         evidence.duration_ms = evidence.duration_ms.saturating_add(lasted.as_millis() as u64);
@@ -102,14 +101,14 @@ impl SampleRatioTest {
             return Verdict::inconclusive(
                 InconclusiveReason::WrongMeasurementKind,
                 seen,
-                "all traffic is asked for on one side: nothing is split",
+                "all traffic goes to one arm: nothing is split",
             );
         }
         if total == 0 {
             return Verdict::inconclusive(
                 InconclusiveReason::NoData,
                 seen,
-                "no requests to check the split by",
+                "no requests to verify the split",
             );
         }
         let facts = evidence.describe(seen);
@@ -117,8 +116,8 @@ impl SampleRatioTest {
             let finding =
                 format!("{facts}: {MISMATCH}, chance of a false alarm < {}", percent(self.false_alarm));
             (JudgeOutcome::Fail { critical: false }, finding)
-        } else if let Some(accusation) = evidence.pending_clearance() {
-            (JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples }, accusation)
+        } else if let Some(mismatch) = evidence.pending_clearance() {
+            (JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples }, mismatch)
         } else {
             (JudgeOutcome::Pass { non_inferior: false }, facts)
         };
@@ -132,8 +131,8 @@ impl SampleRatioTest {
 }
 
 impl SampleRatioState {
-    /// The route was convicted: what was seen is spent, and as much again must
-    /// speak for it.
+    /// After a mismatch: starts over, and needs as many matching requests as
+    /// there were.
     pub fn require_clearance(&mut self) {
         *self = SampleRatioState {
             expected: self.expected,
@@ -142,19 +141,19 @@ impl SampleRatioState {
         };
     }
 
-    /// What the route is still accused of, and what would clear it.
+    /// The last mismatch, and the requests still needed to clear it.
     pub fn pending_clearance(&self) -> Option<String> {
-        let owed = total(self.mismatch_counts).saturating_sub(self.total());
-        (owed > 0).then(|| {
+        let missing = total(self.mismatch_counts).saturating_sub(self.total());
+        (missing > 0).then(|| {
             let facts = self.describe(self.mismatch_counts);
-            format!("{facts}: {MISMATCH}; {} more requests are to show that it is mended", thousands(owed))
+            format!("{facts}: {MISMATCH}; {} more requests must show that it does now", thousands(missing))
         })
     }
 
     fn describe(&self, seen: Arms<u64>) -> String {
         let all = total(seen);
         format!(
-            "the canary got {} of the traffic ({} of {}), {} was asked for",
+            "the canary got {} of the traffic ({} of {}), its weight is {}",
             percent(seen.canary as f64 / all as f64),
             thousands(seen.canary),
             thousands(all),
@@ -162,11 +161,11 @@ impl SampleRatioState {
         )
     }
 
-    fn set_expected(&mut self, asked: f64) {
-        let asked = (asked.clamp(0.0, 1.0) * MILLIONTHS).round() as u32;
-        if asked != self.expected {
+    fn set_expected(&mut self, expected: f64) {
+        let expected = (expected.clamp(0.0, 1.0) * MILLIONTHS).round() as u32;
+        if expected != self.expected {
             *self = SampleRatioState {
-                expected: asked,
+                expected,
                 earlier_steps: self.log_evidence(),
                 ..SampleRatioState::default()
             };
@@ -191,19 +190,19 @@ impl SampleRatioState {
     }
 
     fn step_log_evidence(&self, tolerance: Tolerance) -> f64 {
-        let asked = self.expected();
+        let expected = self.expected();
         if self.total() == 0 || !self.is_split() {
             return 0.0;
         }
         let Arms { canary, primary } = tolerance.most_favourable_counts(
-            asked,
+            expected,
             self.seen.map(|count| *count as f64),
             self.duration_ms as f64 / 1e3,
         );
         let all = canary + primary;
-        let slack = MAX_RELATIVE_DEVIATION * asked.min(1.0 - asked);
-        let best = (canary / all).clamp(asked - slack, asked + slack);
-        let [a, b] = [DIRICHLET_CONCENTRATION * asked, DIRICHLET_CONCENTRATION * (1.0 - asked)];
+        let slack = MAX_RELATIVE_DEVIATION * expected.min(1.0 - expected);
+        let best = (canary / all).clamp(expected - slack, expected + slack);
+        let [a, b] = [DIRICHLET_CONCENTRATION * expected, DIRICHLET_CONCENTRATION * (1.0 - expected)];
         ln_gamma(DIRICHLET_CONCENTRATION) - ln_gamma(DIRICHLET_CONCENTRATION + all) + ln_gamma(a + canary)
             - ln_gamma(a)
             + ln_gamma(b + primary)
@@ -218,23 +217,22 @@ fn total(seen: Arms<u64>) -> u64 {
 }
 
 impl Tolerance {
-    /// Of what may truly have been routed, what speaks best for the route.
-    /// Time that was taken for that of the step was one of smaller weights: it
-    /// can only have added to the primary.
-    fn most_favourable_counts(&self, asked: f64, seen: Arms<f64>, seconds: f64) -> Arms<f64> {
-        let Arms { canary, primary } = seen;
-        let odds = asked / (1.0 - asked);
-        let blur = match self.read_skew.as_secs_f64() {
+    /// The counts within the tolerance that match the weight best. Time before
+    /// the step had smaller weights: it can only have added to the primary.
+    fn most_favourable_counts(&self, expected: f64, counts: Arms<f64>, seconds: f64) -> Arms<f64> {
+        let Arms { canary, primary } = counts;
+        let odds = expected / (1.0 - expected);
+        let skewed = match self.read_skew.as_secs_f64() {
             0.0 => 0.0,
-            apart => (apart / seconds).min(1.0),
+            skew => (skew / seconds).min(1.0),
         };
-        let kept = (1.0 - 2.0 * blur).max(0.0);
+        let certain = (1.0 - 2.0 * skewed).max(0.0);
         if canary > odds * primary {
-            let least = canary * kept - self.unrouted_rps.canary * seconds;
+            let least = canary * certain - self.unrouted_rps.canary * seconds;
             Arms { canary: least.max(odds * primary), primary }
         } else {
-            let earlier = blur * (canary + primary);
-            let least = primary * kept - earlier - self.unrouted_rps.primary * seconds;
+            let earlier = skewed * (canary + primary);
+            let least = primary * certain - earlier - self.unrouted_rps.primary * seconds;
             Arms { canary, primary: least.max(canary / odds) }
         }
     }
@@ -250,10 +248,10 @@ mod tests {
         let mut evidence = SampleRatioState::default();
         let verdicts: Vec<_> = steps
             .iter()
-            .map(|(asked, requests)| {
+            .map(|(expected, requests)| {
                 SampleRatioTest::default().check(
                     &mut evidence,
-                    *asked,
+                    *expected,
                     (*requests, MINUTE),
                     Tolerance::default(),
                 )
@@ -267,29 +265,29 @@ mod tests {
     }
 
     #[test]
-    fn a_split_as_asked_passes_through_a_ramp() {
+    fn a_split_by_weight_passes_through_a_ramp() {
         let ramp = [0.05, 0.2, 0.5]
-            .map(|asked| (asked, requests((asked * 1e6) as u64, ((1.0 - asked) * 1e6) as u64)));
+            .map(|weight| (weight, requests((weight * 1e6) as u64, ((1.0 - weight) * 1e6) as u64)));
         let (_, verdict) = check_steps(&ramp);
         assert_eq!(verdict.outcome, JudgeOutcome::Pass { non_inferior: false });
         assert_eq!(
             verdict.message,
-            "the canary got 50 % of the traffic (500,000 of 1,000,000), 50 % was asked for"
+            "the canary got 50 % of the traffic (500,000 of 1,000,000), its weight is 50 %"
         );
     }
 
     #[test]
-    fn a_mesh_that_ignores_the_weight_is_found_and_not_forgotten() {
+    fn a_mismatch_of_one_step_fails_the_next_too() {
         let (_, verdict) = check_steps(&[(0.05, requests(500, 500)), (0.5, requests(500, 500))]);
         assert_eq!(verdict.outcome, JudgeOutcome::Fail { critical: false });
     }
 
     #[test]
-    fn a_route_that_was_mended_is_cleared_by_as_many_requests() {
+    fn a_repaired_route_is_cleared_by_as_many_requests() {
         let (mut evidence, verdict) = check_steps(&[(0.05, requests(500, 500))]);
         assert_eq!(verdict.outcome, JudgeOutcome::Fail { critical: false });
         evidence.require_clearance();
-        let mut look = || {
+        let mut check = || {
             SampleRatioTest::default().check(
                 &mut evidence,
                 0.05,
@@ -297,21 +295,21 @@ mod tests {
                 Tolerance::default(),
             )
         };
-        let verdict = look();
+        let verdict = check();
         assert_eq!(verdict.outcome, JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples });
         assert_eq!(
             verdict.message,
-            "the canary got 50 % of the traffic (500 of 1,000), 5 % was asked for: the route does not split as \
-             asked; 500 more requests are to show that it is mended"
+            "the canary got 50 % of the traffic (500 of 1,000), its weight is 5 %: the route does not split by \
+             its weight; 500 more requests must show that it does now"
         );
-        assert_eq!(look().outcome, JudgeOutcome::Pass { non_inferior: false });
+        assert_eq!(check().outcome, JudgeOutcome::Pass { non_inferior: false });
     }
 
     #[test]
-    fn the_route_has_the_benefit_of_the_doubt() {
-        let judged = |asked, seen, tolerance| {
+    fn the_tolerance_favours_the_route() {
+        let judged = |expected, counts, tolerance| {
             SampleRatioTest::default()
-                .check(&mut SampleRatioState::default(), asked, (seen, MINUTE), tolerance)
+                .check(&mut SampleRatioState::default(), expected, (counts, MINUTE), tolerance)
                 .outcome
         };
         let pass = JudgeOutcome::Pass { non_inferior: false };
@@ -322,23 +320,23 @@ mod tests {
         assert_eq!(judged(0.05, requests(2_100, 29_100), Tolerance::default()), fail);
         assert_eq!(judged(0.05, requests(2_100, 29_100), probes), pass);
         assert_eq!(judged(0.05, requests(9_000, 29_100), probes), fail);
-        // A quarter of the minute was one of no weight at all.
-        let blur = Tolerance { read_skew: MINUTE / 4, unrouted_rps: Arms::default() };
+        // A quarter of the minute had no weight at all.
+        let skewed = Tolerance { read_skew: MINUTE / 4, unrouted_rps: Arms::default() };
         assert_eq!(judged(0.8, requests(18_000, 12_000), Tolerance::default()), fail);
-        assert_eq!(judged(0.8, requests(18_000, 12_000), blur), pass);
-        assert_eq!(judged(0.05, requests(15_000, 15_000), blur), fail);
+        assert_eq!(judged(0.8, requests(18_000, 12_000), skewed), pass);
+        assert_eq!(judged(0.05, requests(15_000, 15_000), skewed), fail);
     }
 
     #[test]
-    fn a_weight_that_a_mesh_rounds_is_no_fault() {
+    fn a_rounded_weight_is_no_mismatch() {
         let (_, verdict) = check_steps(&[(0.05, requests(50_900_000, 949_100_000))]);
         assert_eq!(verdict.outcome, JudgeOutcome::Pass { non_inferior: false });
     }
 
     #[test]
-    fn nothing_is_split_at_either_end_and_without_requests() {
-        for (asked, counts) in [(0.0, requests(0, 100)), (1.0, requests(100, 3)), (0.3, requests(0, 0))] {
-            let (_, verdict) = check_steps(&[(asked, counts)]);
+    fn full_weights_and_missing_requests_are_inconclusive() {
+        for (weight, counts) in [(0.0, requests(0, 100)), (1.0, requests(100, 3)), (0.3, requests(0, 0))] {
+            let (_, verdict) = check_steps(&[(weight, counts)]);
             assert!(matches!(verdict.outcome, JudgeOutcome::Inconclusive { .. }), "{}", verdict.message);
         }
     }
@@ -348,9 +346,9 @@ mod tests {
         let (through, _) =
             check_steps(&[(0.05, requests(61, 939)), (0.05, requests(55, 945)), (0.2, requests(9, 91))]);
         let (mut resumed, _) = check_steps(&[(0.05, requests(61, 939))]);
-        for (asked, counts) in [(0.05, requests(55, 945)), (0.2, requests(9, 91))] {
+        for (weight, counts) in [(0.05, requests(55, 945)), (0.2, requests(9, 91))] {
             resumed = serde_json::from_str(&serde_json::to_string(&resumed).unwrap()).unwrap();
-            SampleRatioTest::default().check(&mut resumed, asked, (counts, MINUTE), Tolerance::default());
+            SampleRatioTest::default().check(&mut resumed, weight, (counts, MINUTE), Tolerance::default());
         }
         assert_eq!(through, resumed);
     }

@@ -1,8 +1,8 @@
-//! Kayenta's way to make one judgement of many metrics: the weighted share of
-//! those that passed, with a middle ground between pass and fail.
+//! Kayenta's score of several metrics: the weighted share of those that passed,
+//! with a marginal range between pass and fail.
 //!
-//! Metrics that said nothing have no share in it, and when none said anything
-//! there is no score: silence is not a perfect result.
+//! Inconclusive metrics have no share in it, and without any verdict there is no
+//! score: missing data is not a perfect result.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -11,7 +11,7 @@ use super::format::percent;
 use super::measurement::Arms;
 use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 
-/// The shares, of one, from which on a score passes, and below which it fails.
+/// The shares (0 to 1) from which a score passes, and below which it fails.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Score {
     pass: f64,
@@ -42,7 +42,7 @@ impl Score {
     }
 
     /// Judges metrics together, each by its weight. A critical failure of one
-    /// of them is one of all.
+    /// metric fails the score critically.
     pub fn combine(&self, metrics: impl IntoIterator<Item = (JudgeOutcome, f64)>) -> Verdict {
         let (mut passed, mut all, mut critical) = (0.0, 0.0, false);
         for (outcome, weight) in metrics {
@@ -96,7 +96,7 @@ mod tests {
 
     const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
     const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
-    const SILENT: JudgeOutcome = JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData };
+    const NO_DATA: JudgeOutcome = JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData };
 
     #[test]
     fn weights_decide_between_pass_middle_and_fail() {
@@ -119,9 +119,9 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_no_perfect_score() {
-        assert_eq!(Score::default().combine([(SILENT, 1.0)]).outcome, SILENT);
-        assert_eq!(Score::default().combine([(SILENT, 9.0), (FAIL, 1.0)]).outcome, FAIL);
+    fn missing_data_is_no_perfect_score() {
+        assert_eq!(Score::default().combine([(NO_DATA, 1.0)]).outcome, NO_DATA);
+        assert_eq!(Score::default().combine([(NO_DATA, 9.0), (FAIL, 1.0)]).outcome, FAIL);
     }
 
     #[test]

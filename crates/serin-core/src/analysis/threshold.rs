@@ -1,6 +1,6 @@
-//! The plain judge: a value within a range. Flagger's meaning of
+//! The threshold judge: a value within a range. Flagger's meaning of
 //! `thresholdRange`: below `min` or above `max` fails, a bound itself passes,
-//! and a side that is not given does not matter.
+//! and a missing bound does not matter.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -35,9 +35,9 @@ impl Threshold {
     }
 
     /// Judges the canary's value, or of counts its success rate in percent.
-    /// A value that is not a number is what providers say for no data.
-    pub fn check(&self, seen: &Measurement) -> Verdict {
-        match seen {
+    /// Providers return NaN for no data.
+    pub fn check(&self, measurement: &Measurement) -> Verdict {
+        match measurement {
             Measurement::Scalar(value) if !value.is_nan() => {
                 self.judge(*value, Arms::default(), format!("value {}", number(*value)))
             }
@@ -58,7 +58,7 @@ impl Threshold {
             | Measurement::Samples(_)
             | Measurement::NoData
             | Measurement::Unavailable { .. } => {
-                Verdict::wrong_measurement_kind("a single value or counts", seen)
+                Verdict::wrong_measurement_kind("a single value or counts", measurement)
             }
         }
     }
@@ -109,9 +109,10 @@ mod tests {
     #[test]
     fn not_a_number_is_no_data_and_never_bad() {
         let threshold = Threshold::new(Some(99.0), None).unwrap();
-        for seen in [Measurement::Scalar(f64::NAN), Measurement::NoData, Measurement::Counts(Arms::default())]
+        for missing in
+            [Measurement::Scalar(f64::NAN), Measurement::NoData, Measurement::Counts(Arms::default())]
         {
-            let outcome = threshold.check(&seen).outcome;
+            let outcome = threshold.check(&missing).outcome;
             assert_eq!(outcome, JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData });
         }
         let outcome = threshold.check(&Measurement::Unavailable { why: "timeout".into() }).outcome;

@@ -1,16 +1,16 @@
-//! What a judge says after a look.
+//! The verdict of a judge after a look.
 
 use serde::{Deserialize, Serialize};
 
 use super::measurement::{Arms, Measurement};
 
-/// A judgement with the numbers behind it and one message for people.
+/// An outcome with the numbers behind it and a message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
     #[serde(flatten)]
     pub outcome: JudgeOutcome,
-    /// What was judged, and between which bounds it lies.
+    /// The judged value and its interval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Requests, or points, behind the verdict.
@@ -21,32 +21,31 @@ pub struct Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "camelCase")]
 pub enum JudgeOutcome {
-    /// Enough was seen and nothing speaks against the canary. `certified`: more
-    /// than that, it was shown to be within the margin.
+    /// Enough data and no evidence against the canary. `non_inferior`: moreover,
+    /// it was shown to be within the margin.
     Pass { non_inferior: bool },
-    /// The evidence is against the canary. `critical`: so much that a single
-    /// verdict is enough.
+    /// Evidence against the canary. `critical`: a single such verdict is enough.
     Fail { critical: bool },
-    /// Neither; this look does not count, and `doubt` says why.
+    /// Neither; this look does not count.
     Inconclusive { reason: InconclusiveReason },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum InconclusiveReason {
-    /// The provider had nothing to tell.
+    /// The provider has no data.
     NoData,
-    /// The provider did not answer.
+    /// The provider could not be reached.
     Unavailable,
     /// There was traffic, but too little of it.
     TooFewSamples,
-    /// Something speaks against the canary, and not enough to convict it.
+    /// Some evidence against the canary, but not enough to fail it.
     Suspected,
-    /// The judge was handed a kind of measurement it cannot judge.
+    /// The judge got a kind of measurement that it cannot judge.
     WrongMeasurementKind,
 }
 
-/// A value and the interval it lies in; an open end is a bound not yet known.
+/// A value and its interval; a bound that is none is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Estimate {
@@ -58,7 +57,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// A value known as it is.
+    /// A value without uncertainty.
     pub fn exact(value: f64) -> Self {
         Estimate { value, low: Some(value), high: Some(value) }
     }
@@ -66,12 +65,12 @@ impl Estimate {
 
 impl Verdict {
     pub(crate) fn inconclusive(
-        doubt: InconclusiveReason,
+        reason: InconclusiveReason,
         samples: Arms<u64>,
         message: impl Into<String>,
     ) -> Self {
         Verdict {
-            outcome: JudgeOutcome::Inconclusive { reason: doubt },
+            outcome: JudgeOutcome::Inconclusive { reason },
             estimate: None,
             samples,
             message: message.into(),
@@ -82,7 +81,7 @@ impl Verdict {
         Self::inconclusive(
             InconclusiveReason::NoData,
             Arms::default(),
-            "no data: the query has no answer, as when there is no traffic",
+            "no data: the query returned nothing, as when there is no traffic",
         )
     }
 
@@ -90,10 +89,10 @@ impl Verdict {
         Self::inconclusive(InconclusiveReason::Unavailable, Arms::default(), format!("not measured: {why}"))
     }
 
-    /// For a judge that needs something else than what was measured. Absence
-    /// keeps its own meaning.
-    pub(crate) fn wrong_measurement_kind(needs: &str, seen: &Measurement) -> Self {
-        let got = match seen {
+    /// For a judge that needs another kind of measurement. A missing one keeps
+    /// its own reason.
+    pub(crate) fn wrong_measurement_kind(needs: &str, measurement: &Measurement) -> Self {
+        let got = match measurement {
             Measurement::NoData => return Self::no_data(),
             Measurement::Unavailable { why } => return Self::unavailable(why),
             Measurement::Scalar(_) => "a single value",

@@ -1,4 +1,4 @@
-//! AlertProvider: where notifications go.
+//! AlertProvider: the destination of notifications.
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{condition::PlainStatus, reference::SecretRef};
 
-/// Where the notifications of a Canary go: a chat channel and the way into it.
-/// A Canary names it in `spec.analysis.alerts[].providerRef`.
+/// The destination of a Canary's notifications: a chat channel and its webhook
+/// or token. A Canary names it in `spec.analysis.alerts[].providerRef`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "serin.dev",
@@ -18,7 +18,7 @@ use super::{condition::PlainStatus, reference::SecretRef};
     derive = "PartialEq",
     category = "serin",
     shortname = "alp",
-    doc = "Where the notifications of a Canary go: a chat channel and the way into it.",
+    doc = "The destination of a Canary's notifications: a chat channel and its webhook or token.",
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.type"),
     printcolumn(name = "Channel", type_ = "string", json_path = ".spec.channel", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -30,7 +30,7 @@ use super::{condition::PlainStatus, reference::SecretRef};
         "an AlertProvider needs an address or a secretRef: set spec.address to the webhook URL, or spec.secretRef to a Secret with the key 'address'"),
 )]
 pub struct AlertProviderSpec {
-    /// What kind of chat it is; it decides the form of the message.
+    /// Kind of chat; it decides the format of the message.
     #[serde(rename = "type")]
     pub type_: AlertProviderType,
 
@@ -50,13 +50,13 @@ pub struct AlertProviderSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
 
-    /// URL of an HTTP proxy to go through. Default: none.
+    /// URL of an HTTP proxy. Default: none.
     #[schemars(length(max = 2048))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
 
     /// A Secret in the same namespace with the keys `address` (the webhook
-    /// URL) and, for a bot, `token`. It wins over `address`.
+    /// URL) and, for a bot, `token`. It takes precedence over `address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
@@ -75,6 +75,6 @@ pub enum AlertProviderType {
     Rocket,
     /// Google Chat.
     Gchat,
-    /// any program that takes CloudEvents.
+    /// any receiver of CloudEvents.
     Webhook,
 }

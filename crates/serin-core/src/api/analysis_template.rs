@@ -1,5 +1,5 @@
-//! AnalysisTemplate: a metric that can be used again. It accepts what Flagger
-//! calls a MetricTemplate, and says more.
+//! AnalysisTemplate: a reusable metric. It accepts the fields of Flagger's
+//! MetricTemplate, and more.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,8 @@ use super::{
     reference::SecretRef,
 };
 
-/// A metric that Canaries can use again: where it is measured, by which query,
-/// and how it is judged. A Canary names it in
-/// `spec.analysis.metrics[].templateRef`.
+/// A reusable metric: where it is measured, by which query, and how it is
+/// judged. A Canary names it in `spec.analysis.metrics[].templateRef`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "serin.dev",
@@ -27,7 +26,7 @@ use super::{
     derive = "PartialEq",
     category = "serin",
     shortname = "at",
-    doc = "A metric that Canaries can use again: where it is measured, by which query, and how it is judged.",
+    doc = "A reusable metric: where it is measured, by which query, and how it is judged.",
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.provider.type"),
     printcolumn(name = "Judge", type_ = "string", json_path = ".spec.judge.type", priority = "1"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
@@ -39,16 +38,16 @@ use super::{
         "an AnalysisTemplate measures nothing: set spec.query (one value), spec.counts (good or bad of total) or spec.histogram"),
 )]
 pub struct AnalysisTemplateSpec {
-    /// What is measured, in a sentence for the dashboard and for notifications.
+    /// Description of the metric, for the dashboard and for notifications.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 
-    /// Where the measurements come from.
+    /// The system that is queried.
     pub provider: MetricProvider,
 
-    /// A query with one value as its answer, in the language of the provider.
-    /// Between `{{` and `}}` it may use `name` (of the Canary), `namespace`,
+    /// A query that returns one value, in the language of the provider. Between
+    /// `{{` and `}}` it may use `name` (of the Canary), `namespace`,
     /// `target` (the workload; of the primary `NAME-primary`), `arm` (`canary`
     /// or `primary`), `service`, `ingress`, `route`, `interval` and
     /// `variables.NAME`. For example, in percent:
@@ -62,16 +61,16 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
 
-    /// The metric as counts of requests. It tells one error in ten requests
-    /// from a hundred in a thousand, which a ratio cannot: the `sequential`
-    /// judge needs it for error rates.
+    /// The metric as counts of requests. They distinguish one error in ten
+    /// requests from a hundred in a thousand, which a ratio cannot: the
+    /// `sequential` judge needs them for error rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counts: Option<CountsSpec>,
 
-    /// A query whose answer is a histogram: one cumulative count per upper
-    /// bound `le`. The `sequential` judge compares the whole distribution, not
-    /// one percentile. It is asked once for each arm, which `{{ target }}` or
-    /// `{{ arm }}` tells apart. For example:
+    /// A query that returns a histogram: one cumulative count per upper bound
+    /// `le`. The `sequential` judge compares the whole distribution, not one
+    /// percentile. It runs once for each arm, which `{{ target }}` or
+    /// `{{ arm }}` selects. For example:
     ///
     /// ```text
     /// sum by (le) (http_request_duration_seconds_bucket{app="{{ target }}"})
@@ -83,8 +82,8 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 
-    /// For `cloudwatch`: the metrics that `query`, `counts` and `histogram` are
-    /// about. Without it they are JSON lists of MetricDataQueries.
+    /// For `cloudwatch`: the metrics that `query`, `counts` and `histogram`
+    /// refer to. Without it they are JSON lists of MetricDataQueries.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cloudwatch: Option<CloudWatch>,
 
@@ -93,8 +92,8 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
 
-    /// The values that are fine, for the `threshold` judge. A range on the
-    /// metric of a Canary wins over this one.
+    /// The values that pass, for the `threshold` judge. A range on the metric of
+    /// a Canary takes precedence over this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold_range: Option<ThresholdRange>,
 
@@ -116,31 +115,32 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive_limit: Option<u32>,
 
-    /// What to do when the query has no data. Default: as the Canary says.
+    /// Effect on the release when the query has no data. Default: as the Canary
+    /// specifies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_no_data: Option<OnMissing>,
 
-    /// What to do when the provider cannot be reached. Default: as the Canary
-    /// says.
+    /// Effect on the release when the provider cannot be reached. Default: as
+    /// the Canary specifies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unavailable: Option<OnMissing>,
 
-    /// Values for `variables.NAME` in the queries, where the Canary's
-    /// `templateVariables` gives none.
+    /// Default values of `variables.NAME` in the queries; the Canary's
+    /// `templateVariables` take precedence.
     #[schemars(extend("maxProperties" = 64))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub variables: BTreeMap<String, String>,
 }
 
-/// Where measurements come from.
+/// A system that is queried for metrics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("self.type != 'web' || has(self.address)",
-        "provider.type web needs provider.address: the URL to ask"),
+        "provider.type web needs provider.address: the URL to query"),
 )]
 pub struct MetricProvider {
-    /// What kind of system answers the query.
+    /// Kind of system.
     #[serde(rename = "type")]
     pub type_: MetricProviderType,
 
@@ -160,19 +160,19 @@ pub struct MetricProvider {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, Vec<String>>,
 
-    /// A Secret beside the template with the credentials: `username` and
-    /// `password`, or `token`; for `cloudwatch` `aws_access_key_id`,
-    /// `aws_secret_access_key` and, if there is one, `aws_session_token`.
+    /// A Secret in the namespace of the template with the credentials:
+    /// `username` and `password`, or `token`; for `cloudwatch`
+    /// `aws_access_key_id`, `aws_secret_access_key` and optionally
+    /// `aws_session_token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 
-    /// Region of the provider, for `cloudwatch`. Default: that of the
-    /// controller.
+    /// Region, for `cloudwatch`. Default: that of the controller.
     #[schemars(length(max = 64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
 
-    /// A role of Amazon's to assume, for `cloudwatch` of another account.
+    /// An IAM role to assume, for `cloudwatch` of another account.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<AwsRole>,
 
@@ -180,20 +180,20 @@ pub struct MetricProvider {
     #[serde(default, skip_serializing_if = "super::is_default")]
     pub insecure_skip_verify: bool,
 
-    /// How `web` asks and where the value is in the answer.
+    /// For `web`: the request, and the place of the value in the response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub web: Option<WebRequest>,
 
-    /// What `scrape` reads from each pod.
+    /// For `scrape`: the port and path to read of each pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scrape: Option<ScrapeTarget>,
 }
 
-/// Systems that answer queries.
+/// Systems that can be queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MetricProviderType {
-    /// Prometheus and all that speak its API; the query is PromQL.
+    /// Prometheus and every system with its API; the query is PromQL.
     Prometheus,
     /// InfluxDB 2; the query is Flux.
     Influxdb,
@@ -204,7 +204,7 @@ pub enum MetricProviderType {
     /// Google Cloud Monitoring; the query is MQL.
     Stackdriver,
     /// Amazon CloudWatch; the query is metric math over `spec.cloudwatch`, or a
-    /// JSON list of MetricDataQueries. It takes the right
+    /// JSON list of MetricDataQueries. It needs the IAM action
     /// `cloudwatch:GetMetricData`.
     Cloudwatch,
     /// New Relic; the query is NRQL.
@@ -217,29 +217,29 @@ pub enum MetricProviderType {
     Keptn,
     /// Splunk Observability; the query is SignalFlow.
     Splunk,
-    /// any HTTP service that answers in JSON; the query is the rest of the
+    /// any HTTP service that responds with JSON; the query is the rest of the
     /// address, or the body.
     Web,
-    /// the pods' own `/metrics`, read by Serin itself: no Prometheus needed;
-    /// the query names a series.
+    /// the `/metrics` of the pods, scraped by Serin: no Prometheus needed; the
+    /// query names a series.
     Scrape,
 }
 
-/// A metric as counts of requests. Queries give cumulative counters, not rates.
-/// They are asked once for each arm, and tell them apart by `{{ target }}` or
-/// `{{ arm }}`.
+/// A metric as counts of requests. Queries return cumulative counters, not
+/// rates. They run once for each arm, which `{{ target }}` or `{{ arm }}`
+/// selects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = ("has(self.good) != has(self.bad)",
         "counts needs exactly one of good and bad beside total"),
 )]
 pub struct CountsSpec {
-    /// Counts the good requests, such as those answered without a 5xx.
+    /// Counts the good requests, such as those without a 5xx response.
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub good: Option<String>,
 
-    /// Counts the bad requests, where that is easier to ask for.
+    /// Counts the bad requests, where that is easier to query.
     #[schemars(length(min = 1, max = 16384))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bad: Option<String>,
@@ -249,7 +249,7 @@ pub struct CountsSpec {
     pub total: String,
 }
 
-/// How a `web` provider asks.
+/// Request of a `web` provider.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebRequest {
@@ -257,14 +257,14 @@ pub struct WebRequest {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<WebMethod>,
 
-    /// JSON pointer to the number in the answer, such as `/data/0/value`.
-    /// Default: the answer itself is the number.
+    /// JSON pointer to the number in the response, such as `/data/0/value`.
+    /// Default: the response itself is the number.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_at: Option<String>,
 }
 
-/// Methods that only ask.
+/// Methods of a `web` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum WebMethod {
@@ -274,7 +274,7 @@ pub enum WebMethod {
     Post,
 }
 
-/// What `scrape` reads from each pod.
+/// Port and path that `scrape` reads of each pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScrapeTarget {

@@ -1,4 +1,4 @@
-//! What an AnalysisTemplate asks CloudWatch for, without JSON inside a string.
+//! CloudWatch queries of an AnalysisTemplate, without JSON inside a string.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Duration;
 
-/// Metrics of CloudWatch by names of your own. `query`, `counts` and `histogram`
-/// then are metric math over these names, or simply one of them. For example:
+/// CloudWatch metrics under names of your choice. `query`, `counts` and
+/// `histogram` then are metric math over these names, or simply one of them. For
+/// example:
 ///
 /// ```yaml
 /// counts: {bad: errors, total: requests}
@@ -23,8 +24,8 @@ use super::Duration;
 ///     requests: {name: RequestCount}
 /// ```
 ///
-/// In names and dimensions the words of `query` may be used between `{{` and
-/// `}}`.
+/// Names and dimensions may use the template variables of `query` between `{{`
+/// and `}}`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -32,33 +33,33 @@ use super::Duration;
         "cloudwatch.builtIn brings its own metrics: set one of builtIn and metrics"),
 )]
 pub struct CloudWatch {
-    /// Metrics that need no query, for metrics of a Canary that are called
+    /// Built-in metrics that need no query, for metrics of a Canary named
     /// `request-success-rate` or `request-duration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub built_in: Option<CloudWatchBuiltIn>,
 
-    /// The metrics by the names that the queries call them by: a small letter,
-    /// then letters, digits and `_`.
+    /// The metrics by the names used in the queries: a lower-case letter, then
+    /// letters, digits and `_`.
     #[schemars(extend("maxProperties" = 100))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, CloudWatchMetric>,
 
-    /// Namespace of metrics that name none. Default: of `builtIn` its own.
+    /// Namespace of metrics that set none. Default: with `builtIn` its own.
     #[schemars(length(max = 255))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 
-    /// Dimensions that all metrics have.
+    /// Dimensions of all metrics.
     #[schemars(extend("maxProperties" = 30))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub dimensions: BTreeMap<String, String>,
 
-    /// Dimensions that the canary's metrics have besides.
+    /// Additional dimensions of the canary's metrics.
     #[schemars(extend("maxProperties" = 30))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub canary: BTreeMap<String, String>,
 
-    /// Dimensions that the primary's metrics have besides.
+    /// Additional dimensions of the primary's metrics.
     #[schemars(extend("maxProperties" = 30))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub primary: BTreeMap<String, String>,
@@ -68,23 +69,23 @@ pub struct CloudWatch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<Duration>,
 
-    /// How long after its end a period is complete: until then CloudWatch may
-    /// still hear of it, and it is not looked at. Default: 2m.
+    /// How long after its end a period is complete. Until then CloudWatch may
+    /// still receive data of it, and it is not read. Default: 2m.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Duration>,
 }
 
-/// Metrics of others that Serin knows.
+/// Sources of built-in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CloudWatchBuiltIn {
     /// the target groups of an Application Load Balancer; `dimensions` names
     /// the `LoadBalancer`, `canary` and `primary` each a `TargetGroup`.
     TargetGroups,
-    /// what App Mesh's Envoys tell with their metrics extension; `dimensions`
-    /// names the `Mesh`, `canary` and `primary` each a `TargetVirtualNode`.
-    /// Have the agent send just these, with `aggregation_dimensions`: it then
-    /// adds up all who call.
+    /// the metrics extension of App Mesh's Envoys; `dimensions` names the
+    /// `Mesh`, `canary` and `primary` each a `TargetVirtualNode`. Let the agent
+    /// send only these dimensions, with `aggregation_dimensions`: it then sums
+    /// over all callers.
     AppMesh,
 }
 
@@ -96,7 +97,7 @@ pub struct CloudWatchMetric {
     #[schemars(length(min = 1, max = 255))]
     pub name: String,
 
-    /// Namespace of the metric. Default: that beside `metrics`.
+    /// Namespace of the metric. Default: `cloudwatch.namespace`.
     #[schemars(length(max = 255))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
@@ -107,35 +108,33 @@ pub struct CloudWatchMetric {
     pub dimensions: BTreeMap<String, String>,
 
     /// `Sum`, `Average`, `Minimum`, `Maximum`, `SampleCount`, a percentile such
-    /// as `p99`, or any other that CloudWatch knows. Default: Sum.
+    /// as `p99`, or any other statistic of CloudWatch. Default: Sum.
     #[schemars(length(max = 64))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statistic: Option<String>,
 
-    /// Count only what was sent with this unit, such as `Seconds`. Default:
-    /// whatever was sent.
+    /// Count only data with this unit, such as `Seconds`. Default: any unit.
     #[schemars(length(max = 32))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
 
-    /// The account that has the metric, where CloudWatch watches over several.
-    /// Default: the account that is asked.
+    /// The account that has the metric, with cross-account observability.
+    /// Default: the account that is queried.
     #[schemars(length(max = 12))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub account_id: Option<String>,
 }
 
-/// As whom Amazon is asked. Default: as the controller finds itself, by its
-/// ServiceAccount, its node or its environment.
+/// An IAM role for the queries. Default: the credentials of the controller, from
+/// its ServiceAccount, its node or its environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AwsRole {
-    /// The role to assume before asking, such as
-    /// `arn:aws:iam::123456789012:role/serin`.
+    /// The role to assume, such as `arn:aws:iam::123456789012:role/serin`.
     #[schemars(length(min = 20, max = 2048))]
     pub role_arn: String,
 
-    /// What the owner of the role wants to hear from whoever assumes it.
+    /// External ID that the trust policy of the role requires.
     #[schemars(length(max = 1224))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub external_id: Option<String>,

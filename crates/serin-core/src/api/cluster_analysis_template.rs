@@ -1,4 +1,4 @@
-//! ClusterAnalysisTemplate: an AnalysisTemplate that every namespace may use.
+//! ClusterAnalysisTemplate: an AnalysisTemplate for every namespace.
 
 use kube::CustomResource;
 use schemars::JsonSchema;

@@ -5,11 +5,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Nothing is under way and the last thing asked for is done.
+/// No work is in progress and the last release, if any, was promoted.
 pub const READY: &str = "Ready";
-/// Work is under way.
+/// Work is in progress.
 pub const RECONCILING: &str = "Reconciling";
-/// A person has to change something before work can go on.
+/// A user has to change something before work can continue.
 pub const STALLED: &str = "Stalled";
 /// The result of the last release, as Flagger reports it.
 pub const PROMOTED: &str = "Promoted";
@@ -25,14 +25,14 @@ pub struct Condition {
     /// Whether it holds.
     pub status: ConditionStatus,
 
-    /// One word for programs.
+    /// Machine-readable reason, in one word.
     pub reason: String,
 
-    /// One sentence for people.
+    /// Human-readable message, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 
-    /// The generation of the spec that this was said about.
+    /// The generation of the spec that this condition is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
@@ -52,20 +52,20 @@ pub enum ConditionStatus {
     True,
     /// it does not.
     False,
-    /// nobody can say.
+    /// it is not known.
     Unknown,
 }
 
-/// The status of kinds that do nothing by themselves.
+/// The status of kinds without a controller of their own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::tidy)]
 pub struct PlainStatus {
-    /// The generation of the spec that `conditions` speak about.
+    /// The generation of the spec that `conditions` are about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Whether the object is fit for use.
+    /// Whether the object is usable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

@@ -1,4 +1,4 @@
-//! Lengths of time as people write them: `30s`, `1m30s`, `500ms`.
+//! Durations in the notation of Go: `30s`, `1m30s`, `500ms`.
 
 use std::{borrow::Cow, fmt, str::FromStr, time};
 
@@ -6,12 +6,12 @@ use kube::core::{Message, Rule};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A length of time in the notation of Go: one or more numbers, each with its
-/// unit (`ns`, `us`, `ms`, `s`, `m`, `h`). Never negative.
+/// A duration in the notation of Go: one or more numbers, each with its unit
+/// (`ns`, `us`, `ms`, `s`, `m`, `h`). Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Duration(time::Duration);
 
-/// What the API server takes for a duration. Nine digits keep the sum far from
+/// Durations that the API server accepts. Nine digits keep the sum far from
 /// overflowing.
 const PATTERN: &str = "^([0-9]{1,9}([.][0-9]+)?(ns|us|ms|s|m|h))+$";
 
@@ -23,7 +23,7 @@ pub struct NotADuration {
 }
 
 impl Duration {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(time::Duration::ZERO);
 
     /// Whole seconds.
@@ -36,14 +36,14 @@ impl Duration {
         Self(time::Duration::from_millis(milliseconds))
     }
 
-    /// The rule for a field that must not be shorter than `least`. It leaves
-    /// what is no duration at all to the rule that every duration has.
+    /// The rule for a field that must not be shorter than `least`. A text that is
+    /// no duration is left to the rule of the type itself.
     pub(super) fn at_least(least: &str, field: &str) -> Rule {
         Rule::new(format!("!self.matches('{PATTERN}') || duration(self) >= duration('{least}')"))
             .message(Message::Message(format!("{field} must be at least {least}")))
     }
 
-    /// As the standard library counts it.
+    /// As a duration of the standard library.
     pub const fn get(self) -> time::Duration {
         self.0
     }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_notation_is_understood() {
+    fn go_notation_is_parsed() {
         for (text, nanos) in [
             ("30s", 30_000_000_000),
             ("1m30s", 90_000_000_000),

@@ -1,4 +1,4 @@
-//! How a measurement becomes a verdict: words shared by Canary and templates.
+//! Judges and their settings, shared by Canary and AnalysisTemplate.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Percent;
 
-/// How measurements become a verdict.
+/// A judge and its settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -14,18 +14,18 @@ use super::Percent;
         "judge.promoteOn: evidence needs judge.type: sequential, the only judge that can certify a canary early"),
 )]
 pub struct Judge {
-    /// Which judge decides.
+    /// Type of the judge.
     #[serde(rename = "type")]
     pub type_: JudgeType,
 
     /// `sequential`: the share of healthy releases that may be rolled back by
-    /// chance, for the whole release and however often it looks. Written 1% or
+    /// chance, over the whole release and any number of checks. Written 1% or
     /// 1. Default: 1%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub false_rollback: Option<Percent>,
 
     /// `sequential`: the share of canaries worse than `margin` that
-    /// `promoteOn: evidence` may wave through by chance. Default: 1%.
+    /// `promoteOn: evidence` may let through by chance. Default: 1%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub false_promotion: Option<Percent>,
 
@@ -37,14 +37,14 @@ pub struct Judge {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
 
-    /// Requests that the canary must have served at a check before anything is
-    /// said about it; with fewer the verdict is inconclusive, which neither
-    /// advances the release nor counts against it. Default: 20.
+    /// `sequential`: new requests to the canary that a verdict needs; with fewer
+    /// it is inconclusive, which neither advances the release nor counts against
+    /// it. Default: 20.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_requests: Option<u32>,
 
-    /// When a step that nothing speaks against is over. Default: interval.
+    /// When a passing step is over. Default: interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub promote_on: Option<PromoteOn>,
 
@@ -70,13 +70,11 @@ pub struct Judge {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_samples: Option<u32>,
 
-    /// `mannWhitney`: what to do with samples far outside the rest. Default:
-    /// keep.
+    /// `mannWhitney`: whether outliers count. Default: keep.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outliers: Option<Outliers>,
 
-    /// `mannWhitney`: what to do with samples that are not a number. Default:
-    /// remove.
+    /// `mannWhitney`: how samples that are not a number count. Default: remove.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nan_strategy: Option<NanStrategy>,
 
@@ -92,33 +90,33 @@ pub struct Judge {
     pub marginal_score: Option<Percent>,
 }
 
-/// Which judge decides.
+/// Types of judge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum JudgeType {
-    /// the value must lie in `thresholdRange`, as in Flagger. The default for
-    /// a metric with a range.
+    /// the value must lie in `thresholdRange`, as in Flagger. The default for a
+    /// metric with a range.
     #[default]
     Threshold,
-    /// canary against primary over the same time, by a test that stays right
-    /// however often it looks: it may decide after every scrape and still
-    /// rolls back at most `falseRollback` of the healthy releases. The default
-    /// for built-in metrics without a range.
+    /// canary against primary over the same time, by a test that stays valid at
+    /// any number of checks: it may decide after every scrape and still rolls
+    /// back at most `falseRollback` of the healthy releases. The default for
+    /// built-in metrics without a range.
     Sequential,
-    /// canary against primary by rank, as Kayenta judges. For samples without
+    /// canary against primary by rank, as in Kayenta. For samples without
     /// counts.
     MannWhitney,
 }
 
-/// When a step that nothing speaks against is over.
+/// When a passing step is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum PromoteOn {
     /// when its interval is over.
     #[default]
     Interval,
-    /// as soon as the evidence certifies the canary, at the latest when the
-    /// interval is over.
+    /// as soon as the evidence shows the canary to be within `margin`, at the
+    /// latest when the interval is over.
     Evidence,
 }
 
@@ -163,18 +161,18 @@ pub enum EffectMeasure {
     Cles,
 }
 
-/// What to do with samples far outside the rest.
+/// Whether outliers count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Outliers {
     /// judge them like any other.
     #[default]
     Keep,
-    /// drop what lies more than three interquartile ranges away.
+    /// drop samples more than three interquartile ranges outside the quartiles.
     Remove,
 }
 
-/// What to do with samples that are not a number.
+/// How samples that are not a number count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum NanStrategy {
@@ -198,7 +196,7 @@ pub enum Direction {
     Either,
 }
 
-/// What to do when a metric is missing.
+/// Effect of a missing metric on the release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnMissing {
@@ -208,11 +206,11 @@ pub enum OnMissing {
     Hold,
     /// count it as a failed check, as Flagger does.
     Fail,
-    /// go on as if the metric were not there.
+    /// continue without the metric.
     Ignore,
 }
 
-/// The values that are fine, ends included.
+/// The values that pass, bounds included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = ("has(self.min) || has(self.max)", "thresholdRange is empty: set min, max or both"),
@@ -220,11 +218,11 @@ pub enum OnMissing {
         "thresholdRange.min is above thresholdRange.max: no value could pass, swap them"),
 )]
 pub struct ThresholdRange {
-    /// The smallest value that is fine. Default: no lower end.
+    /// The smallest value that passes. Default: no lower bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
 
-    /// The largest value that is fine. Default: no upper end.
+    /// The largest value that passes. Default: no upper bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }

@@ -1,17 +1,16 @@
-//! What people write: the custom resources of `serin.dev/v1alpha1`, one file a
-//! kind.
+//! The custom resources of `serin.dev/v1alpha1`, one file per kind.
 //!
-//! This room knows nobody: the types carry serde, a schema and the rules that
-//! the API server enforces, and nothing else. It promises that
+//! The types carry serde, a schema and the validation rules of the API server,
+//! and depend on no other module. They guarantee that
 //!
 //! - a Flagger manifest means the same here once its `apiVersion` is changed;
-//! - whatever the API server accepted deserializes;
-//! - nothing that people wrote is lost: objects that belong to a mesh are kept
-//!   whole ([`Object`]).
+//! - every object the API server accepted deserializes;
+//! - no field is lost: objects that belong to a mesh are kept whole
+//!   ([`Object`]).
 //!
-//! The doc comments are what `kubectl explain` shows. An optional field has no
-//! default in the schema, so what people applied is what they read back; the
-//! default is named in its description and applied by whoever reads the field.
+//! `kubectl explain` shows the doc comments. An optional field has no default in
+//! the schema, so users read back exactly the object they applied; the default
+//! is named in the description and applied where the field is read.
 
 // Printer columns repeat their types, which the lint takes for a mistake.
 #![allow(clippy::duplicated_attributes)]
@@ -39,9 +38,9 @@ pub use duration::{Duration, NotADuration};
 pub use schema::Object;
 pub use weight::{NotAPercentage, NotAWeight, Percent, Weight};
 
-/// The API group of everything here.
+/// The API group of all kinds.
 pub const GROUP: &str = "serin.dev";
-/// The one version of it.
+/// Its only version.
 pub const VERSION: &str = "v1alpha1";
 
 /// Every definition to install, in the order of their names.
@@ -49,7 +48,7 @@ pub fn crds() -> [CustomResourceDefinition; 4] {
     [AlertProvider::crd(), AnalysisTemplate::crd(), Canary::crd(), ClusterAnalysisTemplate::crd()]
 }
 
-/// For `skip_serializing_if`: what was left out stays out.
+/// For `skip_serializing_if`: an omitted field stays omitted.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

@@ -1,4 +1,4 @@
-//! How one object names another.
+//! References from one object to another.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -47,7 +47,7 @@ pub struct AlertProviderRef {
     pub namespace: Option<String>,
 }
 
-/// The template that a metric is made from.
+/// The template of a metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct TemplateRef {
     /// Kind of the template. Default: AnalysisTemplate.
@@ -65,7 +65,7 @@ pub struct TemplateRef {
     pub namespace: Option<String>,
 }
 
-/// Where a template lives.
+/// Kinds of template.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum TemplateKind {
     /// a template of one namespace.

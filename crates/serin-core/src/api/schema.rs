@@ -1,23 +1,23 @@
-//! How Rust types become the schemas that people read with `kubectl explain`.
+//! Schemas of the Rust types, as `kubectl explain` shows them.
 //!
-//! schemars writes JSON Schema; the API server wants a structural schema, and
-//! people want sentences. [`tidy`] is applied once to every root and makes
+//! schemars writes JSON Schema; the API server needs a structural schema, and
+//! users read the descriptions. [`tidy`] is applied once to every root and makes
 //! the changes that the derives leave open:
 //!
 //! - an optional field is simply not required. It is never `nullable`: the API
 //!   server then drops an explicit `null`, so no CEL rule ever meets one;
-//! - nothing is filled in: a default is a matter of its description;
-//! - the words beside each enum value join the description of the field;
-//! - lines of a doc comment flow together into paragraphs, and what stands
-//!   between fences is indented.
+//! - nothing is filled in: a default is only named in its description;
+//! - the description of each enum value is added to that of the field;
+//! - lines of a doc comment are joined into paragraphs, and fenced examples are
+//!   indented.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// An object passed on as written to whatever it belongs to, such as an Istio
-/// traffic policy. Serin reads none or few of its fields and loses none.
+/// An object copied unchanged into another one, such as an Istio traffic policy.
+/// Serin reads few of its fields and loses none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Object(pub Map<String, Value>);
@@ -51,10 +51,10 @@ fn tidy_object(schema: &mut Map<String, Value>) {
     }
     schema.remove("default");
     if schema.contains_key("x-kubernetes-int-or-string") {
-        // Said outright, or the derive of the root adds the contrary.
+        // Explicit, or the derive of the root adds `nullable: true`.
         schema.insert("nullable".into(), false.into());
     }
-    // The API server knows no unsigned formats and warns about them.
+    // The API server has no unsigned formats and warns about them.
     if schema.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with("uint")) {
         schema.remove("format");
     }
@@ -91,15 +91,15 @@ fn unwrap_option(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Takes over the keywords of `inner`; what the field itself says goes first.
+/// Adds the keywords of `inner`; those of the field itself take precedence.
 fn adopt(schema: &mut Map<String, Value>, inner: Map<String, Value>) {
     for (keyword, value) in inner {
         schema.entry(keyword).or_insert(value);
     }
 }
 
-/// Documented enum values come as `oneOf`; they become one `enum` whose
-/// meanings are listed in the description.
+/// Documented enum values come as `oneOf`; they become one `enum`, with the
+/// meaning of each value in the description.
 fn name_enum_values(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.get("oneOf") else {
         return;
@@ -122,8 +122,7 @@ fn named_value(variant: &Value) -> Option<(&str, &str)> {
     Some((variant.get("const")?.as_str()?, variant.get("description")?.as_str()?))
 }
 
-/// Joins the lines of each paragraph; what stands between fences is an
-/// example, and is indented instead.
+/// Joins the lines of each paragraph, and indents fenced examples.
 fn reflow(text: &str) -> String {
     let mut out = String::new();
     let mut example = false;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u16);
 
-/// A number that is no share of anything.
+/// Why a number is not a [`Weight`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("{0} is not a weight: it must be between 0 and 100 percent")]
 pub struct NotAWeight(f64);
@@ -47,7 +47,7 @@ impl Weight {
         self.0
     }
 
-    /// What is left for the other arm.
+    /// The share of the other arm.
     pub const fn complement(self) -> Self {
         Self(Self::FULL.0 - self.0)
     }

@@ -1,8 +1,9 @@
-//! What the engine wants done. Actions are values: the controller performs
-//! them in order, each as often as it is asked, and records status last.
+//! Actions that the engine requests. Actions are values: the controller
+//! performs them in order, each time they are requested, and writes the status
+//! last.
 //!
-//! An action is asked for as long as what it is for is not yet observed, so
-//! every one must be idempotent, and one already under way is not begun again.
+//! An action is requested until its effect is observed, so every one must be
+//! idempotent, and a running one is not started again.
 
 use std::sync::Arc;
 
@@ -15,37 +16,37 @@ use crate::api::{
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Make the primary, as a copy of the target at exactly this revision.
+    /// Create the primary, as a copy of the target at exactly this revision.
     CreatePrimary { revision: String },
     /// Give the target, which is the canary, this many replicas.
     ScaleCanary { replicas: u32 },
-    /// Take the pods of the target away, and note on it that they went after
-    /// this release.
+    /// Scale the target to zero, and annotate it with the number of this
+    /// release.
     ScaleDownCanary { after: u64 },
     /// Keep the primary from shrinking below its present size, so that it can
     /// take all traffic back at any moment.
     PinPrimary,
     /// Let the primary scale freely again.
     UnpinPrimary,
-    /// Divide the traffic.
+    /// Bring a split into force.
     Route(Split),
-    /// Ask a gate or hook; the answer comes in a later observation.
+    /// Call a gate or hook; the result comes in a later observation.
     CallGate(GateCall),
-    /// Measure; the answer comes in a later observation.
+    /// Measure; the results come in a later observation.
     Measure(Check),
-    /// Start a copy of what the primary runs, at its size, to fall back on.
+    /// Start a copy of the primary, at its revision and size, to fall back on.
     KeepPrevious { revision: String },
-    /// End that copy.
+    /// Delete that copy.
     DropPrevious,
     /// Copy the target to the primary, if it still is at exactly this revision.
     Promote { revision: String },
-    /// Give the primary back what it ran before, at exactly this revision.
+    /// Restore the primary's backup, at exactly this revision.
     RestorePrimary { revision: String },
     /// Remove the objects of the recorded route, which the Canary no longer uses.
     MigrateRoute { from: RouteStatus },
-    /// Put Services and routes back as they were before this Canary.
+    /// Restore Services and routes to their state before this Canary.
     RestoreRouting,
-    /// Let the Canary go.
+    /// Let the API server delete the Canary.
     RemoveFinalizer,
 }
 
@@ -58,16 +59,15 @@ pub struct Split {
     pub matches: Arc<[HttpMatch]>,
     /// The share of requests of which the canary gets a copy.
     pub mirror: Weight,
-    /// Who the stable side is.
     pub stable: Stable,
 }
 
-/// Who serves what does not go to the canary.
+/// The workload that serves all requests not sent to the canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stable {
     #[default]
     Primary,
-    /// The copy kept warm since before the last promotion.
+    /// The warm copy from before the last promotion.
     Previous,
 }
 
@@ -82,30 +82,30 @@ impl Split {
         Self { canary, matches: Arc::default(), mirror: Weight::ZERO, stable: Stable::Primary }
     }
 
-    /// Does any request reach the canary that somebody waits for the answer of?
+    /// Does any live request reach the canary? Mirrored copies do not count.
     pub fn reaches_canary(&self) -> bool {
         self.canary > Weight::ZERO || !self.matches.is_empty()
     }
 }
 
-/// A question to a gate, hook or person. An answer counts only for the very
-/// question it was given to: the same gate asked in another release, or at
-/// another step, is another question.
+/// A call of a gate or hook, or a request for approval. A result counts only
+/// for exactly this call: the same gate in another release, or at another step,
+/// is another call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GateCall {
     /// Which release of this Canary, counted from 1.
     pub release: u64,
-    /// Name of the webhook, or of the step that asks for approval.
+    /// Name of the webhook, or of the step that needs approval.
     pub gate: String,
     /// Kind of the webhook; none for an approval.
     pub kind: Option<HookType>,
     pub scope: GateScope,
 }
 
-/// At which point of a release a question is asked.
+/// At which point of a release a gate is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateScope {
-    /// Once, at whatever step.
+    /// Once, at any step.
     Release,
     /// On the way into, or in, this step.
     Step(u32),
@@ -113,22 +113,21 @@ pub enum GateScope {
     Check { step: u32, check: u32 },
 }
 
-/// One check at the metrics. Results count for the very check they were asked
-/// for.
+/// A request to measure. Results count only for exactly this check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub release: u64,
     pub step: u32,
     /// Which check of the step, from 0.
     pub index: u32,
-    /// Everything the step judges, as opposed to a glance before its interval
-    /// is over.
+    /// Every metric of the step, as opposed to an interim check before its
+    /// interval is over.
     pub full: bool,
-    /// What to measure, each from its own moment until now.
+    /// Each from the end of its last window until now.
     pub metrics: Vec<MetricWindow>,
 }
 
-/// A metric and the moment from which on it was not yet measured.
+/// A metric and the start of the time not measured yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricWindow {
     pub metric: String,

@@ -1,10 +1,10 @@
-//! One check: hooks are asked, metrics are measured, and what they say becomes
-//! one of a few words.
+//! One check: hooks are called, metrics are measured and judged, and the results
+//! are combined into one [`CheckResult`].
 //!
 //! A check begins when the step's split is in force and ends, one interval
-//! later, with everything the step judges. Judges that may check at any time do
-//! so in between as well: they can end a bad release early, and on evidence a
-//! good step.
+//! later, with a full check of every metric of the step. Sequential judges run
+//! interim checks in between: they can end a bad release early, and on evidence
+//! a good step.
 
 use std::time::Duration;
 
@@ -16,9 +16,8 @@ use super::{
     action::{Action, Check, GateScope, MetricWindow},
     decider::{Decider, after},
     observed::{CheckMeasurements, GateReply},
-    plan::MetricPlan,
+    plan::{MetricPlan, steps::Step},
     report::RollbackCause,
-    steps::Step,
 };
 use crate::{
     analysis::{
@@ -34,28 +33,26 @@ use crate::{
     },
 };
 
-/// What a check came to.
 pub(super) enum CheckResult {
-    /// It is not over, or not all answers are there.
+    /// The interval is not over, or results are missing.
     Pending,
     Passed,
-    /// The evidence is in favour; the step need not go on.
+    /// The canary is shown to be non-inferior; the step may end now.
     PassedEarly,
     Failed(String),
     /// One metric alone ends the release.
     RollBack(RollbackCause),
-    /// Neither good nor bad.
     Inconclusive(String),
 }
 
-/// How often judges check that may check at any time: several times in a check,
-/// for they hardly believe a single one; but never faster or slower than this.
+/// Interim checks of sequential judges: four per interval, 1–10 s apart, since
+/// one alone carries little evidence.
 const INTERIM_CHECKS: u32 = 4;
 const MIN_INTERIM_GAP: Duration = Duration::from_secs(1);
 const MAX_INTERIM_GAP: Duration = Duration::from_secs(10);
 
 impl Decider<'_> {
-    /// The split is in force: from here on requests count.
+    /// Starts to count requests once the split is in force.
     pub fn start_check_window(&mut self) {
         let now = self.now;
         if let Some(step) = &mut self.status.step
@@ -67,8 +64,7 @@ impl Decider<'_> {
         }
     }
 
-    /// The split is not in force any more. What is being measured is not what
-    /// is meant to be.
+    /// Discards the running measurement: the split is no longer in force.
     pub fn abort_check_window(&mut self) {
         if let Some(step) = &mut self.status.step
             && step.check_started_at.take().is_some()
@@ -77,7 +73,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Another step: certainty about the canary is gathered anew.
+    /// Each step must show non-inferiority on its own traffic.
     pub fn reset_step_evidence(&mut self) {
         for metric in &mut self.status.metrics {
             metric.measured_until = None;
@@ -85,21 +81,21 @@ impl Decider<'_> {
         }
     }
 
-    /// Another release: nothing that was seen of a canary counts for the next.
-    /// How the primary's bad requests come is worth knowing from its first check.
+    /// Drops all evidence of the last release, except the overdispersion of the
+    /// primary.
     pub fn reset_metrics(&mut self) {
         let plan = self.plan;
-        for known in std::mem::take(&mut self.status.metrics) {
-            let judge = plan.metrics.iter().find(|metric| metric.name == known.name);
+        for status in std::mem::take(&mut self.status.metrics) {
+            let judge = plan.metrics.iter().find(|metric| metric.name == status.name);
             let judge = judge.map(|metric| &metric.policy.judge);
-            let kept = judge.and_then(|judge| judge.carry_over(known.analysis_state.as_ref()));
-            if kept.is_some() {
-                self.metric_status(&known.name).analysis_state = kept;
+            let state = judge.and_then(|judge| judge.carry_over(status.analysis_state.as_ref()));
+            if state.is_some() {
+                self.metric_status(&status.name).analysis_state = state;
             }
         }
     }
 
-    /// Checks, if it is time.
+    /// Runs the check that is due, if any.
     pub fn check(&mut self, at: usize, step: &Step) -> CheckResult {
         let Some(began) = self.check_started_at() else { return CheckResult::Pending };
         if step.checks == 0 && !step.split.reaches_canary() {
@@ -134,44 +130,44 @@ impl Decider<'_> {
         check_result
     }
 
-    /// Asks the hooks of a check. None while one has not answered; one that
-    /// cannot be reached says nothing about the canary.
+    /// Calls the hooks of a check. None while a result is missing; an
+    /// unreachable hook is no evidence about the canary.
     fn call_rollout_hooks(&mut self, at: usize) -> Option<CheckResult> {
         let plan = self.plan;
         let check = self.status.step.as_ref().map_or(0, |step| step.checks);
-        let moment = GateScope::Check { step: at as u32, check };
+        let scope = GateScope::Check { step: at as u32, check };
         let mut all = Some(CheckResult::PassedEarly);
         for gate in plan.gates(HookType::Rollout) {
-            let Some(answer) = self.call_gate(&gate.name, Some(HookType::Rollout), moment) else {
+            let Some(result) = self.call_gate(&gate.name, Some(HookType::Rollout), scope) else {
                 all = None;
                 continue;
             };
-            let said = match &answer.reply {
+            let check_result = match &result.reply {
                 GateReply::Yes { .. } => CheckResult::Passed,
                 GateReply::No { why, .. } => {
-                    CheckResult::Failed(format!("the hook {} said no ({why})", gate.name))
+                    CheckResult::Failed(format!("the hook {} refused ({why})", gate.name))
                 }
                 GateReply::Unreachable { why } => {
-                    CheckResult::Inconclusive(format!("the hook {} did not answer ({why})", gate.name))
+                    CheckResult::Inconclusive(format!("the hook {} did not respond ({why})", gate.name))
                 }
             };
-            all = all.map(|so_far| most_severe(so_far, said));
+            all = all.map(|so_far| most_severe(so_far, check_result));
         }
         all
     }
 
-    /// Checks before the interval is over, with the judges that may.
+    /// Before the interval is over, with the judges that may.
     fn interim_check(&mut self, at: usize, step: &Step, began: Timestamp) -> CheckResult {
-        let mut quick =
+        let mut peeking =
             step.metrics.iter().map(|at| &self.plan.metrics[*at]).filter(|m| m.policy.judge.may_peek());
         let last = |metric: &MetricPlan| {
-            let known = self.status.metrics.iter().find(|known| known.name == metric.name)?;
-            known.at.as_ref().map(|at| at.0)
+            let status = self.status.metrics.iter().find(|status| status.name == metric.name)?;
+            status.at.as_ref().map(|at| at.0)
         };
-        let Some(first) = quick.next() else { return CheckResult::Pending };
-        let last = quick.filter_map(last).chain(last(first)).max();
-        let pause = (step.interval / INTERIM_CHECKS).clamp(MIN_INTERIM_GAP, MAX_INTERIM_GAP);
-        let due = after(last.map_or(began, |last| last.max(began)), pause);
+        let Some(first) = peeking.next() else { return CheckResult::Pending };
+        let last = peeking.filter_map(last).chain(last(first)).max();
+        let gap = (step.interval / INTERIM_CHECKS).clamp(MIN_INTERIM_GAP, MAX_INTERIM_GAP);
+        let due = after(last.map_or(began, |last| last.max(began)), gap);
         if due >= after(began, step.interval) {
             return CheckResult::Pending;
         }
@@ -200,8 +196,8 @@ impl Decider<'_> {
     fn check_request(&self, at: usize, step: &Step, full: bool) -> Check {
         let began = self.check_started_at().unwrap_or(self.now);
         let since = |metric: &MetricPlan| {
-            let known = self.status.metrics.iter().find(|known| known.name == metric.name);
-            known.and_then(|known| known.measured_until.as_ref()).map_or(began, |until| until.0)
+            let status = self.status.metrics.iter().find(|status| status.name == metric.name);
+            status.and_then(|status| status.measured_until.as_ref()).map_or(began, |until| until.0)
         };
         let metrics = step.metrics.iter().map(|at| &self.plan.metrics[*at]);
         Check {
@@ -216,7 +212,7 @@ impl Decider<'_> {
         }
     }
 
-    /// What was measured for exactly this check.
+    /// The measurements of exactly this check.
     fn results(&self, check: &Check) -> Option<&CheckMeasurements> {
         self.observed.measurements.as_ref().filter(|measured| measured.check == *check)
     }
@@ -226,12 +222,12 @@ impl Decider<'_> {
         let mut all = CheckResult::PassedEarly;
         let mut scored = Vec::new();
         for metric in step.metrics.iter().map(|at| &plan.metrics[*at]) {
-            let Some(asked) = check.metrics.iter().find(|asked| asked.metric == metric.name) else {
+            let Some(requested) = check.metrics.iter().find(|window| window.metric == metric.name) else {
                 continue;
             };
             let measured = self.observed.measurements.as_ref();
             let until = measured.map_or(self.now, |measured| measured.measured_until(&metric.name));
-            let window = (asked.since, until);
+            let window = (requested.since, until);
             let check_result = match measured.and_then(|measured| measured.results.get(&metric.name)) {
                 Some(result) => self.judge_metric(metric, result, window, check.full),
                 None => {
@@ -263,9 +259,8 @@ impl Decider<'_> {
         }
     }
 
-    /// One of the metrics counts requests, and what it took in of this check
-    /// must bear the split out. After that its counts are spent, so it is the
-    /// same one at every check.
+    /// Feeds the requests of the first metric that counts them to the sample
+    /// ratio test: always the same metric, so no request counts twice.
     fn check_sample_ratio(&mut self, step: &Step, check: &Check) -> CheckResult {
         let plan = self.plan;
         let mut counting = step.metrics.iter().map(|at| &plan.metrics[*at]);
@@ -274,16 +269,16 @@ impl Decider<'_> {
             return CheckResult::PassedEarly;
         };
         let until = self.results(check).map(|measured| measured.measured_until(&metric.name));
-        let taken_in = self.metric_status(&metric.name).measured_until == until.map(Time);
+        let counted = self.metric_status(&metric.name).measured_until == until.map(Time);
         let measured = self.results(check).and_then(|measured| measured.results.get(&metric.name));
-        let since = check.metrics.iter().find(|asked| asked.metric == metric.name).map(|asked| asked.since);
+        let since = check.metrics.iter().find(|window| window.metric == metric.name).map(|w| w.since);
         let lasted = since.zip(until).and_then(|(since, until)| until.duration_since(since).try_into().ok());
-        let requests = measured.filter(|_| taken_in).map(|measured| summary_values(measured).1).zip(lasted);
+        let requests = measured.filter(|_| counted).map(|measured| summary_values(measured).1).zip(lasted);
         self.update_sample_ratio(step, requests.unwrap_or_default(), check.full)
     }
 
-    /// Judges what was measured from one moment until another. Only full checks
-    /// are counted towards limits; a glance can decide, where one failure does.
+    /// Judges the measurement of one window. Only full checks count towards
+    /// limits; an interim check rolls back only where one failure does.
     fn judge_metric(
         &mut self,
         plan: &MetricPlan,
@@ -292,29 +287,29 @@ impl Decider<'_> {
         full: bool,
     ) -> CheckResult {
         let (began, now) = (self.check_started_at(), self.now);
-        let terms = &plan.policy;
+        let policy = &plan.policy;
         let status = self.metric_status(&plan.name);
         let (verdict, evidence) =
-            terms.judge.check(&mut status.analysis_state, measured, status.measured_until.is_none());
+            policy.judge.check(&mut status.analysis_state, measured, status.measured_until.is_none());
         let passed_before = status.verdict == StatusVerdict::Pass
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
-        let taken_in = match verdict.outcome {
+        let counted = match verdict.outcome {
             JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => true,
             JudgeOutcome::Inconclusive { reason } => {
                 matches!(reason, InconclusiveReason::TooFewSamples | InconclusiveReason::Suspected)
-                    && terms.judge.is_stateful()
+                    && policy.judge.is_stateful()
             }
         };
-        if taken_in {
+        if counted {
             status.measured_until = Some(Time(until));
         } else if until <= since {
-            // The source has not heard of anything yet. It will, and the next
-            // check must not begin after what it then tells of.
+            // The source lags and has no data of this window yet. The next
+            // window must not start after the data it will have then.
             status.measured_until = Some(Time(since));
         }
         let check_result = match verdict.outcome {
-            // The rest of a check that has already passed may well be too short,
-            // or shorter than a source takes to hear of it.
+            // After an interim check passed, the rest of the interval may be too
+            // short for a verdict, or for the lag of the source.
             JudgeOutcome::Inconclusive {
                 reason: InconclusiveReason::TooFewSamples | InconclusiveReason::NoData,
             } if passed_before => {
@@ -329,11 +324,11 @@ impl Decider<'_> {
             CheckResult::Failed(_) => {
                 status.inconclusives = 0;
                 status.failures = status.failures.saturating_add(u32::from(full));
-                (status.failures.max(1), terms.failure_limit)
+                (status.failures.max(1), policy.failure_limit)
             }
             CheckResult::Inconclusive(_) => {
                 status.inconclusives = status.inconclusives.saturating_add(u32::from(full));
-                (status.inconclusives, terms.inconclusive_limit)
+                (status.inconclusives, policy.inconclusive_limit)
             }
             _ => {
                 status.inconclusives = 0;
@@ -370,8 +365,8 @@ impl Decider<'_> {
     }
 }
 
-/// The rule by which several answers make one: all must pass for the release
-/// to advance, any failure counts, and a decision overrides everything.
+/// Combines results: all must pass for the release to advance, any failure
+/// counts, and a rollback overrides everything.
 fn most_severe(a: CheckResult, b: CheckResult) -> CheckResult {
     let rank = |check_result: &CheckResult| match check_result {
         CheckResult::PassedEarly => 0,
@@ -384,16 +379,16 @@ fn most_severe(a: CheckResult, b: CheckResult) -> CheckResult {
     if rank(&b) > rank(&a) { b } else { a }
 }
 
-/// What one verdict means on the terms of its metric.
-fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, sentence: &str) -> CheckResult {
-    let said = || format!("{}: {sentence}", plan.name);
+/// Applies the policy of a metric to a verdict.
+fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, message: &str) -> CheckResult {
+    let why = || format!("{}: {message}", plan.name);
     let on_missing = match outcome {
-        JudgeOutcome::Pass { non_inferior: certified } if certified && plan.policy.ends_on_evidence => {
+        JudgeOutcome::Pass { non_inferior: true } if plan.policy.ends_on_evidence => {
             return CheckResult::PassedEarly;
         }
         JudgeOutcome::Pass { .. } => return CheckResult::Passed,
-        JudgeOutcome::Fail { critical: true } => return roll_back_for(plan, sentence),
-        JudgeOutcome::Fail { critical: false } => return CheckResult::Failed(said()),
+        JudgeOutcome::Fail { critical: true } => return roll_back_for(plan, message),
+        JudgeOutcome::Fail { critical: false } => return CheckResult::Failed(why()),
         JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData } => plan.policy.on_no_data,
         JudgeOutcome::Inconclusive { reason: InconclusiveReason::Unavailable } => plan.policy.on_unavailable,
         JudgeOutcome::Inconclusive {
@@ -404,8 +399,8 @@ fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, sentence: &str) -> 
         } => OnMissing::Hold,
     };
     match on_missing {
-        OnMissing::Hold => CheckResult::Inconclusive(said()),
-        OnMissing::Fail => CheckResult::Failed(said()),
+        OnMissing::Hold => CheckResult::Inconclusive(why()),
+        OnMissing::Fail => CheckResult::Failed(why()),
         OnMissing::Ignore => CheckResult::Passed,
     }
 }
@@ -414,7 +409,7 @@ fn roll_back_for(plan: &MetricPlan, why: &str) -> CheckResult {
     CheckResult::RollBack(RollbackCause::Metric { metric: plan.name.clone(), why: why.to_owned() })
 }
 
-/// What the score of several metrics means.
+/// Result of the common score of several metrics.
 fn score_result(verdict: Verdict) -> CheckResult {
     match verdict.outcome {
         JudgeOutcome::Pass { .. } => CheckResult::Passed,
@@ -437,8 +432,7 @@ fn record_verdict(status: &mut MetricStatus, verdict: Verdict, measured: &Measur
     (status.canary_count, status.primary_count) = (some(counts.canary), some(counts.primary));
 }
 
-/// What was measured of each arm in a number, and how many requests or points
-/// that rests on.
+/// One value per arm for the status, and the requests or points behind it.
 fn summary_values(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
     match measured {
         Measurement::Scalar(value) => (Arms { canary: Some(*value), primary: None }, Arms::default()),
@@ -454,7 +448,7 @@ fn summary_values(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
     }
 }
 
-/// To what is worth reading.
+/// To six decimals.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }

@@ -1,31 +1,34 @@
-//! What people may ask for while a release runs, and when. One function
-//! decides; it changes nothing.
+//! Commands of users, and when each is accepted. [`admit`] only checks; it
+//! changes nothing.
 //!
 //! | command  | does                                               | when                          |
 //! |----------|----------------------------------------------------|-------------------------------|
 //! | abort    | rolls the release back                             | before the revision is promoted |
-//! | promote  | skips what is left and promotes                    | the canary is ready, no freeze |
-//! | pause    | holds; judging goes on                             | before the promotion          |
+//! | promote  | skips the remaining steps and promotes             | the canary is ready, no freeze |
+//! | pause    | holds; analysis continues                          | before the promotion          |
 //! | resume   | ends a pause, or the pause of the present step     | there is one                  |
 //! | retry    | releases the rejected revision again               | it is still the target's      |
-//! | rollback | takes the promoted revision back, at once          | the version before is warm    |
+//! | rollback | restores the previous version, at once             | the previous version is warm  |
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::{observed::Observed, plan::Plan, steps};
+use super::{
+    observed::Observed,
+    plan::{Plan, steps::Step},
+};
 use crate::api::canary::{
     CanaryStatus, Phase,
     status::{ReleaseStatus, Revisions},
 };
 
-/// A command of a person.
+/// A command of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Unique: the same command is not accepted twice.
     pub id: String,
     pub verb: Verb,
-    /// The revision the person meant, if they said so.
+    /// The revision the command is for; none for whichever is current.
     pub revision: Option<String>,
     pub by: Option<String>,
 }
@@ -57,20 +60,20 @@ impl Verb {
     }
 }
 
-/// Why a command is not accepted. This list is closed.
+/// Why a command is rejected. This list is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     #[error("this Canary is being deleted")]
     Deleting,
     #[error("this Canary is suspended; set spec.suspend to false first")]
     Suspended,
-    #[error("no release is under way")]
+    #[error("no release is running")]
     NoRelease,
-    #[error("a release is under way; abort it first")]
-    ReleaseUnderWay,
-    #[error("it was meant for revision {meant}, and {actual} is being released")]
-    OtherRevision { meant: String, actual: String },
-    #[error("the revision is already promoted; rollback takes it back while the version before is warm")]
+    #[error("a release is running; abort it first")]
+    ReleaseRunning,
+    #[error("it was meant for revision {expected}, and {actual} is being released")]
+    OtherRevision { expected: String, actual: String },
+    #[error("the revision is already promoted; use rollback while the previous version is kept warm")]
     AlreadyPromoted,
     #[error("the revision is being promoted")]
     Promoting,
@@ -86,7 +89,7 @@ pub enum Denied {
     PrimaryNotReady,
     #[error("no revision was rolled back that the target still has")]
     NothingToRetry,
-    #[error("the version before is not kept warm")]
+    #[error("the previous version is not kept warm")]
     PreviousNotWarm,
 }
 
@@ -98,11 +101,11 @@ fn until(at: &Option<Timestamp>) -> String {
 pub fn admit(
     plan: &Plan,
     status: &CanaryStatus,
-    seen: &Observed,
+    observed: &Observed,
     command: &Command,
     now: Timestamp,
 ) -> Result<(), Denied> {
-    if seen.deleting {
+    if observed.deleting {
         return Err(Denied::Deleting);
     }
     if plan.suspend {
@@ -117,11 +120,11 @@ pub fn admit(
                 Phase::Promoting => return Err(Denied::Promoting),
                 _ => return Err(Denied::CanaryNotReady),
             }
-            let canary = seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
+            let canary = observed.target.as_ref().map(|target| target.pods).unwrap_or_default();
             if canary.desired == 0 || !canary.are_ready(plan.canary_ready_percent) {
                 return Err(Denied::CanaryNotReady);
             }
-            if !seen
+            if !observed
                 .primary
                 .as_ref()
                 .is_some_and(|primary| primary.pods.are_ready(plan.primary_ready_percent))
@@ -138,14 +141,13 @@ pub fn admit(
         Verb::Resume => {
             let release = active_release(status, command)?;
             let step = status.step.as_ref().and_then(|step| plan.steps.get(step.index as usize));
-            let pausing =
-                step.is_some_and(|step: &steps::Step| step.pause.is_some()) && !release.state.resumed;
+            let pausing = step.is_some_and(|step: &Step| step.pause.is_some()) && !release.state.resumed;
             if release.paused || pausing { Ok(()) } else { Err(Denied::NotPaused) }
         }
         Verb::Retry => {
             require_idle(status)?;
             let rejected = revisions(status).and_then(|revisions| revisions.rejected.as_deref());
-            let target = seen.target.as_ref().map(|target| target.revision.as_str());
+            let target = observed.target.as_ref().map(|target| target.revision.as_str());
             match (status.phase, rejected) {
                 (Phase::Failed, Some(rejected)) if target == Some(rejected) => {
                     check_revision(command, rejected)
@@ -155,11 +157,11 @@ pub fn admit(
         }
         Verb::Rollback => {
             require_idle(status)?;
-            let kept = seen.previous.as_ref().filter(|previous| {
+            let warm = observed.previous.as_ref().filter(|previous| {
                 let recorded = revisions(status).and_then(|revisions| revisions.previous.as_ref());
                 recorded == Some(&previous.revision) && previous.pods.ready > 0
             });
-            match kept {
+            match warm {
                 Some(_) if status.phase == Phase::Succeeded => {
                     let promoted = revisions(status).and_then(|revisions| revisions.primary.as_deref());
                     check_revision(command, promoted.unwrap_or_default())
@@ -170,7 +172,7 @@ pub fn admit(
     }
 }
 
-/// The release that a command is about, if its outcome is still open.
+/// The release that a command is for, if its outcome is still open.
 fn active_release<'a>(status: &'a CanaryStatus, command: &Command) -> Result<&'a ReleaseStatus, Denied> {
     let release = match (status.phase, &status.release) {
         (Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting, Some(release)) => {
@@ -191,14 +193,14 @@ fn require_idle(status: &CanaryStatus) -> Result<(), Denied> {
         | Phase::Progressing
         | Phase::WaitingPromotion
         | Phase::Promoting
-        | Phase::Finalising => Err(Denied::ReleaseUnderWay),
+        | Phase::Finalising => Err(Denied::ReleaseRunning),
     }
 }
 
 fn check_revision(command: &Command, actual: &str) -> Result<(), Denied> {
     match &command.revision {
-        Some(meant) if meant != actual => {
-            Err(Denied::OtherRevision { meant: meant.clone(), actual: actual.to_owned() })
+        Some(expected) if expected != actual => {
+            Err(Denied::OtherRevision { expected: expected.clone(), actual: actual.to_owned() })
         }
         _ => Ok(()),
     }

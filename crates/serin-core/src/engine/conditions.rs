@@ -1,5 +1,5 @@
-//! What a pass leaves behind: the status that people and programs read, with
-//! conditions as kstatus, Argo CD, Flux and Flagger's users know them.
+//! The status of a decision, with conditions as kstatus, Argo CD, Flux and
+//! Flagger's users know them.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,29 +16,29 @@ use crate::api::{
 
 impl Decider<'_> {
     pub fn into_decision(mut self) -> Decision {
-        let (happened, held) = (self.emitted.pop(), self.idle_reason.take());
-        let said = happened.is_some();
+        let (transition, idle) = (self.emitted.pop(), self.idle_reason.take());
+        let is_transition = transition.is_some();
         let waits =
-            self.status.phase == Phase::Waiting && held.as_ref().is_some_and(|held| !held.is_transient());
-        if said && waits {
-            // What it waits for is said next, whether or not anything else happens.
+            self.status.phase == Phase::Waiting && idle.as_ref().is_some_and(|idle| !idle.is_transient());
+        if is_transition && waits {
+            // The reason for waiting is reported next, even if nothing else changes.
             self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
         }
-        let reason = happened.or(held).unwrap_or(Reason::Initialized);
+        let reason = transition.or(idle).unwrap_or(Reason::Initialized);
         let mut report = Report::from(reason);
         report.preceding = self.emitted.drain(..).map(Report::from).collect();
-        let expected = !said && self.is_implied_by_status(&report.reason);
-        // Judging goes on and on, and so may doubt; that it does is no news.
-        let is_foreign_change = match report.reason {
+        let implied = !is_transition && self.is_implied_by_status(&report.reason);
+        // Progress of the analysis changes the numbers at every check: no Event for that.
+        let changed = match report.reason {
             Reason::Analyzing { .. } => false,
             Reason::Inconclusive { .. } => !report.matches_ignoring_numbers(&self.status),
             _ => !report.matches_status(&self.status),
         };
-        report.is_transition = said;
-        report.should_notify = said || (!expected && is_foreign_change);
-        let quiet = expected && self.conditions_current();
+        report.is_transition = is_transition;
+        report.should_notify = is_transition || (!implied && changed);
+        let unchanged = implied && self.conditions_current();
         if self.status.release.is_some() || !self.actions.is_empty() {
-            // Whatever was lost on the way, an event or an answer, is found.
+            // Recovers from a lost watch event or result.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::Requeue);
         }
         let status = &mut self.status;
@@ -53,7 +53,7 @@ impl Decider<'_> {
             status.last_applied_spec.clone_from(&revisions.seen);
             status.last_promoted_spec.clone_from(&revisions.primary);
         }
-        if !quiet {
+        if !unchanged {
             write_conditions(status, &report, self.observed.generation, self.now);
         }
         Decision { status: self.status, actions: self.actions, wake: self.wake, report }
@@ -61,18 +61,18 @@ impl Decider<'_> {
 }
 
 impl Decider<'_> {
-    /// What is said already makes one expect this. Each pod that starts would
-    /// cost a write otherwise; but what takes an interval is worth a word.
+    /// True if the Ready condition already implies this reason; saves one write
+    /// per starting pod, for at most one interval.
     fn is_implied_by_status(&self, reason: &Reason) -> bool {
         let Some(ready) = self.condition(READY) else { return false };
         if matches!(reason, Reason::Analyzing { passed: 0, .. }) {
             return ready.reason == "Advanced";
         }
-        let said_at = ready.last_update_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
-        reason.is_transient() && after(said_at, self.plan.interval) > self.now
+        let updated_at = ready.last_update_time.as_ref().map_or(Timestamp::MIN, |at| at.0);
+        reason.is_transient() && after(updated_at, self.plan.interval) > self.now
     }
 
-    /// The conditions are right but for their words.
+    /// True if the conditions are correct except for their messages.
     fn conditions_current(&self) -> bool {
         let (Some(ready), Some(promoted)) = (self.condition(READY), self.condition(PROMOTED)) else {
             return false;
@@ -86,7 +86,7 @@ impl Decider<'_> {
     }
 }
 
-/// Says a report on a status: message, generation and conditions.
+/// Writes a report to a status: message, generation and conditions.
 pub(super) fn write_conditions(
     status: &mut CanaryStatus,
     report: &Report,
@@ -97,9 +97,9 @@ pub(super) fn write_conditions(
     if !report.matches_status(status) {
         status.message = Some(report.message.clone());
     }
-    let refused = matches!(report.reason, Reason::InvalidSpec { .. });
+    let invalid = matches!(report.reason, Reason::InvalidSpec { .. });
     let (ready, reconciling, stalled) = match status.phase {
-        _ if refused => (false, false, true),
+        _ if invalid => (false, false, true),
         Phase::Initialized | Phase::Succeeded => (true, false, false),
         Phase::Failed => (false, false, true),
         _ => (false, true, false),
@@ -109,11 +109,11 @@ pub(super) fn write_conditions(
         Phase::Failed => ConditionStatus::False,
         _ => ConditionStatus::Unknown,
     };
-    let truth = |holds: bool| if holds { ConditionStatus::True } else { ConditionStatus::False };
+    let condition_status = |holds: bool| if holds { ConditionStatus::True } else { ConditionStatus::False };
     let code = report.reason.code();
     let phase = phase_name(status.phase);
     let mut writer = ConditionWriter { status, report, generation, now };
-    writer.set(READY, truth(ready), code);
+    writer.set(READY, condition_status(ready), code);
     writer.set_if(RECONCILING, reconciling, code);
     writer.set_if(STALLED, stalled, code);
     writer.set(PROMOTED, promoted, phase);
@@ -127,7 +127,7 @@ struct ConditionWriter<'a> {
 }
 
 impl ConditionWriter<'_> {
-    /// A condition that is only there while it holds.
+    /// Removes the condition if it does not hold.
     fn set_if(&mut self, type_: &str, holds: bool, reason: &str) {
         if holds {
             self.set(type_, ConditionStatus::True, reason);

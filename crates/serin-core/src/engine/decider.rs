@@ -1,5 +1,5 @@
-//! One pass of the engine over one observation, and the few moves that all
-//! phases are made of: act, hold, route, ask, end.
+//! One pass of the engine over one observation, and the operations that all
+//! phases share: request an action, block, route, fail, archive.
 
 use std::time::Duration;
 
@@ -26,34 +26,33 @@ pub(super) struct Decider<'a> {
     pub observed: &'a Observed,
     pub now: Timestamp,
     pub status: CanaryStatus,
-    /// The phase and the release that it began with.
+    /// Phase and release number of the status passed in.
     persisted: (Phase, u64),
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
-    /// What happened, in order.
+    /// Transitions, in order.
     pub emitted: Vec<Reason>,
-    /// Nothing happened, because.
+    /// Why there was no transition.
     pub idle_reason: Option<Reason>,
 }
 
-/// Whether the progress deadline runs while a release holds.
+/// Whether the progress deadline runs while a release is blocked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProgressDeadline {
-    /// The release itself keeps everybody waiting, by this.
+    /// The release itself makes no progress.
     Running(StallCause),
-    /// The release waits for something that is not its fault.
+    /// The release waits for something outside: a gate, a window, a user.
     Paused,
 }
 
-/// What a release waits for that should have come by itself. Each has the whole
-/// deadline.
+/// Part of a release that makes no progress. Each has the whole deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StallCause {
     Canary,
     Primary,
     Route,
-    /// Nothing is known about the canary, which is not its fault: only a
-    /// deadline that the user wrote runs.
+    /// No data about the canary, which is no evidence against it: only an
+    /// explicit deadline runs.
     Evidence,
 }
 
@@ -68,17 +67,17 @@ impl StallCause {
     }
 }
 
-/// What was decided is on record by then.
+/// Long enough for the status of this decision to be written.
 pub(super) const REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
-/// Releases that history keeps.
+/// Entries of `status.history`.
 const HISTORY_LIMIT: usize = 10;
 
 impl<'a> Decider<'a> {
-    pub fn new(plan: &'a Plan, status: &CanaryStatus, seen: &'a Observed, now: Timestamp) -> Self {
+    pub fn new(plan: &'a Plan, status: &CanaryStatus, observed: &'a Observed, now: Timestamp) -> Self {
         Self {
             plan,
-            observed: seen,
+            observed,
             now,
             status: status.clone(),
             persisted: (status.phase, status.releases),
@@ -89,34 +88,35 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// Was the present phase of the present release entered by an earlier pass?
-    /// If not, it is looked at again once it is on record.
+    /// Was the present phase of this release entered by an earlier decision? If
+    /// not, requeues for when the status is written.
     pub fn is_persisted(&mut self) -> bool {
-        let on_record = self.persisted == (self.status.phase, self.status.releases);
-        if !on_record {
+        let persisted = self.persisted == (self.status.phase, self.status.releases);
+        if !persisted {
             self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
         }
-        on_record
+        persisted
     }
 
-    /// Wants something done. What is wanted twice is done once.
+    /// Requests an action; duplicates are dropped.
     pub fn request(&mut self, action: Action) {
         if !self.actions.contains(&action) {
             self.actions.push(action);
         }
     }
 
-    /// Something happened.
+    /// Reports a transition.
     pub fn emit(&mut self, reason: Reason) {
         self.emitted.push(reason);
     }
 
-    /// Nothing happens, because.
+    /// Reports why there is no transition.
     pub fn report_idle(&mut self, reason: Reason) {
         self.idle_reason = Some(reason);
     }
 
-    /// A release holds, because; and gives up once the deadline has run out.
+    /// Reports why a release holds, and rolls it back once the deadline has
+    /// passed.
     pub fn block(&mut self, reason: Reason, progress_deadline: ProgressDeadline) {
         let (now, deadline) = (self.now, self.plan.deadline);
         let state = &mut self.release().state;
@@ -156,16 +156,16 @@ impl<'a> Decider<'a> {
         self.note_progress();
     }
 
-    /// The release went on without an answer, or is over: nobody needs to give
-    /// it any more.
+    /// Removes gates that the release no longer waits for. Rollback and
+    /// post-rollout hooks may still be called.
     fn drop_waiting_gates(&mut self) {
         self.status.gates.retain(|gate| {
-            let may_follow_up = matches!(gate.type_, Some(HookType::Rollback | HookType::PostRollout));
-            gate.state != GateState::Waiting || may_follow_up
+            let still_called = matches!(gate.type_, Some(HookType::Rollback | HookType::PostRollout));
+            gate.state != GateState::Waiting || still_called
         });
     }
 
-    /// The release got further.
+    /// Restarts the progress deadline.
     pub fn note_progress(&mut self) {
         let now = self.now;
         if let Some(release) = &mut self.status.release {
@@ -175,7 +175,7 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// The release under way. A status that lost it gets one of no revision,
+    /// The current release. A status that lost it gets one without a revision,
     /// which the target's own revision then supersedes.
     pub fn release(&mut self) -> &mut ReleaseStatus {
         let now = self.now;
@@ -197,10 +197,10 @@ impl<'a> Decider<'a> {
         self.status.revisions.as_ref()?.primary.as_deref()
     }
 
-    /// The primary carries the revision of this release: promotion has begun.
+    /// The primary has the revision of this release: promotion has begun.
     pub fn promotion_begun(&self) -> bool {
-        let carried = self.observed.primary.as_ref().and_then(|primary| primary.revision.as_deref());
-        carried == Some(self.release_revision()) && carried != self.promoted_revision()
+        let copied = self.observed.primary.as_ref().and_then(|primary| primary.revision.as_deref());
+        copied == Some(self.release_revision()) && copied != self.promoted_revision()
     }
 
     pub fn release_revision(&self) -> &str {
@@ -215,14 +215,13 @@ impl<'a> Decider<'a> {
         target.pods.desired > 0 && target.pods.are_ready(self.plan.canary_ready_percent)
     }
 
-    /// The target was asked for no pods, and is still said to have some. Scaled
-    /// up now, it would be said to be ready by the pods that end, or by one
-    /// that becomes ready just before it does.
+    /// The target is scaled to zero and still has pods. If it were scaled up
+    /// now, terminating pods would count as ready ones.
     pub fn is_scaling_down(&self, target: &Target) -> bool {
         self.plan.scalable && target.pods.desired == 0 && target.pods.exist
     }
 
-    /// The canary can answer requests, maybe not with all its pods.
+    /// The canary has at least one ready pod.
     pub fn canary_serves(&self) -> bool {
         self.observed.target.as_ref().is_some_and(|target| target.pods.ready > 0)
     }
@@ -239,16 +238,16 @@ impl<'a> Decider<'a> {
         Reason::PrimaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired }
     }
 
-    /// Is this split in force? If not, wants it.
+    /// Is this split in force? If not, requests it.
     pub fn route(&mut self, split: Split) -> bool {
-        let effective_split = self.observed.split.as_ref() == Some(&split);
-        if !effective_split {
+        let in_force = self.observed.split.as_ref() == Some(&split);
+        if !in_force {
             self.request(Action::Route(split));
         }
-        effective_split
+        in_force
     }
 
-    /// Why a split is not in force: what the router says, or else this.
+    /// The router's own reason why a split is not in force, else `otherwise`.
     pub fn route_blocked_reason(&self, weight: Weight, otherwise: Reason) -> Reason {
         match &self.observed.route_pending {
             Some(why) => Reason::RoutePending { weight, why: why.clone() },
@@ -256,16 +255,16 @@ impl<'a> Decider<'a> {
         }
     }
 
-    /// The release ends badly. What follows, follows from the phase: traffic
-    /// goes home and the canary is emptied.
+    /// Rolls the release back. The phase `Failed` then routes all traffic to the
+    /// primary and scales the canary down.
     pub fn fail(&mut self, cause: RollbackCause) {
         let outcome = match cause {
             RollbackCause::Aborted { .. } => Outcome::Aborted,
             _ => Outcome::RolledBack,
         };
         let revision = self.release().revision.clone();
-        // From the moment promotion was decided the primary may have changed,
-        // whether or not that was seen yet.
+        // Once promotion was decided the primary may have changed, observed or
+        // not.
         self.release().state.restoring = self.status.phase == Phase::Promoting;
         self.release().paused = false;
         self.revisions().rejected = Some(revision.clone());
@@ -274,7 +273,7 @@ impl<'a> Decider<'a> {
         self.enter(Phase::Failed);
     }
 
-    /// Writes the release into history.
+    /// Adds the release to `status.history`.
     pub fn archive_release(&mut self, outcome: Outcome, reason: String) {
         let now = Time(self.now);
         let release = self.release();
@@ -294,8 +293,8 @@ impl<'a> Decider<'a> {
         self.status.primary_session_affinity_cookie = None;
     }
 
-    /// The split that is wanted while the canary may have traffic: the recorded
-    /// share, with the matches and the mirror of the step under way.
+    /// The desired split while the canary may have traffic: the recorded weight,
+    /// with the matches and the mirror of the current step.
     pub fn step_split(&self) -> Split {
         let withdrawn = self.status.release.as_ref().is_some_and(|release| release.state.traffic_withdrawn);
         let step = self.status.step.as_ref().and_then(|step| self.plan.steps.get(step.index as usize));
@@ -314,15 +313,15 @@ impl<'a> Decider<'a> {
     }
 }
 
-/// Saturating: a deadline beyond all time is beyond all time.
+/// Saturates at `Timestamp::MAX`.
 pub(super) fn after(at: Timestamp, length: Duration) -> Timestamp {
     let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
     at.checked_add(length).unwrap_or(Timestamp::MAX)
 }
 
-/// A sentence, to go on in the middle of another.
-fn lowercase(sentence: &str) -> String {
-    let trimmed = sentence.trim_end_matches('.');
+/// A message as part of another one: without its full stop and capital.
+fn lowercase(message: &str) -> String {
+    let trimmed = message.trim_end_matches('.');
     let mut chars = trimmed.chars();
     chars.next().map_or(String::new(), |first| first.to_lowercase().chain(chars).collect())
 }

@@ -1,4 +1,4 @@
-//! Questions and their answers: gates that must open, hooks that must be told.
+//! Gates and hooks: calls, their results, and expiry.
 
 use std::time::Duration;
 
@@ -18,37 +18,38 @@ use crate::api::canary::{
 };
 
 impl<'a> Decider<'a> {
-    /// Puts a call, or finds its latest answer. Gates are asked until they
-    /// say yes, rollback gates for ever, hooks once.
+    /// The latest result of a call, which is requested if there is none. Gates
+    /// are called until they open, rollback gates until the release ends, hooks
+    /// once.
     pub fn call_gate(
         &mut self,
         gate: &str,
         kind: Option<HookType>,
-        moment: GateScope,
+        scope: GateScope,
     ) -> Option<&'a GateResult> {
-        let call = GateCall { release: self.status.releases, gate: gate.to_owned(), kind, scope: moment };
+        let call = GateCall { release: self.status.releases, gate: gate.to_owned(), kind, scope };
         let latest =
-            self.observed.gate_results.iter().filter(|answer| answer.call == call).max_by_key(|a| a.at);
-        let Some(answer) = latest else {
+            self.observed.gate_results.iter().filter(|result| result.call == call).max_by_key(|r| r.at);
+        let Some(result) = latest else {
             self.request(Action::CallGate(call));
             return None;
         };
-        let settled = match (kind, moment) {
+        let is_final = match (kind, scope) {
             (Some(HookType::PostRollout), _) | (_, GateScope::Check { .. }) => true,
             (Some(HookType::Rollback), _) => false,
-            _ => matches!(answer.reply, GateReply::Yes { .. }),
+            _ => matches!(result.reply, GateReply::Yes { .. }),
         };
-        let again = after(answer.at, self.plan.interval);
-        if !settled && again <= self.now {
+        let retry_at = after(result.at, self.plan.interval);
+        if !is_final && retry_at <= self.now {
             self.request(Action::CallGate(call));
-        } else if !settled {
-            self.wake_at(again, WakeReason::GateRetry);
+        } else if !is_final {
+            self.wake_at(retry_at, WakeReason::GateRetry);
         }
-        Some(answer)
+        Some(result)
     }
 
-    /// Are all gates of this kind open? If not, holds, or gives up on one that
-    /// expired.
+    /// Are all gates of this kind open? If not, blocks, or rolls back for one
+    /// that expired.
     pub fn gates_open(&mut self, kind: HookType, step: Option<u32>) -> bool {
         let plan = self.plan;
         let mut closed = None;
@@ -69,8 +70,8 @@ impl<'a> Decider<'a> {
         false
     }
 
-    /// Is this gate, or approval, open? If not, says what ends the release, if
-    /// anything does.
+    /// Is this gate, or approval, open? If not, returns the cause of a rollback,
+    /// if there is one.
     pub fn gate_open(
         &mut self,
         name: &str,
@@ -81,9 +82,9 @@ impl<'a> Decider<'a> {
         if self.gate_status(name, kind, step).state == GateState::Open {
             return Ok(());
         }
-        let answer = self.call_gate(name, kind, step.map_or(GateScope::Release, GateScope::Step));
+        let result = self.call_gate(name, kind, step.map_or(GateScope::Release, GateScope::Step));
         let status = self.gate_status(name, kind, step);
-        match answer.map(|answer| (&answer.reply, answer.at)) {
+        match result.map(|result| (&result.reply, result.at)) {
             Some((GateReply::Yes { by }, at)) => {
                 status.state = GateState::Open;
                 status.since = Some(Time(at));
@@ -92,8 +93,7 @@ impl<'a> Decider<'a> {
                 self.note_progress();
                 return Ok(());
             }
-            // A person who is asked for approval and says no means it; a gate
-            // that is closed may open yet.
+            // A refused approval is final; a closed gate may open later.
             Some((GateReply::No { by, why }, _)) if kind.is_none() => {
                 status.state = GateState::Refused;
                 status.by.clone_from(by);
@@ -110,7 +110,7 @@ impl<'a> Decider<'a> {
         Err(self.expire_gate(expires, name, kind, step))
     }
 
-    /// Marks a gate that nobody opened in time.
+    /// Marks a gate that did not open in time.
     fn expire_gate(
         &mut self,
         expires: Option<Timestamp>,
@@ -127,12 +127,11 @@ impl<'a> Decider<'a> {
         Some(RollbackCause::GateExpired { gate: gate.to_owned() })
     }
 
-    /// What is recorded of a gate, from the moment it was first met.
+    /// Status of a gate, added when the release first reaches it.
     pub fn gate_status(&mut self, name: &str, kind: Option<HookType>, step: Option<u32>) -> &mut GateStatus {
         let gates = &mut self.status.gates;
-        let found =
-            gates.iter().position(|gate| gate.name == name && gate.type_ == kind && gate.step == step);
-        let at = found.unwrap_or_else(|| {
+        let at = gates.iter().position(|gate| gate.name == name && gate.type_ == kind && gate.step == step);
+        let at = at.unwrap_or_else(|| {
             gates.push(GateStatus {
                 name: name.to_owned(),
                 type_: kind,
@@ -148,12 +147,12 @@ impl<'a> Decider<'a> {
         &mut gates[at]
     }
 
-    /// Does a rollback gate want the release to end?
+    /// A rollback gate that requests a rollback.
     pub fn rollback_gate(&mut self) -> Option<RollbackCause> {
         let plan = self.plan;
         plan.gates(HookType::Rollback).find_map(|gate| {
-            let answer = self.call_gate(&gate.name, Some(HookType::Rollback), GateScope::Release)?;
-            matches!(answer.reply, GateReply::Yes { .. })
+            let result = self.call_gate(&gate.name, Some(HookType::Rollback), GateScope::Release)?;
+            matches!(result.reply, GateReply::Yes { .. })
                 .then(|| RollbackCause::RollbackGate { gate: gate.name.clone() })
         })
     }

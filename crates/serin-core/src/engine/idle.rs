@@ -1,6 +1,6 @@
-//! The phases at rest: before the first release, between releases, and the
-//! end. Whatever happened, `converge_idle` brings everything to the same place:
-//! traffic home, canary empty, primary free.
+//! The idle phases: before the first release, between releases, and deletion.
+//! However a release ended, `converge_idle` leads to the same state: all traffic
+//! to the primary, canary scaled down, primary not pinned.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ use crate::api::{
     },
 };
 
-/// How long pods stay when their traffic has gone: longer than any proxy takes
-/// to follow.
+/// How long pods stay after their traffic was routed away: longer than any
+/// proxy takes to apply the new route.
 const DRAIN: Duration = Duration::from_secs(5);
 
 impl Decider<'_> {
-    /// Makes the primary, sends all traffic there and empties the target.
+    /// Creates the primary, routes all traffic to it and scales the target down.
     pub fn initialize(&mut self) {
         let Some(target) = &self.observed.target else { return self.report_idle(Reason::TargetMissing) };
         let Some(primary) = &self.observed.primary else {
@@ -47,8 +47,8 @@ impl Decider<'_> {
         if !self.scale_canary_down() {
             return self.report_idle(Reason::ScalingDownTarget);
         }
-        // A target that changed meanwhile differs from what the primary runs,
-        // and is released like any other revision.
+        // A target that changed meanwhile differs from the primary and is
+        // released like any other revision.
         let running = primary.revision.clone();
         let revisions = self.revisions();
         revisions.primary.clone_from(&running);
@@ -58,7 +58,7 @@ impl Decider<'_> {
         self.enter(Phase::Initialized);
     }
 
-    /// Between releases: is there something new?
+    /// Between releases: starts one for a new revision of the target.
     pub fn idle(&mut self) {
         if !self.converge_idle() {
             return;
@@ -86,7 +86,7 @@ impl Decider<'_> {
         self.report_idle(reason);
     }
 
-    /// The target is back at what the primary runs.
+    /// The target is back at the promoted revision.
     pub fn target_unchanged(&mut self, target: &Target) {
         self.revisions().seen = Some(target.revision.clone());
         self.status.tracked_configs.clone_from(&target.configs);
@@ -95,7 +95,7 @@ impl Decider<'_> {
         self.enter(if promoted_once { Phase::Succeeded } else { Phase::Initialized });
     }
 
-    /// A revision begins its release, by waiting for its turn.
+    /// Starts the release of a revision, in the phase `Waiting`.
     pub fn start(&mut self, target: &Target, wait_for_termination: bool) {
         let cause = self.revision_cause(target);
         let trigger = match cause {
@@ -154,7 +154,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Brings everything to rest. True once it is.
+    /// Leads to the idle state. True once it is reached.
     fn converge_idle(&mut self) -> bool {
         if !self.primary_at_promoted_revision() || !self.route_all_to_primary() {
             return false;
@@ -163,26 +163,26 @@ impl Decider<'_> {
             self.request(Action::UnpinPrimary);
         }
         self.expire_previous();
-        let told = self.status.release.is_none() || self.run_post_rollout_hooks();
-        let emptied = self.scale_down_after_release();
-        if told {
+        let hooks_called = self.status.release.is_none() || self.run_post_rollout_hooks();
+        let scaled_down = self.scale_down_after_release();
+        if hooks_called {
             self.status.release = None;
-            if !emptied {
+            if !scaled_down {
                 self.report_resting();
             }
         }
-        emptied && told
+        scaled_down && hooks_called
     }
 
-    /// Notes since when all traffic is the primary's.
+    /// Records since when all traffic goes to the primary.
     pub fn track_all_primary(&mut self) {
-        let is_home = self.observed.split.as_ref() == Some(&Split::all_primary());
+        let all_primary = self.observed.split.as_ref() == Some(&Split::all_primary());
         let since = self.status.all_primary_since.take().unwrap_or(Time(self.now));
-        self.status.all_primary_since = is_home.then_some(since);
+        self.status.all_primary_since = all_primary.then_some(since);
     }
 
-    /// Proxies follow a route some moments after it is in force for whoever
-    /// wrote it, and would still call pods that are gone by then.
+    /// Proxies apply a route some time after the router reports it in force, and
+    /// still send requests to the old pods until then.
     fn is_drained(&mut self) -> bool {
         let drained = after(self.status.all_primary_since.as_ref().map_or(self.now, |since| since.0), DRAIN);
         if drained > self.now {
@@ -191,23 +191,23 @@ impl Decider<'_> {
         drained <= self.now
     }
 
-    /// No pods for the canary, once nobody calls them any more. True once none
-    /// are asked for.
+    /// Scales the canary to zero once it is drained. True once its desired
+    /// replicas are zero.
     pub fn scale_canary_down(&mut self) -> bool {
-        let emptied = !self.plan.scalable
+        let scaled_down = !self.plan.scalable
             || self.observed.target.as_ref().is_none_or(|target| target.pods.desired == 0);
-        if !emptied && self.is_drained() {
+        if !scaled_down && self.is_drained() {
             self.request(Action::ScaleCanary { replicas: 0 });
         }
-        emptied
+        scaled_down
     }
 
-    /// The pods that a release has left go once, and that they went is noted
-    /// where they were: no status has to be written for it, and from then on the
-    /// target's size is its owner's affair again. True once they went.
+    /// Scales the canary to zero once per release, and records that in an
+    /// annotation of the target: it needs no status write, and from then on the
+    /// target's replicas belong to its owner again. True once done.
     ///
-    /// The end of the release is on record by then: if it were lost, the release
-    /// would go on, and start pods that are noted to be gone.
+    /// The end of the release must be in the written status first: if it were
+    /// lost, the release would continue and start the pods again.
     fn scale_down_after_release(&mut self) -> bool {
         let running =
             self.observed.target.as_ref().filter(|target| self.plan.scalable && target.pods.desired > 0);
@@ -227,9 +227,10 @@ impl Decider<'_> {
         due.is_none()
     }
 
-    /// The primary must run what was promoted. After a promotion that failed,
-    /// or was taken back, it does not yet. That the release has failed is on
-    /// record before: if that were lost, it would be promoted once more.
+    /// Is the primary at the promoted revision? If not, after a promotion that
+    /// failed or was rolled back, restores it. The failure must be in the
+    /// written status first: if it were lost, the revision would be promoted
+    /// again.
     pub fn primary_at_promoted_revision(&mut self) -> bool {
         let promoted = self.promoted_revision().map(str::to_owned);
         match (&self.observed.primary, promoted) {
@@ -256,13 +257,14 @@ impl Decider<'_> {
         }
     }
 
-    /// While the primary is restored, the copy of the version before serves if
-    /// there is one; else a canary that lost nothing but its promotion does.
+    /// While the primary is restored, the warm copy of the previous version
+    /// serves if there is one; else the canary keeps its traffic as long as it
+    /// has a ready pod.
     fn route_during_restore(&mut self) {
         let revision = self.promoted_revision().unwrap_or_default().to_owned();
         self.report_idle(Reason::RestoringPrimary { revision });
-        let kept = self.observed.previous.as_ref().filter(|previous| previous.pods.ready > 0);
-        if kept.is_some_and(|kept| self.promoted_revision() == Some(kept.revision.as_str())) {
+        let warm = self.observed.previous.as_ref().filter(|previous| previous.pods.ready > 0);
+        if warm.is_some_and(|warm| self.promoted_revision() == Some(warm.revision.as_str())) {
             self.route(Split { stable: Stable::Previous, ..Split::all_primary() });
             self.status.canary_weight = Weight::ZERO;
         } else if !self.canary_serves() {
@@ -275,8 +277,8 @@ impl Decider<'_> {
     /// the canary is not. True once it is in force.
     pub fn route_all_to_primary(&mut self) -> bool {
         let restoring = self.status.release.as_ref().is_some_and(|release| release.state.restoring);
-        let home = Split::all_primary();
-        if self.observed.split.as_ref() == Some(&home) {
+        let all_primary = Split::all_primary();
+        if self.observed.split.as_ref() == Some(&all_primary) {
             self.status.canary_weight = Weight::ZERO;
             if let Some(release) = &mut self.status.release {
                 release.state.restoring = false;
@@ -291,13 +293,13 @@ impl Decider<'_> {
             self.report_idle(Reason::PrimaryUnavailable);
         } else {
             self.status.canary_weight = Weight::ZERO;
-            self.route(home);
+            self.route(all_primary);
             self.report_resting();
         }
         false
     }
 
-    /// The copy of the version before is kept for a while, and no longer.
+    /// Deletes the warm copy of the previous version once its time is over.
     fn expire_previous(&mut self) {
         let Some(previous) = &self.observed.previous else {
             self.status.warm_until = None;
@@ -317,12 +319,12 @@ impl Decider<'_> {
         }
     }
 
-    /// Calls the post-rollout hooks once each. Their answers are ignored, but
-    /// waited for.
+    /// Calls the post-rollout hooks once each. True once every call has a
+    /// result, whichever.
     fn run_post_rollout_hooks(&mut self) -> bool {
         let plan = self.plan;
         let kind = Some(HookType::PostRollout);
-        let mut told = true;
+        let mut all_called = true;
         for gate in plan.gates(HookType::PostRollout) {
             if self.gate_status(&gate.name, kind, None).state == GateState::Open {
                 continue;
@@ -331,14 +333,15 @@ impl Decider<'_> {
                 self.gate_status(&gate.name, kind, None).state = GateState::Open;
             } else {
                 self.report_idle(Reason::PostRolloutHook { hook: gate.name.clone() });
-                told = false;
+                all_called = false;
             }
         }
-        told
+        all_called
     }
 
-    /// The Canary is being deleted. With `revertOnDeletion` the target serves
-    /// again before the routes lead to it; without, it is simply let go.
+    /// The Canary is being deleted. With `revertOnDeletion` the target is ready
+    /// before the routes lead to it again; without, only the finalizer is
+    /// removed.
     pub fn terminate(&mut self) {
         if !matches!(self.status.phase, Phase::Terminating | Phase::Terminated) {
             self.emit(Reason::RestoringOriginals);
@@ -351,17 +354,17 @@ impl Decider<'_> {
         }
         let now = self.now;
         let since = self.release().state.stalled_since.as_ref().map_or(now, |since| since.0);
-        let patience = after(since, self.plan.deadline.after);
+        let deadline = after(since, self.plan.deadline.after);
         if let Some(target) = &self.observed.target {
             if target.pods.desired == 0 && self.plan.scalable && !self.is_scaling_down(target) {
                 let replicas =
                     self.observed.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
                 self.request(Action::ScaleCanary { replicas });
             }
-            // The primary ends with the Canary, so waiting for ever for a
-            // target that cannot start would help nobody.
-            if !self.is_ready(target) && patience > self.now {
-                self.wake_at(patience, WakeReason::Deadline);
+            // A target that never becomes ready must not block the deletion for
+            // ever: the primary is deleted with the Canary anyway.
+            if !self.is_ready(target) && deadline > self.now {
+                self.wake_at(deadline, WakeReason::Deadline);
                 return self.report_idle(Reason::RestoringOriginals);
             }
         }

@@ -1,14 +1,14 @@
 //! The release state machine. Pure: no async, no clock, no client.
 //!
 //! ```text
-//!                    primary ready, traffic home, target empty
+//!              primary ready, all traffic on it, target at zero
 //!   Initializing ────────────────────────────────────────────▶ Initialized
 //!                                                                   │
 //!        ┌──────────────── new revision, retry ◀────────────────────┤
 //!        ▼                                                          │
 //!   ┌─ Waiting ◀─ superseded ──────────┬──────────────┐             │
 //!   │    │ primary ready, window open, │              │             │
-//!   │    │ turn come, confirm-rollout  │              │             │
+//!   │    │ free slot, confirm-rollout  │              │             │
 //!   │    ▼                             │              │             │
 //!   ├─ Progressing ────────────────────┤              │             │
 //!   │    │  scale up, pre-rollout; then step by step: │             │
@@ -20,7 +20,7 @@
 //!   ├─ Promoting ── target changed before the copy ───┘             │
 //!   │    │ primary ready with exactly the analysed revision         │
 //!   │    ▼                                                          │
-//!   │  Finalising ── traffic home, at once or by steps ──▶ Succeeded┤
+//!   │  Finalising ── traffic back, at once or by steps ──▶ Succeeded┤
 //!   │                                                       │       │
 //!   │ checks failed, deadline, gate expired, rollback gate, │ rollback
 //!   │ abort, approval refused                               ▼       │
@@ -29,44 +29,45 @@
 //!   any ── deleted ──▶ Terminating ── target serves, routes back ──▶ Terminated
 //! ```
 //!
-//! [`decide`] takes a [`Plan`] (a Canary that was understood), the recorded
-//! status, one observation of the world and the time, and says what to record,
-//! what to do, when to be called again, and why. Calling it too often is
-//! harmless; calling it again after a crash anywhere reaches the same end,
-//! because every action follows from what is recorded and what is seen, never
-//! from what was done.
+//! [`decide`] takes a [`Plan`] (the validated spec of a Canary), the recorded
+//! status, one observation of the cluster and the time. It returns the new
+//! status, the actions to perform, the time of the next call and a report.
+//! Extra calls are harmless. A call after a crash anywhere reaches the same
+//! end, because actions follow from the recorded status and the observation,
+//! never from earlier actions.
 //!
-//! What holds, by construction and by the tests in `tests/engine`:
+//! Invariants, by construction and by the tests in `tests/engine`:
 //!
 //! 1. The revision promoted is exactly the revision analysed.
 //! 2. A canary has traffic only while it can serve, and gets more only while
 //!    ready, along the plan, after the present share was judged.
-//! 3. Failed, aborted or superseded: traffic goes home and stays, unless the
-//!    primary is the broken one.
-//! 4. After a promotion traffic goes home only once the primary is ready with
-//!    the promoted revision.
+//! 3. Failed, aborted or superseded: all traffic goes to the primary and stays
+//!    there, unless the primary is the broken one.
+//! 4. After a promotion traffic returns to the primary only once it is ready
+//!    with the promoted revision.
 //! 5. No data is not bad: only evidence, or the user's own deadline, rolls back.
 //! 6. A new revision is never lost.
 //! 7. A crash between any two actions changes nothing about the end.
 //! 8. Inside a freeze nothing starts, advances or promotes; rollback may.
 //! 9. A new Serin starts no release.
 //!
-//! What the caller owes in return:
+//! Duties of the caller:
 //!
-//! - It performs actions in order and records the status last, guarded by its
-//!   resourceVersion, and never decides on a status older than it recorded. If
-//!   its actions have changed what is seen it may decide again, on the status
-//!   that it has not recorded yet, and record only that ([`Decision::absorb_earlier`]).
-//!   [`Observed::persisted_releases`] says what is on record even so.
-//! - An [`Action::CallGate`] or [`Action::Measure`] already under way is not begun
-//!   again. Answers are handed in until they are no longer asked for; keeping
-//!   them longer, or losing them, is harmless.
-//! - [`Observed::split`] is what is in force, read back from the router, not
-//!   what was last asked for.
-//! - The target's revision is made in the form of what is recorded:
+//! - It performs actions in order and writes the status last, guarded by its
+//!   resourceVersion, and never decides on a status older than it wrote. If its
+//!   actions changed the observation it may decide again, on the status that
+//!   it has not written yet, and write only the last one
+//!   ([`Decision::absorb_earlier`]). [`Observed::persisted_releases`] counts
+//!   the releases in the written status even then.
+//! - A running [`Action::CallGate`] or [`Action::Measure`] is not started again.
+//!   Results are passed in until they are no longer requested; keeping them
+//!   longer, or losing them, is harmless.
+//! - [`Observed::split`] is the split in force, read back from the router, not
+//!   the last one requested.
+//! - The target's revision uses the hash version of the recorded one:
 //!   `revision(HashVersion::of(status.revisions.primary), …)`.
-//! - Each of `report.preceding`, and `report` itself if it is news, is told once:
-//!   as an event, and by its severity as a notification.
+//! - Each of `report.preceding`, and `report` itself if `should_notify`, is
+//!   published once: as an Event, and by its severity as a notification.
 
 pub mod action;
 mod check;
@@ -75,7 +76,6 @@ mod conditions;
 mod decider;
 mod gate;
 mod idle;
-pub mod judge;
 pub mod observed;
 pub mod plan;
 mod promotion;
@@ -84,7 +84,6 @@ pub mod report;
 pub mod revision;
 mod run_step;
 mod sample_ratio;
-pub mod steps;
 pub mod windows;
 
 use std::fmt::Display;
@@ -93,9 +92,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub use action::Action;
-pub use judge::JudgeError;
 pub use observed::Observed;
-pub use plan::{Plan, PlanError};
+pub use plan::{Plan, PlanError, metrics::JudgeError};
 pub use report::{Reason, Report};
 
 use crate::api::canary::{
@@ -106,86 +104,97 @@ use command::{Command, Verb, admit};
 use decider::Decider;
 use report::RollbackCause;
 
-/// What to record, what to do, when to decide again, and why.
+/// Result of [`decide`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
     pub status: CanaryStatus,
-    /// In this order, before the status is recorded.
+    /// In this order, before the status is written.
     pub actions: Vec<Action>,
+    /// When to decide again, if nothing changes before.
     pub wake: Option<(Timestamp, WakeReason)>,
     pub report: Report,
 }
 
 impl Decision {
-    /// Takes the place of one that was acted on and not recorded: what that
-    /// one had to say is said with this one, except that something is under way
-    /// which is done by now.
+    /// Replaces a decision whose actions were performed but whose status was
+    /// not written. Its reports are kept, except transient ones.
     pub fn absorb_earlier(&mut self, mut earlier: Decision) {
-        let mut before = std::mem::take(&mut earlier.report.preceding);
+        let mut preceding = std::mem::take(&mut earlier.report.preceding);
         if earlier.report.is_transition || !earlier.report.reason.is_transient() {
-            before.push(earlier.report);
+            preceding.push(earlier.report);
         }
-        before.append(&mut self.report.preceding);
-        self.report.preceding = before;
+        preceding.append(&mut self.report.preceding);
+        self.report.preceding = preceding;
     }
 }
 
-/// Why to be called again.
+/// Why to decide again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeReason {
+    /// When to run the next check, interim or full.
     CheckDue,
+    /// When to roll back a release that made no progress, or to stop waiting
+    /// for the target of a deleted Canary.
     Deadline,
+    /// When to leave a step whose pause has a duration.
     PauseEnds,
+    /// When to roll back because a gate or approval stayed closed.
     GateExpires,
+    /// When to call a closed gate again.
     GateRetry,
+    /// When to continue after a freeze, or in the next allow window.
     WindowOpens,
+    /// When to shift the next share of traffic back to the promoted primary.
     TrafficReturns,
+    /// When to delete the warm copy of the previous version.
     WarmEnds,
+    /// When to scale pods down that no proxy routes to any more.
     Drained,
+    /// When to decide on the status just written, or to find a lost watch event
+    /// or result.
     Requeue,
 }
 
 impl WakeReason {
-    /// In words, for those that people care about.
+    /// Text of `status.nextDeadline`; none for internal timers.
     fn message(self) -> Option<&'static str> {
         match self {
             Self::CheckDue => Some("the next check"),
-            Self::Deadline => Some("without progress the release gives up"),
+            Self::Deadline => Some("without progress the release is rolled back"),
             Self::PauseEnds => Some("the pause ends"),
             Self::GateExpires => Some("unless the gate opens the release is rolled back"),
             Self::WindowOpens => Some("releases may move again"),
             Self::TrafficReturns => Some("more traffic shifts back to the primary"),
-            Self::WarmEnds => Some("the version before is let go"),
+            Self::WarmEnds => Some("the warm copy of the previous version is deleted"),
             Self::Drained | Self::GateRetry | Self::Requeue => None,
         }
     }
 }
 
-/// Decides what follows from what is recorded and what is seen.
-pub fn decide(plan: &Plan, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
-    let mut decider = Decider::new(plan, status, seen, now);
+/// One pass of the state machine over one observation.
+pub fn decide(plan: &Plan, status: &CanaryStatus, observed: &Observed, now: Timestamp) -> Decision {
+    let mut decider = Decider::new(plan, status, observed, now);
     decider.run();
     decider.migrate_route();
     decider.into_decision()
 }
 
-/// How many releases have begun, by this record. One that waits has not.
+/// Releases that have started by this status, which excludes a waiting one.
 pub fn started_releases(status: &CanaryStatus) -> u64 {
     status.releases.saturating_sub(u64::from(status.phase == Phase::Waiting))
 }
 
-/// What follows from a Canary that cannot be carried out: it is said, and
-/// nothing is touched.
-pub fn reject(error: &impl Display, status: &CanaryStatus, seen: &Observed, now: Timestamp) -> Decision {
+/// Decision on a Canary whose spec is invalid: a report and no action.
+pub fn reject(error: &impl Display, status: &CanaryStatus, observed: &Observed, now: Timestamp) -> Decision {
     let mut status = status.clone();
     let mut report = Report::from(Reason::InvalidSpec { why: error.to_string() });
     report.is_transition = false;
     report.should_notify = !report.matches_status(&status);
-    conditions::write_conditions(&mut status, &report, seen.generation, now);
+    conditions::write_conditions(&mut status, &report, observed.generation, now);
     Decision { status, actions: Vec::new(), wake: None, report }
 }
 
-/// More phases than one pass can go through.
+/// More phases than one decision can go through.
 const MAX_PHASES_PER_DECISION: usize = 12;
 
 impl Decider<'_> {
@@ -213,7 +222,7 @@ impl Decider<'_> {
             if before == (self.status.phase, self.status.releases) {
                 break;
             }
-            // What the phase just left wanted done is not wanted any more.
+            // Actions of the phase just left are obsolete.
             self.actions.clear();
         }
     }
@@ -230,13 +239,13 @@ impl Decider<'_> {
         }
     }
 
-    /// Answers the commands that were not answered yet, in their order.
+    /// Accepts or rejects the commands since `status.lastCommand`, in order.
     fn process_commands(&mut self) {
         let commands = &self.observed.commands;
-        let answered = self.status.last_command.as_ref().map(|last| last.id.as_str());
-        let fresh =
-            commands.iter().position(|command| Some(command.id.as_str()) == answered).map_or(0, |at| at + 1);
-        for command in &commands[fresh..] {
+        let last = self.status.last_command.as_ref().map(|last| last.id.as_str());
+        let pending =
+            commands.iter().position(|command| Some(command.id.as_str()) == last).map_or(0, |at| at + 1);
+        for command in &commands[pending..] {
             let denied = admit(self.plan, &self.status, self.observed, command, self.now).err();
             let message = denied.as_ref().map_or("done".to_owned(), ToString::to_string);
             self.status.last_command = Some(CommandStatus {
@@ -269,22 +278,22 @@ impl Decider<'_> {
                 release.paused = false;
                 self.note_progress();
             }
-            // What was never seen is new.
+            // The target's revision then counts as new.
             Verb::Retry => self.revisions().seen = None,
             Verb::Rollback => self.roll_back_promotion(command.by.clone()),
         }
     }
 
-    /// The promoted revision is taken back: what it replaced is promoted again,
-    /// and the copy kept warm serves until the primary runs it.
+    /// Rolls the promoted revision back: the primary gets the previous revision
+    /// again, and the warm copy serves until it is ready.
     fn roll_back_promotion(&mut self, by: Option<String>) {
         let now = Time(self.now);
         self.status.releases += 1;
         let revisions = self.revisions();
-        let taken = revisions.primary.clone().unwrap_or_default();
+        let promoted = revisions.primary.clone().unwrap_or_default();
         revisions.primary = revisions.previous.take();
         self.status.release = Some(ReleaseStatus {
-            revision: taken,
+            revision: promoted,
             trigger: Trigger::Rollback,
             started_at: now.clone(),
             last_progress_at: now,

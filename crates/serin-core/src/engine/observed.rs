@@ -1,5 +1,5 @@
-//! What the controller saw. Everything here may be a moment old; nothing here
-//! is remembered: what must be remembered is in the status.
+//! The controller's observation of the cluster. It may be slightly stale, and
+//! none of it is stored: state that must survive is in the status.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{analysis::measurement::Measurement, api::canary::status::RouteStatus};
 
-/// One observation of the world around a Canary.
+/// One observation of a Canary and its objects.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// `metadata.generation` of the Canary.
@@ -22,55 +22,55 @@ pub struct Observed {
     pub target: Option<Target>,
     /// None while it does not exist.
     pub primary: Option<Primary>,
-    /// The copy kept warm since before the last promotion.
+    /// The warm copy from before the last promotion.
     pub previous: Option<Previous>,
-    /// The split that is in force everywhere; none while the router cannot
-    /// tell or is still bringing one into force.
+    /// The split in force everywhere; none while the router does not report one
+    /// or is still bringing one into force.
     pub split: Option<Split>,
     /// The route that the spec asks for.
     pub route: Option<RouteStatus>,
-    /// Whom a split that was written waits for, as the router has it.
+    /// Why a written split is not in force yet, as the router reports it.
     pub route_pending: Option<String>,
     /// Services and routes are as they were before this Canary.
     pub routing_restored: bool,
-    /// Answers to questions, in any order, old ones among them.
+    /// Results of gate calls, in any order, including old ones.
     pub gate_results: Vec<GateResult>,
     /// Results of the last check.
     pub measurements: Option<CheckMeasurements>,
-    /// Commands of people, in the order they came, answered ones among them.
+    /// Commands of users, oldest first, including processed ones.
     pub commands: Vec<Command>,
-    /// How many releases of this Canary have [started](super::started_releases) by what is on
-    /// record: the one that is decided on may have begun since.
+    /// Releases of this Canary [started](super::started_releases) by the status
+    /// last written; the current one may have started since.
     pub persisted_releases: u64,
-    /// Releases of other Canaries under way.
+    /// Running releases of other Canaries.
     pub other_releases: u32,
-    /// How many may be under way at a time.
+    /// Limit of running releases.
     pub release_cap: Option<u32>,
 }
 
-/// The workload that people write to.
+/// The workload that users edit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Target {
-    /// See [`super::revision`]; made in the form of what status records.
+    /// See [`super::revision`]; in the hash version of the recorded one.
     pub revision: String,
-    /// A digest of each config it reads, to tell what made the revision.
+    /// Digest of each config it reads, to name the ones that changed.
     pub configs: BTreeMap<String, String>,
     pub pods: Pods,
-    /// The release of this Canary after which its pods were last taken away.
+    /// Number of the release after which it was last scaled to zero.
     pub scaled_down_after: Option<u64>,
 }
 
 /// The workload that serves.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Primary {
-    /// The revision that was last copied to it; none if nobody recorded one.
+    /// The revision last copied to it; none if it carries no record of one.
     pub revision: Option<String>,
     pub pods: Pods,
     /// It is kept from shrinking.
     pub pinned: bool,
 }
 
-/// A copy of what the primary ran.
+/// A copy of the primary from before the last promotion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Previous {
     pub revision: String,
@@ -80,36 +80,37 @@ pub struct Previous {
 /// The pods of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pods {
-    /// Asked for.
+    /// Replicas in the spec.
     pub desired: u32,
-    /// Some are there, in whatever state.
+    /// Some exist, in any state.
     pub exist: bool,
     /// Running the workload's present template.
     pub updated: u32,
-    /// Ready to serve, of whatever template.
+    /// Ready to serve, of any template.
     pub ready: u32,
 }
 
 impl Pods {
-    /// All run the present template, and this share of them is ready. Of no
-    /// pods asked for, none is missing.
+    /// All run the present template, and this share of them is ready. Zero
+    /// desired pods are always ready.
     pub fn are_ready(&self, percent: u32) -> bool {
         let enough = u64::from(self.ready) * 100 >= u64::from(self.desired) * u64::from(percent);
         self.updated >= self.desired && enough && self.can_serve()
     }
 
-    /// So many run the present template and are surely ready.
+    /// Pods of the present template that are ready, at most.
     pub fn updated_and_ready(&self) -> u32 {
         self.ready.min(self.updated)
     }
 
-    /// One of them can answer a request, or would be started to.
+    /// At least one is ready, or none is desired: an autoscaler may start one on
+    /// demand.
     pub fn can_serve(&self) -> bool {
         self.ready > 0 || self.desired == 0
     }
 }
 
-/// An answer to a question.
+/// Result of a gate call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GateResult {
     pub call: GateCall,
@@ -126,7 +127,7 @@ pub enum GateReply {
         by: Option<String>,
         why: String,
     },
-    /// Nobody answered, which is neither.
+    /// No response, which is neither.
     Unreachable {
         why: String,
     },
@@ -138,9 +139,9 @@ pub struct CheckMeasurements {
     pub check: Check,
     /// Until when requests were counted.
     pub at: Timestamp,
-    /// By the metric's name, where the source knows less than until then.
+    /// By the metric's name, where the source has data only until earlier.
     pub available_until: BTreeMap<String, Timestamp>,
-    /// By the metric's name; one that is missing could not be measured.
+    /// By the metric's name; a missing one could not be measured.
     pub results: BTreeMap<String, Measurement>,
 }
 

@@ -1,5 +1,5 @@
-//! A release that passed: the primary takes over its revision, then the
-//! traffic comes home.
+//! A release that passed: its revision is copied to the primary, then traffic
+//! returns to the primary.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -7,8 +7,8 @@ use super::{
     WakeReason,
     action::{Action, Split},
     decider::{Decider, ProgressDeadline, REQUEUE_DELAY, StallCause, after},
+    plan::steps::Strategy,
     report::Reason,
-    steps::Strategy,
 };
 use crate::api::{
     Weight,
@@ -27,8 +27,9 @@ impl Decider<'_> {
             return self.supersede(target);
         }
         if self.status.releases > self.observed.persisted_releases {
-            // Whoever comes after a crash must know whose revision this is, or
-            // takes it for a mistake and gives the primary back what it ran.
+            // The release must be in the written status first. Otherwise a
+            // restart would take the primary's new revision for a mistake and
+            // restore the old one.
             self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
             return self
                 .block(Reason::Promoting { revision: target.revision.clone() }, ProgressDeadline::Paused);
@@ -45,7 +46,7 @@ impl Decider<'_> {
             return;
         }
         if self.plan.strategy == Strategy::BlueGreen && self.status.step.is_some() {
-            // The switch: the primary is overwritten behind nobody's back.
+            // The primary serves no traffic while it is overwritten.
             self.set_weight(Weight::FULL);
             if !self.route(Split::weight(Weight::FULL)) {
                 return self.block(Reason::Switching, ProgressDeadline::Running(StallCause::Route));
@@ -53,8 +54,8 @@ impl Decider<'_> {
         }
         let revision = self.release().revision.clone();
         if let Some(before) = self.promoted_revision().filter(|_| !self.plan.keep_warm.is_zero()) {
-            let kept = self.observed.previous.as_ref().is_some_and(|previous| previous.revision == before);
-            if !kept {
+            let warm = self.observed.previous.as_ref().is_some_and(|previous| previous.revision == before);
+            if !warm {
                 self.request(Action::KeepPrevious { revision: before.to_owned() });
             }
         }
@@ -95,7 +96,8 @@ impl Decider<'_> {
         }
     }
 
-    /// Traffic comes home, at once or little by little; then all is done.
+    /// Returns traffic to the primary, at once or by steps; then the release
+    /// has succeeded.
     pub fn finalise(&mut self) {
         if !self.primary_is_ready() && self.canary_serves() {
             return self.report_idle(self.primary_not_ready());
@@ -114,7 +116,7 @@ impl Decider<'_> {
     }
 
     fn step_down_weight(&mut self, weight: Weight) {
-        // Only the very pods that were analysed may go on serving.
+        // Only pods of the analysed revision may keep traffic.
         let unchanged = self.observed.target.as_ref().is_some_and(|t| t.revision == self.release_revision());
         let by = if unchanged && self.canary_serves() { self.plan.step_down_weight } else { Weight::FULL };
         let due = after(self.release().last_progress_at.0, self.plan.interval);
@@ -128,7 +130,7 @@ impl Decider<'_> {
         self.status.canary_weight = next;
         self.note_progress();
         match next {
-            // That it is home is said once it is.
+            // `Promoted` is reported once this split is in force.
             Weight::ZERO => self.report_idle(Reason::TrafficReturning { weight: next }),
             _ => self.emit(Reason::TrafficReturning { weight: next }),
         }

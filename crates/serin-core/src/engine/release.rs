@@ -1,5 +1,5 @@
-//! A release on its way: waiting for its turn, then with a canary that is
-//! started, tested, and kept able to serve while its steps go by.
+//! A running release: waiting to start, then starting the canary, calling
+//! pre-rollout hooks, and withdrawing traffic from a canary that is not ready.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -20,7 +20,7 @@ use crate::api::{
 };
 
 impl Decider<'_> {
-    /// A revision waits for its turn. Nothing of it runs yet.
+    /// A revision waits to be released. No pod of it runs yet.
     pub fn wait(&mut self) {
         let Some(target) = &self.observed.target else {
             self.route_all_to_primary();
@@ -62,7 +62,7 @@ impl Decider<'_> {
         }
     }
 
-    /// Another revision took the place of the one under way.
+    /// Replaces the release of an older revision.
     pub fn supersede(&mut self, target: &Target) {
         let by = target.revision.clone();
         let waited = self.status.phase == Phase::Waiting;
@@ -74,14 +74,14 @@ impl Decider<'_> {
         } else {
             self.emit(Reason::Superseded { by });
             self.start(target, wait_for_termination);
-            // Somebody stopped the releases of this target: a push does not
-            // outvote them.
+            // A user paused the releases of this target: a new revision does not
+            // end that.
             self.release().paused = paused;
         }
     }
 
-    /// Nothing starts, advances or promotes unless the primary is ready, nobody
-    /// paused, and the calendar allows it. Holds otherwise.
+    /// Nothing starts, advances or promotes unless the primary is ready, the
+    /// release is not paused, and a release window is open. Blocks otherwise.
     pub fn may_advance(&mut self) -> bool {
         if self.release().paused {
             self.block(Reason::Paused, ProgressDeadline::Paused);
@@ -101,10 +101,10 @@ impl Decider<'_> {
         false
     }
 
-    /// The canary runs, and step by step gets more.
+    /// The canary runs, and gets more traffic step by step.
     pub fn progress_steps(&mut self) {
         if self.promotion_begun() {
-            // Decided, done, but not recorded before a crash.
+            // A crash lost the status written after the promotion began.
             return self.enter(Phase::Promoting);
         }
         let Some(target) = &self.observed.target else { return self.handle_missing_target() };
@@ -135,27 +135,27 @@ impl Decider<'_> {
         }
     }
 
-    /// The target was deleted: whatever went to it goes to the primary.
+    /// The target was deleted: all traffic goes to the primary.
     pub fn handle_missing_target(&mut self) {
         self.withdraw();
         self.route(Split::all_primary());
         self.block(Reason::TargetMissing, ProgressDeadline::Paused);
     }
 
-    /// Takes the canary's traffic away until it is ready again.
+    /// Withdraws the canary's traffic until it is ready again.
     pub fn withdraw(&mut self) {
         self.release().state.traffic_withdrawn = true;
         self.status.canary_weight = Weight::ZERO;
         self.abort_check_window();
     }
 
-    /// Scales the canary as the step wants it and waits until it can serve. A
-    /// canary that has traffic and no ready pod loses its traffic.
+    /// Scales the canary to the step's replicas and waits until it can serve. A
+    /// canary without a ready pod loses its traffic.
     fn ensure_canary_ready(&mut self, target: &Target) -> bool {
         let pods = target.pods;
-        let wanted = self.wanted_replicas(pods.desired);
-        if self.plan.scalable && wanted != pods.desired {
-            self.request(Action::ScaleCanary { replicas: wanted });
+        let replicas = self.step_replicas(pods.desired);
+        if self.plan.scalable && replicas != pods.desired {
+            self.request(Action::ScaleCanary { replicas });
         }
         if pods.ready == 0 {
             if self.step_split().reaches_canary() {
@@ -173,16 +173,16 @@ impl Decider<'_> {
                 self.route(Split::all_primary());
                 Reason::CanaryDown
             }
-            0 => Reason::StartingCanary { replicas: wanted },
+            0 => Reason::StartingCanary { replicas },
             desired => Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired },
         };
         self.block(reason, ProgressDeadline::Running(StallCause::Canary));
         false
     }
 
-    /// What the step asks for, or the next one once the canary is scaled for
-    /// it; else what there is, or as many as the primary has.
-    pub fn wanted_replicas(&self, desired: u32) -> u32 {
+    /// Replicas of the step, or of the next one once the canary is scaled for
+    /// it; else the present ones, or as many as the primary has.
+    pub fn step_replicas(&self, desired: u32) -> u32 {
         let primary = self.observed.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
         let present = self.status.step.as_ref().map_or(0, |step| step.index);
         let next = self.status.release.as_ref().and_then(|release| release.state.scale_for_step);
@@ -216,17 +216,17 @@ impl Decider<'_> {
         }
     }
 
-    /// Asks one pre-rollout hook until it says yes. Each no is a failed check,
-    /// once.
+    /// Calls one pre-rollout hook until it passes. Each refusal counts as one
+    /// failed check.
     fn call_pre_rollout(&mut self, gate: &Gate) -> bool {
         let kind = Some(HookType::PreRollout);
         if self.gate_status(&gate.name, kind, None).state == GateState::Open {
             return true;
         }
-        let answer = self.call_gate(&gate.name, kind, GateScope::Release);
+        let result = self.call_gate(&gate.name, kind, GateScope::Release);
         let status = self.gate_status(&gate.name, kind, None);
         let pending = |why: &str| Reason::HookPending { hook: gate.name.clone(), why: why.to_owned() };
-        match answer.map(|answer| (&answer.reply, answer.at)) {
+        match result.map(|result| (&result.reply, result.at)) {
             None => self.block(pending(""), ProgressDeadline::Paused),
             Some((GateReply::Unreachable { why }, _)) => self.block(pending(why), ProgressDeadline::Paused),
             Some((GateReply::Yes { .. }, _)) => {
@@ -240,7 +240,7 @@ impl Decider<'_> {
                 status.state = GateState::Refused;
                 status.since = Some(Time(at));
                 status.message.clone_from(why);
-                if counted || !self.check_failed(format!("the hook {} said no ({why})", gate.name)) {
+                if counted || !self.check_failed(format!("the hook {} refused ({why})", gate.name)) {
                     self.block(pending(why), ProgressDeadline::Paused);
                 }
             }

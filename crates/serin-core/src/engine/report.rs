@@ -1,9 +1,9 @@
-//! Why: one reason for each decision, with its data, and one sentence made
-//! from it. Events, conditions, logs, notifications and the dashboard all say
-//! this sentence and nothing else.
+//! One reason for each decision, with its data, and one message rendered from
+//! it. Events, conditions, logs, notifications and the dashboard all show this
+//! message.
 //!
-//! Sentences name no current time, so that holding still says the same thing
-//! again and need not be told twice.
+//! Messages contain no current time: a release that holds renders the same
+//! message at every decision, so it is published once.
 
 use std::fmt::{self, Write};
 
@@ -15,18 +15,18 @@ use crate::api::{
     canary::{CanaryStatus, Severity},
 };
 
-/// What a decision came to: the last thing that happened, or why nothing did.
+/// The last transition of a decision, or the reason why there was none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub reason: Reason,
-    /// The reason in words.
+    /// The reason as text.
     pub message: String,
     pub severity: Severity,
-    /// Otherwise it says why nothing did.
+    /// False: `reason` explains why nothing changed.
     pub is_transition: bool,
-    /// Not said before: worth an event and, by its severity, a notification.
+    /// Not published before: needs an Event and, by its severity, a notification.
     pub should_notify: bool,
-    /// What else happened in the same decision, before; rarely anything.
+    /// Earlier transitions of the same decision; rarely any.
     pub preceding: Vec<Report>,
 }
 
@@ -93,7 +93,7 @@ pub enum Reason {
     Terminated,
 }
 
-/// What made a revision new.
+/// Why a revision is new.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum RevisionCause {
     Template,
@@ -101,16 +101,16 @@ pub enum RevisionCause {
     Retry,
 }
 
-/// What ended a release before its promotion.
+/// Why a release was rolled back.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all_fields = "camelCase")]
 pub enum RollbackCause {
-    /// So many checks failed; the last one said why.
+    /// The threshold of failed checks; `why` is of the last one.
     Checks {
         failed: u32,
         why: String,
     },
-    /// One metric alone was enough.
+    /// The limit of one metric.
     Metric {
         metric: String,
         why: String,
@@ -123,7 +123,7 @@ pub enum RollbackCause {
     GateExpired {
         gate: String,
     },
-    /// Somebody was asked for approval and said no.
+    /// A user refused approval.
     ApprovalRefused {
         gate: String,
         why: String,
@@ -134,14 +134,14 @@ pub enum RollbackCause {
     Aborted {
         by: Option<String>,
     },
-    /// The promoted version was taken back.
+    /// The promoted version was rolled back by command.
     PromotionRolledBack {
         by: Option<String>,
     },
 }
 
 impl Reason {
-    /// One word for programs: the reason of conditions and events.
+    /// Machine-readable reason of conditions and Events.
     pub fn code(&self) -> &'static str {
         match self {
             Self::TargetMissing => "TargetMissing",
@@ -190,8 +190,8 @@ impl Reason {
         }
     }
 
-    /// It comes by itself, in a moment. Only if it takes longer is it worth a
-    /// word.
+    /// Expected to resolve by itself within an interval; published only if it
+    /// lasts longer.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
@@ -206,7 +206,7 @@ impl Reason {
         )
     }
 
-    /// Rollbacks are errors, trouble on the way is a warning.
+    /// Rollbacks are errors; problems of a running release are warnings.
     pub fn severity(&self) -> Severity {
         match self {
             Self::RolledBack { .. } | Self::StaysRolledBack { .. } | Self::PrimaryUnavailable => {
@@ -231,9 +231,9 @@ impl fmt::Display for Reason {
         match self {
             Self::TargetMissing => f.write_str("Waiting for the target: it does not exist."),
             Self::PrimaryMissing => f.write_str(
-                "The primary is gone and the target has moved on: set the target back to the promoted revision to make it anew.",
+                "The primary does not exist and the target is at another revision: set the target back to the promoted revision to create the primary again.",
             ),
-            Self::CreatingPrimary => f.write_str("Making the primary from the target."),
+            Self::CreatingPrimary => f.write_str("Creating the primary from the target."),
             Self::PrimaryStarting { ready, desired } => {
                 write!(f, "Waiting for the new primary: {ready} of {desired} pods ready.")
             }
@@ -245,15 +245,15 @@ impl fmt::Display for Reason {
                 write!(f, "The target is back at revision {revision}, which the primary runs: nothing to release.")
             }
             Self::RestoringPrimary { revision } => {
-                write!(f, "Giving the primary back its revision {revision}; traffic returns once it is ready.")
+                write!(f, "Restoring the primary to revision {revision}; traffic returns once it is ready.")
             }
             Self::PostRolloutHook { hook } => write!(f, "The release is over; calling the hook {hook}."),
             Self::NewRevision { revision, cause } => match cause {
                 RevisionCause::Template => write!(f, "New revision {revision}: the pod template changed."),
                 RevisionCause::Configs(names) => write!(f, "New revision {revision}: {} changed.", names.join(", ")),
-                RevisionCause::Retry => write!(f, "Revision {revision} gets another try."),
+                RevisionCause::Retry => write!(f, "Revision {revision} is released again."),
             },
-            Self::Superseded { by } => write!(f, "Revision {by} arrived and takes the place of this release."),
+            Self::Superseded { by } => write!(f, "Revision {by} supersedes this release."),
             Self::PrimaryNotReady { ready, desired } => {
                 write!(f, "Holding: the primary is not ready ({ready} of {desired} pods).")
             }
@@ -269,21 +269,21 @@ impl fmt::Display for Reason {
                 }
             }
             Self::TooManyReleases { others, cap } => {
-                write!(f, "Waiting for a turn: {others} other releases are under way, {cap} may be.")
+                write!(f, "Waiting for a free slot: {others} other releases are running, the limit is {cap}.")
             }
-            Self::CanaryTerminating => f.write_str("Waiting for the canary's pods from before to end."),
+            Self::CanaryTerminating => f.write_str("Waiting for the canary's old pods to terminate."),
             Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
             Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
             Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),
             Self::CanaryNotReady { ready, desired } => {
                 write!(f, "Waiting for the canary: {ready} of {desired} pods ready.")
             }
-            Self::CanaryDown => f.write_str("The canary has no ready pod: its traffic goes to the primary meanwhile."),
+            Self::CanaryDown => f.write_str("The canary has no ready pod: all traffic goes to the primary until it has."),
             Self::RouteNotInForce { weight } => write!(f, "Waiting for the split of {weight} % to be in force."),
             Self::RoutePending { weight, why } => {
                 write!(f, "Holding until the split of {weight} % is in force: {why}.")
             }
-            Self::RoutingUnknown => f.write_str("Holding: the router cannot tell which split is in force."),
+            Self::RoutingUnknown => f.write_str("Holding: the router does not report which split is in force."),
             Self::HookPending { hook, why } if why.is_empty() => write!(f, "Waiting for the hook {hook} to pass."),
             Self::HookPending { hook, why } => write!(f, "Waiting for the hook {hook} to pass: {why}."),
             Self::Advanced { step, of, name, weight, matched } => {
@@ -292,7 +292,7 @@ impl fmt::Display for Reason {
             }
             Self::StepsChanged { step, of, weight } => write!(
                 f,
-                "The steps were edited: going on from step {} of {of}, {weight} % of the traffic.",
+                "The steps were edited: continuing from step {} of {of}, {weight} % of the traffic.",
                 step + 1
             ),
             Self::Analyzing { step, of, name, passed, needed } => {
@@ -301,10 +301,10 @@ impl fmt::Display for Reason {
             Self::CheckFailed { failed, threshold, why } => {
                 write!(f, "Check failed, {failed} of {threshold} that roll back: {why}.")
             }
-            Self::Inconclusive { why } => write!(f, "Holding, neither good nor bad: {why}."),
-            Self::Paused => f.write_str("Paused by hand; judging goes on, and resume continues."),
+            Self::Inconclusive { why } => write!(f, "Holding, inconclusive: {why}."),
+            Self::Paused => f.write_str("Paused by command; analysis continues, and resume ends the pause."),
             Self::StepPaused { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until}."),
-            Self::StepPaused { name, until: None } => write!(f, "Step {name}: pausing until somebody resumes."),
+            Self::StepPaused { name, until: None } => write!(f, "Step {name}: pausing until it is resumed."),
             Self::AwaitingApproval { name, message: Some(message) } => {
                 write!(f, "Step {name}: waiting for approval: {message}")
             }
@@ -321,9 +321,9 @@ impl fmt::Display for Reason {
             Self::StaysRolledBack { revision, why } => write!(f, "Revision {revision} is rolled back: {why}."),
             Self::PrimaryUnavailable => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
             Self::CommandRefused { verb, why } => write!(f, "Refused to {verb}: {why}."),
-            Self::InvalidSpec { why } => write!(f, "The Canary cannot be carried out: {why}."),
-            Self::RestoringOriginals => f.write_str("Putting back what was there before this Canary."),
-            Self::Terminated => f.write_str("Everything is put back."),
+            Self::InvalidSpec { why } => write!(f, "The Canary is invalid: {why}."),
+            Self::RestoringOriginals => f.write_str("Restoring the state from before this Canary."),
+            Self::Terminated => f.write_str("Everything is restored."),
         }
     }
 }
@@ -340,9 +340,9 @@ impl fmt::Display for RollbackCause {
                 write!(f, "approval of {gate} was refused")
             }
             Self::ApprovalRefused { gate, why } => write!(f, "approval of {gate} was refused ({why})"),
-            Self::RollbackGate { gate } => write!(f, "the rollback gate {gate} asked for it"),
+            Self::RollbackGate { gate } => write!(f, "the rollback gate {gate} requested it"),
             Self::Aborted { by } => write_with_actor(f, "aborted", by),
-            Self::PromotionRolledBack { by } => write_with_actor(f, "taken back to the version before", by),
+            Self::PromotionRolledBack { by } => write_with_actor(f, "returned to the previous version", by),
         }
     }
 }
@@ -355,12 +355,12 @@ fn write_with_actor(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>)
 }
 
 impl Report {
-    /// Is this what the status already says?
+    /// Does the status already have this message?
     pub fn matches_status(&self, status: &CanaryStatus) -> bool {
         status.message.as_deref() == Some(&self.message)
     }
 
-    /// Does the status say this already, maybe with other numbers?
+    /// As [`Report::matches_status`], with any numbers.
     pub fn matches_ignoring_numbers(&self, status: &CanaryStatus) -> bool {
         let words = |text: &str| text.replace(|c: char| c.is_ascii_digit() || c == '.' || c == ',', "");
         status.message.as_deref().map(words) == Some(words(&self.message))
@@ -369,17 +369,10 @@ impl Report {
 
 impl From<Reason> for Report {
     fn from(reason: Reason) -> Self {
-        // Most sentences fit; one decision in a thousand grows it.
-        let mut sentence = String::with_capacity(128);
-        let _ = write!(sentence, "{reason}");
+        // Fits most messages, so the buffer seldom grows.
+        let mut message = String::with_capacity(128);
+        let _ = write!(message, "{reason}");
         let severity = reason.severity();
-        Self {
-            reason,
-            message: sentence,
-            severity,
-            is_transition: true,
-            should_notify: true,
-            preceding: Vec::new(),
-        }
+        Self { reason, message, severity, is_transition: true, should_notify: true, preceding: Vec::new() }
     }
 }

@@ -1,16 +1,16 @@
-//! What counts as a new revision of a target.
+//! The revision of a target.
 //!
 //! A revision is a digest of the pod template and of the ConfigMaps and Secrets
-//! it reads. It changes when, and only when, pods would have to be started anew
-//! to run what is now written: not when replicas are scaled, metadata of the
+//! it reads. It changes when, and only when, pods would have to be restarted to
+//! run the present template: not when replicas are scaled, metadata of the
 //! workload is touched, a default is spelled out or a quantity is respelled.
 //!
 //! The digest is taken over a canonical text, never over in-memory types, so
-//! neither a new Serin nor a new client library can change it. Its form is
-//! versioned and part of the revision (`v1-…`): when a better form comes, what
-//! was recorded in the old one is compared in the old one ([`HashVersion::of`]), and
-//! no release starts because Serin was upgraded. The golden files under
-//! `tests/golden/revision` hold every form still understood; they only grow.
+//! neither a new Serin nor a new client library can change it. Its version is
+//! part of the revision (`v1-…`): when a better one comes, recorded revisions
+//! are compared in their own version ([`HashVersion::of`]), and no release
+//! starts because Serin was upgraded. The golden files under
+//! `tests/golden/revision` hold every supported version; they only grow.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write};
 
@@ -24,10 +24,10 @@ pub enum HashVersion {
 }
 
 impl HashVersion {
-    /// What new canaries are recorded in.
+    /// The version for new Canaries.
     pub const CURRENT: Self = Self::V1;
 
-    /// The form a recorded revision was made with; today's for anything else.
+    /// The version of a recorded revision; the current one for anything else.
     pub fn of(recorded: Option<&str>) -> Self {
         match recorded.and_then(|revision| revision.split_once('-')) {
             Some(("v1", _)) => Self::V1,
@@ -49,22 +49,22 @@ pub struct ConfigRef {
     pub name: String,
 }
 
-/// The configs a template reads, with the object as the API server gave it, or
-/// nothing where an optional one does not exist.
+/// The configs a template reads, with the object as the API server returned it,
+/// or none where an optional one does not exist.
 pub type Configs<'a> = BTreeMap<ConfigRef, Option<&'a Value>>;
 
-/// The revision of a pod template (`spec.template` as the API server gave it)
-/// together with its configs.
-pub fn revision(form: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
-    let digest = Sha256::digest(canonical(form, template, configs));
-    let mut text = format!("{}-", form.tag());
+/// The revision of a pod template (`spec.template` as the API server returned
+/// it) together with its configs.
+pub fn revision(version: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
+    let digest = Sha256::digest(canonical(version, template, configs));
+    let mut text = format!("{}-", version.tag());
     for byte in &digest[..8] {
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// A short digest of one config, to tell which of them changed.
+/// A short digest of one config, to name the ones that changed.
 pub fn config_digest(config: Option<&Value>) -> String {
     let mut text = String::new();
     write_config(config, &mut text);
@@ -72,8 +72,8 @@ pub fn config_digest(config: Option<&Value>) -> String {
 }
 
 /// The text that is digested: one line for the template, one for each config.
-pub fn canonical(form: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
-    let HashVersion::V1 = form;
+pub fn canonical(version: HashVersion, template: &Value, configs: &Configs<'_>) -> String {
+    let HashVersion::V1 = version;
     let mut text = String::with_capacity(4096);
     text.push_str("serin revision v1\ntemplate ");
     write_template(template, &mut text);
@@ -184,7 +184,7 @@ fn write_entries<'a>(entries: impl Iterator<Item = (&'a String, Cow<'a, Value>)>
     out.push('}');
 }
 
-/// Maps whose keys are people's own words: nothing in them is a default.
+/// Maps whose keys users choose: nothing in them is a default.
 const FREE_FORM_MAPS: [&str; 4] = ["annotations", "labels", "matchLabels", "nodeSelector"];
 /// Maps from a resource's name to a quantity.
 const QUANTITIES: [&str; 4] = ["limits", "requests", "overhead", "capacity"];
@@ -235,7 +235,7 @@ impl DefaultValue {
 const PROBES: &[&str] = &["livenessProbe", "readinessProbe", "startupProbe"];
 const CONTAINERS: &[&str] = &["containers", "initContainers"];
 
-/// Under which parent, which field, defaults to what. Part of form v1.
+/// Under which parent, which field, defaults to what. Part of version v1.
 const DEFAULTS: [(&[&str], &str, DefaultValue); 20] = [
     (&["spec"], "restartPolicy", DefaultValue::Text("Always")),
     (&["spec"], "dnsPolicy", DefaultValue::Text("ClusterFirst")),

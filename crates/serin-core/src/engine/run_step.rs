@@ -1,5 +1,5 @@
-//! One step of a release: its split comes into force, checks are taken until
-//! enough passed, a pause ends, somebody approves; then the next.
+//! One step of a release: its split comes into force, checks run until enough
+//! passed, the pause ends, the approval is given; then the next step.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -8,8 +8,8 @@ use super::{
     action::Action,
     check::CheckResult,
     decider::{Decider, ProgressDeadline, StallCause, after},
+    plan::steps::{ApprovalGate, Pause, Step},
     report::{Reason, RollbackCause},
-    steps::{ApprovalGate, Pause, Step},
 };
 use crate::api::{
     Weight,
@@ -21,7 +21,7 @@ impl Decider<'_> {
         let plan = self.plan;
         let Some(step) = plan.steps.get(at) else { return self.advance(at) };
         if self.release().state.traffic_withdrawn {
-            // Back to what it had, on the same terms as any rise.
+            // Restoring the weight needs the same conditions as any increase.
             if !self.may_advance() {
                 return;
             }
@@ -41,7 +41,7 @@ impl Decider<'_> {
             };
         }
         self.start_check_window();
-        let mut doubt = None;
+        let mut inconclusive = None;
         match self.check(at, step) {
             CheckResult::Pending => {}
             CheckResult::Passed => self.record_passed_checks(self.status.iterations.saturating_add(1), step),
@@ -54,10 +54,10 @@ impl Decider<'_> {
                 }
             }
             CheckResult::RollBack(cause) => return self.fail(cause),
-            CheckResult::Inconclusive(why) => doubt = Some(why),
+            CheckResult::Inconclusive(why) => inconclusive = Some(why),
         }
         if self.status.iterations < step.checks {
-            return match doubt
+            return match inconclusive
                 .or_else(|| self.inconclusive_reason(step))
                 .or_else(|| self.sample_ratio_warning(step))
             {
@@ -80,7 +80,7 @@ impl Decider<'_> {
         self.advance(at + 1);
     }
 
-    /// Checks that passed beyond what the step needs are no progress.
+    /// Passed checks beyond those the step needs are no progress.
     fn record_passed_checks(&mut self, checks: u32, step: &Step) {
         if self.status.iterations < step.checks {
             self.note_progress();
@@ -88,12 +88,12 @@ impl Decider<'_> {
         self.status.iterations = checks;
     }
 
-    /// What the last check could not tell.
+    /// Why the last check was inconclusive.
     fn inconclusive_reason(&self, step: &Step) -> Option<String> {
         let judged = |name: &str| step.metrics.iter().any(|at| self.plan.metrics[*at].name == name);
-        let doubtful =
+        let metric =
             self.status.metrics.iter().find(|metric| metric.inconclusives > 0 && judged(&metric.name))?;
-        Some(format!("{}: {}", doubtful.name, doubtful.reason))
+        Some(format!("{}: {}", metric.name, metric.reason))
     }
 
     fn analyzing_reason(&self, at: usize, step: &Step) -> Reason {
@@ -176,19 +176,16 @@ impl Decider<'_> {
         }
     }
 
-    /// Replicas come first: a step begins with the pods it asks for.
+    /// Replicas come first: a step begins only with its replicas in place.
     fn is_scaled_for(&mut self, next: usize) -> bool {
         self.release().state.scale_for_step = Some(next as u32);
         let desired = self.observed.target.as_ref().map_or(0, |target| target.pods.desired);
-        let wanted = self.wanted_replicas(desired);
-        if !self.plan.scalable || wanted == desired {
+        let replicas = self.step_replicas(desired);
+        if !self.plan.scalable || replicas == desired {
             return true;
         }
-        self.request(Action::ScaleCanary { replicas: wanted });
-        self.block(
-            Reason::StartingCanary { replicas: wanted },
-            ProgressDeadline::Running(StallCause::Canary),
-        );
+        self.request(Action::ScaleCanary { replicas });
+        self.block(Reason::StartingCanary { replicas }, ProgressDeadline::Running(StallCause::Canary));
         false
     }
 
@@ -208,8 +205,8 @@ impl Decider<'_> {
         });
         let state = &mut self.release().state;
         (state.resumed, state.scale_for_step) = (false, None);
-        // Gates on the way up are behind it; a release of a hundred steps must
-        // not drag them all along.
+        // Drops the traffic-increase gates of earlier steps: a release of a
+        // hundred steps must not accumulate them.
         self.status.gates.retain(|gate| {
             gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
         });
@@ -217,7 +214,7 @@ impl Decider<'_> {
         self.note_progress();
     }
 
-    /// One more failed check. True if it was one too many.
+    /// Counts a failed check. True if it reached the threshold and rolled back.
     pub fn check_failed(&mut self, why: String) -> bool {
         self.status.failed_checks += 1;
         let (failed, threshold) = (self.status.failed_checks, self.plan.threshold);
@@ -229,20 +226,19 @@ impl Decider<'_> {
         false
     }
 
-    /// The steps were edited while the release was at one of them. It goes on
-    /// from the first new step with the most traffic that is no more than it
-    /// has, and that step is judged anew; without one it begins again.
+    /// The steps were edited during the release. It continues from the first
+    /// new step with the highest weight not above the present one, and judges
+    /// that step from its beginning; without one it starts at the first step.
     pub fn resume_after_edit(&mut self) {
         let plan = self.plan;
         self.release().state.plan.clone_from(&plan.fingerprint);
         if self.status.step.is_none() {
             return;
         }
-        let has = self.status.canary_weight;
+        let weight = self.status.canary_weight;
         let weight_at = |at: &usize| plan.steps[*at].split.canary;
-        let fitting = (0..plan.steps.len()).filter(|at| weight_at(at) <= has);
-        let first = fitting.max_by_key(|at| (weight_at(at), std::cmp::Reverse(*at)));
-        match first {
+        let not_above = (0..plan.steps.len()).filter(|at| weight_at(at) <= weight);
+        match not_above.max_by_key(|at| (weight_at(at), std::cmp::Reverse(*at))) {
             Some(at) => {
                 self.enter_step(at);
                 let of = plan.steps.len() as u32;

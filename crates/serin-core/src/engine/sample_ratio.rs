@@ -1,14 +1,16 @@
-//! Do the requests bear the split out? What the judge of the split is told, and
-//! what follows from its verdict: a route that does not split as asked holds
-//! the release, for no judgement of the canary means anything then.
+//! The sample ratio mismatch test: do the request counts match the split? A
+//! mismatch holds the release, since no judgement of the canary means anything
+//! then.
 
 use std::time::Duration;
 
 use super::{
     check::CheckResult,
     decider::Decider,
-    judge::{decode_state, encode_state},
-    steps::Step,
+    plan::{
+        metrics::{decode_state, encode_state},
+        steps::Step,
+    },
 };
 use crate::{
     analysis::{
@@ -19,26 +21,26 @@ use crate::{
     api::Weight,
 };
 
-/// How far apart in time the arms may be counted: as often as most servers
-/// read a pod, and most answers are not that old.
+/// How far apart in time the counts of the arms may be: the scrape interval of
+/// most servers.
 const SCRAPE_SKEW: Duration = Duration::from_secs(30);
 
-/// Requests a second that a pod may count although nobody routed them: three
-/// probes every ten seconds, and those who read its metrics.
+/// Requests a second that a pod may count without any route: three probes every
+/// ten seconds, and scrapes of its metrics.
 const UNROUTED_RPS: f64 = 0.5;
 
 impl Decider<'_> {
-    /// Is the split of this step one that can be checked?
+    /// Can the split of this step be verified by counting requests?
     pub fn sample_ratio_applies(&self, step: &Step) -> bool {
         let split = &step.split;
         let divides = Weight::ZERO < split.canary && split.canary < Weight::FULL;
-        // Who was sent somewhere stays there, by a cookie or by a header.
-        let sticks = self.plan.affinity || !split.matches.is_empty();
-        self.plan.verifies_split && divides && !sticks
+        // A cookie or a header keeps users on one arm, whatever the weight.
+        let sticky = self.plan.affinity || !split.matches.is_empty();
+        self.plan.verifies_split && divides && !sticky
     }
 
-    /// Takes in the requests that a check counted, and in what time. Only a full
-    /// check holds the release; until then nothing comes of it.
+    /// Adds the requests that a check counted, and their duration. Only a full
+    /// check can hold the release.
     pub fn update_sample_ratio(
         &mut self,
         step: &Step,
@@ -46,10 +48,10 @@ impl Decider<'_> {
         full: bool,
     ) -> CheckResult {
         let tolerance = self.tolerance();
-        let memory = &mut self.release().state.sample_ratio;
-        let mut evidence: SampleRatioState = decode_state(memory.as_ref());
-        let asked = step.split.canary.percent() / 100.0;
-        let verdict = SampleRatioTest::default().check(&mut evidence, asked, requests, tolerance);
+        let stored = &mut self.release().state.sample_ratio;
+        let mut evidence: SampleRatioState = decode_state(stored.as_ref());
+        let expected = step.split.canary.percent() / 100.0;
+        let verdict = SampleRatioTest::default().check(&mut evidence, expected, requests, tolerance);
         let check_result = match verdict.outcome {
             JudgeOutcome::Fail { .. }
             | JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples } => {
@@ -60,14 +62,14 @@ impl Decider<'_> {
         if full && matches!(verdict.outcome, JudgeOutcome::Fail { .. }) {
             evidence.require_clearance();
         }
-        *memory = encode_state(&evidence);
+        *stored = encode_state(&evidence);
         check_result
     }
 
-    /// What the route is accused of, until it is cleared.
+    /// The last mismatch, until enough requests matched the split again.
     pub fn sample_ratio_warning(&self, step: &Step) -> Option<String> {
-        let memory = self.status.release.as_ref()?.state.sample_ratio.as_ref();
-        let evidence: SampleRatioState = decode_state(memory.filter(|_| self.sample_ratio_applies(step)));
+        let stored = self.status.release.as_ref()?.state.sample_ratio.as_ref();
+        let evidence: SampleRatioState = decode_state(stored.filter(|_| self.sample_ratio_applies(step)));
         evidence.pending_clearance().as_deref().map(with_remedy)
     }
 
@@ -80,6 +82,6 @@ impl Decider<'_> {
     }
 }
 
-fn with_remedy(accusation: &str) -> String {
-    format!("{accusation}; see which requests go around it, or set spec.analysis.verifySplit: false")
+fn with_remedy(mismatch: &str) -> String {
+    format!("{mismatch}; see which requests bypass it, or set spec.analysis.verifySplit: false")
 }

@@ -1,8 +1,8 @@
 //! When releases may move: windows that allow, and windows that freeze.
 //!
 //! A window opens at the wall-clock times its five-field cron expression names,
-//! in its own time zone, and stays open for its duration in elapsed time. What
-//! the wall clock does on the two odd days of the year is defined here:
+//! in its own time zone, and stays open for its duration in elapsed time. On the
+//! two days of the year when clocks change:
 //!
 //! - **A gap** (clocks go forward, 02:30 never comes): the window opens at the
 //!   end of the gap.
@@ -35,7 +35,7 @@ pub struct Window {
     length: TimeDelta,
 }
 
-/// What a window does while it is open.
+/// Effect of a window while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Releases may move inside.
@@ -49,11 +49,11 @@ pub enum Effect {
 pub struct Closed {
     /// A freeze is open, as opposed to no allow window being open.
     pub frozen: bool,
-    /// The first moment worth asking again; none when no window will ever open.
+    /// The earliest time to check again; none when no window will ever open.
     pub until: Option<Timestamp>,
 }
 
-/// Why a window cannot be understood.
+/// Why a window is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WindowError {
     #[error(
@@ -95,7 +95,7 @@ impl Windows {
     }
 
     /// Walks from boundary to boundary. A schedule too tangled to resolve in a
-    /// few of them yields the last one reached: asking again there is harmless.
+    /// few of them yields the last one reached: checking again then is harmless.
     fn reopens(&self, now: Timestamp) -> Option<Timestamp> {
         let mut at = now;
         for _ in 0..64 {
@@ -113,7 +113,7 @@ impl Windows {
 }
 
 impl Window {
-    /// Reads a window as people write it.
+    /// From the fields of the spec.
     pub fn parse(effect: Effect, schedule: &str, zone: &str, length: Duration) -> Result<Self, WindowError> {
         const MAX_DURATION: Duration = Duration::from_secs(8760 * 3600);
         if length < Duration::from_secs(60) || length > MAX_DURATION {
@@ -130,11 +130,11 @@ impl Window {
     /// When the window that is open now closes.
     fn closes(&self, now: Timestamp) -> Option<Timestamp> {
         let now = to_chrono(now)?;
-        // In an hour that comes twice the wall clock has already been further
-        // than it shows; yesterday's offset tells how far.
-        let shown = local_time(self.zone, now);
-        let been = now.naive_utc() + offset(self.zone, (now - TimeDelta::days(1)).naive_utc());
-        let from = shown.max(been).and_utc() + TimeDelta::seconds(1);
+        // In a repeated hour the local time has already been further than it is
+        // now; yesterday's offset gives how far.
+        let local = local_time(self.zone, now);
+        let furthest = now.naive_utc() + offset(self.zone, (now - TimeDelta::days(1)).naive_utc());
+        let from = local.max(furthest).and_utc() + TimeDelta::seconds(1);
         let opened = self
             .openings
             .iter()
@@ -221,7 +221,7 @@ fn weekday(text: &str) -> Result<u8, String> {
     text.parse().ok().filter(|day| *day <= 7).ok_or_else(|| format!("{text:?} is not a day of the week"))
 }
 
-/// What the clock on the wall shows.
+/// Wall-clock time.
 fn local_time(zone: Tz, at: DateTime<Utc>) -> NaiveDateTime {
     at.naive_utc() + offset(zone, at.naive_utc())
 }
@@ -373,20 +373,20 @@ mod tests {
 
     #[test]
     fn a_window_error_names_the_remedy() {
-        let refuse = |schedule, zone, minutes: u64| {
+        let error = |schedule, zone, minutes: u64| {
             Window::parse(Effect::Allow, schedule, zone, Duration::from_secs(60 * minutes))
                 .unwrap_err()
                 .to_string()
         };
-        assert!(refuse("0 0 9 * * 1", "UTC", 5).contains("five fields"));
-        assert!(refuse("", "UTC", 5).contains("five fields"));
-        assert!(refuse("61 9 * * *", "UTC", 5).contains("such as"));
-        assert!(refuse("0 9 * * 8", "UTC", 5).contains("day of the week"));
-        assert!(refuse("0 9 * * 5-1", "UTC", 5).contains("backwards"));
-        assert!(refuse("0 9 * * */0", "UTC", 5).contains("step"));
-        assert!(refuse("0 9 30 2 *", "UTC", 5).contains("never comes"));
-        assert!(refuse("0 9 * * *", "Berlin", 5).contains("Europe/Berlin"));
-        assert!(refuse("0 9 * * *", "UTC", 0).contains("8h"));
+        assert!(error("0 0 9 * * 1", "UTC", 5).contains("five fields"));
+        assert!(error("", "UTC", 5).contains("five fields"));
+        assert!(error("61 9 * * *", "UTC", 5).contains("such as"));
+        assert!(error("0 9 * * 8", "UTC", 5).contains("day of the week"));
+        assert!(error("0 9 * * 5-1", "UTC", 5).contains("backwards"));
+        assert!(error("0 9 * * */0", "UTC", 5).contains("step"));
+        assert!(error("0 9 30 2 *", "UTC", 5).contains("never comes"));
+        assert!(error("0 9 * * *", "Berlin", 5).contains("Europe/Berlin"));
+        assert!(error("0 9 * * *", "UTC", 0).contains("8h"));
     }
 
     /// Open at `now` by the definition itself: some minute of the past, whose

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Errors, FieldValue, names};
 use crate::schema::FieldError;
 
-/// A megabyte: what fits into the real store.
+/// The limit of the data of one object.
 const MAX_DATA_BYTES: usize = 1024 * 1024;
 
 pub(super) fn config_map(map: &FieldValue<'_>, old: Option<&FieldValue<'_>>, errors: &mut Errors) {
@@ -42,7 +42,7 @@ pub(super) fn secret(secret: &FieldValue<'_>, old: Option<&FieldValue<'_>>, erro
         "kubernetes.io/dockerconfigjson" => needs(&[".dockerconfigjson"]),
         "kubernetes.io/dockercfg" => needs(&[".dockercfg"]),
         "kubernetes.io/ssh-auth" => needs(&["ssh-privatekey"]),
-        // One of the two is enough.
+        // One of the two keys is enough.
         "kubernetes.io/basic-auth"
             if ["username", "password"].iter().all(|key| data.value.get(key).is_none()) =>
         {

@@ -79,7 +79,7 @@ fn check_versions(spec: &FieldValue<'_>, errors: &mut Errors) {
         let before = errors.len();
         name.name(names::dns1035, errors);
         if i == 0 && errors.len() > before {
-            // The first version also stands alone, as it once had to.
+            // The first version is also checked as `spec.version`, its former field.
             FieldValue { value: name.value, path: "spec.version".to_owned() }.name(names::dns1035, errors);
         }
         taken.insert(name.text());
@@ -90,7 +90,7 @@ fn check_versions(spec: &FieldValue<'_>, errors: &mut Errors) {
     if versions.iter().filter(|version| version.value["storage"] == true).count() != 1 {
         errors.push(all.invalid("must have exactly one version marked as storage version"));
     }
-    // What all versions share, the API server sees as one.
+    // Fields that all versions share are checked once, under their former path.
     let shared =
         |field: &str| versions.windows(2).all(|pair| pair[0].at(field).value == pair[1].at(field).value);
     for (field, hoisted, check) in [
@@ -114,9 +114,9 @@ fn check_schema(schema: &FieldValue<'_>, errors: &mut Errors) {
     if !schema.is_set() {
         errors.push(schema.required(""));
     } else if let Err(refusals) = Schema::parse(schema.value) {
-        errors.extend(refusals.into_iter().map(|mut refusal| {
-            refusal.field = format!("{}.{}", schema.path, refusal.field);
-            refusal
+        errors.extend(refusals.into_iter().map(|mut error| {
+            error.field = format!("{}.{}", schema.path, error.field);
+            error
         }));
     }
 }

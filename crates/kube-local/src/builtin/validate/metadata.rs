@@ -1,4 +1,4 @@
-//! Metadata, the same for every kind but for how its objects may be named.
+//! Metadata, the same for every kind except for the naming rule.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(super) fn check(kind: &Resource, object: &Value, old: Option<&Value>) -> Err
     if kind.is_review() {
         return errors;
     }
-    // A stored name does not change, and may be older than the rule.
+    // A stored name cannot change, and may predate the rule.
     if old.is_none() {
         check_name(kind, &metadata, &mut errors);
     }
@@ -36,7 +36,7 @@ pub(super) fn annotations(annotations: &FieldValue<'_>, errors: &mut Errors) {
     let mut size = 0;
     for (key, value) in annotations.entries() {
         size += key.len() + value.text().len();
-        // Only the spelling of keys with capitals in their prefix is free.
+        // Keys are checked in lower case, as in the API server.
         let breaches = names::qualified(&key.to_lowercase());
         let invalid = |breach: &String| FieldError::invalid(annotations.path.clone(), &key.into(), breach);
         errors.extend(breaches.iter().map(invalid));
@@ -49,13 +49,13 @@ pub(super) fn annotations(annotations: &FieldValue<'_>, errors: &mut Errors) {
 fn check_name(kind: &Resource, metadata: &FieldValue<'_>, errors: &mut Errors) {
     let rule = match (kind.origin, kind.kind.as_str()) {
         (Origin::Builtin, "Namespace" | "Service") => names::label,
-        // Stored under any name that fits into a path.
+        // Any name that is a valid path segment.
         (Origin::Builtin, "PodDisruptionBudget") => path_segment,
         (Origin::Builtin | Origin::Custom, _) => names::subdomain,
     };
     let prefix = metadata.at("generateName");
     if !prefix.is_empty() {
-        // What is generated goes on after a trailing dash.
+        // The generated part follows a trailing dash.
         let breaches = rule(&mask_trailing_dash(prefix.text()));
         errors.extend(breaches.iter().map(|breach| prefix.invalid(breach)));
     }
@@ -91,7 +91,7 @@ fn path_segment(name: &str) -> Vec<String> {
 fn owners(owners: &FieldValue<'_>, errors: &mut Errors) {
     let mut controller: Option<String> = None;
     for owner in owners.items() {
-        // The API server names the list and not the owner.
+        // The API server reports the path of the list, not of the item.
         let owner = FieldValue { value: owner.value, path: owners.path.clone() };
         let version = owner.at("apiVersion");
         let parts: Vec<_> = version.text().split('/').collect();
@@ -132,7 +132,7 @@ fn owners(owners: &FieldValue<'_>, errors: &mut Errors) {
     }
 }
 
-/// An owner with its fields in the order that Go prints them.
+/// An owner reference with its fields in the order in which Go prints them.
 fn in_go_order(owner: &Value) -> String {
     let fields = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
     let shown: Vec<_> =

@@ -1,7 +1,7 @@
-//! What the API server checks by hand, because no schema says it.
+//! The API server's hand-written validation, beyond schemas.
 //!
-//! Objects come here completed by their defaults. Each check says what the
-//! real one says, word for word; `refusals.fixture.json` holds its answers.
+//! Objects are defaulted first. Messages are those of the real server, word for
+//! word; `refusals.fixture.json` holds its responses.
 
 mod config;
 mod definition;
@@ -49,7 +49,7 @@ pub(super) fn object(kind: &Resource, object: &Value, old: Option<&Value>) -> Er
     errors
 }
 
-/// A value and where it stands.
+/// A value and its path.
 struct FieldValue<'a> {
     value: &'a Value,
     path: String,
@@ -85,7 +85,7 @@ impl<'a> FieldValue<'a> {
         !self.value.is_null()
     }
 
-    /// Missing, or as good as: what Go calls the zero value.
+    /// Missing or, as in Go, the zero value.
     fn is_empty(&self) -> bool {
         match self.value {
             Value::Null => true,
@@ -112,7 +112,7 @@ impl<'a> FieldValue<'a> {
         FieldError::duplicate(self.path.clone(), self.value)
     }
 
-    /// Text that must follow a rule for names; one error a breach.
+    /// Text that must follow a naming rule; one error per violation.
     fn name(&self, rule: fn(&str) -> Vec<String>, errors: &mut Errors) {
         errors.extend(rule(self.text()).iter().map(|breach| self.invalid(breach)));
     }
@@ -144,7 +144,7 @@ impl<'a> FieldValue<'a> {
         if self.value.is_string() { self.name(names::port_name, errors) } else { self.port_number(errors) }
     }
 
-    /// A count, or a share such as `25%` that may be at most all of it.
+    /// A count, or a percentage of at most 100 %.
     fn count_or_percent(&self, errors: &mut Errors) {
         match self.value {
             Value::String(text) => match text.strip_suffix('%').map(str::parse::<u64>) {
@@ -182,8 +182,7 @@ mod tests {
         refusals: BTreeSet<String>,
     }
 
-    /// Each case was put to kube-apiserver 1.36.1. Where its answer holds an
-    /// excerpt of its own structs, three dots stand for it.
+    /// Each case was sent to kube-apiserver 1.36.1. `…` replaces excerpts of its Go structs.
     #[test]
     fn objects_are_refused_as_by_the_real_server() {
         let kinds = all();
@@ -202,7 +201,7 @@ mod tests {
                 }
                 default(kind, object);
             }
-            // As the store does it.
+            // Assigned by the server.
             if let (Some(old), "Service") = (&mut old, kind.kind.as_str()) {
                 old["spec"]["clusterIP"] = "10.0.0.7".into();
                 old["spec"]["clusterIPs"] = serde_json::json!(["10.0.0.7"]);

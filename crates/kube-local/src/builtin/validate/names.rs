@@ -1,4 +1,4 @@
-//! Rules for names of all sorts. Each gives its breaches, in words.
+//! Naming rules. Each returns its violations as messages.
 
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -56,7 +56,7 @@ pub(super) fn subdomain(name: &str) -> Vec<String> {
 pub(super) fn label(name: &str) -> Vec<String> {
     let mut breaches = too_long(name, 63);
     if !LABEL.is_match(name) {
-        // All that a subdomain has and a label has not.
+        // A subdomain that is not a label has dots.
         let why = if SUBDOMAIN.is_match(name) { "must not contain dots" } else { NOT_A_LABEL };
         breaches.push(why.to_owned());
     }
@@ -173,15 +173,16 @@ pub(super) fn address(text: &str) -> Vec<String> {
     }
 }
 
-/// An address that traffic from elsewhere can be sent to.
+/// An address at which an endpoint can be reached.
 pub(super) fn reachable_address(text: &str) -> Vec<String> {
     let Ok(address) = text.parse::<IpAddr>() else { return vec![NOT_AN_ADDRESS.to_owned()] };
     let mut breaches = Vec::new();
     if address.is_unspecified() {
         breaches.push(format!("may not be unspecified ({text})"));
     }
-    // Our own node's pods are on loopback, and can be reached there.
-    let is_pod = matches!(address, IpAddr::V4(address) if crate::node::address::is_pod_address(address));
+    // Pods of this crate's node are reachable on loopback.
+    let is_pod =
+        matches!(address, IpAddr::V4(address) if crate::node::address::is_pod_address(address));
     if address.is_loopback() && !is_pod {
         breaches.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
     }

@@ -166,7 +166,7 @@ fn check_variable(variable: &FieldValue<'_>, errors: &mut Errors) {
     }
 }
 
-/// The fields of a pod that its containers can be told.
+/// The pod fields of the downward API.
 fn is_downward_field(path: &str) -> bool {
     let name = path.split_once('[').map_or(path, |(name, _)| name);
     matches!(
@@ -201,8 +201,8 @@ fn check_resources(resources: &FieldValue<'_>, errors: &mut Errors) {
     }
     for (name, request) in requests.entries() {
         let Some(limit) = limits.value.get(name).and_then(Value::as_str) else { continue };
-        if let (Some(asked), Some(allowed)) = (amount(request.text()), amount(limit))
-            && asked > allowed
+        if let (Some(requested), Some(allowed)) = (amount(request.text()), amount(limit))
+            && requested > allowed
         {
             let detail = format!("must be less than or equal to {name} limit of {limit}");
             errors.push(FieldError::invalid(requests.path.clone(), request.value, &detail));
@@ -210,7 +210,7 @@ fn check_resources(resources: &FieldValue<'_>, errors: &mut Errors) {
     }
 }
 
-/// A canonical quantity as a number, good enough to compare two.
+/// A canonical quantity as a number, precise enough for comparison.
 fn amount(quantity: &str) -> Option<f64> {
     let end = quantity.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(quantity.len());
     let (number, suffix) = quantity.split_at(end);
@@ -323,7 +323,7 @@ fn volumes<'a>(volumes: &FieldValue<'a>, errors: &mut Errors) -> BTreeSet<&'a st
     names
 }
 
-/// A pod that exists is what it is, but for its images and its patience.
+/// An existing pod is immutable, except for images, deadlines and added tolerations.
 fn update(spec: &FieldValue<'_>, old: &FieldValue<'_>, errors: &mut Errors) {
     for list in ["containers", "initContainers"] {
         let (new, old) = (spec.at(list), old.at(list));
@@ -358,7 +358,7 @@ fn update(spec: &FieldValue<'_>, old: &FieldValue<'_>, errors: &mut Errors) {
     }
 }
 
-/// A spec without what may change.
+/// The spec without its mutable fields.
 fn fixed_part(spec: &Value, old: &Value) -> Value {
     let mut fixed = spec.clone();
     for list in ["containers", "initContainers"] {
@@ -368,7 +368,7 @@ fn fixed_part(spec: &Value, old: &Value) -> Value {
     }
     if let Some(fields) = fixed.as_object_mut() {
         fields.remove("activeDeadlineSeconds");
-        // A binding gives a pod its node; it keeps it.
+        // The node is set once, by a binding.
         if old.get("nodeName").and_then(Value::as_str).is_none_or(str::is_empty) {
             fields.remove("nodeName");
         }

@@ -133,7 +133,7 @@ pub(super) fn disruption_budget(budget: &FieldValue<'_>, errors: &mut Errors) {
     let spec = budget.at("spec");
     let (available, unavailable) = (spec.at("minAvailable"), spec.at("maxUnavailable"));
     if available.is_set() && unavailable.is_set() {
-        // The API server shows its own struct here.
+        // The API server prints its Go struct here.
         let shown = format!(
             "Invalid value: {{\"MinAvailable\":{},\"Selector\":{},\"MaxUnavailable\":{},\"UnhealthyPodEvictionPolicy\":{}}}",
             available.value,

@@ -83,7 +83,7 @@ fn check_ports(ports: &FieldValue<'_>, kind: &str, errors: &mut Errors) {
         }
         let (number, protocol) = (port.at("port").value.as_i64(), port.at("protocol").text());
         if !served.insert((number, protocol)) {
-            // The API server shows the part of its own struct that it compared.
+            // The API server prints the compared part of its Go struct.
             let shown = format!(
                 "Duplicate value: {{\"Name\":\"\",\"Protocol\":\"{protocol}\",\"AppProtocol\":null,\"Port\":{},\
                  \"TargetPort\":0,\"NodePort\":0}}",

@@ -1,4 +1,4 @@
-//! Kinds that make pods from a template.
+//! Workloads: kinds that create pods from a template.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +19,7 @@ pub(super) fn deployment(deployment: &FieldValue<'_>, old: Option<&FieldValue<'_
             let (unavailable, surge) = (rolling.at("maxUnavailable"), rolling.at("maxSurge"));
             unavailable.count_or_percent(errors);
             match surge.value.as_str() {
-                // More pods than wanted may be any share.
+                // `maxSurge` may exceed 100 %.
                 Some(text) if text.strip_suffix('%').is_some_and(|share| share.parse::<u64>().is_ok()) => {}
                 _ => surge.count_or_percent(errors),
             }
@@ -140,7 +140,7 @@ fn not_a_strategy(strategy: &FieldValue<'_>, supported: [&str; 2]) -> FieldError
     FieldError::with_text(strategy.path.clone(), Reason::NotSupported, &shown, &detail)
 }
 
-/// The API server shows its own struct here.
+/// The API server prints its Go struct here.
 fn go_strategy(strategy: &FieldValue<'_>) -> String {
     format!(
         "{{\"Type\":{},\"RollingUpdate\":{}}}",
@@ -201,7 +201,7 @@ pub(super) fn label_selector(selector: &FieldValue<'_>, errors: &mut Errors) {
     }
 }
 
-/// No selector selects nothing.
+/// An absent selector selects nothing.
 fn selects(selector: &Value, labels: &Value) -> bool {
     if selector.is_null() {
         return false;

@@ -1,8 +1,9 @@
-//! Rolls a Deployment's pods from one template to the next, a ReplicaSet for each.
+//! Rolls a Deployment's pods from one template to the next, with one ReplicaSet
+//! per template.
 //!
-//! `plan` decides, from the Deployment and its ReplicaSets, what to write:
-//! `rollout` moves the replicas, `revision` knows the sets, `progress` words
-//! the status. This file reads and writes.
+//! `plan` computes the writes from the Deployment and its ReplicaSets: `rollout`
+//! moves replicas, `revision` manages the sets, `progress` computes the status.
+//! This file reads and writes.
 
 mod plan;
 mod progress;
@@ -55,8 +56,7 @@ pub async fn run(context: Arc<Context>) {
     .await;
 }
 
-/// Only a Deployment that recreates its pods cares about single ones: it
-/// starts the new when the last of the old is gone.
+/// Only `Recreate` depends on single pods: the new ones start when the last old one is gone.
 fn recreate_deployment_of(
     pod: &Pod,
     deployments: &Store<Deployment>,
@@ -93,7 +93,7 @@ async fn reconcile(
     Ok(plan.requeue_after)
 }
 
-/// Whether pods of an earlier revision still run, even while being deleted.
+/// Whether pods of an earlier revision still run, including terminating ones.
 async fn old_pods_run(
     context: &Context,
     deployment: &Deployment,
@@ -121,10 +121,10 @@ async fn apply_plan(context: &Context, deployment: &Deployment, plan: &mut Plan)
         match sets.create(&params, set).await {
             Err(error) if is_conflict(&error) => {
                 let found = sets.get_opt(&set.name_any()).await;
-                match found.trying_to("look at the replica set of the same name")? {
+                match found.trying_to("read the replica set of the same name")? {
                     Some(found) if is_same_set(&found, deployment, set) => {}
                     Some(_) => {
-                        // Another template has the same hash: take the next one.
+                        // Another template has the same hash: use the next one.
                         let collisions = plan.status.collision_count.get_or_insert(0);
                         *collisions = collisions.saturating_add(1);
                     }
@@ -180,7 +180,7 @@ async fn write_status(api: &Api<Deployment>, deployment: &Deployment, plan: &Pla
     let mut recorded = deployment.clone();
     recorded.status = Some(plan.status.clone());
     if let Some(revision) = &plan.revision {
-        // Together with the status: there an annotation makes no new generation.
+        // With the status, since there an annotation does not increment the generation.
         recorded.annotations_mut().insert(revision::REVISION.to_owned(), revision.clone());
     }
     if recorded != *deployment {

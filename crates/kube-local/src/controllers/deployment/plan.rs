@@ -1,4 +1,4 @@
-//! One pass over a Deployment: from what is to what to write. Pure.
+//! One sync of a Deployment: from the observed objects to the writes. Pure.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ pub struct PlanInputs<'a> {
     pub deployment: &'a Deployment,
     /// Its ReplicaSets.
     pub sets: &'a [ReplicaSet],
-    /// Asked only of Deployments that recreate their pods.
+    /// Only read for `Recreate`.
     pub old_pods_run: bool,
     pub now: Timestamp,
 }
 
 pub struct Plan {
     pub create: Option<ReplicaSet>,
-    /// Each with the size it had before.
+    /// Each with its previous size.
     pub update: Vec<(ReplicaSet, i32)>,
     pub delete: Vec<ReplicaSet>,
-    /// What the Deployment's revision annotation should say.
+    /// The value of the Deployment's revision annotation.
     pub revision: Option<String>,
     pub status: DeploymentStatus,
-    /// When to look again even if nothing changes.
+    /// When to reconcile again without a change.
     pub requeue_after: Option<Duration>,
 }
 
-pub fn plan(seen: PlanInputs<'_>) -> Plan {
-    let deployment = seen.deployment;
-    let mut sets = seen.sets.to_vec();
-    let mut current = revision::current(deployment, seen.sets)
-        .and_then(|current| seen.sets.iter().position(|set| set.metadata.uid == current.metadata.uid));
+pub fn plan(inputs: PlanInputs<'_>) -> Plan {
+    let deployment = inputs.deployment;
+    let mut sets = inputs.sets.to_vec();
+    let mut current = revision::current(deployment, inputs.sets)
+        .and_then(|current| inputs.sets.iter().position(|set| set.metadata.uid == current.metadata.uid));
     let going = deployment.metadata.deletion_timestamp.is_some();
     let paused = deployment.spec.as_ref().and_then(|spec| spec.paused).unwrap_or(false);
 
@@ -45,40 +45,40 @@ pub fn plan(seen: PlanInputs<'_>) -> Plan {
         if paused || rollout::is_being_scaled(deployment, &sets) {
             rollout::scale(deployment, &mut sets, current);
         } else {
-            pass = roll_out(&seen, &mut sets, &mut current);
+            pass = roll_out(&inputs, &mut sets, &mut current);
         }
     }
 
-    let status = progress::status(deployment, &sets, current.map(|current| &sets[current]), pass, seen.now);
+    let status = progress::status(deployment, &sets, current.map(|current| &sets[current]), pass, inputs.now);
     let delete = if !going && (paused || progress::is_complete(deployment, &status)) {
-        let old = seen.sets.iter().enumerate().filter(|(index, _)| Some(*index) != current);
+        let old = inputs.sets.iter().enumerate().filter(|(index, _)| Some(*index) != current);
         revision::beyond_history_limit(deployment, old.map(|(_, set)| set))
     } else {
         Vec::new()
     };
     Plan {
-        create: sets.get(seen.sets.len()).cloned(),
+        create: sets.get(inputs.sets.len()).cloned(),
         update: sets
             .iter()
-            .zip(seen.sets)
-            .filter(|(wanted, is)| wanted != is)
-            .map(|(wanted, is)| (wanted.clone(), rollout::size(is)))
+            .zip(inputs.sets)
+            .filter(|(planned, observed)| planned != observed)
+            .map(|(planned, observed)| (planned.clone(), rollout::size(observed)))
             .collect(),
         delete,
         revision: current
             .map(|current| revision::number(&sets[current]))
             .filter(|number| *number > 0)
             .map(|number| number.to_string()),
-        requeue_after: progress::time_to_deadline(deployment, &status, seen.now)
+        requeue_after: progress::time_to_deadline(deployment, &status, inputs.now)
             .filter(|_| pass != SyncKind::StatusOnly),
         status,
     }
 }
 
-fn roll_out(seen: &PlanInputs<'_>, sets: &mut Vec<ReplicaSet>, current: &mut Option<usize>) -> SyncKind {
-    let deployment = seen.deployment;
+fn roll_out(inputs: &PlanInputs<'_>, sets: &mut Vec<ReplicaSet>, current: &mut Option<usize>) -> SyncKind {
+    let deployment = inputs.deployment;
     if rollout::is_recreate(deployment)
-        && (rollout::scale_old_to_zero(deployment, sets, *current) || seen.old_pods_run)
+        && (rollout::scale_old_to_zero(deployment, sets, *current) || inputs.old_pods_run)
     {
         return SyncKind::Rolling;
     }
@@ -99,7 +99,7 @@ fn roll_out(seen: &PlanInputs<'_>, sets: &mut Vec<ReplicaSet>, current: &mut Opt
     pass
 }
 
-/// Keeps the current set in step with what the Deployment says about it.
+/// Updates the current set from the Deployment: revision, annotations and `minReadySeconds`.
 fn sync_current_set(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) {
     let others = sets.iter().enumerate().filter(|(index, _)| *index != current);
     let latest = others.map(|(_, set)| revision::number(set)).max().unwrap_or(0) + 1;
@@ -134,7 +134,8 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// Plays the server and the ReplicaSet controller: every write lands, every pod comes up.
+    /// Stands in for the server and the ReplicaSet controller: every write
+    /// succeeds, every pod becomes ready.
     struct World {
         deployment: Deployment,
         sets: Vec<ReplicaSet>,

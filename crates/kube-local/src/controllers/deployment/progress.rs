@@ -1,5 +1,5 @@
-//! A Deployment's status: counts, `Available`, and `Progressing` with the
-//! reasons that `kubectl rollout status` understands.
+//! A Deployment's status: counts, `Available`, and `Progressing` with the reasons
+//! that `kubectl rollout status` reads.
 
 use std::time::Duration;
 
@@ -23,10 +23,10 @@ const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 const RESUMED: &str = "DeploymentResumed";
 
-/// What kind of pass the status is written after.
+/// The kind of sync that a status belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncKind {
-    /// Only counted: paused, being scaled, or on its way out.
+    /// Only counts pods: paused, being scaled, or being deleted.
     StatusOnly,
     Rolling,
     CreatingSet,
@@ -73,16 +73,16 @@ pub fn status(
     status
 }
 
-/// The whole of the wanted replicas is of the current revision and available.
+/// Whether all desired replicas are of the current revision and available.
 pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
-    let wanted = rollout::desired_replicas(deployment);
+    let desired = rollout::desired_replicas(deployment);
     [status.updated_replicas, status.replicas, status.available_replicas]
         .iter()
-        .all(|count| count.unwrap_or(0) == wanted)
+        .all(|count| count.unwrap_or(0) == desired)
         && status.observed_generation >= deployment.metadata.generation
 }
 
-/// How long a rollout that is under way may still stand still.
+/// The time until a rollout without progress exceeds its deadline.
 pub fn time_to_deadline(
     deployment: &Deployment,
     status: &DeploymentStatus,
@@ -94,8 +94,8 @@ pub fn time_to_deadline(
     {
         return None;
     }
-    let left = deadline_at(deployment, condition)?.duration_since(now);
-    Some(Duration::try_from(left).unwrap_or(Duration::ZERO) + Duration::from_millis(10))
+    let remaining = deadline_at(deployment, condition)?.duration_since(now);
+    Some(Duration::try_from(remaining).unwrap_or(Duration::ZERO) + Duration::from_millis(10))
 }
 
 pub fn set_create_failed(status: &mut DeploymentStatus, set: &str, why: &str, now: Time) {
@@ -189,7 +189,7 @@ fn has_progressed(before: &DeploymentStatus, after: &DeploymentStatus) -> bool {
         || after.available_replicas > before.available_replicas
 }
 
-/// `None` if the Deployment has all the time in the world.
+/// `None` if there is no deadline.
 fn deadline(deployment: &Deployment) -> Option<SignedDuration> {
     let seconds = deployment.spec.as_ref().and_then(|spec| spec.progress_deadline_seconds).unwrap_or(600);
     (seconds != i32::MAX).then(|| SignedDuration::from_secs(seconds.into()))
@@ -221,7 +221,7 @@ impl Conditions {
         self.list.retain(|condition| condition.type_ != type_);
     }
 
-    /// Does nothing if status and reason are these already.
+    /// Does nothing if status and reason are unchanged.
     fn set(&mut self, type_: &str, status: &str, reason: &str, message: String) {
         let is_in_sync =
             |known: &DeploymentCondition| known.status == status && known.reason.as_deref() == Some(reason);
@@ -230,7 +230,7 @@ impl Conditions {
         }
     }
 
-    /// Sets the condition and starts its clock anew.
+    /// Sets the condition with a new update time.
     fn renew(&mut self, type_: &str, status: &str, reason: &str, message: String) {
         let known = find(&self.list, type_).filter(|known| known.status == status);
         let since = known.and_then(|known| known.last_transition_time.clone()).unwrap_or(self.now.clone());

@@ -1,5 +1,5 @@
-//! A Deployment's history: which ReplicaSet is the current one, how a new one
-//! looks, which old ones are forgotten.
+//! A Deployment's revisions: the current ReplicaSet, new ones, and old ones
+//! beyond the history limit.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn template_of(set: &ReplicaSet) -> Option<&PodTemplateSpec> {
     set.spec.as_ref()?.template.as_ref()
 }
 
-/// Sorts the oldest first.
+/// Sort key: oldest first.
 pub fn age(set: &ReplicaSet) -> impl Ord + use<> {
     (set.creation_timestamp().map(|time| time.0), set.name_any())
 }
@@ -39,7 +39,7 @@ pub fn number(set: &ReplicaSet) -> i64 {
     set.annotations().get(REVISION).and_then(|revision| revision.parse().ok()).unwrap_or(0)
 }
 
-/// The set for the Deployment's template, still without replicas.
+/// A new set for the Deployment's template, without replicas.
 pub fn new_set(deployment: &Deployment) -> ReplicaSet {
     let spec = deployment.spec.clone().unwrap_or_default();
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
@@ -70,7 +70,7 @@ pub fn new_set(deployment: &Deployment) -> ReplicaSet {
     }
 }
 
-/// Makes `set` the latest revision and hands the Deployment's annotations on to it.
+/// Makes `set` the latest revision and copies the Deployment's annotations to it.
 pub fn make_latest(set: &mut ReplicaSet, deployment: &Deployment, latest: i64) {
     let had = number(set);
     let annotations = set.annotations_mut();
@@ -92,7 +92,7 @@ pub fn make_latest(set: &mut ReplicaSet, deployment: &Deployment, latest: i64) {
     }
 }
 
-/// The empty old sets beyond the history that the Deployment wants kept.
+/// The empty old sets beyond the Deployment's history limit.
 pub fn beyond_history_limit<'a>(
     deployment: &Deployment,
     old: impl Iterator<Item = &'a ReplicaSet>,

@@ -1,5 +1,4 @@
-//! Moves replicas from old ReplicaSets to the current one, never more pods
-//! than `maxSurge` allows, never fewer available ones than `maxUnavailable` does.
+//! Moves replicas from old ReplicaSets to the current one, within `maxSurge` and `maxUnavailable`.
 
 use std::cmp::Reverse;
 
@@ -9,7 +8,7 @@ use kube::ResourceExt;
 
 use super::revision::{self, DESIRED_REPLICAS, MAX_REPLICAS};
 
-/// The pods a rolling update may have beyond and may miss from the wanted number.
+/// How far a rolling update may exceed and fall below the desired number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RolloutLimits {
     pub max_surge: i32,
@@ -40,7 +39,7 @@ pub fn rollout_limits(deployment: &Deployment) -> RolloutLimits {
         replicas,
         Rounding::Down,
     );
-    // With neither, nothing could ever move.
+    // If both were zero, no pod could be replaced.
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
     RolloutLimits { max_surge: surge, max_unavailable: unavailable.min(replicas) }
 }
@@ -51,7 +50,7 @@ pub enum Rounding {
     Down,
 }
 
-/// A number, or a percentage of `whole`. What cannot be read counts as nothing.
+/// A number, or a percentage of `whole`; invalid text counts as zero.
 pub fn resolve_int_or_percent(part: &IntOrString, whole: i32, rounding: Rounding) -> i32 {
     match part {
         IntOrString::Int(number) => (*number).max(0),
@@ -72,8 +71,8 @@ pub fn size(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-/// At most its size: the status of a set that was just shrunk still counts the
-/// pods it is about to lose.
+/// Available pods, at most the set's size: the status of a set that was just
+/// scaled down still counts the pods it is about to lose.
 pub fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0).min(size(set))
 }
@@ -82,7 +81,7 @@ fn total(sets: &[ReplicaSet], of: fn(&ReplicaSet) -> i32) -> i32 {
     sets.iter().map(of).sum()
 }
 
-/// Resizes a set and notes for what Deployment size it was made.
+/// Resizes a set and records the Deployment's size in its annotations.
 pub fn resize(set: &mut ReplicaSet, deployment: &Deployment, size: i32) {
     set.spec.get_or_insert_default().replicas = Some(size);
     let desired = desired_replicas(deployment);
@@ -96,23 +95,23 @@ fn annotated_number(set: &ReplicaSet, annotation: &str) -> Option<i32> {
     set.annotations().get(annotation)?.parse().ok()
 }
 
-/// Somebody changed `replicas` since the sets were last sized.
+/// Whether `replicas` changed since the sets were last sized.
 pub fn is_being_scaled(deployment: &Deployment, sets: &[ReplicaSet]) -> bool {
     sets.iter().filter(|set| size(set) > 0).any(|set| {
         annotated_number(set, DESIRED_REPLICAS).is_some_and(|desired| desired != desired_replicas(deployment))
     })
 }
 
-/// How large the current set may be now, given all the others.
+/// The size that the current set may have now, given the total of all sets.
 pub fn next_size(deployment: &Deployment, current: i32, all: i32) -> i32 {
     if is_recreate(deployment) {
         return desired_replicas(deployment);
     }
-    let room = (desired_replicas(deployment) + rollout_limits(deployment).max_surge - all).max(0);
-    current + room.min(desired_replicas(deployment) - current)
+    let allowed = (desired_replicas(deployment) + rollout_limits(deployment).max_surge - all).max(0);
+    current + allowed.min(desired_replicas(deployment) - current)
 }
 
-/// Grows or shrinks the current set. True if it did.
+/// Scales the current set; true if its size changed.
 pub fn scale_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
     let (now, all) = (size(&sets[current]), total(sets, size));
     let next = if now >= desired_replicas(deployment) {
@@ -126,8 +125,8 @@ pub fn scale_current(deployment: &Deployment, sets: &mut [ReplicaSet], current: 
     next != now
 }
 
-/// Shrinks old sets as far as availability allows: first what is not healthy
-/// anyway, then the rest, oldest first.
+/// Scales down old sets as far as availability allows: unhealthy pods first, then
+/// the rest, oldest first.
 pub fn scale_down_old(deployment: &Deployment, sets: &mut [ReplicaSet], current: usize) -> bool {
     let least = desired_replicas(deployment) - rollout_limits(deployment).max_unavailable;
     let not_up_yet = size(&sets[current]) - available(&sets[current]);
@@ -138,8 +137,8 @@ pub fn scale_down_old(deployment: &Deployment, sets: &mut [ReplicaSet], current:
         let unhealthy = size(&sets[old]) - available(&sets[old]);
         let fewer = unhealthy.min(spare).max(0);
         if fewer > 0 {
-            let left = size(&sets[old]) - fewer;
-            resize(&mut sets[old], deployment, left);
+            let remaining = size(&sets[old]) - fewer;
+            resize(&mut sets[old], deployment, remaining);
             spare -= fewer;
         }
     }
@@ -148,8 +147,8 @@ pub fn scale_down_old(deployment: &Deployment, sets: &mut [ReplicaSet], current:
         for &old in &order {
             let fewer = size(&sets[old]).min(dispensable).max(0);
             if fewer > 0 {
-                let left = size(&sets[old]) - fewer;
-                resize(&mut sets[old], deployment, left);
+                let remaining = size(&sets[old]) - fewer;
+                resize(&mut sets[old], deployment, remaining);
                 dispensable -= fewer;
             }
         }
@@ -174,8 +173,8 @@ pub fn scale_old_to_zero(deployment: &Deployment, sets: &mut [ReplicaSet], curre
     emptied
 }
 
-/// Spreads a changed `replicas` over the sets in proportion to their sizes, so
-/// that scaling in the middle of a rollout keeps its balance.
+/// Distributes a changed `replicas` over the sets in proportion to their sizes,
+/// so that scaling during a rollout keeps its balance.
 pub fn scale(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<usize>) {
     let active: Vec<_> = (0..sets.len()).filter(|set| size(&sets[*set]) > 0).collect();
     let only = match active.as_slice() {
@@ -197,10 +196,10 @@ pub fn scale(deployment: &Deployment, sets: &mut [ReplicaSet], current: Option<u
 }
 
 fn is_complete(deployment: &Deployment, set: &ReplicaSet) -> bool {
-    let wanted = Some(desired_replicas(deployment));
-    annotated_number(set, DESIRED_REPLICAS) == wanted
-        && Some(size(set)) == wanted
-        && Some(available(set)) == wanted
+    let desired = Some(desired_replicas(deployment));
+    annotated_number(set, DESIRED_REPLICAS) == desired
+        && Some(size(set)) == desired
+        && Some(available(set)) == desired
 }
 
 fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut active: Vec<usize>) {
@@ -224,7 +223,7 @@ fn scale_in_proportion(deployment: &Deployment, sets: &mut [ReplicaSet], mut act
         added += share;
         sizes.push(size(&sets[set]) + share);
     }
-    // Rounding leaves a rest; the largest takes it.
+    // The largest set takes the remainder of rounding.
     if let Some(first) = sizes.first_mut() {
         *first = (*first + to_add - added).max(0);
     }

@@ -1,5 +1,4 @@
-//! Who owns whom, and what follows from it. Pure: watches fill it, and it says
-//! what to do about one object.
+//! The ownership graph: filled by watches, it decides the action for one object. Pure.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,7 +9,7 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 
 pub type Uid = String;
 
-/// What matters here of one object.
+/// The relevant metadata of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
     pub uid: Uid,
@@ -51,20 +50,20 @@ impl Item {
     }
 }
 
-/// What to do about one object.
+/// The action for one object.
 #[derive(Debug, PartialEq)]
 pub enum GcAction {
     Keep,
-    /// Somebody has to ask the server whether these owners exist.
+    /// Whether these owners exist must be verified on the server.
     VerifyOwners(Vec<OwnerReference>),
     Delete(Propagation),
-    /// Some owners are gone, others are not: it stays, with these only.
+    /// Some owners are gone: keep the object, with these owners only.
     KeepOwners(Vec<OwnerReference>),
-    /// Its dependents stay; their references to it go, then this finalizer.
+    /// Remove the references of these dependents to it, then the `orphan` finalizer.
     OrphanDependents(Vec<Item>),
-    /// Nothing holds it back any more.
+    /// No dependent blocks its deletion any more.
     RemoveFinalizer,
-    /// It goes after these.
+    /// It is deleted after these.
     WaitForDependents(Vec<Uid>),
 }
 
@@ -79,7 +78,7 @@ pub enum Propagation {
 pub struct Graph {
     items: BTreeMap<Uid, Item>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
-    /// Kinds whose watch lists anew, and what it has listed.
+    /// Kinds being relisted, with the uids listed so far.
     listing: HashMap<String, HashSet<Uid>>,
 }
 
@@ -92,7 +91,7 @@ impl Graph {
         self.listing.insert(kind.to_owned(), HashSet::new());
     }
 
-    /// Forgets what the listing did not show. Returns what to look at.
+    /// Removes the objects that were not listed. Returns the objects to check.
     pub fn end_listing(&mut self, kind: &str) -> Vec<Uid> {
         let Some(listed) = self.listing.remove(kind) else {
             return Vec::new();
@@ -109,7 +108,7 @@ impl Graph {
         concerned
     }
 
-    /// Notes an object as it is now. Returns what to look at.
+    /// Adds or updates an object. Returns the objects to check.
     pub fn apply(&mut self, item: Item) -> Vec<Uid> {
         if let Some(listed) = self.listing.get_mut(&item.kind) {
             listed.insert(item.uid.clone());
@@ -129,7 +128,7 @@ impl Graph {
         concerned
     }
 
-    /// Forgets an object. Returns its dependents and the owners that waited for it.
+    /// Removes an object. Returns its dependents, and the owners that waited for it.
     pub fn remove(&mut self, uid: &str) -> Vec<Uid> {
         let Some(item) = self.items.remove(uid) else {
             return Vec::new();
@@ -160,7 +159,7 @@ impl Graph {
         self.dependents.get(uid).into_iter().flatten().filter_map(|uid| self.items.get(uid))
     }
 
-    /// `absent` and `present` are owners that the server was asked about.
+    /// `present` and `absent` are owners verified on the server.
     pub fn next_action(&self, uid: &str, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> GcAction {
         let Some(item) = self.items.get(uid) else {
             return GcAction::Keep;
@@ -168,7 +167,7 @@ impl Graph {
         if item.deleting {
             return self.deletion_action(item);
         }
-        let (mut stay, mut leave, mut ask) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut kept, mut gone, mut unverified) = (Vec::new(), Vec::new(), Vec::new());
         let mut owner_waits = false;
         for owner in &item.owners {
             match self
@@ -176,22 +175,22 @@ impl Graph {
                 .get(&owner.uid)
                 .filter(|owner| owner.namespace.is_none() || owner.namespace == item.namespace)
             {
-                Some(known) if known.waits_for_dependents() => {
+                Some(found) if found.waits_for_dependents() => {
                     owner_waits = true;
-                    leave.push(owner);
+                    gone.push(owner);
                 }
-                Some(_) => stay.push(owner),
-                None if present.contains(&owner.uid) => stay.push(owner),
-                None if absent.contains(&owner.uid) => leave.push(owner),
-                None => ask.push(owner.clone()),
+                Some(_) => kept.push(owner),
+                None if present.contains(&owner.uid) => kept.push(owner),
+                None if absent.contains(&owner.uid) => gone.push(owner),
+                None => unverified.push(owner.clone()),
             }
         }
-        if !ask.is_empty() {
-            GcAction::VerifyOwners(ask)
-        } else if leave.is_empty() {
+        if !unverified.is_empty() {
+            GcAction::VerifyOwners(unverified)
+        } else if gone.is_empty() {
             GcAction::Keep
-        } else if !stay.is_empty() {
-            GcAction::KeepOwners(stay.into_iter().cloned().collect())
+        } else if !kept.is_empty() {
+            GcAction::KeepOwners(kept.into_iter().cloned().collect())
         } else if item.has_finalizer(ORPHAN) {
             GcAction::Delete(Propagation::Orphan)
         } else if item.has_finalizer(FOREGROUND) || (owner_waits && self.dependents_of(uid).next().is_some())

@@ -1,9 +1,9 @@
-//! Deletes what nobody owns any more: in the background after its owner, in
-//! the foreground before it, or not at all if the owner says `orphan`.
+//! Garbage collection: deletes dependents of deleted owners, in the background
+//! after the owner or in the foreground before it, or orphans them.
 //!
-//! Watches the metadata of every kind there is, custom ones as they come and
-//! go. Nothing is deleted on hearsay: an owner that no watch has shown is asked
-//! for by name and uid first.
+//! Watches the metadata of every kind, with custom kinds as they come and go. An
+//! owner that no watch has shown is looked up by name and uid before anything is
+//! deleted.
 
 mod graph;
 
@@ -45,7 +45,7 @@ pub async fn run(context: Arc<Context>) {
         attempts: HashMap::new(),
         queue,
     };
-    // Events own nothing and nobody owns them, and there are many.
+    // Events have neither owners nor dependents, and there are many.
     let kinds = kinds::discover(&context.client).await;
     for kind in kinds.into_iter().filter(|kind| kind.resource.kind != "Event") {
         collector.unlisted.insert(kind.key());
@@ -77,10 +77,10 @@ struct Collector {
     client: Client,
     graph: Graph,
     watched: BTreeMap<String, (ResourceKind, AbortHandle)>,
-    /// Those of the watched that custom resource definitions brought.
+    /// Watched kinds that come from CustomResourceDefinitions.
     custom: BTreeSet<String>,
-    /// Kinds that were there from the start and are not listed yet. Until all
-    /// are, nobody knows who has dependents, and nothing is done.
+    /// Kinds present at the start whose first list is pending. Until all are
+    /// listed, dependents may be unknown and nothing is deleted.
     unlisted: HashSet<String>,
     events: SelectAll<BoxStream<'static, (String, Event<Meta>)>>,
     deferred: BTreeSet<Uid>,
@@ -99,7 +99,7 @@ impl Collector {
         self.watched.insert(key, (kind, stop));
     }
 
-    /// Keeps the watches in step with the custom kinds that the server serves.
+    /// Watches the served custom kinds, and stops the watches of others.
     fn sync_custom_kinds(&mut self, definitions: &Store<CustomResourceDefinition>) {
         let served: BTreeMap<String, ResourceKind> = definitions
             .state()
@@ -125,7 +125,7 @@ impl Collector {
     }
 
     fn handle_event(&mut self, kind: &str, event: Event<Meta>) {
-        // What an aborted watch still had to say.
+        // Left over from an aborted watch.
         if !self.watched.contains_key(kind) {
             return;
         }
@@ -145,8 +145,8 @@ impl Collector {
         };
         self.enqueue(concerned);
         if self.unlisted.is_empty() {
-            let held = std::mem::take(&mut self.deferred);
-            self.enqueue(held);
+            let deferred = std::mem::take(&mut self.deferred);
+            self.enqueue(deferred);
         }
     }
 
@@ -163,12 +163,11 @@ impl Collector {
     }
 
     fn schedule(&self, message: Uid, run_at: Instant) {
-        // Fails only when the other end, in the same function, is gone.
+        // Fails only if the receiver, in the same function, is gone.
         let _ = self.queue.unbounded_send(ScheduleRequest { message, run_at });
     }
 
-    /// What to do about an object whose turn it is, given what the server
-    /// answered about its owners.
+    /// The job for an object; `present` and `absent` are owners verified on the server.
     fn start_job(&mut self, uid: Uid, present: &HashSet<Uid>, absent: &HashSet<Uid>) -> Option<Job> {
         let Some(item) = self.graph.get(&uid).cloned() else {
             self.attempts.remove(&uid);
@@ -177,18 +176,18 @@ impl Collector {
         let task = match self.graph.next_action(&uid, present, absent) {
             GcAction::Keep => return None,
             GcAction::WaitForDependents(dependents) => {
-                let unless_they_wait_too = |uid: &Uid| {
+                let has_action = |uid: &Uid| {
                     !matches!(
                         self.graph.next_action(uid, present, absent),
                         GcAction::Keep | GcAction::WaitForDependents(_)
                     )
                 };
-                for dependent in dependents.into_iter().filter(unless_they_wait_too) {
+                for dependent in dependents.into_iter().filter(has_action) {
                     self.schedule(dependent, Instant::now());
                 }
                 return None;
             }
-            // Of an owner whose kind nobody serves, nobody can say that it is gone.
+            // An owner whose kind is not served cannot be verified: keep the object.
             GcAction::VerifyOwners(owners) => Task::VerifyOwners(
                 owners
                     .into_iter()
@@ -229,7 +228,7 @@ impl Collector {
                 }
             }
             Err(error) => {
-                tracing::debug!(%error, "garbage collection will try again");
+                tracing::debug!(%error, "garbage collection failed; retrying");
                 let attempt = self.attempts.entry(uid.clone()).or_insert(0);
                 *attempt = attempt.saturating_add(1);
                 let at = Instant::now() + backoff(*attempt);
@@ -241,7 +240,7 @@ impl Collector {
     }
 }
 
-/// Something to ask or write about one object; needs no graph.
+/// Requests about one object; needs no graph.
 struct Job {
     client: Client,
     kind: ResourceKind,
@@ -282,7 +281,7 @@ impl Job {
                     resource_version: self.item.version.clone(),
                 };
                 let deleted = api.delete(&self.item.name, &params.preconditions(this_one)).await;
-                ignore_not_found(deleted).trying_to("delete what nobody owns")?;
+                ignore_not_found(deleted).trying_to("delete an object without owners")?;
             }
             Task::KeepOwners(owners) => set_owners(&api, &self.item, owners).await?,
             Task::OrphanDependents(dependents) => {
@@ -307,13 +306,13 @@ impl Job {
         let (mut present, mut absent) = (HashSet::new(), HashSet::new());
         for (kind, owner) in owners {
             let api = kind.namespaced_api(&self.client, self.item.namespace.as_deref());
-            let found = api.get_opt(&owner.name).await.trying_to("see whether an owner exists")?;
+            let found = api.get_opt(&owner.name).await.trying_to("verify an owner")?;
             let exists = found.is_some_and(|found| found.uid().as_deref() == Some(owner.uid.as_str()));
-            // A namespaced object cannot own one that is in no namespace: its
-            // own namespace is unknown, so nothing is known about it.
-            let unknowable = kind.namespaced && self.item.namespace.is_none();
-            let answer = if exists || unknowable { &mut present } else { &mut absent };
-            answer.insert(owner.uid.clone());
+            // The namespace of a namespaced owner of a cluster-scoped object is unknown,
+            // so its absence cannot be verified.
+            let is_unverifiable = kind.namespaced && self.item.namespace.is_none();
+            let verified = if exists || is_unverifiable { &mut present } else { &mut absent };
+            verified.insert(owner.uid.clone());
         }
         Ok(JobResult::OwnersVerified { present, absent })
     }
@@ -323,7 +322,7 @@ impl Job {
         let patch =
             json!({"metadata": {"resourceVersion": self.item.version, "finalizers": non_empty(&rest)}});
         let dropped = api.patch(&self.item.name, &PatchParams::default(), &Patch::Merge(&patch)).await;
-        ignore_not_found(dropped).trying_to("let an object go")?;
+        ignore_not_found(dropped).trying_to("remove a finalizer")?;
         Ok(())
     }
 }
@@ -335,7 +334,7 @@ async fn set_owners(api: &Api<Meta>, item: &Item, owners: &[OwnerReference]) -> 
     Ok(())
 }
 
-/// The API leaves out empty lists.
+/// The API omits empty lists.
 fn non_empty<T>(list: &[T]) -> Option<&[T]> {
     (!list.is_empty()).then_some(list)
 }

@@ -1,21 +1,20 @@
 //! The evidence about one kind of bad request.
 //!
-//! Each look that can tell the arms apart multiplies the evidence for every
-//! odds ratio of the [`Grid`] by how much better it explains the look than the
-//! margin does. Under the hypothesis "at the margin or better" each such
-//! factor is one on average, whatever the split, the baseline or their past.
-//! Products, mixtures and roots of such factors are *e-processes*: that one
-//! ever reaches 1/α has probability at most α (Ville), so it may be looked at
-//! after every scrape.
+//! Each informative look multiplies the evidence for every odds ratio of the
+//! [`Grid`] by how much better it explains the look than the margin does. Under
+//! the hypothesis "at the margin or better" each such factor is one on average,
+//! whatever the split, the baseline or their past. Products, mixtures and roots
+//! of such factors are *e-processes*: the probability that one ever reaches 1/α
+//! is at most α (Ville), so it may be evaluated after every scrape.
 //!
 //! Two mixtures are kept.
 //!
-//! - The *alarm* against the canary also mixes over when it turned bad: a
-//!   canary that was well for an hour must not have an hour of credit to spend
-//!   before anyone notices. Start times share a prior: most of it on the
-//!   beginning, the rest on later looks, ever less.
+//! - The *alarm* against the canary also mixes over when it turned bad: an hour
+//!   of healthy traffic must not outweigh the errors that follow. Start times
+//!   share a prior: most of it on the beginning, the rest on later looks, ever
+//!   less.
 //! - The *curve* is the plain likelihood of every odds ratio over the current
-//!   step. It certifies a canary, and gives the estimate and its interval.
+//!   step. It shows non-inferiority, and gives the estimate and its interval.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,44 +29,45 @@ use crate::analysis::verdict::Estimate;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct EProcess {
     pub kind: BadKind,
-    /// Everything since the release began.
+    /// Counts since the release began.
     pub seen: Arms<Counts>,
-    /// What was seen since the evidence last was in the canary's favour.
+    /// Counts since the evidence was last in the canary's favour.
     pub suspect: Arms<Counts>,
-    /// What the canary did while the primary was idle.
+    /// Counts of the canary while the primary was idle.
     idle: Counts,
-    /// Looks that told the arms apart.
+    /// Informative looks.
     checks: u32,
-    /// Log-evidence that the canary has become so much worse.
+    /// Log-evidence that the canary has become worse, per odds ratio above the
+    /// margin.
     alarm: [Fixed; POINTS_PER_SIDE],
-    /// Log-likelihood of this step beside that of the margin.
+    /// Log-likelihood ratio of this step against the margin, per odds ratio.
     below: [Fixed; POINTS_PER_SIDE],
     above: [Fixed; POINTS_PER_SIDE],
     overdispersion: Overdispersion,
 }
 
-/// What makes a request bad.
+/// Kinds of bad request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum BadKind {
     Failed,
-    /// Slower than so many microseconds.
+    /// Slower than this many microseconds.
     Slower(u64),
 }
 
 /// Prior of a canary that is bad from the first look on; the n-th look after
-/// it has (1 − FROM_THE_START) / n(n+1).
+/// it has (1 − FIRST_CHECK_PRIOR) / n(n+1).
 const FIRST_CHECK_PRIOR: f64 = 0.75;
 /// Requests from which on a look is scaled down.
 const MAX_TABLE_REQUESTS: u64 = 2_000_000;
-/// Logs whose exponentials are as good as nothing, and the most a float takes.
+/// Logs whose exponentials are negligible, and near the maximum of a float.
 const MIN_LOG: f64 = -700.0;
 const MAX_LOG: f64 = 700.0;
 
 impl EProcess {
-    pub fn new(of: BadKind, seen: Arms<Counts>) -> Self {
+    pub fn new(kind: BadKind, seen: Arms<Counts>) -> Self {
         EProcess {
-            kind: of,
+            kind,
             seen,
             suspect: Arms::default(),
             idle: Counts::default(),
@@ -83,7 +83,7 @@ impl EProcess {
         EProcess { overdispersion: self.overdispersion.clone(), ..EProcess::new(self.kind, Arms::default()) }
     }
 
-    /// Takes in one look.
+    /// Adds one look.
     pub fn update(&mut self, grid: &Grid, look: Arms<Counts>) {
         for total in [&mut self.seen, &mut self.suspect] {
             total.canary.add(look.canary);
@@ -111,7 +111,7 @@ impl EProcess {
         self.overdispersion.update(look.primary);
     }
 
-    /// A new step: what certifies the canary must come from its own traffic.
+    /// A new step: non-inferiority must be shown on its own traffic.
     pub fn begin_step(&mut self) {
         self.below = [Fixed::default(); POINTS_PER_SIDE];
         self.above = [Fixed::default(); POINTS_PER_SIDE];
@@ -119,30 +119,30 @@ impl EProcess {
 
     /// The evidence that the canary is, or has become, worse than the margin allows.
     pub fn e_value(&self, grid: &Grid) -> f64 {
-        let begun = mean(self.alarm.map(exp));
-        let alarm = begun + remaining_prior(self.checks);
+        let started = mean(self.alarm.map(exp));
+        let alarm = started + remaining_prior(self.checks);
         match self.record_e_value(grid) {
             Some(evidence) => (alarm + evidence) / 2.0,
             None => alarm,
         }
     }
 
-    /// With all traffic on the canary there is no primary to compare it with
-    /// but the primary's record of this release. The record is one sample
-    /// however often it is consulted, so this is one comparison, of everything
-    /// since with everything before, and no product of many.
+    /// With all traffic on the canary, it is compared with the primary's record
+    /// of this release. The record is one sample however often it is used, so
+    /// this is one comparison of all counts since with all counts before, and no
+    /// product of many.
     fn record_e_value(&self, grid: &Grid) -> Option<f64> {
         let table = Arms { canary: self.idle, primary: self.seen.primary };
         let gains = log_likelihood_ratios(grid, table, self.overdispersion.variance_inflation())?;
         Some(mean(gains[POINTS_PER_SIDE + 1..].iter().map(|&gain| gain.min(MAX_LOG).exp())))
     }
 
-    /// The evidence of this step that the canary is better than the margin.
+    /// The evidence of this step that the canary is within the margin.
     pub fn non_inferiority_e_value(&self) -> f64 {
         mean(self.below.map(exp))
     }
 
-    /// How much bad requests come in bursts; see [`Overdispersion`].
+    /// See [`Overdispersion`].
     pub fn variance_inflation(&self) -> f64 {
         self.overdispersion.variance_inflation()
     }
@@ -154,9 +154,9 @@ impl EProcess {
     /// The odds ratio of this step, and the interval that holds it with
     /// probability 1 − `risk` over all looks together.
     ///
-    /// From either end odds ratios are struck off as long as those beyond them
-    /// explain the step 2/`risk` times better: the true one is struck off only
-    /// if its own e-process ever gets that far.
+    /// From either end odds ratios are rejected as long as those beyond them
+    /// explain the step 2/`risk` times better: the true one is rejected only if
+    /// its own e-process ever gets that far.
     pub fn estimate(&self, grid: &Grid, risk: f64) -> Option<Estimate> {
         let logs: [f64; GRID_POINTS] = std::array::from_fn(|i| match i {
             POINTS_PER_SIDE => 0.0,
@@ -196,8 +196,8 @@ fn confidence_bound<'a>(
 }
 
 /// For every odds ratio, how much better it explains the look than the margin
-/// does, as a log; nothing if the look cannot tell. Dividing by the burst
-/// factor takes a root, under which an e-process stays one.
+/// does, as a log; none if the look is not informative. Dividing by the variance
+/// inflation takes a root, under which an e-process stays one.
 fn log_likelihood_ratios(
     grid: &Grid,
     look: Arms<Counts>,
@@ -215,8 +215,8 @@ fn log_likelihood_ratios(
     })
 }
 
-/// A table of too many requests is scaled down. It still has more than enough
-/// to say, and a provider that answers nonsense cannot make a look take hours.
+/// Scales down a table of too many requests, so that absurd counts from a
+/// provider cannot make a look take hours.
 fn downscale(look: Arms<Counts>) -> Arms<Counts> {
     let by = look.canary.total().saturating_add(look.primary.total()) / MAX_TABLE_REQUESTS + 1;
     look.map(|counts| Counts::of_bad(counts.bad() / by, counts.total() / by))

@@ -1,9 +1,9 @@
-//! What the sequential judge remembers between looks.
+//! State of the sequential judge between looks.
 //!
-//! It belongs to one metric of one release and lives in the status of the
-//! Canary: a few hundred bytes for errors, as many again for every latency
-//! bound that ever told the arms apart. Everything in it is an integer, except
-//! the margin, which has three decimals: it comes back from JSON as it went.
+//! It belongs to one metric of one release and is stored in the status of the
+//! Canary: a few hundred bytes for errors, as many again for every informative
+//! latency bound. Everything in it is an integer, except the margin, which has
+//! three decimals: a round trip through JSON does not change it.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,30 +16,30 @@ use crate::analysis::measurement::{Arms, Counts};
 #[serde(rename_all = "camelCase")]
 pub struct Evidence {
     version: LayoutVersion,
-    /// The margin it was gathered about; evidence about another says nothing.
+    /// The margin of the evidence; with another margin it is discarded.
     margin: f64,
-    /// How many streams share the evidence, also those without a word to say yet.
+    /// Number of e-processes that share the evidence, including those not
+    /// started yet.
     shares: u32,
     streams: Vec<EProcess>,
-    /// Log of the most evidence there ever was against the canary.
+    /// Log of the highest evidence against the canary so far.
     peak: Fixed,
     /// Requests since the release began.
     seen: Arms<u64>,
-    /// Requests to the canary since the last look that had enough of them.
+    /// Requests to the canary since its last pass.
     fresh: u64,
 }
 
 impl Evidence {
-    /// A new weight is judged on its own traffic: what was enough, or good
-    /// enough, at the weight before it no longer is. Evidence against the
-    /// canary stays.
+    /// A new step is judged on its own traffic: request counts and evidence of
+    /// non-inferiority start over. Evidence against the canary stays.
     pub fn begin_step(&mut self) {
         self.fresh = 0;
         self.streams.iter_mut().for_each(EProcess::begin_step);
     }
 
-    /// What is worth knowing when the next release begins: nothing about this
-    /// canary, but how the primary's bad requests come.
+    /// State for the next release: nothing about this canary, only the
+    /// overdispersion of the primary.
     pub fn next_release(&self) -> Self {
         Evidence {
             streams: self.streams.iter().map(EProcess::next_release).collect(),
@@ -70,26 +70,27 @@ impl Evidence {
         self.fresh
     }
 
-    /// Enough was seen for a verdict; the next one needs requests of its own.
+    /// After a pass: the next verdict needs new requests.
     pub(super) fn clear_fresh(&mut self) {
         self.fresh = 0;
     }
 
-    /// Takes in a look: for each kind of bad request the counts of both arms,
-    /// out of the same requests. Kinds share the evidence equally; how many
-    /// there are is settled by the first look, before it is known what they say.
+    /// Adds a look: for each kind of bad request the counts of both arms, out of
+    /// the same requests. Kinds share the evidence equally; their number is fixed
+    /// at the first look, independent of the data.
     pub(super) fn update(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
         let Some((_, first)) = kinds.first() else { return };
         let requests = first.map(Counts::total);
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
-            self.streams.retain(|stream| kinds.iter().any(|(of, _)| *of == stream.kind));
+            self.streams.retain(|stream| kinds.iter().any(|(kind, _)| *kind == stream.kind));
         }
-        for &(of, look) in kinds {
-            if let Some(stream) = self.streams.iter_mut().find(|stream| stream.kind == of) {
+        for &(kind, look) in kinds {
+            if let Some(stream) = self.streams.iter_mut().find(|stream| stream.kind == kind) {
                 stream.update(grid, look);
-            } else if self.streams.len() < self.shares as usize && (of == BadKind::Failed || is_mixed(look)) {
-                let mut stream = EProcess::new(of, uniform_history(self.seen, look));
+            } else if self.streams.len() < self.shares as usize && (kind == BadKind::Failed || is_mixed(look))
+            {
+                let mut stream = EProcess::new(kind, uniform_history(self.seen, look));
                 stream.update(grid, look);
                 self.streams.push(stream);
             }
@@ -100,29 +101,29 @@ impl Evidence {
         self.peak = self.peak.max(Fixed::of(self.e_value(grid).ln()));
     }
 
-    /// The mean evidence of all streams: valid however they depend on each
-    /// other. One that has not begun stands at one.
+    /// The mean evidence of all e-processes: valid however they depend on each
+    /// other. One that has not started is at one.
     pub(super) fn e_value(&self, grid: &Grid) -> f64 {
-        let begun: f64 = self.streams.iter().map(|stream| stream.e_value(grid)).sum();
-        let silent = (self.shares as usize).saturating_sub(self.streams.len());
-        (begun + silent as f64) / f64::from(self.shares)
+        let started: f64 = self.streams.iter().map(|stream| stream.e_value(grid)).sum();
+        let not_started = (self.shares as usize).saturating_sub(self.streams.len());
+        (started + not_started as f64) / f64::from(self.shares)
     }
 
-    /// The streams, for a verdict to name the one that stands out.
+    /// The e-processes, for a verdict to name the worst.
     pub(super) fn streams(&self) -> &[EProcess] {
         &self.streams
     }
 }
 
 /// Whether there are good and bad requests: a latency bound that all requests
-/// are within, or beyond, is not worth a stream yet.
+/// are within, or beyond, needs no e-process yet.
 fn is_mixed(look: Arms<Counts>) -> bool {
     let both = sum_arms(look);
     both.bad() > 0 && both.bad() < both.total()
 }
 
-/// What a bound had seen before its first mixed look: of requests all alike,
-/// such as most are now.
+/// Counts at a bound before its first mixed look: all requests alike, good or
+/// bad as most are now.
 fn uniform_history(requests: Arms<u64>, now: Arms<Counts>) -> Arms<Counts> {
     let both = sum_arms(now);
     let mostly_bad = both.bad() > both.total() / 2;
@@ -135,8 +136,8 @@ fn sum_arms(Arms { canary, primary }: Arms<Counts>) -> Counts {
     both
 }
 
-/// The version of this layout. Evidence in another is refused on reading:
-/// whoever kept it starts anew rather than misread it.
+/// The version of this layout. Evidence in another one does not deserialize, and
+/// the judge starts over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 struct LayoutVersion;

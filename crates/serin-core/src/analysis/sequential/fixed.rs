@@ -1,8 +1,8 @@
-//! Numbers that outlive the process, in whole millionths.
+//! Fixed-point numbers for the status, in millionths.
 //!
-//! Evidence is kept in a JSON document that several programs parse and print
+//! Evidence is stored in a JSON document that several programs parse and print
 //! again. Integers survive that to the last digit, decimal fractions need not;
-//! and a millionth of a nat a look is missed by no one.
+//! and an error of a millionth of a nat a look is negligible.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Fixed(i64);
 
 impl Fixed {
-    /// The nearest one; casting saturates, so no input can break it.
+    /// Rounds and saturates.
     pub fn of(number: f64) -> Self {
         Fixed((number * 1e6).round() as i64)
     }

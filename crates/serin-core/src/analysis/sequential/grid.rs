@@ -1,4 +1,4 @@
-//! The odds ratios that the judge weighs against each other.
+//! The odds ratios that the judge compares.
 
 use crate::analysis::contingency_table::OddsRatio;
 
@@ -11,8 +11,8 @@ const MIN_DISTANCE: f64 = 1.25;
 const MAX_DISTANCE: f64 = 32.0;
 
 /// Odds ratios rising from a 32nd of the margin to 32 times it, evenly spaced
-/// on a log scale. Those above the margin are the ways to be worse, those
-/// below it the ways to be well; on the margin itself both hypotheses meet.
+/// on a log scale. Those above the margin are worse, those below it healthy; on
+/// the margin itself both hypotheses meet.
 ///
 /// The grid moves with the margin because each half must lie wholly on its own
 /// side: only then does the evidence against "at the margin" also hold against

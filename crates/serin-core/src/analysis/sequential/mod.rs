@@ -6,10 +6,10 @@
 //! either moves: ramps and shared incidents are harmless.
 //!
 //! ```text
-//! a look ─▶ Table ─▶ log-likelihood on the Grid ─▶ Stream (÷ Bursts) ─▶ Evidence ─▶ Verdict
+//! look ─▶ ContingencyTable ─▶ log-likelihood on the Grid ─▶ EProcess (÷ Overdispersion) ─▶ Evidence ─▶ Verdict
 //! ```
 //!
-//! Errors are one stream. Latency is one stream for each histogram bound
+//! Errors are one e-process. Latency is one e-process for each histogram bound
 //! ("slower than 250 ms"), and their evidence is averaged.
 
 mod e_process;
@@ -31,18 +31,18 @@ use super::verdict::{InconclusiveReason, JudgeOutcome, Verdict};
 
 pub use self::evidence::Evidence;
 
-/// What the judge promises and asks for. Its defaults are the product's.
+/// Settings of the judge. Their defaults are those of the CRD.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Settings {
     /// The share of healthy releases that may be rolled back.
     pub false_rollback: f64,
-    /// The share of canaries beyond the margin that may be certified.
+    /// The share of canaries beyond the margin that may be called non-inferior.
     pub false_promotion: f64,
     /// How many times worse, as an odds ratio, a canary may be. Not one: pods
-    /// differ a little in health, and that alone would raise alarms.
+    /// always differ a little, and that alone would raise alarms.
     pub margin: f64,
-    /// Requests to the canary below which a look is not enough.
+    /// New requests to the canary that a verdict needs.
     pub min_requests: u64,
 }
 
@@ -59,12 +59,12 @@ pub enum SettingsError {
     #[error("falsePromotion: {0} is no risk; write one above 0 and below 0.5, such as 0.01")]
     FalsePromotion(f64),
     #[error(
-        "margin: {0} is no margin; write how many times worse is still well, from 1 to 1000, such as 1.5"
+        "margin: {0} is no margin; write how many times worse is still healthy, from 1 to 1000, such as 1.5"
     )]
     Margin(f64),
 }
 
-/// The judge, ready to look.
+/// The judge, with validated settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequential {
     settings: Settings,
@@ -92,38 +92,37 @@ impl TryFrom<Settings> for Sequential {
 
 /// The risk that the interval in a verdict misses the odds ratio.
 const INTERVAL_RISK: f64 = 0.05;
-/// Latency is certified for the bounds that at least this share of the
-/// primary's requests is beyond; of slower ones there are too few to ever tell.
+/// Non-inferior latency is shown at the bounds that at least this share of the
+/// primary's requests is beyond; slower requests are too rare for it.
 const NON_INFERIORITY_TAIL: f64 = 0.01;
-/// Whoever is this far on the way to being convicted, in logs, is not waved
-/// through: more requests tell.
+/// A canary with this part of the log-evidence for a failure does not pass.
 const SUSPICION_EXPONENT: f64 = 0.5;
-/// From here on bursts are worth a word.
+/// Overdispersion from which on a verdict mentions it.
 const NOTABLE_OVERDISPERSION: f64 = 1.5;
 
 impl Sequential {
-    /// Takes in one look and gives the verdict on everything so far.
-    pub fn check(&self, evidence: &mut Evidence, seen: &Measurement) -> Verdict {
-        match self.update_evidence(evidence, seen) {
+    /// Adds one look and returns the verdict on everything so far.
+    pub fn check(&self, evidence: &mut Evidence, measurement: &Measurement) -> Verdict {
+        match self.update_evidence(evidence, measurement) {
             Ok(outcome) => self.describe(evidence, outcome),
             Err(verdict) => *verdict,
         }
     }
 
-    /// As [`Sequential::look`], without the words.
-    pub fn outcome(&self, evidence: &mut Evidence, seen: &Measurement) -> JudgeOutcome {
-        self.update_evidence(evidence, seen).unwrap_or_else(|verdict| verdict.outcome)
+    /// As [`Sequential::check`], without the message.
+    pub fn outcome(&self, evidence: &mut Evidence, measurement: &Measurement) -> JudgeOutcome {
+        self.update_evidence(evidence, measurement).unwrap_or_else(|verdict| verdict.outcome)
     }
 
     fn update_evidence(
         &self,
         evidence: &mut Evidence,
-        seen: &Measurement,
+        measurement: &Measurement,
     ) -> Result<JudgeOutcome, Box<Verdict>> {
         if evidence.margin() != self.settings.margin {
             *evidence = Evidence::for_margin(self.settings.margin);
         }
-        match seen {
+        match measurement {
             Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
@@ -144,7 +143,7 @@ impl Sequential {
             Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
                 return Err(Verdict::wrong_measurement_kind(
                     "counts or a histogram of canary and primary",
-                    seen,
+                    measurement,
                 )
                 .into());
             }
@@ -168,15 +167,15 @@ impl Sequential {
     }
 
     fn is_non_inferior(&self, streams: &[EProcess]) -> bool {
-        let mut telling = streams
+        let mut relevant = streams
             .iter()
             .filter(|s| {
                 s.kind == BadKind::Failed
                     || s.seen.primary.rate().is_some_and(|rate| rate >= NON_INFERIORITY_TAIL)
             })
             .peekable();
-        telling.peek().is_some()
-            && telling.all(|s| s.non_inferiority_e_value() * self.settings.false_promotion >= 1.0)
+        relevant.peek().is_some()
+            && relevant.all(|s| s.non_inferiority_e_value() * self.settings.false_promotion >= 1.0)
     }
 
     fn describe(&self, evidence: &Evidence, outcome: JudgeOutcome) -> Verdict {
@@ -195,7 +194,7 @@ impl Sequential {
                 format!("nothing shows it to be {times} times worse")
             }
             JudgeOutcome::Inconclusive { reason: InconclusiveReason::Suspected } => {
-                format!("it looks {times} times worse, and more requests must tell")
+                format!("it looks {times} times worse, and more requests must confirm it")
             }
             JudgeOutcome::Inconclusive { .. } if evidence.seen().primary < min_requests => format!(
                 "too few requests to the primary, {} of the {} needed",
@@ -221,8 +220,8 @@ impl Sequential {
     }
 }
 
-/// A look without a request to the canary is no look. Nothing of it is taken
-/// in, so the next one may cover its time as well.
+/// A look without a request to the canary is discarded; the next one covers its
+/// time as well.
 fn no_requests() -> Box<Verdict> {
     Verdict::inconclusive(
         InconclusiveReason::NoData,
@@ -266,12 +265,12 @@ fn caveats(stream: &EProcess) -> String {
     if stream.primary_is_idle() {
         caveats.push_str(match stream.seen.primary.total() {
             0 => "; the primary is idle, so there is nothing to compare with",
-            _ => "; the primary is idle and stands by its earlier requests",
+            _ => "; the primary is idle, so its earlier requests are compared",
         });
     }
-    let bursts = stream.variance_inflation();
-    if bursts > NOTABLE_OVERDISPERSION {
-        caveats.push_str(&format!("; they come in bursts, so each counts for 1/{bursts:.1}"));
+    let inflation = stream.variance_inflation();
+    if inflation > NOTABLE_OVERDISPERSION {
+        caveats.push_str(&format!("; they come in bursts, so each counts for 1/{inflation:.1}"));
     }
     caveats
 }

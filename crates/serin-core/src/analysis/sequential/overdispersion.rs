@@ -1,16 +1,16 @@
-//! Do bad requests come one by one, or in clumps?
+//! Overdispersion: do bad requests come one by one, or in clumps?
 //!
 //! A client that retries turns one failure into seven, all on the same arm.
 //! Counted one by one they would look like seven times the evidence. So the
-//! primary, which carries most of the traffic, is watched for how much its
-//! count of bad requests jumps from look to look, compared with how much it
-//! would by chance; evidence is divided by that factor.
+//! variance of the primary's bad requests from look to look is compared with
+//! the variance by chance alone; evidence is divided by that factor. The primary
+//! is used because it has most of the traffic.
 //!
 //! Only neighbouring looks are compared: a rising baseline, a shared incident
 //! or a changed weight moves one pair, not all of them. And old pairs fade.
 //!
-//! Until enough pairs were seen to know, there might be bursts. One look alone
-//! should hardly convict then, for a first retry storm is one look.
+//! Until enough pairs are known, there might be bursts. A single look should
+//! hardly fail the canary then, since a first retry storm is one look.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,27 +25,26 @@ pub(crate) struct Overdispersion {
     pairs: Fixed,
 }
 
-/// Pairs without a burst that are taken as seen before the first one, so that
-/// it is not taken for the rule.
+/// Pseudo-pairs without a burst, so that a first burst does not dominate.
 const PRIOR_PAIRS: f64 = 2.0;
-/// Pairs after which half of the caution is gone.
+/// Pairs after which the damping has halved.
 const CAUTION_HALF_LIFE: f64 = 4.0;
-/// The log-evidence that a look may bring in full, and by how much more of it
-/// is divided at first.
+/// The log-evidence of a look that counts in full, and the initial divisor of
+/// the rest, minus one.
 const UNDAMPED_GAIN: f64 = 2.0;
 const INITIAL_DAMPING: f64 = 7.0;
-/// A pair counts for about this many looks.
+/// A pair counts for about this many looks; then it has faded.
 const MEMORY_CHECKS: f64 = 64.0;
 
 impl Overdispersion {
-    /// Variance of the primary's bad counts by what chance alone would give; at least one.
+    /// Variance of the primary's bad counts over that by chance alone; at least one.
     pub fn variance_inflation(&self) -> f64 {
         ((PRIOR_PAIRS + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
     }
 
-    /// What a single look's gain in log-evidence is worth while little is known
-    /// of bursts: up to a point all of it, beyond that a part. It only ever
-    /// shrinks, so what it promised it still does.
+    /// Damps a single look's gain in log-evidence while few pairs are known: up
+    /// to a point all of it counts, beyond that a part. It only ever shrinks the
+    /// gain, so the error bound still holds.
     pub fn damp(&self, gain: f64) -> f64 {
         let unknown = CAUTION_HALF_LIFE / (CAUTION_HALF_LIFE + self.pairs.get());
         gain.min(UNDAMPED_GAIN + (gain - UNDAMPED_GAIN) / (1.0 + INITIAL_DAMPING * unknown))
@@ -79,9 +78,9 @@ mod tests {
     use super::*;
 
     fn variance_inflation_of(counts: impl IntoIterator<Item = (u64, u64)>) -> f64 {
-        let mut bursts = Overdispersion::default();
-        counts.into_iter().for_each(|(bad, total)| bursts.update(Counts::of_bad(bad, total)));
-        bursts.variance_inflation()
+        let mut overdispersion = Overdispersion::default();
+        counts.into_iter().for_each(|(bad, total)| overdispersion.update(Counts::of_bad(bad, total)));
+        overdispersion.variance_inflation()
     }
 
     #[test]
@@ -92,10 +91,10 @@ mod tests {
 
     #[test]
     fn a_first_check_alone_hardly_fails_and_a_later_one_may() {
-        let mut bursts = Overdispersion::default();
-        assert_eq!([-3.0, 1.5, 10.0].map(|gain| bursts.damp(gain)), [-3.0, 1.5, 3.0]);
-        (0..400).for_each(|i| bursts.update(Counts::of_bad(5 + i % 3, 1000)));
-        assert!(bursts.damp(10.0) > 7.0);
+        let mut overdispersion = Overdispersion::default();
+        assert_eq!([-3.0, 1.5, 10.0].map(|gain| overdispersion.damp(gain)), [-3.0, 1.5, 3.0]);
+        (0..400).for_each(|i| overdispersion.update(Counts::of_bad(5 + i % 3, 1000)));
+        assert!(overdispersion.damp(10.0) > 7.0);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The laws of the sequential judge that hold for every single look. What
-//! holds for many releases together is tested by Monte Carlo, in `tests/judge`.
+//! Laws of the sequential judge for every single look. Error rates over many
+//! releases are tested by Monte Carlo, in `tests/judge`.
 
 use proptest::prelude::*;
 
@@ -66,19 +66,19 @@ fn a_suspected_canary_does_not_pass() {
     let verdict = last([bad.clone()]);
     assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::Suspected));
     assert!(
-        verdict.message.ends_with("it looks 1.5 times worse, and more requests must tell"),
+        verdict.message.ends_with("it looks 1.5 times worse, and more requests must confirm it"),
         "{verdict:?}"
     );
     assert_eq!(last([bad.clone(), bad.clone()]).outcome, FAIL);
-    // Three clumsy requests are forgiven once enough good ones followed.
-    let clumsy = counts((3, 100), (0, 200));
-    let acquitted = [clumsy].into_iter().chain(vec![counts((0, 500), (1, 1000)); 8]);
-    assert_eq!(last(acquitted).outcome, PASS);
+    // Three errors no longer matter once enough good requests followed.
+    let three_errors = counts((3, 100), (0, 200));
+    let recovered = [three_errors].into_iter().chain(vec![counts((0, 500), (1, 1000)); 8]);
+    assert_eq!(last(recovered).outcome, PASS);
     assert_eq!(last([good.clone(), good]).outcome, PASS);
 }
 
 #[test]
-fn absence_is_a_doubt_and_leaves_the_evidence_alone() {
+fn missing_data_is_inconclusive_and_leaves_the_evidence_alone() {
     let judge = judge(Settings::default());
     let mut evidence = Evidence::default();
     judge.check(&mut evidence, &counts((2, 100), (1, 1900)));
@@ -105,7 +105,7 @@ fn too_few_requests_wait_for_more_and_then_count_together() {
 }
 
 #[test]
-fn a_canary_is_not_compared_with_a_primary_that_no_one_asked() {
+fn a_canary_is_not_compared_with_a_primary_without_requests() {
     let verdict = last([counts((3, 1000), (0, 4))]);
     assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::TooFewSamples));
     assert!(verdict.message.ends_with("too few requests to the primary, 4 of the 20 needed"));
@@ -144,12 +144,12 @@ fn a_failed_verdict_stays_failed() {
 }
 
 #[test]
-fn with_an_idle_primary_its_record_is_what_counts() {
+fn an_idle_primary_is_compared_by_its_earlier_requests() {
     let shared = vec![counts((25, 5000), (25, 5000)); 6];
     let alone = |bad| shared.iter().cloned().chain(vec![counts((bad, 10_000), (0, 0)); 3]);
     let verdict = last(alone(50));
     assert_eq!(verdict.outcome, PASS);
-    assert!(verdict.message.contains("the primary is idle and stands by its earlier requests"));
+    assert!(verdict.message.contains("the primary is idle, so its earlier requests are compared"));
     assert_eq!(last(alone(300)).outcome, FAIL);
 }
 
@@ -158,9 +158,9 @@ fn non_inferiority_is_per_margin_and_reset_at_a_new_step() {
     let judge = judge(Settings { margin: 3.0, ..Settings::default() });
     let mut evidence = Evidence::default();
     let look = counts((2, 500), (45, 9500));
-    let certified_at =
+    let non_inferior_at =
         (0..200).find(|_| judge.outcome(&mut evidence, &look) == JudgeOutcome::Pass { non_inferior: true });
-    assert!(certified_at.is_some_and(|look| look > 0), "{certified_at:?}");
+    assert!(non_inferior_at.is_some_and(|look| look > 0), "{non_inferior_at:?}");
     evidence.begin_step();
     assert_eq!(judge.outcome(&mut evidence, &look), PASS);
 }
@@ -288,7 +288,7 @@ fn evidence_of_another_layout_or_margin_is_not_misread() {
 }
 
 #[test]
-fn settings_that_promise_nothing_are_refused() {
+fn invalid_settings_are_refused() {
     let refused = |settings| Sequential::try_from(settings).unwrap_err();
     let default = Settings::default();
     assert_eq!(refused(Settings { false_rollback: 1.0, ..default }), SettingsError::FalseRollback(1.0));
@@ -329,10 +329,10 @@ proptest! {
     #[test]
     fn the_message_matches_the_outcome(looks in prop::collection::vec(any_measurement(), 1..20)) {
         let judge = judge(Settings::default());
-        let (mut spoken, mut silent) = (Evidence::default(), Evidence::default());
-        for seen in looks {
-            prop_assert_eq!(judge.check(&mut spoken, &seen).outcome, judge.outcome(&mut silent, &seen));
-            prop_assert_eq!(&spoken, &silent);
+        let (mut checked, mut silent) = (Evidence::default(), Evidence::default());
+        for look in looks {
+            prop_assert_eq!(judge.check(&mut checked, &look).outcome, judge.outcome(&mut silent, &look));
+            prop_assert_eq!(&checked, &silent);
         }
     }
 

@@ -1,4 +1,4 @@
-//! How a release moves, and what must hold on the way.
+//! Steps, checks, gates and alerts of a release.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -26,8 +26,8 @@ use crate::api::{
         "analysis.maxWeight is below the first step: raise maxWeight or lower the first weight in steps"),
 )]
 pub struct Analysis {
-    /// How long each step lasts, and how often a decision is taken. At least
-    /// 1s. Default: 1m.
+    /// How long each check lasts, and how often closed gates are called. At
+    /// least 1s. Default: 1m.
     #[x_kube(validation = Duration::at_least("1s", "analysis.interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
@@ -44,14 +44,14 @@ pub struct Analysis {
     pub iterations: Option<u32>,
 
     /// How much the canary's share of the traffic grows at each step, in
-    /// percent; fractions such as 0.5 are fine where the router can do them.
+    /// percent; fractions such as 0.5 need a router that supports them.
     #[x_kube(validation = ("self >= 0.01", "analysis.stepWeight must be at least 0.01: the canary would never get traffic"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_weight: Option<Weight>,
 
     /// The canary's share of the traffic at each step, in percent and rising,
-    /// such as `[1, 5, 20, 50]`. The last one is the most it gets before it is
-    /// promoted.
+    /// such as `[1, 5, 20, 50]`. The last one is its highest share before the
+    /// promotion.
     #[x_kube(
         validation = ("self.size() > 0", "analysis.stepWeights is empty: list at least one weight"),
         validation = ("self.map(w, double(w)).isSorted() && self.all(w, self.exists_one(x, x == w))",
@@ -61,8 +61,8 @@ pub struct Analysis {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub step_weights: Vec<Weight>,
 
-    /// The release spelled out: weights, pauses, approvals, matches, mirrors,
-    /// replicas, each with its own interval. For example:
+    /// Explicit steps: weights, pauses, approvals, matches, mirrors, replicas,
+    /// each with its own interval. For example:
     ///
     /// ```yaml
     /// steps:
@@ -82,8 +82,8 @@ pub struct Analysis {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
 
-    /// The most traffic the canary gets before it is promoted, in percent.
-    /// Default: 100.
+    /// The canary's highest share of the traffic before the promotion, in
+    /// percent. Default: 100.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_weight: Option<Weight>,
 
@@ -93,8 +93,8 @@ pub struct Analysis {
     pub step_weight_promotion: Option<Weight>,
 
     /// Before the first step, send the canary a copy of the traffic and drop
-    /// its answers, for one interval. Needs a router that can mirror and
-    /// requests that may be repeated. Default: false.
+    /// its responses, for one interval. Needs a router that can mirror and
+    /// idempotent requests. Default: false.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub mirror: bool,
 
@@ -133,46 +133,45 @@ pub struct Analysis {
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,
 
-    /// What is measured at every check. Default: nothing, and the release moves
-    /// on whenever the canary is ready.
+    /// Metrics that are measured at every check. Default: none, and the release
+    /// advances whenever the canary is ready.
     #[schemars(length(max = 50))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<Metric>,
 
-    /// Who is asked, told or tested with on the way.
+    /// Gates and hooks that are called during the release.
     #[schemars(length(max = 50))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub webhooks: Vec<Webhook>,
 
-    /// Where notifications about the release go.
+    /// Notifications about the release.
     #[schemars(length(max = 50))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alerts: Vec<Alert>,
 
-    /// Keep a user on the version that answered first, by a cookie. Needs
-    /// `istio` or `gatewayapi`.
+    /// Keep a user on the version that served the first request, by a cookie.
+    /// Needs `istio` or `gatewayapi`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_affinity: Option<SessionAffinity>,
 
-    /// How measurements become a verdict, for every metric that does not say
-    /// so itself. Default: `threshold` for metrics with a range, `sequential`
-    /// for built-in metrics without one.
+    /// The judge of every metric that sets none. Default: `threshold` for
+    /// metrics with a range, `sequential` for built-in metrics without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
-    /// Hold the release when the requests that built-in metrics count do not
-    /// bear out the weight that was asked for: a mesh that ignores it makes
-    /// every other judgement moot. Switch it off where many requests reach the
-    /// pods without the route. Default: true.
+    /// Hold the release when the request counts of the built-in metrics do not
+    /// match the weight (sample ratio mismatch): a mesh that ignores the weight
+    /// makes every other judgement meaningless. Switch it off where many
+    /// requests reach the pods without the route. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify_split: Option<bool>,
 
-    /// What to do when a metric has no data, usually because there was no
-    /// traffic. Default: hold.
+    /// Effect on the release when a metric has no data, usually because there
+    /// was no traffic. Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_no_data: Option<OnMissing>,
 
-    /// What to do when the system that holds the metrics cannot be reached.
+    /// Effect on the release when the metrics provider cannot be reached.
     /// Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unavailable: Option<OnMissing>,
@@ -215,8 +214,8 @@ pub struct SessionAffinity {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 
-    /// Whether the cookie is sent with requests from other sites. Default: as
-    /// the browser has it.
+    /// Whether the cookie is sent with requests from other sites. Default: that
+    /// of the browser.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub same_site: Option<SameSite>,
 

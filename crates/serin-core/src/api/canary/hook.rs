@@ -1,4 +1,4 @@
-//! Who is asked and who is told.
+//! Webhooks and alerts.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use crate::api::{
     reference::{AlertProviderRef, SecretRef},
 };
 
-/// Somebody who is asked or told over HTTP.
+/// A gate or hook that is called over HTTP.
 ///
-/// The request is a POST of `{name, namespace, phase, checksum, metadata}`. An
-/// answer up to 202 means yes; any other, or none in time, means no.
+/// The request is a POST of `{name, namespace, phase, checksum, metadata}`. A
+/// status up to 202 means yes; any other, or no response in time, means no.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -26,7 +26,7 @@ pub struct Webhook {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// When it is called and what its answer means. Default: rollout.
+    /// When it is called, and the effect of its response. Default: rollout.
     #[schemars(extend("enum" = ["", "rollout", "confirm-rollout", "pre-rollout", "confirm-traffic-increase", "confirm-promotion", "post-rollout", "rollback", "event"]))]
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<HookType>,
@@ -37,16 +37,16 @@ pub struct Webhook {
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
 
-    /// How long to wait for an answer. Default: 10s.
+    /// How long to wait for a response. Default: 10s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 
-    /// How often to try again when there is no answer. Default: 0.
+    /// How often to retry when there is no response. Default: 0.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,
 
-    /// Whatever the receiver should know, sent along as written.
+    /// Additional data for the receiver, sent unchanged.
     #[schemars(extend("maxProperties" = 64))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
@@ -64,14 +64,14 @@ pub struct Webhook {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<Duration>,
 
-    /// A Secret beside the Canary whose key `hmac` signs each request: the
-    /// header `X-Serin-Signature` carries `sha256=` and the HMAC of the body.
-    /// Default: requests are not signed.
+    /// A Secret in the namespace of the Canary whose key `hmac` signs each
+    /// request: the header `X-Serin-Signature` carries `sha256=` and the HMAC of
+    /// the body. Default: requests are not signed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
 
-/// When a webhook is called and what its answer means.
+/// When a webhook is called, and the effect of its response.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -90,11 +90,11 @@ pub enum HookType {
     ConfirmTrafficIncrease,
     /// a gate before the promotion.
     ConfirmPromotion,
-    /// after the release, whichever way it ended; the answer is ignored.
+    /// after the release, however it ended; the response is ignored.
     PostRollout,
     /// at every check: a yes rolls the release back.
     Rollback,
-    /// at every event; the answer is ignored.
+    /// at every event; the response is ignored.
     Event,
 }
 
@@ -106,12 +106,12 @@ pub struct Alert {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// The least severe event that is told. Default: info.
+    /// The lowest severity that is sent. Default: info.
     #[schemars(extend("enum" = ["", "info", "warn", "error"]))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
 
-    /// Where it goes.
+    /// The destination.
     pub provider_ref: AlertProviderRef,
 }
 
@@ -126,7 +126,7 @@ pub enum Severity {
     #[default]
     #[serde(alias = "")]
     Info,
-    /// halts and failed checks, and what is worse.
+    /// holds, failed checks and rollbacks.
     Warn,
     /// rollbacks only.
     Error,

@@ -1,4 +1,4 @@
-//! One thing that is measured.
+//! One metric of the analysis.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::api::{
     reference::TemplateRef,
 };
 
-/// Metrics that need no query: the router's own counters are known.
+/// Metrics that need no query: each router has its own counters for them.
 pub const BUILT_IN: [&str; 2] = ["request-success-rate", "request-duration"];
 
-/// One thing that is measured at every check.
+/// A metric that is measured at every check.
 ///
 /// Two are built in: `request-success-rate` (requests without a server error,
-/// in percent) and `request-duration` (99th percentile, in milliseconds).
-/// Everything else comes from a template.
+/// in percent) and `request-duration` (99th percentile, in milliseconds). All
+/// others come from a template.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -30,7 +30,7 @@ pub struct Metric {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// The window that a query looks back over. At least 1s. Default: 1m.
+    /// The window of a query, ending at the check. At least 1s. Default: 1m.
     #[x_kube(validation = Duration::at_least("1s", "metrics[].interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Duration>,
@@ -40,8 +40,8 @@ pub struct Metric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
 
-    /// The values that are fine. A metric with a range and no judge is judged
-    /// by `threshold`. Default: for built-in metrics none, and the canary is
+    /// The values that pass. A metric with a range and no judge is judged by
+    /// `threshold`. Default: for built-in metrics none, and the canary is
     /// compared with the primary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold_range: Option<ThresholdRange>,
@@ -51,7 +51,7 @@ pub struct Metric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
 
-    /// The template that says where and how to measure.
+    /// The template of the metric: provider, query and judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub template_ref: Option<TemplateRef>,
 
@@ -60,18 +60,18 @@ pub struct Metric {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub template_variables: BTreeMap<String, String>,
 
-    /// How this metric is judged. Default: as its template says, else as the
-    /// analysis says.
+    /// How this metric is judged. Default: that of its template, else that of
+    /// the analysis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
-    /// Which way the metric is worse. Default: as its template says; known for
-    /// built-in metrics.
+    /// Which way the metric is worse. Default: that of its template, else for
+    /// `request-success-rate` decrease, else increase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
 
-    /// One failure of this metric rolls the release back, whatever `threshold`
-    /// says. Default: false.
+    /// One failure of this metric rolls the release back, whatever the
+    /// `threshold`. Default: false.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub critical: bool,
 
@@ -80,25 +80,25 @@ pub struct Metric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<f64>,
 
-    /// Failed checks of this metric that roll the release back. Default: as its
-    /// template says, else the `threshold` of the analysis over all metrics.
+    /// Failed checks of this metric that roll the release back. Default: that of
+    /// its template, else the `threshold` of the analysis over all metrics.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_limit: Option<u32>,
 
     /// Inconclusive checks of this metric in a row that roll the release back.
-    /// Default: as its template says, else no limit but the progress deadline.
+    /// Default: that of its template, else no limit but the progress deadline.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive_limit: Option<u32>,
 
-    /// What to do when this metric has no data. Default: as its template says,
-    /// else as the analysis says.
+    /// Effect on the release when this metric has no data. Default: that of its
+    /// template, else that of the analysis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_no_data: Option<OnMissing>,
 
-    /// What to do when this metric cannot be read. Default: as its template
-    /// says, else as the analysis says.
+    /// Effect on the release when this metric cannot be read. Default: that of
+    /// its template, else that of the analysis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unavailable: Option<OnMissing>,
 }

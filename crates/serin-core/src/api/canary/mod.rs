@@ -1,9 +1,8 @@
 //! Canary: how the revisions of one workload are released.
 //!
-//! Every field of Flagger's Canary, under the same name and with the same
-//! meaning, and Serin's own beside them: [`analysis::Step`], judges,
-//! [`release::ReleaseWindow`], [`release::Rollback`], weights below one
-//! percent.
+//! Every field of Flagger's Canary, with the same name and meaning, and Serin's
+//! own: [`step::Step`], judges, [`release::ReleaseWindow`],
+//! [`release::Rollback`], weights below one percent.
 
 pub mod analysis;
 pub mod hook;
@@ -29,9 +28,9 @@ pub use step::Step;
 
 use super::reference::ObjectRef;
 
-/// How the revisions of one workload are released: what to watch, how traffic
-/// reaches it, how traffic moves to a new revision, and what must hold before
-/// the revision is promoted.
+/// How the revisions of one workload are released: the workload, how traffic
+/// reaches it, how traffic moves to a new revision, and the conditions for its
+/// promotion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
 #[kube(
     group = "serin.dev",
@@ -43,7 +42,7 @@ use super::reference::ObjectRef;
     category = "all",
     category = "serin",
     shortname = "can",
-    doc = "Releases every new revision of a workload step by step: traffic moves to it in small weights, metrics judge each step, and it is promoted or rolled back with nobody watching.",
+    doc = "Releases every new revision of a workload step by step: traffic moves to it in small weights, metrics judge each step, and it is promoted or rolled back automatically.",
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
     printcolumn(name = "Step", type_ = "string", json_path = ".status.step.progress"),
@@ -79,8 +78,8 @@ use super::reference::ObjectRef;
         "spec.service is missing: set spec.service.port to the port that the workload is reached at"),
 )]
 pub struct CanarySpec {
-    /// Who carries the traffic weights. Default: the mesh that discovery finds
-    /// the target in, else the one that the controller was started with.
+    /// The router that applies the traffic weights. Default: the mesh detected
+    /// for the target, else the one that the controller was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<Provider>,
 
@@ -94,8 +93,8 @@ pub struct CanarySpec {
     /// ConfigMap or Secret it uses, is a new revision.
     pub target_ref: TargetRef,
 
-    /// The autoscaler of the target. It is copied for the primary, so both can
-    /// scale on their own.
+    /// The autoscaler of the target. It is copied for the primary, so that both
+    /// scale independently.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub autoscaler_ref: Option<AutoscalerRef>,
 
@@ -109,30 +108,30 @@ pub struct CanarySpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route_ref: Option<ObjectRef>,
 
-    /// The Gloo Upstream whose settings the generated upstreams take over, for
-    /// `gloo`.
+    /// The Gloo Upstream whose settings are copied to the generated upstreams,
+    /// for `gloo`.
     #[x_kube(validation = ("self.kind == 'Upstream'", "upstreamRef.kind must be Upstream"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_ref: Option<ObjectRef>,
 
     /// How the workload is reached: Services for the apex, the primary and the
-    /// canary, and the routing object over them, are made from this. Only a
-    /// Knative Service can do without.
+    /// canary, and their route object, are generated from this. Required except
+    /// for a Knative Service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<Service>,
 
     /// How a new revision is released.
     ///
-    /// Say how traffic moves with exactly one of four fields. `stepWeight` and
+    /// Exactly one of four fields defines how traffic moves. `stepWeight` and
     /// `stepWeights` raise the canary's share from step to step. `iterations`
     /// keeps the share and counts checks: with `match` that is A/B testing,
-    /// without it Blue/Green. `steps` spells everything out.
+    /// without it Blue/Green. `steps` lists explicit steps.
     ///
-    /// Then say what must hold with `metrics`, and who is asked with `webhooks`.
-    /// At every `interval` the metrics are measured and judged. A check that passes
-    /// moves the release on; one that fails counts towards `threshold`, and at
-    /// `threshold` the release is rolled back; one that is inconclusive does
-    /// neither. For example:
+    /// `metrics` and `webhooks` define the conditions. At every `interval` the
+    /// metrics are measured and judged. A check that passes advances the
+    /// release; one that fails counts towards `threshold`, and at `threshold` the
+    /// release is rolled back; one that is inconclusive does neither. For
+    /// example:
     ///
     /// ```yaml
     /// analysis:
@@ -157,19 +156,19 @@ pub struct CanarySpec {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub skip_analysis: bool,
 
-    /// When this Canary is deleted, put back what was there before it: the
+    /// When this Canary is deleted, restore the state from before it: the
     /// replicas of the target, the Service, the routes. Default: false.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub revert_on_deletion: bool,
 
-    /// Do nothing until this is false again. A release under way stays where
-    /// it is. Default: false.
+    /// Do nothing until this is false again. A running release stays at its
+    /// step. Default: false.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub suspend: bool,
 
-    /// When releases may happen, and when not. Inside a freeze, or outside
-    /// every allowed time, nothing starts, advances or promotes; a rollback
-    /// always may. Default: any time. For example, working hours in Berlin:
+    /// When releases may move, and when not. Inside a freeze, or outside every
+    /// allow window, nothing starts, advances or promotes; a rollback always
+    /// may. Default: any time. For example, working hours in Berlin:
     ///
     /// ```yaml
     /// - kind: allow
@@ -181,7 +180,7 @@ pub struct CanarySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub release_windows: Vec<ReleaseWindow>,
 
-    /// What is kept for going back.
+    /// Settings of the rollback after a promotion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
 }
@@ -210,8 +209,8 @@ pub enum TargetKind {
     Deployment,
     /// the same for a workload with one pod on each node.
     DaemonSet,
-    /// a Knative Service, or a plain Service in front of a workload that
-    /// somebody else runs.
+    /// a Knative Service, or a plain Service in front of a workload that another
+    /// controller manages.
     Service,
 }
 
@@ -271,7 +270,7 @@ pub struct ScalerReplicas {
     pub max_replicas: Option<i32>,
 }
 
-/// Who carries the traffic weights.
+/// Routers that apply the traffic weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Provider {

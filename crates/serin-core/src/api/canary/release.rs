@@ -1,4 +1,4 @@
-//! When a release may happen, and what is kept for going back.
+//! Release windows and rollback settings.
 
 use kube::KubeSchema;
 use schemars::JsonSchema;
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::Duration;
 
-/// A time that comes again and again.
+/// A recurring time in which releases may or may not move.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseWindow {
-    /// Whether releases may happen in this time, or may not. Default: allow.
+    /// Whether releases may move in this window, or may not. Default: allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<WindowKind>,
 
-    /// When the time begins, as five fields: minute, hour, day of month, month,
+    /// When the window opens, as five fields: minute, hour, day of month, month,
     /// day of week. `0 9 * * 1-5` is nine o'clock on working days.
     #[x_kube(
         validation = ("self.trim().size() > 0",
@@ -30,28 +30,29 @@ pub struct ReleaseWindow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
 
-    /// How long it lasts, at least 1m.
+    /// How long the window stays open, at least 1m.
     #[x_kube(validation = Duration::at_least("1m", "releaseWindows[].duration"))]
     pub duration: Duration,
 }
 
-/// What a window does.
+/// Kinds of window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WindowKind {
-    /// releases may happen in this time; as soon as there is one such window,
-    /// they may not at any other time.
+    /// releases may move in this window; if there is any such window, they may
+    /// not move outside.
     #[default]
     Allow,
-    /// releases may not happen in this time; it wins over every allow.
+    /// releases may not move in this window; it takes precedence over every
+    /// allow.
     Freeze,
 }
 
-/// What is kept for going back.
+/// Settings of the rollback after a promotion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rollback {
-    /// Seconds that the pods of the version before stay up after a promotion,
+    /// Seconds that the pods of the previous version stay up after a promotion,
     /// so that a rollback is instant. Default: 0.
     #[schemars(range(min = 0, max = 604_800))]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! How the workload is reached: the Services and the route over them.
+//! How the workload is reached: the Services and their route.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub struct Service {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
 
-    /// Which endpoints the Services prefer. Default: none in particular.
+    /// Which endpoints the Services prefer. Default: no preference.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_distribution: Option<TrafficDistribution>,
 
@@ -52,12 +52,12 @@ pub struct Service {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub headless: bool,
 
-    /// How long a request may take. Default: as the router has it.
+    /// How long a request may take. Default: that of the router.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 
     /// How long one attempt at a backend may take, for `gatewayapi`. Default:
-    /// as the router has it.
+    /// that of the router.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_timeout: Option<Duration>,
 
@@ -66,8 +66,8 @@ pub struct Service {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
 
-    /// What the HTTPRoute attaches to, for `gatewayapi`: Gateways, or Services
-    /// within a mesh. Default: the apex Service, within a mesh.
+    /// Parents of the HTTPRoute, for `gatewayapi`: Gateways, or Services within
+    /// a mesh. Default: the apex Service, within a mesh.
     #[schemars(length(max = 32))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateway_refs: Vec<GatewayRef>,
@@ -87,12 +87,12 @@ pub struct Service {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traffic_policy: Option<Object>,
 
-    /// Which requests the route is for. Default: all.
+    /// Requests that the route is for. Default: all.
     #[schemars(length(max = 32))]
     #[serde(default, rename = "match", skip_serializing_if = "Vec::is_empty")]
     pub match_: Vec<HttpMatch>,
 
-    /// What of the request is rewritten on the way.
+    /// Changes to the path or host of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rewrite: Option<Rewrite>,
 
@@ -100,12 +100,12 @@ pub struct Service {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<Object>,
 
-    /// Headers to add, set or remove on the way.
+    /// Headers to add, set or remove.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<HeaderOperations>,
 
     /// Backends that get a copy of every request, for `gatewayapi`. Their
-    /// answers are dropped.
+    /// responses are dropped.
     #[schemars(length(max = 16))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mirror: Vec<MirrorFilter>,
@@ -137,8 +137,8 @@ pub struct Service {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<Metadata>,
 
-    /// Labels and annotations on generated objects that belong to somebody
-    /// else: Serin neither adds, changes nor removes them.
+    /// Labels and annotations on generated objects that belong to another
+    /// controller: Serin neither adds, changes nor removes them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmanaged_metadata: Option<UnmanagedMetadata>,
 }
@@ -154,8 +154,8 @@ pub enum TrafficDistribution {
     PreferSameNode,
 }
 
-/// Which requests are meant, in Istio's words. All that one entry names must
-/// hold; any one entry of a list is enough.
+/// Conditions on a request, as in Istio. All conditions of one entry must hold;
+/// any one entry of a list is enough.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpMatch {
@@ -204,7 +204,7 @@ pub struct HttpMatch {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub ignore_uri_case: bool,
 
-    /// Port that the request came to.
+    /// Port of the request.
     #[schemars(range(min = 1, max = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
@@ -224,14 +224,14 @@ pub struct HttpMatch {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gateways: Vec<String>,
 
-    /// Whatever else the mesh understands, passed on as written.
+    /// Other conditions of the mesh, copied unchanged.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
 }
 
 impl HttpMatch {
-    /// The rule for a list where an entry without a condition would mean
-    /// everybody.
+    /// The rule for a list where an entry without a condition would match every
+    /// request.
     pub(super) fn each_has_condition(field: &str) -> Rule {
         let conditions = [
             "uri",
@@ -247,34 +247,34 @@ impl HttpMatch {
         ];
         let any = conditions.map(|name| format!("has(m.{name})")).join(" || ");
         Rule::new(format!("self.all(m, {any})")).message(Message::Message(format!(
-            "an entry of {field} has no condition: it would send everybody to the canary; add one, such as headers"
+            "an entry of {field} has no condition: it would send all traffic to the canary; add one, such as headers"
         )))
     }
 }
 
-/// How a text is compared. Empty: it only has to be there.
+/// How a value is compared. Empty: it only has to be present.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = ("[has(self.exact), has(self.prefix), has(self.suffix), has(self.regex)].filter(x, x).size() <= 1",
         "compare in one way: keep one of exact, prefix, suffix and regex"),
 )]
 pub struct StringMatch {
-    /// It is this.
+    /// Equal to this.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<String>,
 
-    /// It begins with this.
+    /// Begins with this.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefix: Option<String>,
 
-    /// It ends with this.
+    /// Ends with this.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suffix: Option<String>,
 
-    /// All of it matches this regular expression (RE2).
+    /// Matches this regular expression (RE2) as a whole.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regex: Option<String>,
@@ -303,18 +303,18 @@ pub struct GatewayRef {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 
-    /// Listener of the Gateway. Default: every one that fits.
+    /// Listener of the Gateway. Default: every one that matches.
     #[schemars(length(min = 1, max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_name: Option<String>,
 
-    /// Port of the listener. Default: every one that fits.
+    /// Port of the listener. Default: every one that matches.
     #[schemars(range(min = 1, max = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
 }
 
-/// What of the request is rewritten on the way.
+/// Changes to the path or host of the request.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct Rewrite {
     /// The new path, or the new beginning of it where the route matched a
@@ -335,7 +335,7 @@ pub struct Rewrite {
     pub type_: Option<String>,
 }
 
-/// Headers to change on the way there and back.
+/// Headers to change in the request and the response.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct HeaderOperations {
     /// Of the request.
@@ -350,12 +350,12 @@ pub struct HeaderOperations {
 /// Headers to change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct HeaderChange {
-    /// Headers to add beside those that are there.
+    /// Headers to add to existing ones.
     #[schemars(extend("maxProperties" = 64))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub add: BTreeMap<String, String>,
 
-    /// Headers to set, whatever was there.
+    /// Headers to set, replacing existing ones.
     #[schemars(extend("maxProperties" = 64))]
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub set: BTreeMap<String, String>,
@@ -373,12 +373,12 @@ pub struct MirrorFilter {
     /// The backend.
     pub backend_ref: BackendRef,
 
-    /// Whatever else the gateway understands, passed on as written.
+    /// Other fields of the filter, copied unchanged.
     #[serde(flatten)]
     pub other: BTreeMap<String, Value>,
 }
 
-/// A backend in the words of the Gateway API.
+/// A backend, as in the Gateway API.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
     validation = ("has(self.port) || (has(self.kind) && self.kind != 'Service') || (has(self.group) && self.group != '')",
@@ -424,7 +424,7 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Labels and annotations that belong to somebody else.
+/// Labels and annotations that belong to another controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct UnmanagedMetadata {
     /// Keys of annotations.

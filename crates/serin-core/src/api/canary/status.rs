@@ -1,4 +1,4 @@
-//! What a release has come to. Written by Serin only.
+//! The status of a Canary. Written by Serin only.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use super::{HookType, Provider};
 use crate::api::{Object, Weight, condition::Condition};
 
-/// What the release has come to.
+/// The state of the release.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::api::schema::tidy)]
 pub struct CanaryStatus {
-    /// The generation of the spec that this status speaks about.
+    /// The generation of the spec that this status is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Where the release stands.
+    /// Phase of the release.
     #[schemars(extend("enum" = ["", "Initializing", "Initialized", "Waiting", "Progressing", "WaitingPromotion", "Promoting", "Finalising", "Succeeded", "Failed", "Terminating", "Terminated"]))]
     #[serde(default)]
     pub phase: Phase,
 
-    /// What happens now and why, in one sentence.
+    /// The current activity and its reason, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
@@ -41,21 +41,21 @@ pub struct CanaryStatus {
     #[serde(default)]
     pub iterations: u32,
 
-    /// Since when all traffic is the primary's, as far as was written. Pods
-    /// that had traffic before stay until every proxy must have followed.
+    /// Since when the route sends all traffic to the primary. Pods that had
+    /// traffic before stay until every proxy has applied the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_primary_since: Option<Time>,
 
-    /// The release whose canary pods are to go. That they went is noted on the
-    /// target itself, by the annotation `serin.dev/scaled-down-after`.
+    /// The release whose canary is to be scaled to zero. The annotation
+    /// `serin.dev/scaled-down-after` of the target records that it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_after_release: Option<u64>,
 
-    /// The step under way.
+    /// The current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
 
-    /// Which revision is where.
+    /// Revisions of the primary and the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revisions: Option<Revisions>,
 
@@ -63,15 +63,15 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<RouteStatus>,
 
-    /// The release under way.
+    /// The current release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<ReleaseStatus>,
 
-    /// How many releases there were, with the one under way.
+    /// Number of releases, including the current one.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub releases: u64,
 
-    /// The last command that was answered.
+    /// The last command that was processed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_command: Option<CommandStatus>,
 
@@ -79,15 +79,15 @@ pub struct CanaryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<MetricStatus>,
 
-    /// Every gate and approval that the release has met.
+    /// Every gate and approval that the release has reached.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateStatus>,
 
-    /// What is waited for, and until when.
+    /// The next time at which the release moves or is rolled back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_deadline: Option<NextDeadline>,
 
-    /// Until when the pods of the version before stay up for an instant
+    /// Until when the pods of the previous version stay up for an instant
     /// rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warm_until: Option<Time>,
@@ -105,7 +105,7 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_session_affinity_cookie: Option<String>,
 
-    /// Value of the cookie of the release before, which is being taken back.
+    /// Value of the cookie of the previous release, which is being expired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_session_affinity_cookie: Option<String>,
 
@@ -131,10 +131,10 @@ pub struct CanaryStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Where a release stands, in Flagger's words.
+/// Phases of a release, as in Flagger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum Phase {
-    /// the primary and its routes are being made.
+    /// the primary and its routes are being created.
     #[default]
     #[serde(alias = "")]
     Initializing,
@@ -146,7 +146,7 @@ pub enum Phase {
     Progressing,
     /// the canary passed and waits for the promotion to be confirmed.
     WaitingPromotion,
-    /// the primary takes over the revision.
+    /// the revision is being copied to the primary.
     Promoting,
     /// all traffic is on the primary; the canary is being scaled down.
     Finalising,
@@ -154,26 +154,26 @@ pub enum Phase {
     Succeeded,
     /// the revision was rolled back.
     Failed,
-    /// the Canary is being deleted and what was there before is put back.
+    /// the Canary is being deleted and the state from before is restored.
     Terminating,
-    /// everything is put back.
+    /// the state from before the Canary is restored.
     Terminated,
 }
 
-/// The step under way.
+/// The current step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepStatus {
-    /// Which step, from 0.
+    /// Index of the step, from 0.
     pub index: u32,
 
-    /// How many steps there are.
+    /// Number of steps.
     pub total: u32,
 
-    /// The same for people: `2/5`.
+    /// Both for display: `2/5`.
     pub progress: String,
 
-    /// What the step does, or its name.
+    /// Name of the step, or a short description.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 
@@ -181,46 +181,46 @@ pub struct StepStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Time>,
 
-    /// When the check under way began.
+    /// When the current check began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_started_at: Option<Time>,
 
-    /// How many checks were taken.
+    /// Number of checks in this step, including interim ones.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub checks: u32,
 }
 
-/// Which revision is where. A hash begins with the version of the hash, so a
-/// new Serin does not take an old revision for a new one.
+/// Revisions of the primary and the target. A hash begins with the version of
+/// the hash, so a new Serin does not take an old revision for a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revisions {
-    /// What the primary runs.
+    /// Revision of the primary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary: Option<String>,
 
-    /// What is being released, or was released last.
+    /// Revision that is being released, or was released last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 
-    /// What the target was last seen at.
+    /// Last observed revision of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen: Option<String>,
 
-    /// What was last rolled back. It is not tried again by itself.
+    /// Revision that was last rolled back. It is not retried automatically.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rejected: Option<String>,
 
-    /// What the primary ran before the last promotion.
+    /// Revision of the primary before the last promotion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
 }
 
-/// How a workload is reached. What is left of it when the spec says otherwise
-/// is taken away.
+/// How a workload is reached. Objects of an earlier route are removed when the
+/// spec changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 pub struct RouteStatus {
-    /// Who carries the traffic weights.
+    /// The router that applies the traffic weights.
     #[schemars(with = "String")]
     pub provider: Provider,
 
@@ -228,7 +228,7 @@ pub struct RouteStatus {
     pub service: String,
 }
 
-/// The release under way.
+/// The current release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseStatus {
@@ -241,19 +241,19 @@ pub struct ReleaseStatus {
     /// When it started.
     pub started_at: Time,
 
-    /// When it last got further; the progress deadline counts from here.
+    /// When it last made progress.
     pub last_progress_at: Time,
 
-    /// Whether a person paused it.
+    /// Whether a user paused it.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub paused: bool,
 
-    /// What the engine must remember from one decision to the next.
+    /// Internal state of the engine.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub state: ReleaseState,
 }
 
-/// What the engine must remember of a release from one decision to the next.
+/// Internal state of the engine, kept from one decision to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseState {
@@ -261,20 +261,20 @@ pub struct ReleaseState {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub plan: String,
 
-    /// The most traffic that the canary has got, in percent.
+    /// The canary's highest share of the traffic so far, in percent.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub highest_weight: Weight,
 
-    /// Since when nothing moves although it should; the progress deadline
-    /// counts from here.
+    /// Since when the release makes no progress; the progress deadline counts
+    /// from here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled_since: Option<Time>,
 
-    /// What it waits for meanwhile: canary, primary, route or evidence.
+    /// The part that makes no progress: canary, primary, route or evidence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stalled_on: String,
 
-    /// The pods of the superseded revision must go before this one starts.
+    /// The pods of the superseded revision must terminate before this one starts.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub wait_for_termination: bool,
 
@@ -282,40 +282,40 @@ pub struct ReleaseState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_for_step: Option<u32>,
 
-    /// The canary went down and lost its traffic until it is ready again.
+    /// The canary has no ready pod and gets no traffic until it is ready again.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub traffic_withdrawn: bool,
 
-    /// Somebody ended the pause of this step.
+    /// A user ended the pause of this step.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub resumed: bool,
 
-    /// The primary was overwritten and gets its version before back.
+    /// The primary was overwritten and is restored to its previous version.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub restoring: bool,
 
-    /// The requests so far against the weights that were asked for.
+    /// State of the sample ratio mismatch test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_ratio: Option<Object>,
 }
 
-/// A command and what became of it.
+/// A command and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandStatus {
-    /// Which command; the same one is not accepted twice.
+    /// ID of the command; the same one is not accepted twice.
     pub id: String,
 
-    /// What was asked for.
+    /// The command, such as `pause`.
     pub verb: String,
 
     /// Whether it was accepted.
     pub accepted: bool,
 
-    /// The answer, in one sentence.
+    /// The result, in one sentence.
     pub message: String,
 
-    /// When it was answered.
+    /// When it was processed.
     pub at: Time,
 }
 
@@ -326,9 +326,9 @@ pub enum Trigger {
     PodTemplate,
     /// a ConfigMap or Secret changed.
     Config,
-    /// a person asked for another try.
+    /// a user retried a rejected revision.
     Retry,
-    /// a person asked to go back to the version before.
+    /// a user rolled back to the previous version.
     Rollback,
 }
 
@@ -357,11 +357,11 @@ pub struct MetricStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary: Option<f64>,
 
-    /// Requests or samples that the canary's value rests on.
+    /// Requests or samples behind the canary's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary_count: Option<f64>,
 
-    /// Requests or samples that the primary's value rests on.
+    /// Requests or samples behind the primary's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_count: Option<f64>,
 
@@ -382,19 +382,19 @@ pub struct MetricStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_until: Option<Time>,
 
-    /// What the judge must remember from one check to the next.
+    /// Internal state of the judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis_state: Option<Object>,
 }
 
-/// What a judge says.
+/// Verdicts of a judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Verdict {
-    /// enough was seen and nothing speaks against the canary.
+    /// there is enough data and no evidence against the canary.
     Pass,
-    /// the evidence speaks against the canary.
+    /// there is evidence against the canary.
     Fail,
-    /// not enough was seen, or it could not be measured.
+    /// there is too little data, or it could not be measured.
     Inconclusive,
 }
 
@@ -402,21 +402,21 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GateStatus {
-    /// Name of the webhook, or of the step that asks for approval.
+    /// Name of the webhook, or of the step that needs approval.
     pub name: String,
 
     /// Kind of the webhook; none for an approval step.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<HookType>,
 
-    /// Index of the step that it was met in.
+    /// Index of its step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
 
-    /// Whether it let the release through.
+    /// Whether it is open.
     pub state: GateState,
 
-    /// Since when it is so.
+    /// Since when it has this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
 
@@ -424,32 +424,32 @@ pub struct GateStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
 
-    /// Who opened or refused it, if a person did.
+    /// The user who opened or refused it, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
 
-    /// The last answer, in one sentence.
+    /// The last response, in one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// Whether a gate lets the release through.
+/// Whether a gate is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum GateState {
     /// it is still closed.
     Waiting,
     /// it is open.
     Open,
-    /// somebody said no.
+    /// it was refused.
     Refused,
-    /// nobody said yes in time.
+    /// it was not opened in time.
     Expired,
 }
 
-/// What is waited for, and until when.
+/// The next time at which the release moves or is rolled back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct NextDeadline {
-    /// When the release goes on, or gives up.
+    /// When the release moves or is rolled back.
     pub at: Time,
 
     /// Which of the two, and why, in one sentence.
@@ -475,7 +475,7 @@ pub struct PastRelease {
     /// When it ended.
     pub finished_at: Time,
 
-    /// The most traffic that the canary got, in percent.
+    /// The canary's highest share of the traffic, in percent.
     #[serde(default)]
     pub highest_weight: Weight,
 }
@@ -485,10 +485,10 @@ pub struct PastRelease {
 pub enum Outcome {
     /// the primary runs the revision.
     Promoted,
-    /// the evidence spoke against it, or it made no progress.
+    /// there was evidence against it, or it made no progress.
     RolledBack,
-    /// a person ended it.
+    /// a user aborted it.
     Aborted,
-    /// a newer revision took its place.
+    /// a newer revision superseded it.
     Superseded,
 }

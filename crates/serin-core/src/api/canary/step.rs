@@ -1,4 +1,4 @@
-//! One step of a release that is spelled out.
+//! One explicit step of a release.
 
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,9 @@ use crate::api::{Duration, Weight};
 
 /// One step of a release.
 ///
-/// A step first sets what it names: `replicas`, then `weight`, `match` and
-/// `mirror`. It is over when all of these hold: the metrics passed
-/// `iterations` checks, one each `interval`; the `pause` is over; the
-/// `approval` is given.
+/// A step first applies its `replicas`, then `weight`, `match` and `mirror`. It
+/// is over when all of these hold: the metrics passed `iterations` checks, one
+/// each `interval`; the `pause` is over; the `approval` is given.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -19,20 +18,20 @@ use crate::api::{Duration, Weight};
         "a step does nothing: give it one of weight, match, mirror, replicas, pause, approval and analysis"),
 )]
 pub struct Step {
-    /// Name of the step, for the dashboard and for notifications. Default: what
-    /// it does.
+    /// Name of the step, for the dashboard and for notifications. Default: a
+    /// short description.
     #[schemars(length(max = 253))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 
     /// The canary's share of the traffic from this step on, in percent;
-    /// fractions such as 0.5 are fine where the router can do them. Default:
-    /// as it was.
+    /// fractions such as 0.5 need a router that supports them. Default:
+    /// unchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<Weight>,
 
     /// Requests that go to the canary whatever the weight, from this step on.
-    /// Default: as it was, at first `analysis.match`.
+    /// Default: unchanged, at first `analysis.match`.
     #[x_kube(
         validation = ("self.size() > 0", "steps[].match is empty: list at least one condition, or remove match"),
         validation = HttpMatch::each_has_condition("steps[].match"),
@@ -42,12 +41,12 @@ pub struct Step {
     pub match_: Vec<HttpMatch>,
 
     /// The share of the primary's traffic, in percent, of which the canary gets
-    /// a copy during this step. Its answers to copies are dropped. Default: 0.
+    /// a copy during this step. Its responses to copies are dropped. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<Weight>,
 
-    /// Replicas of the canary from this step on. Default: as the target or its
-    /// autoscaler has it.
+    /// Replicas of the canary from this step on. Default: those of the target or
+    /// its autoscaler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<StepReplicas>,
 
@@ -62,16 +61,16 @@ pub struct Step {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u32>,
 
-    /// What is judged during this step. Default: every metric of the analysis;
-    /// in a step that only pauses, asks or scales, nothing.
+    /// Metrics that are judged during this step. Default: all; a step that only
+    /// pauses, scales or waits for approval needs no passed check.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<StepAnalysis>,
 
-    /// Wait, for a time or until somebody resumes the release.
+    /// Wait, for a time or until the release is resumed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
 
-    /// Wait until somebody approves.
+    /// Wait until a user approves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approval: Option<Approval>,
 }
@@ -94,7 +93,7 @@ pub struct StepReplicas {
     pub percent: Option<u32>,
 }
 
-/// What is judged during a step.
+/// Metrics that are judged during a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct StepAnalysis {
     /// Judge nothing during this step. Default: false.
@@ -110,23 +109,23 @@ pub struct StepAnalysis {
 /// A wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 pub struct Pause {
-    /// How long. Default: until somebody resumes the release, in the dashboard
-    /// or with `serin resume`.
+    /// How long. Default: until the release is resumed, in the dashboard or with
+    /// `serin resume`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<Duration>,
 }
 
-/// A question to a person.
+/// A request for approval by a user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Approval {
-    /// The question that is asked.
+    /// The question to the user.
     #[schemars(length(max = 1024))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 
-    /// How long the question stands; then the release is rolled back. Default:
-    /// for ever, and the progress deadline does not run meanwhile.
+    /// How long to wait; then the release is rolled back. Default: for ever, and
+    /// the progress deadline does not run meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after: Option<Duration>,
 }

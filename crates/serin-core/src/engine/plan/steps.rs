@@ -1,28 +1,31 @@
-//! The steps of a release, whichever of the four ways they were written in.
+//! The steps of a release, from any of the four notations.
 
 use std::{sync::Arc, time::Duration};
 
 use sha2::{Digest, Sha256};
 
-use super::{action::Split, plan::PlanError};
-use crate::api::{
-    Weight,
-    canary::{Analysis, HttpMatch, Provider, step::Approval, step::StepReplicas},
+use super::PlanError;
+use crate::{
+    api::{
+        Weight,
+        canary::{Analysis, HttpMatch, Provider, step::Approval, step::StepReplicas},
+    },
+    engine::action::Split,
 };
 
-/// One step: what it sets, and what must hold before the next.
+/// One step: its settings, and the conditions for the next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub name: String,
     pub split: Split,
     /// None: as the target or its autoscaler has it.
     pub replicas: Option<Replicas>,
-    /// How many checks must pass. A step that only pauses, asks or scales needs
-    /// none; a check that fails counts all the same.
+    /// How many checks must pass. A step that only pauses, scales or waits for
+    /// approval needs none, but a failed check still counts.
     pub checks: u32,
     /// How long one check lasts.
     pub interval: Duration,
-    /// Which metrics are judged, by their place in the plan.
+    /// Indexes into [`super::Plan::metrics`].
     pub metrics: Vec<usize>,
     pub pause: Option<Pause>,
     pub approval: Option<ApprovalGate>,
@@ -36,7 +39,7 @@ pub enum Replicas {
 }
 
 impl Replicas {
-    /// At least one, whatever the primary has.
+    /// At least one.
     pub fn of(self, primary: u32) -> u32 {
         match self {
             Self::Count(count) => count.max(1),
@@ -66,37 +69,37 @@ impl From<&Approval> for ApprovalGate {
     }
 }
 
-/// How traffic moves, as the three classic strategies name it.
+/// How traffic moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
     Canary,
-    /// Chosen requests go to the canary.
+    /// Matched requests go to the canary.
     AB,
-    /// None do, until all do.
+    /// No live request goes to the canary, until all do.
     BlueGreen,
 }
 
-/// Flagger's choice for a router that cannot divide traffic.
+/// Flagger's default for a router that cannot divide traffic.
 const SWITCH_ITERATIONS: u32 = 10;
-/// More steps than this help nobody and do not fit into anybody's patience.
+/// Limit of a generated list of steps.
 const MAX_STEPS: usize = 1000;
 
-/// Brings the four ways of writing steps into one.
+/// Compiles the four notations into one list.
 pub fn steps(
     analysis: &Analysis,
     provider: Option<Provider>,
     interval: Duration,
     metrics: &[&str],
 ) -> Result<(Strategy, Vec<Step>), PlanError> {
-    let ways = [
+    let notations = [
         ("iterations", analysis.iterations.is_some()),
         ("stepWeight", analysis.step_weight.is_some()),
         ("stepWeights", !analysis.step_weights.is_empty()),
         ("steps", !analysis.steps.is_empty()),
     ];
-    let written: Vec<_> = ways.iter().filter(|(_, written)| *written).map(|(name, _)| *name).collect();
-    let [way] = written[..] else {
-        return Err(if written.is_empty() { PlanError::NoSteps } else { PlanError::AmbiguousSteps(written) });
+    let used: Vec<_> = notations.iter().filter(|(_, used)| *used).map(|(name, _)| *name).collect();
+    let [notation] = used[..] else {
+        return Err(if used.is_empty() { PlanError::NoSteps } else { PlanError::AmbiguousSteps(used) });
     };
     let builder = Builder {
         analysis,
@@ -104,10 +107,10 @@ pub fn steps(
         all_metrics: (0..metrics.len()).collect(),
         matches: analysis.match_[..].into(),
     };
-    let undivided = provider == Some(Provider::Kubernetes) && way != "steps";
-    match way {
+    let switch_only = provider == Some(Provider::Kubernetes) && notation != "steps";
+    match notation {
         "steps" => Ok((Strategy::Canary, builder.explicit_steps(metrics)?)),
-        _ if undivided => {
+        _ if switch_only => {
             let checks = analysis.iterations.unwrap_or(SWITCH_ITERATIONS);
             Ok((Strategy::BlueGreen, builder.fixed_split_steps(checks, &Arc::default())))
         }
@@ -120,9 +123,9 @@ pub fn steps(
     }
 }
 
-/// Tells one list of steps from another, so that an edit in the middle of a
-/// release is noticed. What does not move traffic is left out: a renamed step,
-/// another interval or another metric simply apply from now on.
+/// Identifies a list of steps, to detect an edit during a release. Fields that
+/// do not move traffic are left out: a new name, interval or metric simply
+/// applies from now on.
 pub fn fingerprint(strategy: Strategy, steps: &[Step]) -> String {
     let mut digest = Sha256::new();
     digest.update(format!("{strategy:?}"));
@@ -144,7 +147,7 @@ impl Builder<'_> {
         self.analysis.max_weight.filter(|max| *max > Weight::ZERO).unwrap_or(Weight::FULL)
     }
 
-    /// `stepWeight`, twice it, three times it, up to the limit and never past.
+    /// Multiples of `stepWeight`, capped at the maximum.
     fn linear_weights(&self) -> Result<Vec<Weight>, PlanError> {
         let step = self.analysis.step_weight.unwrap_or_default();
         let max = self.max_weight();
@@ -196,7 +199,7 @@ impl Builder<'_> {
         self.mirror().into_iter().chain([step]).collect()
     }
 
-    /// `mirror: true` puts one check at copied traffic before everything else.
+    /// `mirror: true` adds one check on mirrored traffic before the first step.
     fn mirror(&self) -> Option<Step> {
         let share = self.analysis.mirror_weight.filter(|share| *share > Weight::ZERO).unwrap_or(Weight::FULL);
         self.analysis.mirror.then(|| Step {
@@ -221,18 +224,18 @@ impl Builder<'_> {
 
     fn explicit_steps(&self, metrics: &[&str]) -> Result<Vec<Step>, PlanError> {
         let max = self.max_weight();
-        let written = &self.analysis.steps;
+        let specs = &self.analysis.steps;
         check_increasing(
-            written.iter().enumerate().filter_map(|(at, step)| Some((at, step.weight?))),
+            specs.iter().enumerate().filter_map(|(at, step)| Some((at, step.weight?))),
             "steps",
         )?;
-        if written.iter().find_map(|step| step.weight).is_some_and(|first| first > max) {
+        if specs.iter().find_map(|step| step.weight).is_some_and(|first| first > max) {
             return Err(PlanError::MaxWeightTooLow { field: "the first weight in steps", max });
         }
         let (mut weight, mut matches, mut replicas) = (Weight::ZERO, self.matches.clone(), None);
-        let mut steps = Vec::with_capacity(written.len() + 1);
+        let mut steps = Vec::with_capacity(specs.len() + 1);
         steps.extend(self.mirror());
-        for (at, step) in written.iter().enumerate() {
+        for (at, step) in specs.iter().enumerate() {
             let moves = step.weight.is_some() || !step.match_.is_empty() || step.mirror.is_some();
             let judges = step.analysis.is_some() || step.iterations.is_some() || step.interval.is_some();
             if !moves && !judges && step.replicas.is_none() && step.pause.is_none() && step.approval.is_none()
@@ -243,8 +246,8 @@ impl Builder<'_> {
             if !step.match_.is_empty() {
                 matches = step.match_[..].into();
             }
-            if let Some(asked) = step.replicas {
-                replicas = Some(replicas_of(at, asked)?);
+            if let Some(spec) = step.replicas {
+                replicas = Some(replicas_of(at, spec)?);
             }
             let interval = step.interval.map_or(self.interval, Into::into);
             if interval < Duration::from_secs(1) {
@@ -288,8 +291,8 @@ fn check_increasing(
     Ok(())
 }
 
-fn replicas_of(at: usize, asked: StepReplicas) -> Result<Replicas, PlanError> {
-    match (asked.count, asked.percent) {
+fn replicas_of(at: usize, spec: StepReplicas) -> Result<Replicas, PlanError> {
+    match (spec.count, spec.percent) {
         (Some(count), None) => Ok(Replicas::Count(count)),
         (None, Some(percent)) => Ok(Replicas::Percent(percent)),
         _ => Err(PlanError::StepReplicas { at }),
@@ -297,13 +300,13 @@ fn replicas_of(at: usize, asked: StepReplicas) -> Result<Replicas, PlanError> {
 }
 
 fn metric_indexes(at: usize, names: &[String], metrics: &[&str]) -> Result<Vec<usize>, PlanError> {
-    let place = |name: &String| {
+    let index = |name: &String| {
         metrics
             .iter()
             .position(|metric| metric == name)
             .ok_or_else(|| PlanError::StepMetricUnknown { at, metric: name.clone() })
     };
-    names.iter().map(place).collect()
+    names.iter().map(index).collect()
 }
 
 fn default_name(step: &crate::api::canary::Step, weight: Weight) -> String {

@@ -1,5 +1,5 @@
-//! The terms one metric is judged on, and the judge itself with its memory
-//! taken from, and put back into, the status.
+//! The policy of one metric: its judge, with the judge's state decoded from and
+//! encoded into the status, and its limits.
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -23,11 +23,11 @@ use crate::{
     },
 };
 
-/// How a metric is judged, and what follows from it.
+/// How a metric is judged, and the effects of its verdicts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricPolicy {
     pub judge: Judge,
-    /// The step may end as soon as the evidence certifies the canary.
+    /// The step may end as soon as the canary is shown to be non-inferior.
     pub ends_on_evidence: bool,
     /// Failed checks of this metric alone that roll back.
     pub failure_limit: Option<u32>,
@@ -35,7 +35,7 @@ pub struct MetricPolicy {
     pub inconclusive_limit: Option<u32>,
     pub on_no_data: OnMissing,
     pub on_unavailable: OnMissing,
-    /// Its share in a common score; none for a metric that stands by itself.
+    /// Its part of a common score; none for a metric judged alone.
     pub score_weight: Option<ScoreWeight>,
 }
 
@@ -46,7 +46,7 @@ pub enum Judge {
     MannWhitney(MannWhitney),
 }
 
-/// What a metric counts for among those that are judged together.
+/// Weight of a metric in the score that it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreWeight {
     pub weight: f64,
@@ -56,7 +56,7 @@ pub struct ScoreWeight {
 /// Why a metric cannot be judged.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum JudgeError {
-    #[error("nothing says what is good; set thresholdRange, or a judge")]
+    #[error("it has neither a range nor a judge; set thresholdRange, or a judge")]
     NoJudge,
     #[error("judge threshold needs thresholdRange; set min, max or both")]
     NoRange,
@@ -71,7 +71,8 @@ pub enum JudgeError {
 }
 
 impl MetricPolicy {
-    /// The metric itself speaks first, then its template, then the analysis.
+    /// Fields of the metric win over its template, those of the template over
+    /// the analysis.
     pub fn new(
         metric: &Metric,
         template: Option<&AnalysisTemplateSpec>,
@@ -79,14 +80,14 @@ impl MetricPolicy {
     ) -> Result<Self, JudgeError> {
         let judge = judge(metric, template, analysis)?;
         let spec = configured_judge(metric, template, analysis);
-        // What the sequential judge calls a failure was never a single bad
-        // check: waiting for more of them would only serve more errors.
-        let burst = metric.critical || matches!(judge, Judge::Sequential(_));
+        // A sequential judge fails on the evidence of all checks, never on a
+        // single bad one: waiting for another failure would only serve errors.
+        let sequential = matches!(judge, Judge::Sequential(_));
         let failure_limit = metric.failure_limit.or(template.and_then(|t| t.failure_limit));
         Ok(Self {
-            ends_on_evidence: matches!(judge, Judge::Sequential(_))
+            ends_on_evidence: sequential
                 && spec.and_then(|judge| judge.promote_on) == Some(PromoteOn::Evidence),
-            failure_limit: if metric.critical { Some(1) } else { failure_limit.or(burst.then_some(1)) },
+            failure_limit: if metric.critical { Some(1) } else { failure_limit.or(sequential.then_some(1)) },
             inconclusive_limit: metric.inconclusive_limit.or(template.and_then(|t| t.inconclusive_limit)),
             on_no_data: metric
                 .on_no_data
@@ -105,66 +106,65 @@ impl MetricPolicy {
 }
 
 impl Judge {
-    /// Takes in what was measured, and says what it thinks of everything since
-    /// the release began; with how much evidence there is against the canary,
-    /// if it weighs that. What certifies a canary is counted from the first
-    /// check of a step.
+    /// Verdict on everything since the release began, and the evidence against
+    /// the canary if the judge computes one. `first_of_step` resets the evidence
+    /// for non-inferiority, which each step must show again.
     pub fn check(
         &self,
-        memory: &mut Option<Object>,
-        seen: &Measurement,
+        state: &mut Option<Object>,
+        measurement: &Measurement,
         first_of_step: bool,
     ) -> (Verdict, Option<f64>) {
         match self {
-            Self::Threshold(threshold) => (threshold.check(seen), None),
-            Self::MannWhitney(ranks) => (ranks.check(seen), None),
+            Self::Threshold(threshold) => (threshold.check(measurement), None),
+            Self::MannWhitney(ranks) => (ranks.check(measurement), None),
             Self::Sequential(sequential) => {
-                let mut evidence: Evidence = decode_state(memory.as_ref());
+                let mut evidence: Evidence = decode_state(state.as_ref());
                 if first_of_step {
                     evidence.begin_step();
                 }
-                let verdict = sequential.check(&mut evidence, seen);
-                *memory = encode_state(&evidence);
+                let verdict = sequential.check(&mut evidence, measurement);
+                *state = encode_state(&evidence);
                 (verdict, Some(rounded(evidence.p_value().recip())))
             }
         }
     }
 
-    /// What of its memory is worth keeping for the next release.
-    pub fn carry_over(&self, memory: Option<&Object>) -> Option<Object> {
-        let memory = memory.filter(|_| self.is_stateful())?;
-        encode_state(&decode_state::<Evidence>(Some(memory)).next_release())
+    /// State to start the next release with: the overdispersion estimate.
+    pub fn carry_over(&self, state: Option<&Object>) -> Option<Object> {
+        let state = state.filter(|_| self.is_stateful())?;
+        encode_state(&decode_state::<Evidence>(Some(state)).next_release())
     }
 
-    /// Does it gain from looking before the interval is over?
+    /// May it run interim checks, before the interval is over?
     pub fn may_peek(&self) -> bool {
         self.is_stateful()
     }
 
-    /// Does it keep what it was shown, also when that was too little to judge?
+    /// Does it accumulate measurements, also those too small for a verdict?
     pub fn is_stateful(&self) -> bool {
         matches!(self, Self::Sequential(_))
     }
 }
 
-/// Where a memory keeps its evidence: as one text, since nobody reads it and
-/// every decision copies it.
+/// Key of the evidence in a state: one JSON string, cheap to copy at every
+/// decision.
 const EVIDENCE: &str = "evidence";
 
-/// A memory that cannot be read, such as one of another judge, is none.
-pub(super) fn decode_state<E: DeserializeOwned + Default>(memory: Option<&Object>) -> E {
-    let text = memory.and_then(|Object(map)| map.get(EVIDENCE)).and_then(Value::as_str);
+/// The default for a state that does not decode, such as one of another judge.
+pub(in crate::engine) fn decode_state<E: DeserializeOwned + Default>(state: Option<&Object>) -> E {
+    let text = state.and_then(|Object(map)| map.get(EVIDENCE)).and_then(Value::as_str);
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-pub(super) fn encode_state(evidence: &impl Serialize) -> Option<Object> {
+pub(in crate::engine) fn encode_state(evidence: &impl Serialize) -> Option<Object> {
     let mut text = Vec::with_capacity(1024);
     serde_json::to_writer(&mut text, evidence).ok()?;
     let text = String::from_utf8(text).ok()?;
     Some(Object([(EVIDENCE.to_owned(), Value::String(text))].into_iter().collect()))
 }
 
-/// To three decimals, and no more than anybody needs to be convinced.
+/// To three decimals, capped at a million.
 fn rounded(evidence: f64) -> f64 {
     (evidence.min(1e6) * 1e3).round() / 1e3
 }
@@ -176,8 +176,9 @@ fn judge(
 ) -> Result<Judge, JudgeError> {
     let range = range(metric, template);
     let spec = configured_judge(metric, template, analysis);
-    let built_in =
-        |t: &AnalysisTemplateSpec| t.cloudwatch.as_ref().is_some_and(|known| known.built_in.is_some());
+    let built_in = |t: &AnalysisTemplateSpec| {
+        t.cloudwatch.as_ref().is_some_and(|cloudwatch| cloudwatch.built_in.is_some())
+    };
     let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some() || built_in(t))
         || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
     let type_ = match spec {
@@ -193,15 +194,15 @@ fn judge(
         }
         JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(sequential(spec))?))),
         JudgeType::MannWhitney => {
-            let told = metric.direction.or(template.and_then(|t| t.direction));
-            let settings = mann_whitney(spec, told.unwrap_or_else(|| default_direction(metric)));
+            let direction = metric.direction.or(template.and_then(|t| t.direction));
+            let settings = mann_whitney(spec, direction.unwrap_or_else(|| default_direction(metric)));
             Ok(Judge::MannWhitney(MannWhitney::try_from(settings)?))
         }
     }
 }
 
-/// A range on the metric means the threshold judge unless the metric says
-/// otherwise, whatever its template or the analysis prefer.
+/// A range on the metric means the threshold judge unless the metric itself sets
+/// a judge, whatever its template or the analysis sets.
 fn configured_judge<'a>(
     metric: &'a Metric,
     template: Option<&'a AnalysisTemplateSpec>,
@@ -219,11 +220,11 @@ fn configured_judge<'a>(
 }
 
 fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<ThresholdRange> {
-    let old = metric.threshold.map(|threshold| match metric.name.as_str() {
+    let legacy = metric.threshold.map(|threshold| match metric.name.as_str() {
         "request-success-rate" => ThresholdRange { min: Some(threshold), max: None },
         _ => ThresholdRange { min: None, max: Some(threshold) },
     });
-    metric.threshold_range.or(old).or(template.and_then(|t| t.threshold_range))
+    metric.threshold_range.or(legacy).or(template.and_then(|t| t.threshold_range))
 }
 
 fn sequential(spec: Option<&JudgeSpec>) -> sequential::Settings {
@@ -273,7 +274,7 @@ fn mann_whitney(spec: Option<&JudgeSpec>, direction: Direction) -> mann_whitney:
     settings
 }
 
-/// Known for what is built in; of anything else more is worse.
+/// A lower success rate is worse; of any other metric a higher value.
 fn default_direction(metric: &Metric) -> Direction {
     if metric.name == "request-success-rate" { Direction::Decrease } else { Direction::Increase }
 }

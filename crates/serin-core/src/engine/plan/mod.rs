@@ -1,15 +1,17 @@
-//! The plan: a Canary that was understood. Everything after it reads the plan
-//! and never the raw spec; what cannot be carried out is refused here, with the
-//! field at fault and what to write instead.
+//! The plan: the validated spec of a Canary. The rest of the engine reads the
+//! plan and never the raw spec; an invalid spec is rejected here, with the
+//! field at fault and the remedy.
+
+pub mod metrics;
+pub mod steps;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{
-    action::Split,
-    judge::{JudgeError, MetricPolicy},
-    steps::{self, Step, Strategy},
-    windows::{Effect, Window, WindowError, Windows},
+use self::{
+    metrics::{JudgeError, MetricPolicy},
+    steps::{Step, Strategy},
 };
+use super::windows::{Effect, Window, WindowError, Windows};
 use crate::api::{
     AnalysisTemplateSpec, Canary, Weight,
     canary::{CanarySpec, HookType, Metric, TargetKind, WindowKind},
@@ -21,24 +23,24 @@ use crate::api::{
 pub struct Plan {
     pub strategy: Strategy,
     pub steps: Vec<Step>,
-    /// Tells these steps from others; see [`steps::fingerprint`].
+    /// Identifies this list of steps; see [`steps::fingerprint`].
     pub fingerprint: String,
-    /// How long a check lasts and how often a closed gate is asked again.
+    /// How long a check lasts and how often a closed gate is called again.
     pub interval: Duration,
     /// Failed checks that roll back.
     pub threshold: u32,
     pub deadline: Deadline,
     pub primary_ready_percent: u32,
     pub canary_ready_percent: u32,
-    /// How much traffic goes home at a time; all of it at once by default.
+    /// How much traffic returns to the primary at a time; by default all.
     pub step_down_weight: Weight,
     pub gates: Vec<Gate>,
     pub metrics: Vec<MetricPlan>,
     pub windows: Windows,
     pub keep_warm: Duration,
-    /// Users are kept on the version that answered them first.
+    /// Users are kept on the version that served them first.
     pub affinity: bool,
-    /// Requests that were counted must bear the split out.
+    /// Run the sample ratio mismatch test.
     pub verifies_split: bool,
     /// The target has replicas of its own.
     pub scalable: bool,
@@ -51,12 +53,12 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub after: Duration,
-    /// The user wrote it. Only then does it also run while nothing is known
-    /// about the canary: a silent metric is no evidence.
+    /// Set in the spec. Only then does it also run while there is no data about
+    /// the canary: missing data is no evidence.
     pub explicit: bool,
 }
 
-/// A webhook, as far as the engine cares.
+/// A webhook, as far as the engine needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gate {
     pub name: String,
@@ -65,26 +67,16 @@ pub struct Gate {
     pub expires: Option<Duration>,
 }
 
-/// A metric and the terms it is judged on.
+/// A metric and its policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricPlan {
     pub name: String,
     pub policy: MetricPolicy,
-    /// It counts every request of both arms, so the split shows in it.
+    /// It counts every request of both arms: input of the sample ratio test.
     pub counts_requests: bool,
 }
 
-/// What a router must be able to do for a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
-    pub weights: bool,
-    pub finer_than_a_percent: bool,
-    pub matches: bool,
-    pub mirror: bool,
-    pub affinity: bool,
-}
-
-/// Why a Canary cannot be carried out.
+/// Why a spec is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
     #[error(
@@ -118,7 +110,7 @@ pub enum PlanError {
     #[error("spec.analysis.{field} of {percent} is no share of pods; write 0 to 100")]
     ReadyThreshold { field: &'static str, percent: u32 },
     #[error(
-        "spec.analysis.{list} has two entries named {name:?}; rename one, since answers are told apart by name"
+        "spec.analysis.{list} has two entries named {name:?}; rename one, since results are matched by name"
     )]
     DuplicateName { list: &'static str, name: String },
     #[error(
@@ -151,7 +143,7 @@ impl TryFrom<&Canary> for Plan {
 }
 
 impl Plan {
-    /// Reads a spec, with the templates that its metrics refer to.
+    /// Validates a spec, with the templates that its metrics refer to.
     pub fn new<'t>(
         spec: &CanarySpec,
         template: impl Fn(&TemplateRef) -> Option<&'t AnalysisTemplateSpec>,
@@ -193,8 +185,7 @@ impl Plan {
         })
     }
 
-    /// What is left of a plan once its Canary is deleted. A spec that was
-    /// refused can still be put away.
+    /// The plan of a deleted Canary. It needs no valid spec.
     pub fn for_deletion(spec: &CanarySpec) -> Self {
         Self {
             strategy: Strategy::Canary,
@@ -219,24 +210,7 @@ impl Plan {
         }
     }
 
-    /// What the router must be able to do, to be refused before anything is
-    /// touched if it cannot.
-    pub fn needs(&self) -> Needs {
-        let any = |test: fn(&Split) -> bool| self.steps.iter().any(|step| test(&step.split));
-        let fine = |weight: Weight| !weight.hundredths().is_multiple_of(100);
-        Needs {
-            weights: any(|split| split.canary > Weight::ZERO)
-                || fine(self.step_down_weight)
-                || self.step_down_weight < Weight::FULL,
-            finer_than_a_percent: self.steps.iter().any(|step| fine(step.split.canary))
-                || fine(self.step_down_weight),
-            matches: any(|split| !split.matches.is_empty()),
-            mirror: any(|split| split.mirror > Weight::ZERO),
-            affinity: self.affinity,
-        }
-    }
-
-    /// The gates of one kind, in the order they were written.
+    /// The gates of one kind, in the order of the spec.
     pub fn gates(&self, kind: HookType) -> impl Iterator<Item = &Gate> {
         self.gates.iter().filter(move |gate| gate.kind == kind)
     }
@@ -247,8 +221,8 @@ fn seconds(seconds: u32) -> Duration {
 }
 
 fn deadline(spec: &CanarySpec) -> Deadline {
-    let own = spec.progress_deadline_seconds;
-    Deadline { after: seconds(own.unwrap_or(600)), explicit: own.is_some() }
+    let explicit = spec.progress_deadline_seconds;
+    Deadline { after: seconds(explicit.unwrap_or(600)), explicit: explicit.is_some() }
 }
 
 fn percent(field: &'static str, percent: Option<u32>) -> Result<u32, PlanError> {
@@ -263,8 +237,8 @@ fn distinct<T, K: Ord + ToString>(
     items: &[T],
     key: impl Fn(&T) -> K,
 ) -> Result<(), PlanError> {
-    let mut seen = BTreeSet::new();
-    match items.iter().map(key).find(|name| !seen.insert(name.to_string())) {
+    let mut names = BTreeSet::new();
+    match items.iter().map(key).find(|name| !names.insert(name.to_string())) {
         Some(name) => Err(PlanError::DuplicateName { list, name: name.to_string() }),
         None => Ok(()),
     }
@@ -311,10 +285,10 @@ fn metrics<'t>(
                 }
                 None => return Err(PlanError::NoQuery { at, name }),
             };
-            let terms = MetricPolicy::new(metric, template, &spec.analysis)
+            let policy = MetricPolicy::new(metric, template, &spec.analysis)
                 .map_err(|why| PlanError::Judge { at, name: name.clone(), why })?;
-            let counts_requests = template.is_none() && metric.query.is_none() && terms.judge.is_stateful();
-            Ok(MetricPlan { name, policy: terms, counts_requests })
+            let counts_requests = template.is_none() && metric.query.is_none() && policy.judge.is_stateful();
+            Ok(MetricPlan { name, policy, counts_requests })
         };
     spec.analysis.metrics.iter().enumerate().map(plan).collect()
 }
