@@ -41,8 +41,8 @@ use super::{
 };
 use crate::{
     api::{ClusterAnalysisTemplate, canary::TargetKind},
-    routing,
-    workload::{self, CachedWorkload, Kind},
+    object_cache::ObjectCache,
+    workload::{CachedWorkload, Kind},
 };
 
 /// A list that takes longer is not waited for; whoever needs it tries again.
@@ -245,7 +245,10 @@ impl Caches {
         let watched = self.reflectors.lock().get(kind.resource()).cloned()?;
         match &watched.store {
             StoreKind::Workloads(store) => store.get(namespace, name),
-            // Services are held whole, since routers write them.
+            // Services are cached whole, since routers compare and write any of
+            // their fields. The JSON round trip on each lookup is paid only for
+            // targets of kind Service: a second store of the same kind would
+            // cost all others a second watch.
             StoreKind::Objects(store) => {
                 let object = store.get(namespace, name)?;
                 serde_json::to_value(&*object).and_then(serde_json::from_value).ok().map(Arc::new)
@@ -253,21 +256,18 @@ impl Caches {
         }
     }
 
-    /// Takes in what the API server answered to a write, and says its version
-    /// if that is known now.
-    pub fn apply_workload_response(&self, kind: Kind, written: CachedWorkload) -> Option<ObjectVersion> {
-        let watched = self.reflectors.lock().get(kind.resource()).cloned()?;
+    /// Stores a write response; returns its version if the store holds it now.
+    pub fn apply_response(&self, kind: &ApiResource, written: DynamicObject) -> Option<ObjectVersion> {
+        let watched = self.reflectors.lock().get(kind).cloned()?;
         match &watched.store {
             StoreKind::Workloads(store) => {
+                let written = CachedWorkload::try_from(written).ok()?;
                 Some(ObjectVersion::of(store.apply_write_response(written, convert::identity)?.meta()))
             }
-            StoreKind::Objects(_) => None,
+            StoreKind::Objects(store) => {
+                Some(ObjectVersion::of(store.apply_write_response(written, convert::identity)?.meta()))
+            }
         }
-    }
-
-    /// The same for everything else.
-    pub fn apply_object_response(&self, kind: &ApiResource, written: DynamicObject) -> Option<ObjectVersion> {
-        Some(ObjectVersion::of(self.objects(kind)?.apply_write_response(written, convert::identity)?.meta()))
     }
 
     pub fn object(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
@@ -286,11 +286,6 @@ impl Caches {
     /// The pods that have all of these labels, of which there must be some.
     pub fn pods(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<DynamicObject>> {
         self.objects(&pod_resource()).map(|store| store.list_matching(namespace, labels)).unwrap_or_default()
-    }
-
-    /// What a workload sees of one namespace.
-    pub fn in_namespace(&self, namespace: &str) -> NamespaceCache<'_> {
-        NamespaceCache { caches: self, namespace: namespace.to_owned() }
     }
 
     fn objects(&self, kind: &ApiResource) -> Option<Arc<Store<DynamicObject>>> {
@@ -382,24 +377,17 @@ impl Caches {
     }
 }
 
-impl routing::ObjectCache for Caches {
+impl ObjectCache for Caches {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.object(kind, namespace, name)
     }
-}
 
-pub struct NamespaceCache<'a> {
-    caches: &'a Caches,
-    namespace: String,
-}
-
-impl workload::ObjectList for NamespaceCache<'_> {
-    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
-        self.caches.object(kind.resource(), &self.namespace, name)
+    fn list(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        self.list(kind, namespace)
     }
 
-    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
-        self.caches.list(kind.resource(), &self.namespace)
+    fn apply_write_response(&self, kind: &ApiResource, written: DynamicObject) {
+        self.apply_response(kind, written);
     }
 }
 

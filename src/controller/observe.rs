@@ -18,7 +18,7 @@ use crate::{
     engine::{Observed, action::Split, observed::Target, revision::ConfigRef},
     gates::annotations,
     routing::{ObjectKey, PodSelectors, RouteContext},
-    workload::{self, COMPANION_KINDS, CachedWorkload, CompanionChange, Kind, ObjectList as _},
+    workload::{self, COMPANION_KINDS, CachedWorkload, CompanionChange, Kind},
 };
 
 /// Why there is nothing to decide on.
@@ -68,14 +68,12 @@ pub async fn observe(
     }
     let target = target();
 
-    let in_namespace = caches.in_namespace(&name.namespace);
     let primary = caches.workload(workload.kind(), &name.namespace, &workload.primary_name());
     let previous = caches.workload(workload.kind(), &name.namespace, &workload.previous_name());
-    let scaler = canary
-        .spec
-        .autoscaler_ref
-        .as_ref()
-        .and_then(|scaler| in_namespace.get(scaler.kind.into(), &format!("{}-primary", scaler.name)));
+    let scaler = canary.spec.autoscaler_ref.as_ref().and_then(|scaler| {
+        let kind = Kind::from(scaler.kind).resource();
+        caches.object(kind, &name.namespace, &format!("{}-primary", scaler.name))
+    });
     let deleting = canary.metadata.deletion_timestamp.is_some();
     let mut upkeep = Vec::new();
     if let (Some(target), Some(_), false) = (&target, &primary, deleting) {
@@ -96,7 +94,7 @@ pub async fn observe(
                 .map(|kind| caches.namespace_revision(kind.resource(), &name.namespace)),
         };
         if state.companions.lock().as_ref() != Some(&companions) {
-            upkeep = workload.companion_changes(target, canary_service.as_deref(), &in_namespace)?;
+            upkeep = workload.companion_changes(target, canary_service.as_deref(), caches)?;
             *state.companions.lock() = upkeep.is_empty().then_some(companions);
         }
     }

@@ -23,8 +23,9 @@ use super::{
 use crate::{
     api::{Canary, canary::Phase},
     engine::{Action, Decision},
+    object_cache::ObjectCache,
     routing::{self, RouteContext},
-    workload::{self, CachedWorkload, FromCache},
+    workload::{self, FromCache},
 };
 
 /// Keeps a Canary there until everything is put back.
@@ -68,12 +69,6 @@ pub async fn perform(
 ) -> Result<(), Error> {
     let (name, workload) = (NamespacedName::of(&*resolved.canary), &resolved.workload);
     let client = &ctx.fence.fenced_client(&ctx.client, &name);
-    // Until a watch tells of it the next decision would ask for it again.
-    let learn = |written: Option<CachedWorkload>| {
-        state.remember_own_write(
-            written.and_then(|written| ctx.caches.apply_workload_response(workload.kind(), written)),
-        );
-    };
     let caches = &WriteThroughCache { caches: &ctx.caches, state };
     for upkeep in &observation.companion_changes {
         ctx.fence.check(&name)?;
@@ -84,9 +79,9 @@ pub async fn perform(
         match action {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => {
-                learn(workload.scale_canary(client, *replicas).await?);
+                workload.scale_canary(client, caches, *replicas).await?;
             }
-            Action::ScaleDownCanary { after } => learn(workload.scale_down_canary(client, *after).await?),
+            Action::ScaleDownCanary { after } => workload.scale_down_canary(client, caches, *after).await?,
             Action::PinPrimary => workload.pin_primary(client).await?,
             Action::UnpinPrimary => workload.unpin_primary(client).await?,
             Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
@@ -96,9 +91,9 @@ pub async fn perform(
                     target: observation.target.as_deref(),
                     primary: observation.primary.as_deref(),
                 };
-                learn(workload.promote(client, revision, known).await?);
+                workload.promote(client, caches, revision, known).await?;
             }
-            Action::RestorePrimary { revision } => learn(workload.restore_primary(client, revision).await?),
+            Action::RestorePrimary { revision } => workload.restore_primary(client, caches, revision).await?,
             Action::Route(split) => {
                 let arms = observation.selectors.as_ref().ok_or(Error::TargetUnknown)?;
                 let on = RouteContext {
@@ -119,19 +114,24 @@ pub async fn perform(
     Ok(())
 }
 
-/// The caches, for one who writes.
+/// The caches for writes: the version of each stored write response is
+/// remembered as an own write, so that its watch event triggers no reconcile.
 struct WriteThroughCache<'a> {
     caches: &'a Caches,
     state: &'a CanaryState,
 }
 
-impl routing::ObjectCache for WriteThroughCache<'_> {
+impl ObjectCache for WriteThroughCache<'_> {
     fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         self.caches.object(kind, namespace, name)
     }
 
+    fn list(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        self.caches.list(kind, namespace)
+    }
+
     fn apply_write_response(&self, kind: &ApiResource, written: DynamicObject) {
-        self.state.remember_own_write(self.caches.apply_object_response(kind, written));
+        self.state.remember_own_write(self.caches.apply_response(kind, written));
     }
 }
 

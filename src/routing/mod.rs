@@ -70,6 +70,7 @@ use crate::{
         canary::{HttpMatch, StringMatch},
     },
     engine::{Plan, action::Split},
+    object_cache::ObjectCache,
 };
 
 /// The field manager of everything Serin applies.
@@ -226,16 +227,6 @@ pub struct PodSelectors {
     pub previous: BTreeMap<String, String>,
     /// Every port of the target's containers by name, for `portDiscovery`.
     pub ports: BTreeMap<String, u16>,
-}
-
-/// Objects as the reflectors have them.
-pub trait ObjectCache: Send + Sync {
-    /// None if there is none.
-    fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>>;
-
-    /// Takes in what the API server answered to a write. Whoever does not is
-    /// told by a watch, later.
-    fn apply_write_response(&self, _kind: &ApiResource, _written: DynamicObject) {}
 }
 
 /// An object, whether it exists or not.

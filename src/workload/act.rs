@@ -20,6 +20,8 @@ use super::{
 use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
     engine::revision::{ConfigRef, HashVersion},
+    object_cache::ObjectCache,
+    stripped::StrippedObject,
 };
 
 /// Why something was not done.
@@ -103,33 +105,35 @@ impl Workload {
         }
     }
 
-    /// Gives the canary this many replicas; a DaemonSet's run everywhere, or
-    /// nowhere. Returns what the target is then.
+    /// Gives the canary this many replicas; a DaemonSet runs on every node, or
+    /// on none.
     pub async fn scale_canary(
         &self,
         client: &Client,
+        cache: &dyn ObjectCache,
         replicas: u32,
-    ) -> Result<Option<CachedWorkload>, Error> {
-        self.scale(client, replicas, json!({})).await
+    ) -> Result<(), Error> {
+        self.scale(client, cache, replicas, json!({})).await
     }
 
-    /// Takes the canary's pods away, and notes on the target after which release
-    /// that was. Returns what the target is then.
+    /// Scales the canary to zero and records the release on the target.
     pub async fn scale_down_canary(
         &self,
         client: &Client,
+        cache: &dyn ObjectCache,
         after: u64,
-    ) -> Result<Option<CachedWorkload>, Error> {
+    ) -> Result<(), Error> {
         let note = format!("{}/{after}", self.owner.uid);
-        self.scale(client, 0, json!({ "annotations": { SCALED_DOWN_AFTER: note } })).await
+        self.scale(client, cache, 0, json!({ "annotations": { SCALED_DOWN_AFTER: note } })).await
     }
 
     async fn scale(
         &self,
         client: &Client,
+        cache: &dyn ObjectCache,
         replicas: u32,
         metadata: Value,
-    ) -> Result<Option<CachedWorkload>, Error> {
+    ) -> Result<(), Error> {
         let attempt = format!("scale {} {} to {replicas}", self.kind().name(), self.target);
         let mut patch = match self.kind {
             TargetKind::Deployment => json!({ "spec": { "replicas": replicas } }),
@@ -137,7 +141,7 @@ impl Workload {
                 let mark = if replicas == 0 { json!("true") } else { Value::Null };
                 json!({ "spec": { "template": { "spec": { "nodeSelector": { SCALE_TO_ZERO: mark } } } } })
             }
-            TargetKind::Service => return Ok(None),
+            TargetKind::Service => return Ok(()),
         };
         patch["metadata"] = metadata;
         if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
@@ -145,7 +149,9 @@ impl Workload {
         }
         let scaled =
             self.workload_api(client).patch(&self.target, &merge_params(), &Patch::Merge(&patch)).await;
-        scaled.map(Some).map_err(Error::api(attempt))
+        let StrippedObject(written) = scaled.map_err(Error::api(attempt))?;
+        self.apply_write_response(cache, written);
+        Ok(())
     }
 
     /// Keeps the primary's autoscaler from shrinking it below its present size.
@@ -202,14 +208,14 @@ impl Workload {
 
     /// Copies the target to the primary, if it still is at exactly this
     /// revision. What the primary was is recorded first, and everything that
-    /// the new one reads is in place before the primary is touched. Returns what
-    /// the primary is then, if that was written.
+    /// the new one reads is in place before the primary is touched.
     pub async fn promote(
         &self,
         client: &Client,
+        cache: &dyn ObjectCache,
         revision: &str,
         cached: FromCache<'_>,
-    ) -> Result<Option<CachedWorkload>, Error> {
+    ) -> Result<(), Error> {
         let name = self.primary_name();
         let mut primary = match cached.primary {
             Some(primary) => primary.to_dynamic_object(self.kind()),
@@ -217,7 +223,7 @@ impl Workload {
         };
         self.check_owner(self.kind(), &primary.metadata)?;
         if copied_revision(&primary) == Some(revision) {
-            return Ok(None);
+            return Ok(());
         }
         let verified = self.read_verified(client, revision, cached.target).await?;
         let names = self.copy_names(&verified.refs, &verified.configs);
@@ -231,27 +237,28 @@ impl Workload {
                 for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
                     self.delete_own(client, kind, &name).await?;
                 }
-                return Ok(Some(written));
+                self.apply_write_response(cache, written);
+                return Ok(());
             }
             conflict_backoff(met).await;
             primary = self.get_required(client, self.kind(), &name, "promote").await?;
             // Promoted before, which whoever asks had not heard of. Recorded as
             // what was before, it would be all that there is to go back to.
             if copied_revision(&primary) == Some(revision) {
-                return Ok(None);
+                return Ok(());
             }
         }
         Err(self.conflict_error("promote"))
     }
 
     /// Gives the primary back what it ran before its last promotion, which must
-    /// be exactly this revision. Returns what the primary is then, if that was
-    /// written.
+    /// be exactly this revision.
     pub async fn restore_primary(
         &self,
         client: &Client,
+        cache: &dyn ObjectCache,
         revision: &str,
-    ) -> Result<Option<CachedWorkload>, Error> {
+    ) -> Result<(), Error> {
         let attempt = "give the primary back what it ran before";
         let record = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
         for met in 0..MAX_CONFLICTS {
@@ -259,13 +266,13 @@ impl Workload {
             let primary = self.get_required(client, self.kind(), &self.primary_name(), attempt).await?;
             self.check_owner(self.kind(), &primary.metadata)?;
             if copied_revision(&primary) == Some(revision) {
-                return Ok(None);
+                return Ok(());
             }
             let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
             let Some(restored) =
                 recorded.and_then(|record| self.restore_from_backup(record, revision, &primary))
             else {
-                return match self.promote(client, revision, FromCache::default()).await {
+                return match self.promote(client, cache, revision, FromCache::default()).await {
                     Err(Error::TargetChanged { .. }) => Err(Error::BackupMissing {
                         revision: revision.to_owned(),
                         record: self.backup_name(),
@@ -274,10 +281,24 @@ impl Workload {
                 };
             };
             if let Some(written) = self.patch_if_unchanged(client, &primary, &restored).await? {
-                return Ok(Some(written));
+                self.apply_write_response(cache, written);
+                return Ok(());
             }
         }
         Err(self.conflict_error(attempt))
+    }
+
+    /// Read-your-writes for Deployments and DaemonSets, whose status changes
+    /// trigger the next reconcile. A Service has no status to change: the watch
+    /// event of the write itself must trigger it, so the cache is left to the
+    /// watch.
+    fn apply_write_response(&self, cache: &dyn ObjectCache, written: DynamicObject) {
+        match self.kind {
+            TargetKind::Deployment | TargetKind::DaemonSet => {
+                cache.apply_write_response(self.kind().resource(), written);
+            }
+            TargetKind::Service => {}
+        }
     }
 
     /// Writes what [`Workload::companion_changes`] found missing.
@@ -425,7 +446,7 @@ impl Workload {
         client: &Client,
         from: &DynamicObject,
         to: &DynamicObject,
-    ) -> Result<Option<CachedWorkload>, Error> {
+    ) -> Result<Option<DynamicObject>, Error> {
         let meta = |object: &DynamicObject| {
             let meta = &object.metadata;
             json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
@@ -437,13 +458,13 @@ impl Workload {
         match self.workload_api(client).patch(&from.name_any(), &merge_params(), &Patch::Merge(&patch)).await
         {
             Err(error) if code(&error) == Some(409) => Ok(None),
-            other => {
-                other.map(Some).map_err(Error::api(format!("change {}", kind_and_name(self.kind(), from))))
-            }
+            other => other
+                .map(|StrippedObject(written)| Some(written))
+                .map_err(Error::api(format!("change {}", kind_and_name(self.kind(), from)))),
         }
     }
 
-    fn workload_api(&self, client: &Client) -> Api<CachedWorkload> {
+    fn workload_api(&self, client: &Client) -> Api<StrippedObject> {
         Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource())
     }
 

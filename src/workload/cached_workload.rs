@@ -35,6 +35,15 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
     Ok(metadata)
 }
 
+/// From a write response.
+impl TryFrom<DynamicObject> for CachedWorkload {
+    type Error = serde_json::Error;
+
+    fn try_from(written: DynamicObject) -> Result<Self, Self::Error> {
+        serde_json::from_value(serde_json::to_value(written)?)
+    }
+}
+
 impl CachedWorkload {
     /// As the API server gave it.
     pub fn spec(&self) -> Value {
@@ -52,13 +61,17 @@ impl CachedWorkload {
             && self.same_manifest(other)
     }
 
-    /// The same but for what becomes of it by itself.
+    /// The same but for status and resourceVersion.
+    ///
+    /// One generation has one spec. Its text need not be the same: keys of a
+    /// cached write response are sorted, those of a watch event are not.
     pub fn same_manifest(&self, other: &Self) -> bool {
         let (a, b) = (&self.metadata, &other.metadata);
+        let same_generation = a.generation.is_some() && a.generation == b.generation;
         a.uid == b.uid
             && a.labels == b.labels
             && a.annotations == b.annotations
-            && self.spec.text.get() == other.spec.text.get()
+            && (same_generation || self.spec.text.get() == other.spec.text.get())
     }
 
     /// A status that does not yet know of the present spec says nothing about
@@ -257,6 +270,18 @@ mod tests {
             "spec": {"replicas": 1}, "status": status,
         });
         serde_json::from_str(&object.to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_write_response_equals_its_watch_event() {
+        let text = r#"{"metadata":{"name":"web","generation":2},"spec":{"selector":{},"replicas":1}}"#;
+        let event: CachedWorkload = serde_json::from_str(text).unwrap();
+        let response: DynamicObject = serde_json::from_str(text).unwrap();
+        let response = CachedWorkload::try_from(response).unwrap();
+        assert_ne!(response.spec.text.get(), event.spec.text.get(), "one is sorted, the other is not");
+        assert!(response.same_for_engine(&event, TargetKind::Deployment));
+        let edited: CachedWorkload = serde_json::from_str(&text.replace(":2}", ":3}")).unwrap();
+        assert!(!response.same_manifest(&edited));
     }
 
     #[test]

@@ -9,17 +9,11 @@ use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt};
 use serde_json::{Value, json};
 
 use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload, labels, scaler};
-use crate::api::canary::TargetKind;
+use crate::{api::canary::TargetKind, object_cache::ObjectCache};
 
 /// Those that accompany a target. Their status is nobody's affair here.
 pub const COMPANION_KINDS: [Kind; 3] =
     [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget];
-
-/// Cached objects of the Canary's namespace, of kinds other than the target's.
-pub trait ObjectList {
-    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>>;
-    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>>;
-}
 
 /// One thing to write, see [`Workload::apply_companion_change`].
 #[derive(Clone, Debug, PartialEq)]
@@ -40,7 +34,7 @@ impl Workload {
         &self,
         target: &CachedWorkload,
         canary_service: Option<&CachedWorkload>,
-        cache: &impl ObjectList,
+        cache: &dyn ObjectCache,
     ) -> Result<Vec<CompanionChange>, UnsupportedTarget> {
         let mut writes = Vec::new();
         if self.helm_would_resize(&target.metadata) {
@@ -65,7 +59,7 @@ impl Workload {
             writes.extend(self.orphaned_copies(kind, &wanted, cache));
         }
         for ((kind, name), copy) in wanted {
-            let present = cache.get(kind, &name);
+            let present = cache.get(kind.resource(), &self.namespace, &name);
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
             }
@@ -76,11 +70,12 @@ impl Workload {
         Ok(writes)
     }
 
-    fn scaler(&self, cache: &impl ObjectList) -> Option<(Kind, DynamicObject)> {
+    fn scaler(&self, cache: &dyn ObjectCache) -> Option<(Kind, DynamicObject)> {
         let reference = self.autoscaler.as_ref()?;
         let kind = Kind::from(reference.kind);
-        let source = cache.get(kind, &reference.name)?;
-        let present = cache.get(kind, &format!("{}-primary", reference.name));
+        let get = |name: &str| cache.get(kind.resource(), &self.namespace, name);
+        let source = get(&reference.name)?;
+        let present = get(&format!("{}-primary", reference.name));
         let pin = present.as_deref().and_then(scaler::pin_of);
         Some((kind, self.scaler_copy(reference, &source, pin)))
     }
@@ -91,9 +86,9 @@ impl Workload {
     fn budgets(
         &self,
         target: &CachedWorkload,
-        cache: &impl ObjectList,
+        cache: &dyn ObjectCache,
     ) -> Result<Vec<(Kind, DynamicObject)>, UnsupportedTarget> {
-        let sources = cache.list(Kind::PodDisruptionBudget);
+        let sources = cache.list(Kind::PodDisruptionBudget.resource(), &self.namespace);
         if sources.is_empty() {
             return Ok(Vec::new());
         }
@@ -128,9 +123,9 @@ impl Workload {
         &self,
         kind: Kind,
         wanted: &BTreeMap<(Kind, String), DynamicObject>,
-        cache: &impl ObjectList,
+        cache: &dyn ObjectCache,
     ) -> Vec<CompanionChange> {
-        let ours = cache.list(kind).into_iter().filter(|object| {
+        let ours = cache.list(kind.resource(), &self.namespace).into_iter().filter(|object| {
             self.is_owner(&object.metadata)
                 && self.is_copy(&object.metadata)
                 && object.metadata.deletion_timestamp.is_none()

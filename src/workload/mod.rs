@@ -47,7 +47,7 @@ use kube::{
 
 pub use act::{Error, FromCache};
 pub use cached_workload::CachedWorkload;
-pub use companions::{COMPANION_KINDS, CompanionChange, ObjectList};
+pub use companions::{COMPANION_KINDS, CompanionChange};
 pub use configs::{ConfigContents, MissingContents};
 pub use labels::Selectors;
 pub use manifests::Port;

@@ -11,9 +11,8 @@ use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use serin::api::{Canary, Weight};
 use serin::engine::action::{Split, Stable};
-use serin::routing::{
-    Capabilities, Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Router, ServicesMemo,
-};
+use serin::object_cache::ObjectCache;
+use serin::routing::{Capabilities, Error, ObjectKey, PodSelectors, RouteContext, Router, ServicesMemo};
 use tokio::sync::Mutex;
 
 use crate::external_mesh;
@@ -40,6 +39,12 @@ impl ObjectCache for CachedObjects {
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         self.0.get(&ObjectKey { kind: kind.clone(), namespace, name }).cloned()
     }
+
+    fn list(&self, _: &ApiResource, _: &str) -> Vec<Arc<DynamicObject>> {
+        unimplemented!("no router lists objects")
+    }
+
+    fn apply_write_response(&self, _: &ApiResource, _: DynamicObject) {}
 }
 
 impl World {

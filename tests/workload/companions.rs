@@ -130,7 +130,7 @@ pub async fn keda_is_paused_while_the_canary_has_no_pods(world: World) {
         world.get(KEDA, "web").await["metadata"]["annotations"]["autoscaling.keda.sh/paused-replicas"].clone()
     };
     for _ in 0..2 {
-        workload.scale_canary(&world.client, 0).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
         assert_eq!(annotation().await, "0");
         assert_eq!(world.get(D, "web").await["spec"]["replicas"], 0);
     }
@@ -154,15 +154,15 @@ pub async fn keda_is_paused_while_the_canary_has_no_pods(world: World) {
     assert_eq!(world.get(KEDA, "web-primary").await["spec"]["minReplicaCount"], 2);
 
     for _ in 0..2 {
-        workload.scale_canary(&world.client, 3).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 3).await.unwrap();
         assert_eq!(annotation().await, Value::Null);
         assert_eq!(world.get(D, "web").await["spec"]["replicas"], 3);
     }
     // Whom people paused stays paused.
     let people = json!({ "metadata": { "annotations": { "autoscaling.keda.sh/paused-replicas": "1" } } });
     world.patch(KEDA, "web", people).await;
-    workload.scale_canary(&world.client, 0).await.unwrap();
-    workload.scale_canary(&world.client, 3).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, 3).await.unwrap();
     assert_eq!(annotation().await, "1");
 }
 

@@ -18,7 +18,7 @@ pub async fn a_daemon_set_is_scaled_to_zero_and_back(world: World) {
     let workload = world.workload("DaemonSet", "agent", json!({})).await;
     let revision = world.make_primary(&workload).await;
     for _ in 0..2 {
-        workload.scale_canary(&world.client, 0).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
     }
     let target = world.target(&workload).await;
     assert_eq!((target.revision.as_str(), target.pods.desired), (revision.as_str(), 0));
@@ -33,7 +33,7 @@ pub async fn a_daemon_set_is_scaled_to_zero_and_back(world: World) {
     world.apply(DS, "agent", next).await;
     world.promote(&workload).await;
     assert_eq!(nodes("agent-primary").await, json!({ "disk": "ssd" }));
-    workload.scale_canary(&world.client, 1).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, 1).await.unwrap();
     assert_eq!(nodes("agent").await, json!({ "disk": "ssd" }));
 }
 
@@ -47,13 +47,14 @@ pub async fn a_target_records_after_which_release_it_was_scaled_down(mut world: 
         world.apply(kind, name, target("app:1")).await;
         let workload = world.workload(kind.name(), name, json!({})).await;
         world.make_primary(&workload).await;
-        workload.scale_canary(&world.client, 0).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
         assert_eq!(world.target(&workload).await.scaled_down_after, None);
-        let emptied = workload.scale_down_canary(&world.client, 7).await.unwrap();
-        assert!(workload.is_scaled_down(&emptied.unwrap()));
+        world.cache.take_responses();
+        workload.scale_down_canary(&world.client, &world.cache, 7).await.unwrap();
+        assert!(workload.is_scaled_down(&world.cache.take_responses()[0]));
         // It stays when somebody applies another manifest, and is nobody else's.
         world.apply(kind, name, target("app:2")).await;
-        workload.scale_canary(&world.client, 1).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 1).await.unwrap();
         let seen = world.target(&workload).await;
         assert_eq!(
             (seen.scaled_down_after, workload.is_scaled_down(&world.snapshot(kind, name).await)),
@@ -76,7 +77,7 @@ pub async fn a_daemon_set_is_promoted_and_restored(world: World) {
     let image = async |name: &str| {
         world.get(DS, name).await["spec"]["template"]["spec"]["containers"][0]["image"].clone()
     };
-    workload.scale_canary(&world.client, 0).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
     workload.keep_previous(&world.client, &first).await.unwrap();
     world.apply(DS, "agent", daemon_set("agent:2")).await;
     world.promote(&workload).await;
@@ -87,8 +88,10 @@ pub async fn a_daemon_set_is_promoted_and_restored(world: World) {
     let primary = world.get(DS, "agent-primary").await;
     assert_eq!(primary["spec"]["selector"]["matchLabels"], json!({ "app": "agent-primary" }));
     assert_eq!(primary["spec"]["template"]["spec"]["nodeSelector"], Value::Null);
-    workload.restore_primary(&world.client, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     assert_eq!(image("agent-primary").await, "agent:1");
+    let responses = world.cache.take_responses().into_iter().map(|written| written.metadata.name);
+    assert!(responses.flatten().eq(["agent", "agent-primary", "agent-primary"]));
     workload.drop_previous(&world.client).await.unwrap();
     assert!(!world.exists(DS, "agent-previous").await);
 }
@@ -112,15 +115,16 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!((leads("web-canary").await, leads("web-primary").await), (json!("2"), json!("1")));
     workload.keep_previous(&world.client, &first).await.unwrap();
-    workload.promote(&world.client, &second, FromCache::default()).await.unwrap();
+    workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
     assert_eq!((leads("web-previous").await, leads("web-primary").await), (json!("1"), json!("2")));
     assert_eq!(address("web-primary").await, of_primary);
     let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(second));
-    workload.restore_primary(&world.client, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     assert_eq!(leads("web-primary").await, "1");
     let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(first));
+    assert!(world.cache.take_responses().is_empty(), "a Service is left to its watch event");
 }
 
 pub async fn the_target_stays_when_the_canary_is_deleted(world: World) {
@@ -131,10 +135,10 @@ pub async fn the_target_stays_when_the_canary_is_deleted(world: World) {
     world.apply(Kind::Deployment, "web", target).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
-    workload.scale_canary(&world.client, 0).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
     let primary =
         workload.observe_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
-    workload.scale_canary(&world.client, primary.pods.desired).await.unwrap();
+    workload.scale_canary(&world.client, &world.cache, primary.pods.desired).await.unwrap();
 
     world.delete_canary("web").await;
     eventually("the primary and all copies are gone", async || {

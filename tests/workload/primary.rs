@@ -110,10 +110,10 @@ pub async fn creating_the_primary_is_idempotent(world: World) {
     world.api(D).patch("web", &Default::default(), &kube::api::Patch::Json::<()>(patch)).await.unwrap();
     let revision = world.promote(&workload).await;
     assert_eq!(generation().await, 2);
-    workload.promote(&world.client, &revision, FromCache::default()).await.unwrap();
+    workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await.unwrap();
     assert_eq!(generation().await, 2);
     for _ in 0..2 {
-        workload.scale_canary(&world.client, 0).await.unwrap();
+        workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
         assert_eq!(world.get(D, "web").await["spec"]["replicas"], 0);
     }
     for _ in 0..2 {
@@ -141,8 +141,8 @@ pub async fn a_primary_of_another_owner_is_left_alone(world: World) {
     let revision = world.revision(&workload).await;
     for result in [
         workload.create_primary(&world.client, &revision).await,
-        workload.promote(&world.client, &revision, FromCache::default()).await.map(|_| ()),
-        workload.restore_primary(&world.client, &revision).await.map(|_| ()),
+        workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await,
+        workload.restore_primary(&world.client, &world.cache, &revision).await,
     ] {
         assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
     }

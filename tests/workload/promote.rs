@@ -49,7 +49,8 @@ pub async fn a_promotion_refuses_a_changed_target(world: World) {
     world.apply(D, "web", target.clone()).await;
     let analysed = world.revision(&workload).await;
     let refused = async || {
-        let error = workload.promote(&world.client, &analysed, FromCache::default()).await.unwrap_err();
+        let error =
+            workload.promote(&world.client, &world.cache, &analysed, FromCache::default()).await.unwrap_err();
         assert!(matches!(&error, Error::TargetChanged { wanted, .. } if *wanted == analysed), "{error}");
         assert!(!error.is_conflict());
         assert_eq!(world.get(D, "web-primary").await["spec"], before);
@@ -63,7 +64,7 @@ pub async fn a_promotion_refuses_a_changed_target(world: World) {
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "2" } })).await;
     refused().await;
     world.patch(Kind::ConfigMap, "settings", json!({ "data": { "a": "1" } })).await;
-    workload.promote(&world.client, &analysed, FromCache::default()).await.unwrap();
+    workload.promote(&world.client, &world.cache, &analysed, FromCache::default()).await.unwrap();
 }
 
 pub async fn a_promotion_from_a_stale_cache_overwrites_nothing(world: World) {
@@ -78,7 +79,7 @@ pub async fn a_promotion_from_a_stale_cache_overwrites_nothing(world: World) {
     world.patch(D, "web-primary", theirs).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 4 } })).await;
     let known = FromCache { target: Some(&target), primary: Some(&primary) };
-    workload.promote(&world.client, &revision, known).await.unwrap();
+    workload.promote(&world.client, &world.cache, &revision, known).await.unwrap();
     let promoted = world.get(D, "web-primary").await;
     assert_eq!(pods(&promoted)["containers"][0]["image"], "web:2");
     assert_eq!(promoted["metadata"]["labels"]["team"], "shop");
@@ -88,7 +89,7 @@ pub async fn a_promotion_from_a_stale_cache_overwrites_nothing(world: World) {
     world.promote(&workload).await;
     assert_eq!(world.get(D, "web-primary").await["metadata"]["annotations"][applied], "{}");
     let behind = FromCache { target: Some(&target), primary: None };
-    let error = workload.promote(&world.client, &first, behind).await.unwrap_err();
+    let error = workload.promote(&world.client, &world.cache, &first, behind).await.unwrap_err();
     assert!(matches!(&error, Error::TargetChanged { .. }), "{error}");
 }
 
@@ -101,10 +102,13 @@ pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     let (target, primary) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
     // The second time the cache has not heard of the first.
     let known = FromCache { target: Some(&target), primary: Some(&primary) };
-    let written = workload.promote(&world.client, &second, known).await.unwrap();
-    assert_eq!(workload.observe_primary(&written.unwrap(), None).unwrap().revision, Some(second.clone()));
-    assert!(workload.promote(&world.client, &second, known).await.unwrap().is_none());
-    workload.restore_primary(&world.client, &first).await.unwrap();
+    workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
+    let written = &world.cache.take_responses()[0];
+    assert_eq!(workload.observe_primary(written, None).unwrap().revision, Some(second.clone()));
+    assert!(written.same_manifest(&world.snapshot(D, "web-primary").await));
+    workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
+    assert!(world.cache.take_responses().is_empty());
+    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
 }
 
@@ -165,14 +169,14 @@ pub async fn the_previous_revision_can_be_restored(world: World) {
     let second = world.promote(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 5 } })).await;
     for _ in 0..2 {
-        workload.restore_primary(&world.client, &first).await.unwrap();
+        workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
         let primary = world.get(D, "web-primary").await;
         assert_eq!(primary["spec"]["template"], before["template"]);
         assert_eq!(primary["spec"]["replicas"], 5, "its size is of today");
     }
     // And forth again.
-    workload.promote(&world.client, &second, FromCache::default()).await.unwrap();
-    workload.restore_primary(&world.client, &first).await.unwrap();
+    workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
 }
 
@@ -183,7 +187,7 @@ pub async fn a_missing_backup_is_reported(world: World) {
     world.apply(D, "web", deployment("web", "web:2")).await;
     let second = world.promote(&workload).await;
     world.delete(Kind::ConfigMap, "web-primary-before").await;
-    let error = workload.restore_primary(&world.client, &first).await.unwrap_err();
+    let error = workload.restore_primary(&world.client, &world.cache, &first).await.unwrap_err();
     assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
     assert_eq!(
         workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
@@ -191,7 +195,7 @@ pub async fn a_missing_backup_is_reported(world: World) {
     );
     // Whoever applies it again brings it back.
     world.apply(D, "web", deployment("web", "web:1")).await;
-    workload.restore_primary(&world.client, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(seen.revision, Some(first));
 }

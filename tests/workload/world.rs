@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -12,13 +12,14 @@ use std::{
 use kube::{
     Client, ResourceExt as _,
     api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams},
-    core::DynamicObject,
+    core::{ApiResource, DynamicObject},
 };
 use serde_json::{Value, json};
 use serin::{
     api::Canary,
     engine::observed::Target,
-    workload::{CachedWorkload, ConfigContents, FromCache, Kind, ObjectList, Options, Workload},
+    object_cache::ObjectCache,
+    workload::{CachedWorkload, ConfigContents, FromCache, Kind, Options, Workload},
 };
 
 use crate::support::{Cluster, definitions};
@@ -27,6 +28,7 @@ pub struct World {
     pub client: Client,
     pub namespace: String,
     pub options: Options,
+    pub cache: TestCache,
 }
 
 impl World {
@@ -35,7 +37,12 @@ impl World {
         let client = cluster.client().await;
         definitions::install(&client, definitions::ours().into_iter().chain([definitions::keda()])).await;
         let prefix = format!("workload-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        Self { namespace: cluster.namespace(&prefix).await, client, options: Options::default() }
+        Self {
+            namespace: cluster.namespace(&prefix).await,
+            client,
+            options: Options::default(),
+            cache: TestCache::default(),
+        }
     }
 
     /// The workload of a Canary named after its target, which is created with
@@ -152,7 +159,7 @@ impl World {
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
         let primary = self.snapshot(workload.kind(), &workload.primary_name()).await;
         let known = FromCache { target: Some(&target), primary: Some(&primary) };
-        workload.promote(&self.client, &revision, known).await.expect("a promotion");
+        workload.promote(&self.client, &self.cache, &revision, known).await.expect("a promotion");
         revision
     }
 
@@ -166,7 +173,7 @@ impl World {
             }
             _ => None,
         };
-        let cache = ListedObjects::of(self).await;
+        let cache = TestCache::list(self).await;
         let writes =
             workload.companion_changes(&target, service.as_ref(), &cache).expect("nothing is refused");
         for write in &writes {
@@ -183,26 +190,43 @@ impl World {
     }
 }
 
-pub struct ListedObjects(BTreeMap<Kind, Vec<Arc<DynamicObject>>>);
+/// The companions of a namespace, and the write responses it was given.
+#[derive(Default)]
+pub struct TestCache {
+    companions: BTreeMap<Kind, Vec<Arc<DynamicObject>>>,
+    responses: Mutex<Vec<DynamicObject>>,
+}
 
-impl ListedObjects {
-    pub async fn of(world: &World) -> Self {
-        let mut all = BTreeMap::new();
+impl TestCache {
+    async fn list(world: &World) -> Self {
+        let mut companions = BTreeMap::new();
         for kind in [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget] {
             let list = world.api(kind).list(&ListParams::default()).await.expect("a list");
-            all.insert(kind, list.into_iter().map(Arc::new).collect());
+            companions.insert(kind, list.into_iter().map(Arc::new).collect());
         }
-        Self(all)
+        Self { companions, responses: Mutex::default() }
+    }
+
+    /// Write responses since the last call, as the controller stores them.
+    pub fn take_responses(&self) -> Vec<CachedWorkload> {
+        let responses = std::mem::take(&mut *self.responses.lock().unwrap());
+        responses.into_iter().map(|written| written.try_into().expect("a workload")).collect()
     }
 }
 
-impl ObjectList for ListedObjects {
-    fn get(&self, kind: Kind, name: &str) -> Option<Arc<DynamicObject>> {
-        self.0.get(&kind)?.iter().find(|object| object.name_any() == name).cloned()
+impl ObjectCache for TestCache {
+    fn get(&self, kind: &ApiResource, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
+        self.list(kind, namespace).into_iter().find(|object| object.name_any() == name)
     }
 
-    fn list(&self, kind: Kind) -> Vec<Arc<DynamicObject>> {
-        self.0.get(&kind).cloned().unwrap_or_default()
+    fn list(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        let companions = self.companions.iter().filter(|(companion, _)| companion.resource() == kind);
+        let objects = companions.flat_map(|(_, objects)| objects);
+        objects.filter(|object| object.namespace().as_deref() == Some(namespace)).cloned().collect()
+    }
+
+    fn apply_write_response(&self, _: &ApiResource, written: DynamicObject) {
+        self.responses.lock().unwrap().push(written);
     }
 }
 
