@@ -38,6 +38,7 @@ mod istio;
 mod kubernetes;
 mod migration;
 mod object;
+mod object_router;
 mod select;
 mod services;
 mod shared_list;
@@ -205,6 +206,24 @@ fn check_capabilities<R: Router + ?Sized>(
         }
     }
     can.check_weight(plan.step_down_weight, "spec.analysis.stepWeightPromotion", name)
+}
+
+/// Rejects conditions of `spec.service.match` that a router cannot express.
+fn check_service_match<R: Router + ?Sized>(
+    router: &R,
+    canary: &Canary,
+    way_out: &'static str,
+) -> Result<(), Unsupported> {
+    let mut conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
+    match conditions.find_map(|condition| router.supports_match(condition).err()) {
+        Some(condition) => Err(Unsupported::Field {
+            router: router.name(),
+            field: "spec.service.match",
+            what: condition.to_owned(),
+            way_out,
+        }),
+        None => Ok(()),
+    }
 }
 
 /// One Canary and the pods that its traffic is divided between.

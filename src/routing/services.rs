@@ -133,6 +133,14 @@ pub fn is_in_sync(on: &RouteContext<'_>, cache: &dyn ObjectCache, apex: ApexTarg
     in_sync
 }
 
+/// The stable side that the apex and primary Services select, if all Services
+/// are in sync with one.
+pub fn stable_side(on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Stable> {
+    [Stable::Primary, Stable::Previous]
+        .into_iter()
+        .find(|stable| is_in_sync(on, cache, ApexTarget::Stable, *stable))
+}
+
 fn versions(canary: &Canary, cache: &dyn ObjectCache) -> [Option<String>; 3] {
     let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
     let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();

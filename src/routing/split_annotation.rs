@@ -11,11 +11,6 @@ use kube::{ResourceExt as _, api::DynamicObject};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{
-    ObjectCache, ObjectKey, RouteContext,
-    object::DesiredObject,
-    services::{self, ApexTarget},
-};
 use crate::{
     api::{
         Weight,
@@ -43,21 +38,6 @@ pub fn annotation(split: &Split) -> Metadata {
         annotations: [(SPLIT_ANNOTATION.to_owned(), json!(note).to_string())].into(),
         ..Default::default()
     }
-}
-
-/// The split that is noted on the route, if everything is as it should be for
-/// it.
-pub fn effective_split(
-    on: &RouteContext<'_>,
-    cache: &dyn ObjectCache,
-    route: &ObjectKey,
-    desired: impl Fn(&Split) -> Vec<DesiredObject>,
-) -> Option<Split> {
-    let stable = [Stable::Primary, Stable::Previous]
-        .into_iter()
-        .find(|stable| services::is_in_sync(on, cache, ApexTarget::Stable, *stable))?;
-    let split = parse(&*route.find(cache)?, stable)?;
-    desired(&split).iter().all(|object| object.is_in_sync(on.canary, cache)).then_some(split)
 }
 
 /// The split that is noted. Who is stable is a matter of the Services.

@@ -280,7 +280,8 @@ mod tests {
         let response = CachedWorkload::try_from(response).unwrap();
         assert_ne!(response.spec.text.get(), event.spec.text.get(), "one is sorted, the other is not");
         assert!(response.same_for_engine(&event, TargetKind::Deployment));
-        let edited: CachedWorkload = serde_json::from_str(&text.replace(":2}", ":3}")).unwrap();
+        let edited = text.replace(":2}", ":3}").replace(":1}", ":5}");
+        let edited: CachedWorkload = serde_json::from_str(&edited).unwrap();
         assert!(!response.same_manifest(&edited));
     }
 

@@ -19,19 +19,18 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
-    Client, ResourceExt,
+    ResourceExt,
     api::{ApiResource, DynamicObject},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Router, Unsupported,
-    check_capabilities,
-    object::{self, DesiredObject},
-    services::{self, ApexTarget, ServiceNames},
+    Capabilities, ObjectKey, PodSelectors, RouteContext, Unsupported, check_service_match,
+    object::DesiredObject,
+    object_router::ObjectRouter,
+    services::{self, ServiceNames},
     shared_list::{ManagedEntries, SharedList},
     split_annotation,
 };
@@ -40,11 +39,12 @@ use crate::{
         Canary, Weight,
         canary::{HttpMatch, service::Service},
     },
-    engine::{
-        Plan,
-        action::{Split, Stable},
-    },
+    engine::action::Split,
+    object_cache::ObjectCache,
 };
+
+/// What routes can match by.
+const MATCH_WAY_OUT: &str = "match by headers, method, scheme or the prefix of the uri";
 
 /// Where the mesh is that App Mesh's own API is asked for.
 #[derive(Clone, Debug)]
@@ -128,78 +128,16 @@ impl AppMeshResources {
         ObjectKey { kind: kind.clone(), namespace: canary.namespace().unwrap_or_default(), name }
     }
 
-    fn route_key(&self, canary: &Canary) -> ObjectKey {
-        self.object_key(canary, &self.virtual_routers, ServiceNames::of(canary).apex)
-    }
-
     /// Everything beside the Services, the router first.
     fn own_objects(&self, canary: &Canary) -> [ObjectKey; 5] {
         let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
         [
-            self.route_key(canary),
+            self.route_object(canary),
             self.object_key(canary, &self.virtual_services, apex),
             self.object_key(canary, &self.virtual_services, candidate.clone()),
             self.object_key(canary, &self.virtual_nodes, primary),
             self.object_key(canary, &self.virtual_nodes, candidate),
         ]
-    }
-
-    /// In the order to write them: whoever is referred to comes first.
-    fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
-        let RouteContext { canary, pod_selectors, .. } = on;
-        let spec = canary.spec.service.clone().unwrap_or_default();
-        let protocol = Protocol::of(canary);
-        let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
-        let port = json!({"port": container_port(&spec, pod_selectors), "protocol": protocol.name()});
-        let selectors = [
-            selector([&pod_selectors.primary, &pod_selectors.previous]),
-            selector([&pod_selectors.canary, &pod_selectors.canary]),
-        ];
-        let nodes = [primary, candidate].into_iter().zip(selectors).map(|(name, pods)| {
-            let mut listener = json!({"portMapping": port});
-            if let (Some(timeout), false) = (spec.timeout, protocol == Protocol::Tcp) {
-                listener["timeout"] = json!({protocol.name(): {"perRequest": routes::duration(timeout)}});
-            }
-            let host = format!("{}.{}.svc.cluster.local", name.name, name.namespace);
-            let mut body = json!({"spec": {
-                "podSelector": pods, "listeners": [listener], "serviceDiscovery": {"dns": {"hostname": host}},
-            }});
-            if !spec.backends.is_empty() {
-                body["spec"]["backends"] = spec.backends.iter().map(|name| backend(name)).collect();
-            }
-            DesiredObject::new(canary, name, Default::default(), body)
-        });
-
-        let canary_provider = json!({"virtualNode": {"virtualNodeRef": {"name": canary_service.name}}});
-        let provider = json!({"virtualRouter": {"virtualRouterRef": {"name": router.name}}});
-        let [service, canary_service] =
-            [(service, provider), (canary_service, canary_provider)].map(|(name, by)| {
-                DesiredObject::new(canary, name, Default::default(), json!({"spec": {"provider": by}}))
-            });
-
-        let (canary_, split_) = ((*canary).clone(), split.clone());
-        let routes = move |original: Option<&Value>| routes::routes(&canary_, &split_, protocol, original);
-        let entries = ManagedEntries::new(shared_list(&router), routes);
-        let router = DesiredObject::new(canary, router, split_annotation::annotation(split), json!({}))
-            .with_owned_defaults(json!({"spec": {"listeners": [{"portMapping": port}]}}))
-            .with_entries(entries);
-        nodes.chain([canary_service, router, service]).collect()
-    }
-
-    /// A VirtualService of people's that leads past a router cannot be made to
-    /// lead to one as well, and what is theirs is not removed.
-    fn check_service(&self, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Unsupported> {
-        let [_, service, ..] = self.own_objects(canary);
-        let live = service.find(seen);
-        if live.is_some_and(|live| live.data["spec"]["provider"]["virtualNode"].is_object()) {
-            return Err(Unsupported::Field {
-                router: self.name(),
-                field: "spec.service.name",
-                what: format!("{service}, which leads to a virtual node"),
-                way_out: "let that VirtualService lead to a virtual router, or delete it",
-            });
-        }
-        Ok(())
     }
 }
 
@@ -207,19 +145,6 @@ fn capabilities(canary: &Canary) -> Capabilities {
     let matches = Protocol::of(canary) != Protocol::Tcp;
     let finest_weight = Weight::from_hundredths(100).unwrap_or(Weight::FULL);
     Capabilities { finest_weight, matches, match_with_weight: matches, ..Capabilities::SWITCH }
-}
-
-fn check_conditions(router: &impl Router, canary: &Canary) -> Result<(), Unsupported> {
-    let conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
-    match conditions.into_iter().find_map(|one| router.supports_match(one).err()) {
-        Some(condition) => Err(Unsupported::Field {
-            router: router.name(),
-            field: "spec.service.match",
-            what: condition.to_owned(),
-            way_out: "match by headers, method, scheme or the prefix of the uri",
-        }),
-        None => Ok(()),
-    }
 }
 
 pub fn shared_list(router: &ObjectKey) -> SharedList {
@@ -277,8 +202,7 @@ fn inactive_reason(router: &DynamicObject) -> Option<String> {
     }
 }
 
-#[async_trait]
-impl Router for AppMeshResources {
+impl ObjectRouter for AppMeshResources {
     fn name(&self) -> String {
         format!("appmesh ({})", self.virtual_routers.version)
     }
@@ -291,61 +215,82 @@ impl Router for AppMeshResources {
         routes::supports_match(condition)
     }
 
-    fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
-        check_capabilities(self, canary, plan)?;
-        check_conditions(self, canary)
+    fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
+        check_service_match(self, canary, MATCH_WAY_OUT)
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
-        services::objects(canary).into_iter().chain(self.own_objects(canary)).collect()
+    fn route_object(&self, canary: &Canary) -> ObjectKey {
+        self.object_key(canary, &self.virtual_routers, ServiceNames::of(canary).apex)
     }
 
-    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
-        let route = self.route_key(on.canary);
-        let effective_split = split_annotation::effective_split(on, seen, &route, |effective_split| {
-            self.desired(on, effective_split)
-        })?;
-        inactive_reason(&*route.find(seen)?).is_none().then_some(effective_split)
+    fn other_objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let [_, others @ ..] = self.own_objects(canary);
+        others.into()
     }
 
-    fn pending_reason(&self, canary: &Canary, seen: &dyn ObjectCache) -> Option<String> {
-        let live = self.route_key(canary).find(seen)?;
-        split_annotation::parse(&live, Stable::Primary)?;
-        inactive_reason(&live)
-    }
-
-    async fn apply_split(
-        &self,
-        client: &Client,
-        on: &RouteContext<'_>,
-        seen: &dyn ObjectCache,
-        split: &Split,
-    ) -> Result<(), Error> {
-        self.capabilities(on.canary).check_split(split, || self.name())?;
-        self.check_service(on.canary, seen)?;
-        services::ensure(client, on, seen, ApexTarget::Stable, split.stable).await?;
-        for object in self.desired(on, split) {
-            object.ensure(client, on.canary, seen).await?;
-        }
-        Ok(())
-    }
-
-    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
-        services::is_restored(canary, seen) && !object::any_managed(&self.own_objects(canary), canary, seen)
-    }
-
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Error> {
-        // The apex leads to the target before the router lets go of it, and
-        // whoever refers to another goes first.
-        services::restore(client, canary, seen).await?;
+    fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
+        let RouteContext { canary, pod_selectors, .. } = on;
+        let spec = canary.spec.service.clone().unwrap_or_default();
+        let protocol = Protocol::of(canary);
         let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
-        for name in [&service, &canary_service] {
-            object::delete_or_restore(client, canary, seen, name).await?;
-        }
-        object::delete_or_restore(client, canary, seen, &router).await?;
-        for name in [&primary, &candidate] {
-            object::delete_or_restore(client, canary, seen, name).await?;
+        let port = json!({"port": container_port(&spec, pod_selectors), "protocol": protocol.name()});
+        let selectors = [
+            selector([&pod_selectors.primary, &pod_selectors.previous]),
+            selector([&pod_selectors.canary, &pod_selectors.canary]),
+        ];
+        let nodes = [primary, candidate].into_iter().zip(selectors).map(|(name, pods)| {
+            let mut listener = json!({"portMapping": port});
+            if let (Some(timeout), false) = (spec.timeout, protocol == Protocol::Tcp) {
+                listener["timeout"] = json!({protocol.name(): {"perRequest": routes::duration(timeout)}});
+            }
+            let host = format!("{}.{}.svc.cluster.local", name.name, name.namespace);
+            let mut body = json!({"spec": {
+                "podSelector": pods, "listeners": [listener], "serviceDiscovery": {"dns": {"hostname": host}},
+            }});
+            if !spec.backends.is_empty() {
+                body["spec"]["backends"] = spec.backends.iter().map(|name| backend(name)).collect();
+            }
+            DesiredObject::new(canary, name, Default::default(), body)
+        });
+
+        let canary_provider = json!({"virtualNode": {"virtualNodeRef": {"name": canary_service.name}}});
+        let provider = json!({"virtualRouter": {"virtualRouterRef": {"name": router.name}}});
+        let [service, canary_service] =
+            [(service, provider), (canary_service, canary_provider)].map(|(name, by)| {
+                DesiredObject::new(canary, name, Default::default(), json!({"spec": {"provider": by}}))
+            });
+
+        let (canary_, split_) = ((*canary).clone(), split.clone());
+        let routes = move |original: Option<&Value>| routes::routes(&canary_, &split_, protocol, original);
+        let entries = ManagedEntries::new(shared_list(&router), routes);
+        let router = DesiredObject::new(canary, router, split_annotation::annotation(split), json!({}))
+            .with_owned_defaults(json!({"spec": {"listeners": [{"portMapping": port}]}}))
+            .with_entries(entries);
+        nodes.chain([canary_service, router, service]).collect()
+    }
+
+    fn removal_order(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
+        vec![service, canary_service, router, primary, candidate]
+    }
+
+    /// A VirtualService has one provider: a user's that names a virtual node
+    /// cannot name a virtual router as well.
+    fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Unsupported> {
+        let [_, service, ..] = self.own_objects(canary);
+        let live = service.find(cache);
+        if live.is_some_and(|live| live.data["spec"]["provider"]["virtualNode"].is_object()) {
+            return Err(Unsupported::Field {
+                router: self.name(),
+                field: "spec.service.name",
+                what: format!("{service}, which leads to a virtual node"),
+                way_out: "let that VirtualService lead to a virtual router, or delete it",
+            });
         }
         Ok(())
+    }
+
+    fn inactive_reason(&self, router: &DynamicObject) -> Option<String> {
+        inactive_reason(router)
     }
 }

@@ -49,20 +49,17 @@ use self::{
     state::{MeshNames, MeshState},
     write::MeshWriter,
 };
-use super::{Protocol, check_conditions};
+use super::{MATCH_WAY_OUT, Protocol};
 use crate::{
     api::{
         Canary, Weight,
         canary::{HttpMatch, service::Service},
     },
     aws::Accounts,
-    engine::{
-        Plan,
-        action::{Split, Stable},
-    },
+    engine::{Plan, action::Split},
     routing::{
         self, AppMeshOptions, Capabilities, ObjectCache, ObjectKey, RouteContext, Router, Unsupported,
-        WriteFence, check_capabilities,
+        WriteFence, check_capabilities, check_service_match,
         services::{self, ApexTarget},
     },
 };
@@ -247,7 +244,7 @@ impl Router for AppMesh {
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
         check_capabilities(self, canary, plan)?;
-        check_conditions(self, canary)?;
+        check_service_match(self, canary, MATCH_WAY_OUT)?;
         if self.mesh_name(canary).is_none()
             && let Error::Unsupported(why) = missing_mesh_error()
         {
@@ -282,9 +279,7 @@ impl Router for AppMesh {
     }
 
     fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
-        let stable = [Stable::Primary, Stable::Previous]
-            .into_iter()
-            .find(|stable| services::is_in_sync(on, seen, ApexTarget::Stable, *stable))?;
+        let stable = services::stable_side(on, seen)?;
         let CachedState { names, state, split, .. } = self.cached_state(on.canary)?;
         let protocol = Protocol::of(on.canary);
         Self::candidate_matches(on.canary, split.as_ref()).into_iter().find_map(|matches| {
