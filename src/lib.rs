@@ -16,7 +16,7 @@
 //! | [`server`]     | what the controller shows and hears over HTTP                    | `api`, `gates`, `controller` |
 //! | [`local`]      | a Kubernetes API in one process, with its controllers and a node | nobody            |
 //! | [`cli`]        | the commands, one file each                                      | everybody         |
-//! | `work_queue`, [`clock`], `stripped`, [`object_cache`], [`tls`] | who is next, the time, what is read of an object, the cache of objects, whose cryptography; one file each | nobody |
+//! | `work_queue`, [`clock`], `stripped`, [`object_cache`], `patch`, [`tls`] | who is next, the time, what is read of an object, the cache of objects, patches, whose cryptography; one file each | nobody |
 //! | `aws`          | our way into Amazon's cloud; with the feature of that name       | nobody            |
 //!
 //! `engine` and `analysis` contain no `async`, no clock and no client; time
@@ -35,6 +35,7 @@ pub mod local;
 pub mod metrics;
 pub mod notify;
 pub mod object_cache;
+mod patch;
 pub mod routing;
 pub mod server;
 mod stripped;

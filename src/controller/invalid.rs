@@ -14,7 +14,7 @@ use super::{Context, NamespacedName, fence::Fenced};
 use crate::{
     api::{Canary, condition::STALLED},
     clock,
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Why it was not told.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::{
     Api, ResourceExt as _,
-    api::{Patch, PatchParams},
+    api::Patch,
     core::{ApiResource, DynamicObject},
 };
 use serde_json::json;
@@ -24,6 +24,7 @@ use crate::{
     api::{Canary, canary::Phase},
     engine::{Action, Decision},
     object_cache::ObjectCache,
+    patch::merge_params,
     routing::{self, RouteContext},
     workload::{self, FromCache},
 };
@@ -194,9 +195,7 @@ async fn write_finalizers(ctx: &Context, canary: &Canary, finalizers: Vec<String
     let patch = json!({ "metadata": {
         "finalizers": finalizers, "resourceVersion": canary.resource_version(),
     }});
-    let params =
-        PatchParams { field_manager: Some(workload::FIELD_MANAGER.to_owned()), ..Default::default() };
-    match api.patch(&canary.name_any(), &params, &Patch::Merge(&patch)).await {
+    match api.patch(&canary.name_any(), &merge_params(), &Patch::Merge(&patch)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         Err(error) => Err(Error::Finalizer(Box::new(error))),

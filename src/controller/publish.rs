@@ -25,7 +25,7 @@ use crate::{
     engine::{Reason, Report},
     gates::webhook::{self, HookContext},
     notify::{self, Destination},
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Tells whatever is new in a report; `status` is what it came to.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
     engine::Decision,
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Why the status was not written.

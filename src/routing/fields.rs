@@ -4,17 +4,12 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
 /// A keyed list.
 const PORTS: &str = "ports";
 /// A map that is applied as a whole.
 const SELECTOR: &str = "selector";
-
-/// The merge patch that turns one map into the other.
-pub fn merge_diff(from: &Value, to: &Value) -> Value {
-    restore_patch(from, to, &Value::Null).unwrap_or_else(|| json!({}))
-}
 
 /// One map with all that the other says; where both say something, the other is right.
 pub fn merged(mut base: Value, patch: &Value) -> Value {
@@ -29,25 +24,6 @@ pub fn merged(mut base: Value, patch: &Value) -> Value {
         }
     }
     base
-}
-
-/// The merge patch that turns `after` back into `before`. It names everything
-/// in `touched` even where both are equal: that may be changed later.
-pub fn restore_patch(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
-    let (Value::Object(now), Value::Object(then)) = (after, before) else {
-        return (after != before || !touched.is_null()).then(|| before.clone());
-    };
-    let mut patch = Map::new();
-    for key in now.keys().chain(then.keys().filter(|key| !now.contains_key(*key))) {
-        let undone = match (now.get(key), then.get(key)) {
-            (Some(now), Some(then)) => restore_patch(now, then, touched.get(key).unwrap_or(&Value::Null)),
-            (_, then) => Some(then.cloned().unwrap_or(Value::Null)),
-        };
-        if let Some(undone) = undone {
-            patch.insert(key.clone(), undone);
-        }
-    }
-    (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
 /// Does the live value have all that was applied? Maps may have more, and so
@@ -100,25 +76,9 @@ pub fn write_field_paths(value: &Value, to: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-
-    #[test]
-    fn a_restore_patch_restores_old_values_and_keeps_other_fields() {
-        let before = json!({"spec": {"selector": {"app": "web", "tier": "front"}, "type": "ClusterIP"}});
-        let after = json!({"spec": {"selector": {"app": "web-primary"}, "type": "ClusterIP", "new": 1}});
-        let patch = restore_patch(&after, &before, &Value::Null).unwrap();
-        assert_eq!(patch, json!({"spec": {"selector": {"app": "web", "tier": "front"}, "new": null}}));
-        let mut later = merged(after, &json!({"spec": {"theirs": true}}));
-        json_patch::merge(&mut later, &patch);
-        assert_eq!(later, merged(before, &json!({"spec": {"theirs": true}})));
-    }
-
-    #[test]
-    fn written_fields_are_recorded_even_if_equal() {
-        let same = json!({"spec": {"weight": 100, "other": 1}});
-        let patch = restore_patch(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
-        assert_eq!(patch, json!({"spec": {"weight": 100}}));
-    }
 
     #[test]
     fn ports_of_others_do_not_matter_but_backends_do() {

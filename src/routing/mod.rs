@@ -74,9 +74,6 @@ use crate::{
     object_cache::ObjectCache,
 };
 
-/// The field manager of everything Serin applies.
-pub const FIELD_MANAGER: &str = "serin";
-
 /// Somebody who can divide the traffic of a Canary.
 #[async_trait]
 pub trait Router: Send + Sync + fmt::Debug {

@@ -21,12 +21,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Error, FIELD_MANAGER, ObjectCache, ObjectKey,
-    fields::{covers, merged, restore_patch, write_field_paths},
+    Error, ObjectCache, ObjectKey,
+    fields::{covers, merged, write_field_paths},
     shared_list::{ManagedEntries, SharedList},
 };
 use crate::{
     api::{Canary, canary::service::Metadata},
+    patch::{apply_params, merge_params, restore_patch},
     stripped::StrippedObject,
 };
 
@@ -425,8 +426,7 @@ pub async fn merge_patch(
     object: &ObjectKey,
     patch: &Value,
 ) -> Result<(), Error> {
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    match objects.patch(&object.name, &params, &Patch::Merge(patch)).await {
+    match objects.patch(&object.name, &merge_params(), &Patch::Merge(patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         written => written.map(|_| ()).map_err(api_error("put back", object)),
     }
@@ -445,11 +445,6 @@ pub fn api(client: &Client, object: &ObjectKey) -> Api<StrippedObject> {
     Api::namespaced_with(client.clone(), &object.namespace, &object.kind)
 }
 
-fn apply_params() -> PatchParams {
-    PatchParams::apply(FIELD_MANAGER).force()
-}
-
-/// With `force`, only a stale uid or version is a conflict.
 fn api_error(doing: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error) -> Error {
     let object = object.clone();
     move |why| match why {

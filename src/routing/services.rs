@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::{
     Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Unsupported,
-    fields::merge_diff,
     object::{self, DesiredObject, ObjectOwnership},
 };
 use crate::{
@@ -25,6 +24,7 @@ use crate::{
         canary::{TargetKind, service},
     },
     engine::action::Stable,
+    patch::merge_diff,
 };
 
 type Labels = BTreeMap<String, String>;
@@ -226,30 +226,29 @@ fn desired(
         (names.apex, front, &spec.apex),
     ]
     .map(|(name, pods, metadata)| {
-        let name = service_key(canary, name);
-        let live = name.find(cache);
-        desired_service(
-            canary,
-            spec,
-            pod_selectors,
-            name,
-            live.as_deref(),
-            pods,
-            metadata.clone().unwrap_or_default(),
-        )
+        let key = service_key(canary, name);
+        let live = key.find(cache);
+        let service = ServiceOf { key, pods, metadata: metadata.clone().unwrap_or_default() };
+        desired_service(on, spec, service, live.as_deref())
     })
     .into()
 }
 
-fn desired_service(
-    canary: &Canary,
-    spec: &service::Service,
-    pod_selectors: &PodSelectors,
-    name: ObjectKey,
-    live: Option<&DynamicObject>,
-    pods: &Labels,
+/// One of the three Services, by what differs between them.
+struct ServiceOf<'a> {
+    key: ObjectKey,
+    pods: &'a Labels,
     metadata: service::Metadata,
+}
+
+fn desired_service(
+    on: &RouteContext<'_>,
+    spec: &service::Service,
+    service: ServiceOf<'_>,
+    live: Option<&DynamicObject>,
 ) -> DesiredObject {
+    let RouteContext { canary, pod_selectors, .. } = on;
+    let ServiceOf { key, pods, metadata } = service;
     let before = match live.map(|live| ObjectOwnership::of(live, canary)) {
         None | Some(ObjectOwnership::Owned) => Value::Null,
         Some(ObjectOwnership::Adopted(original)) => original.patch,
@@ -269,7 +268,7 @@ fn desired_service(
     if let Some(preference) = spec.traffic_distribution {
         body["spec"]["trafficDistribution"] = json!(preference);
     }
-    DesiredObject::new(canary, name, metadata, body)
+    DesiredObject::new(canary, key, metadata, body)
 }
 
 fn ports(spec: &service::Service, pod_selectors: &PodSelectors, before: &Value) -> Vec<Value> {

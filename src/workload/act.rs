@@ -4,14 +4,13 @@ use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use kube::{
     Client, ResourceExt as _,
-    api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{Api, DeleteParams, Patch, PostParams, Preconditions},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
 
 use super::{
-    CachedWorkload, CompanionChange, ConfigContents, FIELD_MANAGER, Kind, SCALED_DOWN_AFTER,
-    UnsupportedTarget, Workload,
+    CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
     configs::copies_referenced,
     labels::HELM_IGNORE_DRIFT,
     manifests::{self, SCALE_TO_ZERO, copied_revision},
@@ -21,6 +20,7 @@ use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
     engine::revision::{ConfigRef, HashVersion},
     object_cache::ObjectCache,
+    patch::{FIELD_MANAGER, apply_params, merge_diff, merge_params},
     stripped::StrippedObject,
 };
 
@@ -338,7 +338,7 @@ impl Workload {
         let refs = self.config_refs(spec);
         let mut configs = ConfigContents::default();
         configs.read(client, &self.namespace, &refs).await?;
-        let (found, _) = self.digest(spec, &refs, &configs, HashVersion::of(Some(revision)));
+        let found = self.digest(spec, &refs, &configs, HashVersion::of(Some(revision))).revision;
         if found != revision {
             let (name, wanted) = (self.target.clone(), revision.to_owned());
             return Err(Error::TargetChanged { kind: self.kind().name(), name, wanted, found });
@@ -451,10 +451,10 @@ impl Workload {
             let meta = &object.metadata;
             json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
         };
-        let mut metadata = difference(&meta(from), &meta(to));
+        let mut metadata = merge_diff(&meta(from), &meta(to));
         metadata["resourceVersion"] = json!(from.resource_version());
         metadata["uid"] = json!(from.uid());
-        let patch = json!({ "metadata": metadata, "spec": difference(&from.data["spec"], &to.data["spec"]) });
+        let patch = json!({ "metadata": metadata, "spec": merge_diff(&from.data["spec"], &to.data["spec"]) });
         match self.workload_api(client).patch(&from.name_any(), &merge_params(), &Patch::Merge(&patch)).await
         {
             Err(error) if code(&error) == Some(409) => Ok(None),
@@ -469,9 +469,8 @@ impl Workload {
     }
 
     async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
-        let apply = PatchParams::apply(FIELD_MANAGER).force();
         api(client, &self.namespace, kind)
-            .patch(&object.name_any(), &apply, &Patch::Apply(object))
+            .patch(&object.name_any(), &apply_params(), &Patch::Apply(object))
             .await
             .map_err(Error::api(format!("apply {}", kind_and_name(kind, object))))?;
         Ok(())
@@ -509,19 +508,6 @@ pub(super) async fn get(
 
 fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, kind.resource())
-}
-
-/// The merge patch that turns one map into the other.
-fn difference(from: &Value, to: &Value) -> Value {
-    let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
-    let gone = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let new = to.iter().filter(|(key, value)| from.get(*key) != Some(*value));
-    let new = new.map(|(key, value)| (key.clone(), difference(from.get(key).unwrap_or(&Value::Null), value)));
-    gone.chain(new).collect()
-}
-
-fn merge_params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() }
 }
 
 fn kind_and_name(kind: Kind, object: &DynamicObject) -> String {

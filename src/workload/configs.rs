@@ -56,8 +56,15 @@ struct DigestMemo {
     version: String,
     form: HashVersion,
     refs: Vec<ConfigRef>,
-    revision: String,
-    digests: BTreeMap<String, String>,
+    digest: TargetDigest,
+}
+
+/// The revision of a target, and a digest of each config that it reads.
+#[derive(Clone, Debug)]
+pub(super) struct TargetDigest {
+    pub revision: String,
+    /// By kind and name: `configmap/settings`.
+    pub configs: BTreeMap<String, String>,
 }
 
 impl ConfigContents {
@@ -115,11 +122,11 @@ impl ConfigContents {
         target: &CachedWorkload,
         form: HashVersion,
         version: &impl Fn(&ConfigRef) -> Option<String>,
-    ) -> Option<(String, BTreeMap<String, String>)> {
+    ) -> Option<TargetDigest> {
         let last = self.memo.as_ref()?;
         let same = (last.uid.as_deref(), last.version.clone()) == target.spec_version() && last.form == form;
         let cached = |config| self.cached.get(config).is_some_and(|cached| cached.version == version(config));
-        (same && last.refs.iter().all(cached)).then(|| (last.revision.clone(), last.digests.clone()))
+        (same && last.refs.iter().all(cached)).then(|| last.digest.clone())
     }
 
     pub(super) fn memoize_digest(
@@ -127,18 +134,10 @@ impl ConfigContents {
         target: &CachedWorkload,
         form: HashVersion,
         refs: Vec<ConfigRef>,
-        revision: &str,
-        digests: &BTreeMap<String, String>,
+        digest: TargetDigest,
     ) {
         let (uid, version) = target.spec_version();
-        self.memo = Some(DigestMemo {
-            uid: uid.map(str::to_owned),
-            version,
-            form,
-            refs,
-            revision: revision.to_owned(),
-            digests: digests.clone(),
-        });
+        self.memo = Some(DigestMemo { uid: uid.map(str::to_owned), version, form, refs, digest });
     }
 }
 

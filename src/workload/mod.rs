@@ -60,8 +60,6 @@ use crate::{
     engine::revision::ConfigRef,
 };
 
-/// Who writes, as the API server records it.
-pub const FIELD_MANAGER: &str = "serin";
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
 /// On the target: the Canary and its release after which its pods went.

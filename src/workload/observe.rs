@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     CachedWorkload, ConfigContents, MissingContents, PINNED, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
-    configs,
+    configs::{self, TargetDigest},
 };
 use crate::engine::{
     observed::{Previous, Primary, Target},
@@ -26,17 +26,20 @@ impl Workload {
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
     ) -> Result<Target, MissingContents> {
-        let (pods, emptied_after) = (target.pods(self.kind), self.scaled_down_after(target));
+        let (pods, scaled_down_after) = (target.pods(self.kind), self.scaled_down_after(target));
         let form = HashVersion::of(recorded);
-        if let Some((revision, configs)) = configs.memoized_digest(target, form, &version) {
-            return Ok(Target { revision, configs, pods, scaled_down_after: emptied_after });
-        }
-        let spec = target.spec();
-        let refs = self.config_refs(&spec);
-        configs.retain_current(&refs, &version)?;
-        let (revision, digests) = self.digest(&spec, &refs, configs, form);
-        configs.memoize_digest(target, form, refs, &revision, &digests);
-        Ok(Target { revision, configs: digests, pods, scaled_down_after: emptied_after })
+        let TargetDigest { revision, configs } = match configs.memoized_digest(target, form, &version) {
+            Some(digest) => digest,
+            None => {
+                let spec = target.spec();
+                let refs = self.config_refs(&spec);
+                configs.retain_current(&refs, &version)?;
+                let digest = self.digest(&spec, &refs, configs, form);
+                configs.memoize_digest(target, form, refs, digest.clone());
+                digest
+            }
+        };
+        Ok(Target { revision, configs, pods, scaled_down_after })
     }
 
     /// As [`Workload::scale_down_canary`] noted it. Another Canary's releases, of the
@@ -81,7 +84,7 @@ impl Workload {
         refs: &[ConfigRef],
         configs: &ConfigContents,
         form: HashVersion,
-    ) -> (String, BTreeMap<String, String>) {
+    ) -> TargetDigest {
         let tracked: BTreeMap<_, _> = configs.tracked(refs).collect();
         let contents = tracked.iter().map(|(name, config)| (name.clone(), config.map(|c| &c.contents)));
         let revision = revision(form, &self.template(spec), &contents.collect());
@@ -89,6 +92,6 @@ impl Workload {
             let key = format!("{}/{}", name.kind.to_lowercase(), name.name);
             (key, config_digest(config.map(|config| &config.contents)))
         };
-        (revision, tracked.iter().map(digest).collect())
+        TargetDigest { revision, configs: tracked.iter().map(digest).collect() }
     }
 }
