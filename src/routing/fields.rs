@@ -1,17 +1,17 @@
-//! The fields of an object as values: which were applied, whether a live object
-//! has them, and what turns one that was changed back. No object is known here,
-//! but for two names in a Service that the API server treats in a way of its own.
+//! Fields of an object as JSON values: merge, compare, list paths. Knows no
+//! object, except for two fields of a Service that server-side apply treats in
+//! its own way.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// A keyed list.
+/// A list keyed by port number.
 const PORTS: &str = "ports";
-/// A map that is applied as a whole.
+/// An atomic map.
 const SELECTOR: &str = "selector";
 
-/// One map with all that the other says; where both say something, the other is right.
+/// One map merged with another, whose values win.
 pub fn merged(mut base: Value, patch: &Value) -> Value {
     if let (Value::Object(base), Value::Object(patch)) = (&mut base, patch) {
         for (key, value) in patch {
@@ -26,17 +26,17 @@ pub fn merged(mut base: Value, patch: &Value) -> Value {
     base
 }
 
-/// Does the live value have all that was applied? Maps may have more, and so
-/// may the ports of a Service, which are told apart by number.
+/// True if the live value has every applied field. Maps may have more, and so
+/// may the ports of a Service, which are a keyed list.
 pub fn covers(live: &Value, applied: &Value) -> bool {
     match (live, applied) {
         (Value::Object(live), Value::Object(applied)) => {
-            applied.iter().all(|(key, wanted)| match (live.get(key), wanted) {
-                (Some(Value::Array(live)), Value::Array(wanted)) if key == PORTS => {
-                    wanted.iter().all(|wanted| live.iter().any(|live| covers(live, wanted)))
+            applied.iter().all(|(key, applied)| match (live.get(key), applied) {
+                (Some(Value::Array(live)), Value::Array(applied)) if key == PORTS => {
+                    applied.iter().all(|applied| live.iter().any(|live| covers(live, applied)))
                 }
-                (Some(Value::Object(live)), Value::Object(wanted)) if key == SELECTOR => live == wanted,
-                (Some(live), wanted) => covers(live, wanted),
+                (Some(Value::Object(live)), Value::Object(applied)) if key == SELECTOR => live == applied,
+                (Some(live), applied) => covers(live, applied),
                 (None, _) => false,
             })
         }
@@ -49,14 +49,14 @@ pub fn covers(live: &Value, applied: &Value) -> bool {
     }
 }
 
-/// The keys of maps and the places of lists; of the ports of a Service, which
-/// are told apart by what they say, all of it.
+/// Writes the keys of maps and the lengths of lists; of the ports of a Service,
+/// whose entries have no fixed index, the values too.
 pub fn write_field_paths(value: &Value, to: &mut String) {
     match value {
         Value::Object(fields) => {
             to.push('{');
             for (key, value) in fields {
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = write!(to, "{key:?}:");
                 match key == PORTS {
                     true => drop(write!(to, "{value}")),
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_of_others_do_not_matter_but_backends_do() {
+    fn additional_ports_are_ignored_but_additional_backends_are_not() {
         let port = json!({"ports": [{"port": 80}]});
         assert!(covers(&json!({"ports": [{"port": 443}, {"port": 80, "protocol": "TCP"}]}), &port));
         assert!(!covers(&json!({"ports": [{"port": 443}]}), &port));
@@ -91,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_counts_as_a_whole() {
-        let wanted = json!({"selector": {"app": "web"}});
-        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &wanted));
+    fn a_selector_is_compared_as_a_whole() {
+        let applied = json!({"selector": {"app": "web"}});
+        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &applied));
     }
 }

@@ -1,11 +1,10 @@
 //! The Service Mesh Interface: a TrafficSplit over the primary and the canary
-//! Service, in whichever version the cluster serves.
+//! Service, in a version that the cluster serves.
 //!
-//! Weights are relative, so a share finer than a percent is written as part of
-//! a thousand or ten thousand. Chosen requests are described by an
-//! HTTPRouteGroup, which the split names; what does not match goes to the apex
-//! Service, that is to the stable side. A split therefore either divides or
-//! chooses, never both.
+//! Weights are relative: a share finer than a percent is written in thousandths
+//! or ten-thousandths. Conditions are in an HTTPRouteGroup that the split names;
+//! requests that do not match go to the apex Service, that is to the stable side.
+//! So a split either has weights or conditions, never both.
 //!
 //! SMI has no status: a split is in force when it is written.
 
@@ -31,7 +30,7 @@ pub enum SplitVersion {
     V1Alpha1,
     /// Weights are integers.
     V1Alpha2,
-    /// A split may name HTTPRouteGroups.
+    /// A split may refer to HTTPRouteGroups.
     V1Alpha3,
     V1Alpha4,
 }
@@ -57,7 +56,7 @@ impl SplitVersion {
 #[derive(Clone, Debug)]
 pub struct Smi {
     version: SplitVersion,
-    /// None where the cluster has none, or none that the split can name.
+    /// None where the cluster serves none, or none that the split can refer to.
     route_groups: Option<ApiResource>,
 }
 
@@ -168,7 +167,7 @@ impl ObjectRouter for Smi {
         let group = group.map(|group| {
             spec["matches"] = json!([{"kind": "HTTPRouteGroup", "name": group.name}]);
             let matches = conditions(&split.matches);
-            // Before v1alpha3 there was no `spec`.
+            // v1alpha2 has no `spec`.
             let body = match group.kind.version.as_str() {
                 "v1alpha2" => json!({"matches": matches}),
                 _ => json!({"spec": {"matches": matches}}),
@@ -185,7 +184,7 @@ impl ObjectRouter for Smi {
     }
 }
 
-/// In the words of an HTTPRouteGroup, where everything is a regular expression.
+/// As in an HTTPRouteGroup, where every value is a regular expression.
 fn conditions(matches: &[HttpMatch]) -> Vec<Value> {
     let condition = |(at, condition): (usize, &HttpMatch)| {
         let name = condition.name.clone().unwrap_or_else(|| format!("match-{at}"));

@@ -1,14 +1,15 @@
 //! AWS App Mesh by the custom resources of its controller
 //! (`appmesh.k8s.aws/v1beta2`): a VirtualNode for the primary and one for the
-//! canary, a VirtualRouter that divides between them, and a VirtualService that
-//! leads to it. A second VirtualService reaches the canary alone, for tests.
+//! canary, a VirtualRouter that splits between them, and a VirtualService with
+//! that router as provider. A second VirtualService reaches the canary alone, for
+//! tests.
 //!
-//! `meshRef` and `awsName` are left to the controller's webhook, which fills
-//! them in. A split is in force once the controller says of this very
-//! generation that the router is active, which means that the mesh has it; the
-//! mesh does not say when the last proxy has.
+//! `meshRef` and `awsName` are left to the controller's webhook. A split is in
+//! force once the controller reports, for the current generation, that the
+//! router is active, that is stored in the mesh; no API reports when the last
+//! proxy has it.
 //!
-//! Without that controller [`aws`] does the same by App Mesh's own API.
+//! [`aws`] does the same without that controller, by the App Mesh API.
 
 #[cfg(feature = "aws")]
 pub mod aws;
@@ -43,21 +44,21 @@ use crate::{
     object_cache::ObjectCache,
 };
 
-/// What routes can match by.
+/// The remedy for conditions that a route cannot express.
 const MATCH_WAY_OUT: &str = "match by headers, method, scheme or the prefix of the uri";
 
-/// Where the mesh is that App Mesh's own API is asked for.
+/// Options of the router that calls the App Mesh API.
 #[derive(Clone, Debug)]
 pub struct AppMeshOptions {
-    /// For Canaries that name none.
+    /// For Canaries without `spec.service.meshName`.
     pub mesh: Option<String>,
-    /// The account that shared the mesh with ours.
+    /// The account that shares the mesh with ours.
     pub mesh_owner: Option<String>,
-    /// Where pods are registered; they are found by DNS if there is none.
+    /// Service discovery by Cloud Map; by DNS if none.
     pub cloud_map_namespace: Option<String>,
-    /// How long what was seen of a mesh counts.
+    /// How long fetched state of a mesh is used.
     pub cache_ttl: Duration,
-    /// As whom, and where.
+    /// Credentials and region.
     #[cfg(feature = "aws")]
     pub account: crate::aws::Account,
 }
@@ -83,7 +84,7 @@ pub struct AppMeshResources {
     pub virtual_services: ApiResource,
 }
 
-/// What App Mesh calls the protocol of a listener; a route is of the same kind.
+/// The protocol of a listener and of its routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Http,
@@ -93,15 +94,15 @@ enum Protocol {
 }
 
 impl Protocol {
-    /// A GRPC route knows no paths: with conditions on them gRPC is HTTP/2.
+    /// A GRPC route cannot match paths: with conditions on them gRPC is HTTP/2.
     fn of(canary: &Canary) -> Self {
         let Some(spec) = &canary.spec.service else { return Self::Http };
         let analysis = &canary.spec.analysis;
-        let chosen = analysis.match_.iter().chain(analysis.steps.iter().flat_map(|step| &step.match_));
+        let matched = analysis.match_.iter().chain(analysis.steps.iter().flat_map(|step| &step.match_));
         let by_path = |one: &HttpMatch| one.uri.is_some() || one.method.is_some() || one.scheme.is_some();
         match services::protocol(spec).as_str() {
-            speaks if speaks.starts_with("grpc") => {
-                if spec.match_.iter().chain(chosen).any(by_path) {
+            grpc if grpc.starts_with("grpc") => {
+                if spec.match_.iter().chain(matched).any(by_path) {
                     Self::Http2
                 } else {
                     Self::Grpc
@@ -128,7 +129,7 @@ impl AppMeshResources {
         ObjectKey { kind: kind.clone(), namespace: canary.namespace().unwrap_or_default(), name }
     }
 
-    /// Everything beside the Services, the router first.
+    /// All objects except Services, the router first.
     fn own_objects(&self, canary: &Canary) -> [ObjectKey; 5] {
         let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
         [
@@ -151,7 +152,7 @@ pub fn shared_list(router: &ObjectKey) -> SharedList {
     SharedList::new(router, ["spec", "routes"], routes::backends, routes::is_catch_all)
 }
 
-/// Pods of either of the two.
+/// Selects pods of either set of labels.
 fn selector(pods: [&BTreeMap<String, String>; 2]) -> Value {
     let [one, other] = pods;
     let expression = |(key, value): (&String, &String)| {
@@ -165,7 +166,7 @@ fn selector(pods: [&BTreeMap<String, String>; 2]) -> Value {
     }
 }
 
-/// What the pods listen on: a virtual node knows pods, not Services.
+/// The port of the pods: a virtual node has pods as endpoints, not Services.
 fn container_port(spec: &Service, pod_selectors: &PodSelectors) -> u16 {
     match &spec.target_port {
         Some(IntOrString::Int(port)) => u16::try_from(*port).ok().filter(|port| *port > 0),
@@ -182,24 +183,6 @@ fn backend(name: &str) -> Value {
         json!({"virtualServiceRef": {"name": name}})
     };
     json!({"virtualService": reference})
-}
-
-/// Why the mesh does not have the router yet.
-fn inactive_reason(router: &DynamicObject) -> Option<String> {
-    let name = format!("the VirtualRouter {}/{}", router.namespace().unwrap_or_default(), router.name_any());
-    let status = &router.data["status"];
-    let conditions = status["conditions"].as_array().into_iter().flatten();
-    let active = conditions.into_iter().find(|condition| condition["type"] == "VirtualRouterActive");
-    match active {
-        _ if status["observedGeneration"].as_i64() != router.metadata.generation => Some(format!(
-            "the App Mesh controller has not looked at {name} since it was changed; check that it runs"
-        )),
-        Some(active) if active["status"] == "True" => None,
-        Some(active) => {
-            Some(format!("{name} is not active: {}", active["message"].as_str().unwrap_or_default()))
-        }
-        None => Some(format!("the App Mesh controller has not said whether {name} is active")),
-    }
 }
 
 impl ObjectRouter for AppMeshResources {
@@ -283,14 +266,28 @@ impl ObjectRouter for AppMeshResources {
             return Err(Unsupported::Field {
                 router: self.name(),
                 field: "spec.service.name",
-                what: format!("{service}, which leads to a virtual node"),
-                way_out: "let that VirtualService lead to a virtual router, or delete it",
+                what: format!("{service}, whose provider is a virtual node"),
+                way_out: "set the provider of that VirtualService to a virtual router, or delete it",
             });
         }
         Ok(())
     }
 
     fn inactive_reason(&self, router: &DynamicObject) -> Option<String> {
-        inactive_reason(router)
+        let name =
+            format!("the VirtualRouter {}/{}", router.namespace().unwrap_or_default(), router.name_any());
+        let status = &router.data["status"];
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let active = conditions.into_iter().find(|condition| condition["type"] == "VirtualRouterActive");
+        match active {
+            _ if status["observedGeneration"].as_i64() != router.metadata.generation => Some(format!(
+                "the App Mesh controller has not processed {name} since it was changed; check that it runs"
+            )),
+            Some(active) if active["status"] == "True" => None,
+            Some(active) => {
+                Some(format!("{name} is not active: {}", active["message"].as_str().unwrap_or_default()))
+            }
+            None => Some(format!("the App Mesh controller has not reported whether {name} is active")),
+        }
     }
 }

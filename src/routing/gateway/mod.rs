@@ -1,18 +1,18 @@
 //! The Gateway API: an HTTPRoute or a GRPCRoute over the primary and the
 //! canary Service.
 //!
-//! **North-south or within a mesh.** The route attaches to what
-//! `spec.service.gatewayRefs` names, be it a Gateway or a Service. Without any
-//! it attaches to the apex Service, which a mesh that speaks the Gateway API
-//! (GAMMA: Istio, Linkerd, Cilium) takes for "whoever calls this Service".
+//! **North-south or within a mesh.** The route attaches to the Gateways or
+//! Services in `spec.service.gatewayRefs`. Without any it attaches to the apex
+//! Service: a mesh that supports the Gateway API (GAMMA: Istio, Linkerd, Cilium)
+//! then applies it to every client of that Service.
 //!
-//! **HTTPRoute or GRPCRoute.** A GRPCRoute where the port speaks gRPC
+//! **HTTPRoute or GRPCRoute.** A GRPCRoute where the port is gRPC
 //! (`appProtocol`, else `portName`, by Istio's names), the cluster serves the
-//! kind, and the Canary asks for nothing that only an HTTPRoute can say: an
-//! HTTPRoute carries gRPC just as well.
+//! kind, and the Canary needs no feature of an HTTPRoute: an HTTPRoute carries
+//! gRPC just as well.
 //!
-//! **In force** is a split once every parent of the route says, of this very
-//! generation, that it accepted the route and resolved its references.
+//! **In force** is a split once every parent of the route reports, for the
+//! current generation, `Accepted` and `ResolvedRefs`.
 
 mod parents;
 mod rules;
@@ -44,7 +44,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Gateway {
     http: ApiResource,
-    /// None where the cluster has none.
+    /// None where the cluster does not serve it.
     grpc: Option<ApiResource>,
 }
 
@@ -53,8 +53,8 @@ impl Gateway {
         Self { http, grpc }
     }
 
-    /// The route, and that of the other kind, which an edit of the Canary may
-    /// have left behind.
+    /// The route, and the one of the other kind, which may exist since before an
+    /// edit of the Canary.
     fn route_keys(&self, canary: &Canary) -> (ObjectKey, Option<ObjectKey>) {
         let named = |kind: &ApiResource| ObjectKey {
             kind: kind.clone(),
@@ -93,7 +93,7 @@ pub fn shared_list(route: &ObjectKey) -> SharedList {
     SharedList::new(route, ["spec", "rules"], rules::backends, rules::is_catch_all)
 }
 
-/// A Service needs no group: nobody else has the kind.
+/// The group of a Service may be omitted in the Canary, not in the route.
 fn parent(reference: &service::GatewayRef) -> Value {
     let mut parent = json!(reference);
     if reference.kind.as_deref() == Some("Service") && reference.group.is_none() {
@@ -102,7 +102,7 @@ fn parent(reference: &service::GatewayRef) -> Value {
     parent
 }
 
-/// The apex Service at its port: other ports are not divided.
+/// The apex Service at its port: traffic of other ports is not split.
 fn default_parent(canary: &Canary, spec: &service::Service) -> Value {
     let apex = ServiceNames::of(canary).apex;
     json!({"spec": {"parentRefs": [{"group": "", "kind": "Service", "name": apex, "port": spec.port}]}})
@@ -180,8 +180,8 @@ impl ObjectRouter for Gateway {
         parents::pending(route)
     }
 
-    /// Only while the route is as written: a parent's status says nothing about
-    /// a route that somebody else changed since.
+    /// Only while the route is in sync: else the status is about the edit of
+    /// another client, which is about to be reverted.
     fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
         let live = self.route_object(canary).find(cache)?;
         let split = split_annotation::parse(&live, Stable::Primary)?;

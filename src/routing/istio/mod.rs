@@ -5,12 +5,12 @@
 //! one object and a weight in another, which reach the proxies at different
 //! times; a Service exists before it gets a weight.
 //!
-//! A port that speaks no HTTP (`tcp`, `tls`, `mongo`, `mysql`, `redis`, by
-//! `appProtocol` or the name of the port) has a TCP route, which knows weights
-//! and nothing else.
+//! A port that is not HTTP (`tcp`, `tls`, `mongo`, `mysql`, `redis`, by
+//! `appProtocol` or the name of the port) has a TCP route, which supports weights
+//! only.
 //!
-//! Istio reports no status of its own accord: a split is in force when it is
-//! written, and the proxies follow within moments.
+//! Istio reports no status by default: a split is in force when it is written,
+//! and the proxies follow within moments.
 
 mod routes;
 
@@ -65,14 +65,14 @@ impl Istio {
     }
 }
 
-/// Of HTTP routes and of TCP routes.
+/// The lists of HTTP routes and of TCP routes.
 pub fn shared_lists(route: &ObjectKey) -> [SharedList; 2] {
     ["http", "tcp"]
         .map(|field| SharedList::new(route, ["spec", field], routes::backends, routes::is_catch_all))
 }
 
-/// For whom the VirtualService is: as the Canary says, and what holds in one
-/// of our own where it says nothing.
+/// Hosts and gateways that the Canary sets, and the defaults of a VirtualService
+/// of our own.
 fn hosts_and_gateways(canary: &Canary, spec: &service::Service) -> (Value, Value) {
     let apex = ServiceNames::of(canary).apex;
     let (mut written, mut default) = (json!({}), json!({}));
@@ -95,8 +95,8 @@ fn hosts_and_gateways(canary: &Canary, spec: &service::Service) -> (Value, Value
 }
 
 fn is_tcp(canary: &Canary) -> bool {
-    let speaks = canary.spec.service.as_ref().map(services::protocol).unwrap_or_default();
-    ["tcp", "tls", "mongo", "mysql", "redis"].contains(&speaks.as_str())
+    let protocol = canary.spec.service.as_ref().map(services::protocol).unwrap_or_default();
+    ["tcp", "tls", "mongo", "mysql", "redis"].contains(&protocol.as_str())
 }
 
 impl ObjectRouter for Istio {
@@ -130,11 +130,7 @@ impl ObjectRouter for Istio {
         let by_http = |condition: &HttpMatch| routes::tcp_condition(condition) != json!(condition);
         if is_tcp(canary) && spec.match_.iter().any(by_http) {
             let way_out = "match by port, sourceLabels, sourceNamespace or gateways";
-            return self.unsupported_field(
-                "spec.service.match",
-                "HTTP conditions on a port that speaks TCP",
-                way_out,
-            );
+            return self.unsupported_field("spec.service.match", "HTTP conditions on a TCP port", way_out);
         }
         Ok(())
     }
