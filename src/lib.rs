@@ -25,6 +25,7 @@
 //! | [`server`]     | `/metrics`, `/healthz`, `/readyz` and the command API             | `gates`, `telemetry`, `controller` |
 //! | [`cli`]        | the commands, one file each                                       | all, `kube-local` |
 //! | `object_cache` | the cache of objects that `routing` and `workload` read and write through |              |
+//! | `patch`        | the field manager, patch parameters and merge diffs               |              |
 //! | `memo`         | memoisation with explicit inputs                                  |              |
 //! | `stripped`     | decodes objects without managedFields                             |              |
 //! | `error_chain`  | errors as one line of text                                        |              |
@@ -44,6 +45,7 @@ mod memo;
 pub mod metrics;
 pub mod notify;
 pub mod object_cache;
+mod patch;
 pub mod routing;
 pub mod server;
 mod stripped;

@@ -1,9 +1,9 @@
-//! Keeping users where they are, by cookies that the router sets and reads.
+//! Session affinity by cookies that the router sets and matches.
 //!
-//! While the canary has a share of the traffic, whoever it answers gets its
-//! cookie and goes there from then on. The cookie's value belongs to one
-//! release, so those of an earlier one mean nothing. While the canary has none,
-//! the cookie is taken back from whoever still has it.
+//! While the canary has a weight, its responses set its cookie, and requests with
+//! that cookie go to the canary. The value is of one release, so cookies of an
+//! earlier one match nothing. While the canary has no weight, the cookie is
+//! expired on the next response.
 
 use std::fmt::Write as _;
 
@@ -19,23 +19,22 @@ use crate::{
 
 const DEFAULT_MAX_AGE_SECS: u64 = 86_400;
 
-/// What a route does about cookies.
+/// How a route treats cookies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Affinity {
     None,
-    /// Hand cookies out and honour them.
+    /// Set cookies and match them.
     Sticky {
         canary: Cookie,
         primary: Option<Cookie>,
     },
-    /// Take the canary's back.
+    /// Expire the canary's cookie.
     Expire(Cookie),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    /// A regular expression for the whole of the header `Cookie` of whoever
-    /// has it.
+    /// Matches the whole header `Cookie` of a request that has it.
     pub match_regex: String,
     /// The value of `Set-Cookie`.
     pub set_cookie: String,
@@ -45,24 +44,23 @@ impl Affinity {
     pub fn of(canary: &Canary, split: &Split) -> Self {
         let Some(spec) = &canary.spec.analysis.session_affinity else { return Self::None };
         if split.canary == Weight::ZERO {
-            let held = cookie_regex(&spec.cookie_name, "[^;]*");
             return Self::Expire(Cookie {
-                match_regex: held,
+                match_regex: cookie_regex(&spec.cookie_name, "[^;]*"),
                 set_cookie: set_cookie_header(spec, &spec.cookie_name, "", 0),
             });
         }
         let status = canary.status.as_ref();
-        // The release that the cookies belong to has not been seen to begin.
+        // No release has started that the cookies could be of.
         let Some(value) = status.and_then(|status| status.session_affinity_cookie.as_deref()) else {
             return Self::None;
         };
-        // Values are told apart by release; this tells them apart by Canary.
-        let whole = |value: &str| match canary.uid() {
+        // The status has a value per release; the uid makes it unique per Canary.
+        let unique = |value: &str| match canary.uid() {
             Some(uid) => format!("{value}-{}", uid.split('-').next().unwrap_or_default()),
             None => value.to_owned(),
         };
         let cookie = |name: &str, value: &str, seconds| {
-            let value = whole(value);
+            let value = unique(value);
             Cookie {
                 match_regex: cookie_regex(name, &regex::escape(&value)),
                 set_cookie: set_cookie_header(spec, name, &value, seconds),
@@ -71,13 +69,13 @@ impl Affinity {
         let age = spec.max_age.map_or(DEFAULT_MAX_AGE_SECS, u64::from);
         let interval_seconds =
             canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
-        // With everything at the canary the primary may be about to change.
+        // At full weight the primary may be about to change.
         let primary = status
             .and_then(|status| status.primary_session_affinity_cookie.as_deref())
             .filter(|_| split.canary < Weight::FULL);
         Self::Sticky {
             canary: cookie(&spec.cookie_name, value, age),
-            // Users of the primary may move on with the next step.
+            // Users of the primary may move to the canary with the next step.
             primary: spec
                 .primary_cookie_name
                 .as_ref()
@@ -127,13 +125,13 @@ mod tests {
 
     #[test]
     fn a_cookie_is_found_among_others_and_not_in_their_values() {
-        let held = regex::Regex::new(&cookie_regex("side", "canary-7")).unwrap();
+        let cookie = regex::Regex::new(&cookie_regex("side", "canary-7")).unwrap();
         for cookies in ["side=canary-7", "a=b; side=canary-7", "side=canary-7; a=b", "a=b;side=canary-7;c=d"]
         {
-            assert!(held.is_match(cookies), "{cookies}");
+            assert!(cookie.is_match(cookies), "{cookies}");
         }
         for cookies in ["side=canary-70", "inside=canary-7", "a=side=canary-7", "side=canary-6"] {
-            assert!(!held.is_match(cookies), "{cookies}");
+            assert!(!cookie.is_match(cookies), "{cookies}");
         }
     }
 
@@ -146,7 +144,7 @@ mod tests {
             http_only: true,
             ..Default::default()
         };
-        let said = set_cookie_header(&spec, "side", "canary-7", DEFAULT_MAX_AGE_SECS);
-        assert_eq!(said, "side=canary-7; HttpOnly; Max-Age=86400; Path=/shop; SameSite=Lax; Secure");
+        let header = set_cookie_header(&spec, "side", "canary-7", DEFAULT_MAX_AGE_SECS);
+        assert_eq!(header, "side=canary-7; HttpOnly; Max-Age=86400; Path=/shop; SameSite=Lax; Secure");
     }
 }

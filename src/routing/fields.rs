@@ -1,22 +1,17 @@
-//! The fields of an object as values: which were applied, whether a live object
-//! has them, and what turns one that was changed back. No object is known here,
-//! but for two names in a Service that the API server treats in a way of its own.
+//! Fields of an object as JSON values: merge, compare, list paths. Knows no
+//! object, except for two fields of a Service that server-side apply treats in
+//! its own way.
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-/// A keyed list.
+/// A list keyed by port number.
 const PORTS: &str = "ports";
-/// A map that is applied as a whole.
+/// An atomic map.
 const SELECTOR: &str = "selector";
 
-/// The merge patch that turns one map into the other.
-pub fn merge_diff(from: &Value, to: &Value) -> Value {
-    restore_patch(from, to, &Value::Null).unwrap_or_else(|| json!({}))
-}
-
-/// One map with all that the other says; where both say something, the other is right.
+/// One map merged with another, whose values win.
 pub fn merged(mut base: Value, patch: &Value) -> Value {
     if let (Value::Object(base), Value::Object(patch)) = (&mut base, patch) {
         for (key, value) in patch {
@@ -31,36 +26,17 @@ pub fn merged(mut base: Value, patch: &Value) -> Value {
     base
 }
 
-/// The merge patch that turns `after` back into `before`. It names everything
-/// in `touched` even where both are equal: that may be changed later.
-pub fn restore_patch(after: &Value, before: &Value, touched: &Value) -> Option<Value> {
-    let (Value::Object(now), Value::Object(then)) = (after, before) else {
-        return (after != before || !touched.is_null()).then(|| before.clone());
-    };
-    let mut patch = Map::new();
-    for key in now.keys().chain(then.keys().filter(|key| !now.contains_key(*key))) {
-        let undone = match (now.get(key), then.get(key)) {
-            (Some(now), Some(then)) => restore_patch(now, then, touched.get(key).unwrap_or(&Value::Null)),
-            (_, then) => Some(then.cloned().unwrap_or(Value::Null)),
-        };
-        if let Some(undone) = undone {
-            patch.insert(key.clone(), undone);
-        }
-    }
-    (!patch.is_empty()).then_some(Value::Object(patch))
-}
-
-/// Does the live value have all that was applied? Maps may have more, and so
-/// may the ports of a Service, which are told apart by number.
+/// True if the live value has every applied field. Maps may have more, and so
+/// may the ports of a Service, which are a keyed list.
 pub fn covers(live: &Value, applied: &Value) -> bool {
     match (live, applied) {
         (Value::Object(live), Value::Object(applied)) => {
-            applied.iter().all(|(key, wanted)| match (live.get(key), wanted) {
-                (Some(Value::Array(live)), Value::Array(wanted)) if key == PORTS => {
-                    wanted.iter().all(|wanted| live.iter().any(|live| covers(live, wanted)))
+            applied.iter().all(|(key, applied)| match (live.get(key), applied) {
+                (Some(Value::Array(live)), Value::Array(applied)) if key == PORTS => {
+                    applied.iter().all(|applied| live.iter().any(|live| covers(live, applied)))
                 }
-                (Some(Value::Object(live)), Value::Object(wanted)) if key == SELECTOR => live == wanted,
-                (Some(live), wanted) => covers(live, wanted),
+                (Some(Value::Object(live)), Value::Object(applied)) if key == SELECTOR => live == applied,
+                (Some(live), applied) => covers(live, applied),
                 (None, _) => false,
             })
         }
@@ -73,14 +49,14 @@ pub fn covers(live: &Value, applied: &Value) -> bool {
     }
 }
 
-/// The keys of maps and the places of lists; of the ports of a Service, which
-/// are told apart by what they say, all of it.
+/// Writes the keys of maps and the lengths of lists; of the ports of a Service,
+/// whose entries have no fixed index, the values too.
 pub fn write_field_paths(value: &Value, to: &mut String) {
     match value {
         Value::Object(fields) => {
             to.push('{');
             for (key, value) in fields {
-                // A String takes everything.
+                // Writing to a String cannot fail.
                 let _ = write!(to, "{key:?}:");
                 match key == PORTS {
                     true => drop(write!(to, "{value}")),
@@ -100,28 +76,12 @@ pub fn write_field_paths(value: &Value, to: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn a_restore_patch_restores_old_values_and_keeps_other_fields() {
-        let before = json!({"spec": {"selector": {"app": "web", "tier": "front"}, "type": "ClusterIP"}});
-        let after = json!({"spec": {"selector": {"app": "web-primary"}, "type": "ClusterIP", "new": 1}});
-        let patch = restore_patch(&after, &before, &Value::Null).unwrap();
-        assert_eq!(patch, json!({"spec": {"selector": {"app": "web", "tier": "front"}, "new": null}}));
-        let mut later = merged(after, &json!({"spec": {"theirs": true}}));
-        json_patch::merge(&mut later, &patch);
-        assert_eq!(later, merged(before, &json!({"spec": {"theirs": true}})));
-    }
-
-    #[test]
-    fn written_fields_are_recorded_even_if_equal() {
-        let same = json!({"spec": {"weight": 100, "other": 1}});
-        let patch = restore_patch(&same, &same, &json!({"spec": {"weight": 100}})).unwrap();
-        assert_eq!(patch, json!({"spec": {"weight": 100}}));
-    }
-
-    #[test]
-    fn ports_of_others_do_not_matter_but_backends_do() {
+    fn additional_ports_are_ignored_but_additional_backends_are_not() {
         let port = json!({"ports": [{"port": 80}]});
         assert!(covers(&json!({"ports": [{"port": 443}, {"port": 80, "protocol": "TCP"}]}), &port));
         assert!(!covers(&json!({"ports": [{"port": 443}]}), &port));
@@ -131,8 +91,8 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_counts_as_a_whole() {
-        let wanted = json!({"selector": {"app": "web"}});
-        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &wanted));
+    fn a_selector_is_compared_as_a_whole() {
+        let applied = json!({"selector": {"app": "web"}});
+        assert!(!covers(&json!({"selector": {"app": "web", "tier": "front"}}), &applied));
     }
 }

@@ -1,8 +1,8 @@
-//! No mesh: the apex Service leads to the primary, or to the canary, and
-//! switches from one to the other at once.
+//! No mesh: the selector of the apex Service switches between primary and
+//! canary.
 //!
 //! A switch is in force when it is written; the endpoints of the Service follow
-//! within moments, and nothing in the API says when the last node has them.
+//! within moments, and no API reports when the last node has them.
 
 use async_trait::async_trait;
 use kube::Client;
@@ -45,14 +45,14 @@ impl Router for Kubernetes {
     }
 
     fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
-        let ways = [
+        let variants = [
             (ApexTarget::Stable, Stable::Primary),
             (ApexTarget::Canary, Stable::Primary),
             (ApexTarget::Stable, Stable::Previous),
             (ApexTarget::Canary, Stable::Previous),
         ];
         let (apex, stable) =
-            ways.into_iter().find(|(apex, stable)| services::is_in_sync(on, cache, *apex, *stable))?;
+            variants.into_iter().find(|(apex, stable)| services::is_in_sync(on, cache, *apex, *stable))?;
         let canary = match apex {
             ApexTarget::Stable => Weight::ZERO,
             ApexTarget::Canary => Weight::FULL,

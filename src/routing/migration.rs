@@ -1,5 +1,4 @@
-//! A Canary that was given another name for its Services, or another router:
-//! what it leaves behind.
+//! Cleanup after a Canary got another service name or another router.
 
 use kube::Client;
 
@@ -10,32 +9,32 @@ use super::{
 };
 use crate::api::Canary;
 
-/// What everybody calls a Canary's workload by.
+/// The name of the apex Service.
 pub fn apex_name(canary: &Canary) -> String {
     ServiceNames::of(canary).apex
 }
 
-/// The objects of one route that another does without. A route of another
-/// version is the same object.
+/// The objects of one route that another does not use. The API version of a
+/// kind does not matter.
 pub fn orphaned_objects(
     (router, canary): (&dyn Router, &Canary),
     (next, renamed): (&dyn Router, &Canary),
 ) -> Vec<ObjectKey> {
     let kept = next.objects(renamed);
-    let is_held = |object: &ObjectKey| {
+    let is_kept = |object: &ObjectKey| {
         kept.iter().any(|kept| {
             (&kept.kind.group, &kept.kind.kind, &kept.namespace, &kept.name)
                 == (&object.kind.group, &object.kind.kind, &object.namespace, &object.name)
         })
     };
-    let mut left = router.objects(canary);
-    left.retain(|object| !is_held(object));
-    left
+    let mut orphaned = router.objects(canary);
+    orphaned.retain(|object| !is_kept(object));
+    orphaned
 }
 
-/// Takes such objects away: routes first, since they lead to Services. A
-/// Service that was there before the Canary stays as it is, with the primary
-/// behind it: what it led to before is empty.
+/// Deletes or restores such objects: routes first, since they refer to
+/// Services. An adopted Service keeps selecting the primary: the pods that it
+/// selected before are scaled down.
 pub async fn remove_objects(
     client: &Client,
     canary: &Canary,
@@ -46,8 +45,8 @@ pub async fn remove_objects(
         let live = object.find(cache);
         let adopted = live
             .is_some_and(|live| matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Adopted(_)));
-        let stays = adopted && object.kind.kind == "Service";
-        if !stays {
+        let is_kept = adopted && object.kind.kind == "Service";
+        if !is_kept {
             object::delete_or_restore(client, canary, cache, object).await?;
         }
     }

@@ -1,34 +1,34 @@
-//! Who carries the weights: one trait, one file per kind of router.
+//! Traffic routing: one trait, one file per kind of router.
 //!
 //! ```text
-//!                 check ── before anything is touched: can this be done at all?
-//!                 look ─── asks for what no reflector has
-//!   reflectors ── split ─▶ what is in force, or none while nobody knows
-//!                 pending ▶ whom that is waiting for, in words
-//!                 set ───▶ Services and routing object, written only where they differ
-//!                 restore ▶ everything as it was before the Canary
+//!   check ───────────▶ rejects Canaries that the router cannot serve, before any write
+//!   refresh ─────────▶ fetches state that no reflector has (App Mesh API)
+//!   effective_split ─▶ the split in force, from the cache; none while unknown
+//!   pending_reason ──▶ the controller or status that a written split waits for
+//!   apply_split ─────▶ writes Services and route objects that differ
+//!   restore ─────────▶ undoes everything on deletion of the Canary
 //! ```
 //!
-//! What holds for every router, proved by one suite (`tests/routing`) that runs
-//! for each of them on each API server:
+//! Invariants of every router, tested by one suite (`tests/routing`) for each
+//! router on each API server:
 //!
-//! - **It owns its one route.** Objects are written by server-side apply with
-//!   the field manager `serin` and nothing but the fields a router needs, so
-//!   labels, annotations, ports and fields of other people survive. Where the
-//!   route is one entry of a list, theirs in the list survive too ([`shared_list`]).
-//! - **What it found, it puts back.** An object that was there before is
-//!   adopted: the values it had are kept in an annotation of its own and come
-//!   back with [`Router::restore`]. An object that Serin made carries an owner
-//!   reference and goes with its Canary.
-//! - **It takes nothing away from another Canary.**
-//! - **Asking costs nothing.** [`Router::effective_split`] is a function of what was seen;
-//!   [`Router::apply_split`] sends no request for an object that is already right.
-//! - **Asking again is harmless.** Whatever was half done, or undone by
-//!   somebody else, shows as another split, or as none, and setting it again
-//!   completes it.
+//! - **It owns its route and nothing else.** Objects are written by server-side
+//!   apply with the field manager `serin` and only the fields that a router
+//!   needs: labels, annotations, ports and fields of other managers survive.
+//!   Where the route is one entry of a list, other entries survive too
+//!   ([`shared_list`]).
+//! - **Adoption is reversible.** An object that existed before is adopted: its
+//!   previous values are kept in an annotation, and [`Router::restore`] writes
+//!   them back. An object that Serin created has an owner reference and is
+//!   deleted with its Canary.
+//! - **Objects of another Canary are never taken over.**
+//! - **Observing costs no request.** [`Router::effective_split`] is a function of
+//!   the cache; [`Router::apply_split`] sends nothing for objects in sync.
+//! - **Writes are idempotent.** A partial write, or an edit by another client,
+//!   shows as another split or none; applying the split again completes it.
 //!
-//! A router whose truth is not in the cluster asks for it when it is told to
-//! [refresh](Router::refresh), once in a reconcile, and keeps the answer by itself.
+//! A router whose state is outside the cluster [fetches](Router::refresh) it once
+//! per reconcile and caches it.
 
 mod affinity;
 mod appmesh;
@@ -38,6 +38,7 @@ mod istio;
 mod kubernetes;
 mod migration;
 mod object;
+mod object_router;
 mod select;
 mod services;
 mod shared_list;
@@ -73,103 +74,99 @@ use crate::{
     object_cache::ObjectCache,
 };
 
-/// The field manager of everything Serin applies.
-pub const FIELD_MANAGER: &str = "serin";
-
-/// Somebody who can divide the traffic of a Canary.
+/// Splits the traffic of a Canary between primary and canary.
 #[async_trait]
 pub trait Router: Send + Sync + fmt::Debug {
-    /// For sentences: `smi (v1alpha4)`.
+    /// For messages: `smi (v1alpha4)`.
     fn name(&self) -> String;
 
-    /// What it can do for this Canary: one and the same router can do less
-    /// with a port that does not speak HTTP.
+    /// Depend on the Canary: the same router can do less for a port that is not
+    /// HTTP.
     fn capabilities(&self, canary: &Canary) -> Capabilities;
 
-    /// Can it tell these requests from others? Only asked of routers that
-    /// match at all; the answer names the condition that it does not know.
+    /// The error names the condition that the router cannot express. Only called
+    /// for routers with [`Capabilities::matches`].
     fn supports_match(&self, _condition: &HttpMatch) -> Result<(), &'static str> {
         Ok(())
     }
 
-    /// Refuses what it cannot do, before anything is touched.
+    /// Rejects a Canary that the router cannot serve, before any write.
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
         check_capabilities(self, canary, plan)
     }
 
-    /// Is everything that it goes by in the cluster? Else nobody is told when
-    /// it changes.
+    /// False if its state is outside the cluster, where no watch reports
+    /// changes.
     fn is_watchable(&self) -> bool {
         true
     }
 
-    /// Asks for what is not in the cluster, if it was not seen a moment ago.
+    /// Fetches state outside the cluster unless the cached state is recent.
     async fn refresh(&self, _canary: &Canary) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Every object that it writes or reads for this Canary, so that somebody
-    /// watches them.
+    /// Every object that it writes or reads for this Canary: all are watched.
     fn objects(&self, canary: &Canary) -> Vec<ObjectKey>;
 
-    /// The split that is in force everywhere, as far as anybody can tell; none
-    /// while objects are missing or not as they should be, or while the split
-    /// is still on its way.
-    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split>;
+    /// The split in force, as far as the cluster reports it; none while objects
+    /// are missing or out of sync, or while the split is still propagating.
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split>;
 
-    /// Whom a split that was written waits for, and what they say to it: the
-    /// middle of a sentence. None if it waits for nobody.
+    /// The controller that a written split waits for, and its status: the middle
+    /// of a sentence. None if it waits for nothing.
     fn pending_reason(&self, _canary: &Canary, _cache: &dyn ObjectCache) -> Option<String> {
         None
     }
 
-    /// Makes whatever is missing and divides the traffic.
+    /// Creates missing objects and writes the split.
     async fn apply_split(
         &self,
         client: &Client,
         on: &RouteContext<'_>,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), Error>;
 
-    /// Is everything as it was before this Canary?
-    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool;
+    /// True once nothing of this Canary's route is left and adopted objects have
+    /// their original values.
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool;
 
-    /// Puts adopted objects back as they were and takes the route away, so
-    /// that the target is reached as if there had been no Canary.
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Error>;
+    /// Restores adopted objects and deletes the route, so that the apex reaches
+    /// the target as if there had been no Canary.
+    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error>;
 
-    /// Takes away what it has outside the cluster for a Canary that is reached
-    /// in another way by now: as `next` says, if it is still the router.
+    /// Deletes what it has outside the cluster for a Canary with another route
+    /// now: that of `next`, if this is still its router.
     async fn cleanup_external(&self, _canary: &Canary, _next: Option<&Canary>) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// May anything be written for the Canary of this namespace and name? Asked
-/// before each write that does not go to the API server.
+/// True if this replica may write for the Canary of this namespace and name.
+/// Checked before each write that does not go to the API server.
 pub type WriteFence = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
 
-/// The router that calls App Mesh, if this build can.
+/// The router that calls the App Mesh API, if this build can.
 #[cfg(feature = "aws")]
 pub fn app_mesh(options: &AppMeshOptions, check_fence: WriteFence) -> Option<Arc<dyn Router>> {
     Some(Arc::new(aws::AppMesh::new(options.clone(), Default::default(), check_fence)))
 }
 
-/// The router that calls App Mesh: this build cannot.
+/// None: this build lacks the feature `aws`.
 #[cfg(not(feature = "aws"))]
 pub fn app_mesh(_: &AppMeshOptions, _: WriteFence) -> Option<Arc<dyn Router>> {
     None
 }
 
-/// The canary's part and the stable side's, in the smallest whole numbers that
-/// read as percent or a power of ten finer.
+/// The weights of canary and stable side, in the smallest whole numbers that
+/// add up to 100, 1,000 or 10,000.
 fn weight_ratio(canary: Weight) -> [u16; 2] {
     let unit = [100, 10, 1].into_iter().find(|unit| canary.hundredths().is_multiple_of(*unit)).unwrap_or(1);
     [canary, canary.complement()].map(|weight| weight.hundredths() / unit)
 }
 
-/// A regular expression for the whole of what a condition is about.
+/// A regular expression that matches the whole value.
 fn to_regex(text: &StringMatch) -> String {
     let StringMatch { exact, prefix, suffix, regex } = text;
     match (exact, prefix, suffix, regex) {
@@ -181,7 +178,7 @@ fn to_regex(text: &StringMatch) -> String {
     }
 }
 
-/// What every router refuses by its capabilities.
+/// The checks that follow from a router's capabilities.
 fn check_capabilities<R: Router + ?Sized>(
     router: &R,
     canary: &Canary,
@@ -207,29 +204,47 @@ fn check_capabilities<R: Router + ?Sized>(
     can.check_weight(plan.step_down_weight, "spec.analysis.stepWeightPromotion", name)
 }
 
-/// One Canary and the pods that its traffic is divided between.
+/// Rejects conditions of `spec.service.match` that a router cannot express.
+fn check_service_match<R: Router + ?Sized>(
+    router: &R,
+    canary: &Canary,
+    way_out: &'static str,
+) -> Result<(), Unsupported> {
+    let mut conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
+    match conditions.find_map(|condition| router.supports_match(condition).err()) {
+        Some(condition) => Err(Unsupported::Field {
+            router: router.name(),
+            field: "spec.service.match",
+            what: condition.to_owned(),
+            way_out,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// A Canary and the pods that its traffic is split between.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteContext<'a> {
     pub canary: &'a Canary,
     pub pod_selectors: &'a PodSelectors,
-    /// Where it is remembered that the Services stand, if anywhere.
+    /// Skips the comparison of Services that were in sync, if given.
     pub services_memo: Option<&'a ServicesMemo>,
 }
 
-/// How the pods of each side are told apart, and what they listen on.
+/// Label selectors of each side's pods, and their ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSelectors {
-    /// Labels that select the primary's pods and nobody else's.
+    /// Select the primary's pods and no others.
     pub primary: BTreeMap<String, String>,
-    /// The same for the target, which is the canary.
+    /// Select the target's pods, which are the canary.
     pub canary: BTreeMap<String, String>,
-    /// The same for the copy kept warm since before the last promotion.
+    /// Select the pods of the previous version, kept since the last promotion.
     pub previous: BTreeMap<String, String>,
-    /// Every port of the target's containers by name, for `portDiscovery`.
+    /// Ports of the target's containers by name, for `portDiscovery`.
     pub ports: BTreeMap<String, u16>,
 }
 
-/// An object, whether it exists or not.
+/// Identifies an object, whether it exists or not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectKey {
     pub kind: ApiResource,
@@ -238,8 +253,8 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    fn find(&self, seen: &dyn ObjectCache) -> Option<Arc<DynamicObject>> {
-        seen.get(&self.kind, &self.namespace, &self.name)
+    fn find(&self, cache: &dyn ObjectCache) -> Option<Arc<DynamicObject>> {
+        cache.get(&self.kind, &self.namespace, &self.name)
     }
 }
 
@@ -252,25 +267,25 @@ impl fmt::Display for ObjectKey {
 /// What a router can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Every weight is a multiple of this: 0.01 % is the finest there is, and
-    /// all traffic means that it can only be sent one way or the other.
+    /// Every weight is a multiple of this: 0.01 % at the finest; with 100 % the
+    /// router can only switch.
     pub finest_weight: Weight,
-    /// Chosen requests can go to the canary.
+    /// Matched requests can go to the canary.
     pub matches: bool,
-    /// Chosen requests can go to the canary while it has a share of the others.
+    /// Matched requests can go to the canary while it has a weight for others.
     pub match_with_weight: bool,
     /// The canary can get a copy of the requests.
     pub mirror: bool,
-    /// The copies can be of a share of the requests.
+    /// The copies can be of a percentage of the requests.
     pub partial_mirror: bool,
-    /// Users can be kept on the version that answered them first.
+    /// Users can stay on the version that served them first.
     pub affinity: bool,
-    /// The route can be one that another route delegates to.
+    /// Another route can delegate to this one.
     pub delegation: bool,
 }
 
 impl Capabilities {
-    /// All traffic one way or the other, and nothing else.
+    /// Switches all traffic, and nothing else.
     pub const SWITCH: Self = Self {
         finest_weight: Weight::FULL,
         matches: false,
@@ -315,7 +330,7 @@ impl Capabilities {
     }
 }
 
-/// What a router cannot do for a Canary, and the way out.
+/// A feature that a router does not support, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     #[error(
@@ -369,7 +384,7 @@ pub enum Unsupported {
     NameTooLong { name: String },
 }
 
-/// Why an object could not be written.
+/// Why a route could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {object}: {}", api_message(why))]
@@ -387,7 +402,7 @@ pub enum Error {
     AppMesh(#[from] aws::Error),
 }
 
-/// The server's own words, without how they were wrapped.
+/// The message of the API server, without the client's wrapping.
 fn api_message(why: &kube::Error) -> String {
     match why {
         kube::Error::Api(status) => status.message.clone(),
@@ -396,7 +411,7 @@ fn api_message(why: &kube::Error) -> String {
 }
 
 impl Error {
-    /// Trying again cannot help until somebody changes something.
+    /// Retries cannot succeed until the spec, an object or a permission changes.
     pub fn is_final(&self) -> bool {
         match self {
             Self::AlreadyOwned { .. } | Self::Unsupported(_) => true,
@@ -415,7 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_written_in_the_coarsest_parts_that_are_exact() {
+    fn weights_are_the_smallest_exact_whole_numbers() {
         let parts = |percent: f64| weight_ratio(Weight::from_percent(percent).unwrap());
         assert_eq!(parts(5.0), [5, 95]);
         assert_eq!(parts(0.5), [5, 995]);
@@ -424,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_become_regular_expressions() {
+    fn string_matches_become_regular_expressions() {
         let exact = StringMatch { exact: Some("a.b".to_owned()), ..Default::default() };
         let prefix = StringMatch { prefix: Some("/api".to_owned()), ..Default::default() };
         assert_eq!(to_regex(&exact), r"a\.b");

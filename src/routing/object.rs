@@ -1,14 +1,14 @@
-//! One object that a router writes: made, changed, adopted, put back.
+//! One object that a router writes: created, changed, adopted, restored.
 //!
-//! An object is written by server-side apply of exactly the fields a router
-//! needs. Two annotations keep the books:
+//! An object is written by server-side apply of exactly the fields that a router
+//! needs. Two annotations record what was written:
 //!
-//! - `serin.dev/applied`: which fields were applied. A field that is no longer
-//!   wanted is noticed by it; a field whose value somebody changed is noticed
-//!   by looking.
-//! - `serin.dev/original`: on adopted objects, the merge patch that turns the
-//!   object back into what it was, and the Canary that adopted it; with it the
-//!   [entries](super::shared_list) of a list that ours stand in for.
+//! - `serin.dev/applied`: a hash of the set of applied fields, not of their
+//!   values. It reveals fields that are no longer desired; changed values show
+//!   by comparison.
+//! - `serin.dev/original`: on adopted objects, the Canary that adopted it, the
+//!   merge patch that restores it, and the [entries](super::shared_list) of a
+//!   list that ours replaced.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -21,49 +21,50 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Error, FIELD_MANAGER, ObjectCache, ObjectKey,
-    fields::{covers, merged, restore_patch, write_field_paths},
+    Error, ObjectCache, ObjectKey,
+    fields::{covers, merged, write_field_paths},
     shared_list::{ManagedEntries, SharedList},
 };
 use crate::{
     api::{Canary, canary::service::Metadata},
+    patch::{apply_params, merge_params, restore_patch},
     stripped::StrippedObject,
 };
 
 const APPLIED_ANNOTATION: &str = "serin.dev/applied";
 const ORIGINAL_ANNOTATION: &str = "serin.dev/original";
 
-/// How often an object that others change at the same time is looked at anew.
+/// Attempts to write an object that other clients change at the same time.
 const MAX_WRITE_ATTEMPTS: usize = 5;
 
-/// Flux leaves what carries these alone.
+/// Annotations that exclude an object from Flux.
 const FLUX_IGNORE: [(&str, &str); 2] = [
     ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
     ("helm.toolkit.fluxcd.io/driftDetection", "disabled"),
 ];
 
-/// Argo CD does not miss what carries these in its repository. An adopted
-/// object may well be there, so it does not get them.
+/// Annotations that keep Argo CD from pruning an object that is not in its
+/// repository. An adopted object may be there, so it does not get them.
 const ARGO_IGNORE: [(&str, &str); 2] = [
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
     ("argocd.argoproj.io/sync-options", "Prune=false"),
 ];
 
-/// Every field of an object that a router wants, and no other.
+/// Every field of an object that a router manages, and no other.
 pub struct DesiredObject {
     pub object: ObjectKey,
     metadata: Metadata,
-    /// Only for an object that we make; what is adopted does without.
+    /// Only for objects that we create, not for adopted ones.
     owned_metadata: Metadata,
-    /// Everything beside `metadata`.
+    /// All fields except `metadata`.
     body: Value,
-    /// Only in an object that we make, likewise.
+    /// Only for objects that we create, likewise.
     owned_body: Value,
     entries: Option<ManagedEntries>,
 }
 
 impl DesiredObject {
-    /// What people listed in `unmanagedMetadata` is left out of the metadata.
+    /// Drops metadata that is listed in `unmanagedMetadata`.
     pub fn new(canary: &Canary, object: ObjectKey, mut metadata: Metadata, body: Value) -> Self {
         let pairs = |pairs: [(&str, &str); 2]| pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
         for (key, value) in pairs(FLUX_IGNORE) {
@@ -71,7 +72,7 @@ impl DesiredObject {
         }
         let mut owned_metadata = Metadata { labels: BTreeMap::new(), annotations: pairs(ARGO_IGNORE).into() };
         if object.kind.kind == "Service" {
-            // ServiceMonitors written for Flagger find the Services by it.
+            // ServiceMonitors written for Flagger select Services by it.
             owned_metadata.labels.insert("app".to_owned(), object.name.clone());
         }
         if let Some(theirs) = canary.spec.service.as_ref().and_then(|s| s.unmanaged_metadata.as_ref()) {
@@ -83,21 +84,20 @@ impl DesiredObject {
         Self { object, metadata, owned_metadata, body, owned_body: json!({}), entries: None }
     }
 
-    /// With fields that an object of people's own says in its own way.
+    /// Adds fields that an adopted object keeps as they are.
     pub fn with_owned_defaults(mut self, body: Value) -> Self {
         self.owned_body = body;
         self
     }
 
-    /// With entries of a list that is not ours alone.
+    /// Adds entries of a list that others have entries in too.
     pub fn with_entries(mut self, entries: ManagedEntries) -> Self {
         self.entries = Some(entries);
         self
     }
 
-    /// Is the object as wanted already?
-    pub fn is_in_sync(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
-        self.object.find(seen).is_some_and(|live| self.matches(canary, &live))
+    pub fn is_in_sync(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
+        self.object.find(cache).is_some_and(|live| self.matches(canary, &live))
     }
 
     fn matches(&self, canary: &Canary, live: &DynamicObject) -> bool {
@@ -115,39 +115,39 @@ impl DesiredObject {
             && live.annotations().get(APPLIED_ANNOTATION) == Some(&self.field_set_hash(original.as_ref()))
     }
 
-    /// Makes it so, with no request if it is so.
+    /// Writes the object unless the cached one is in sync.
     pub async fn ensure(
         &self,
         client: &Client,
         canary: &Canary,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
     ) -> Result<(), Error> {
         let objects = api(client, &self.object);
         let read = async || objects.get_opt(&self.object.name).await.map_err(api_error("read", &self.object));
-        let mut live = match self.object.find(seen) {
+        let mut live = match self.object.find(cache) {
             Some(live) => live,
-            // What was made a moment ago may not have been seen yet.
+            // An object just created may not be in the cache yet.
             None => match read().await? {
-                Some(StrippedObject(unseen)) => Arc::new(unseen),
-                None => return self.apply(&objects, seen, self.manifest(canary, None, None)).await,
+                Some(StrippedObject(uncached)) => Arc::new(uncached),
+                None => return self.apply(&objects, cache, self.manifest(canary, None, None)).await,
             },
         };
         for _ in 1..MAX_WRITE_ATTEMPTS {
-            match self.ensure_from(&objects, canary, seen, &live).await {
+            match self.ensure_from(&objects, canary, cache, &live).await {
                 Err(Error::Conflict { object }) => {
                     live = Arc::new(read().await?.ok_or(Error::Conflict { object })?.0);
                 }
                 done => return done,
             }
         }
-        self.ensure_from(&objects, canary, seen, &live).await
+        self.ensure_from(&objects, canary, cache, &live).await
     }
 
     async fn ensure_from(
         &self,
         objects: &Api<StrippedObject>,
         canary: &Canary,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
         live: &DynamicObject,
     ) -> Result<(), Error> {
         if self.matches(canary, live) {
@@ -156,17 +156,17 @@ impl DesiredObject {
         let has_managed = || self.entries.as_ref().is_none_or(|entries| entries.list.has_managed(&live.data));
         match ObjectOwnership::of(live, canary) {
             ObjectOwnership::Owned => {
-                self.apply(objects, seen, self.manifest(canary, Some(live), None)).await
+                self.apply(objects, cache, self.manifest(canary, Some(live), None)).await
             }
             ObjectOwnership::Adopted(original)
                 if live.annotations().get(APPLIED_ANNOTATION)
                     == Some(&self.field_set_hash(Some(&original)))
                     && has_managed() =>
             {
-                self.apply(objects, seen, self.manifest(canary, Some(live), Some(&original))).await
+                self.apply(objects, cache, self.manifest(canary, Some(live), Some(&original))).await
             }
             ObjectOwnership::Adopted(_) | ObjectOwnership::Unmanaged => {
-                self.adopt(objects, canary, seen).await
+                self.adopt(objects, canary, cache).await
             }
             ObjectOwnership::OwnedByOther(owner) => {
                 Err(Error::AlreadyOwned { object: self.object.clone(), owner })
@@ -174,13 +174,13 @@ impl DesiredObject {
         }
     }
 
-    /// Takes over an object that is not ours, or more of one than before: its
-    /// fields as they were are remembered in the same write that changes them.
+    /// Adopts an object, or further fields of one: the same write that changes
+    /// fields records their previous values.
     async fn adopt(
         &self,
         objects: &Api<StrippedObject>,
         canary: &Canary,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
     ) -> Result<(), Error> {
         let StrippedObject(before) =
             objects.get(&self.object.name).await.map_err(api_error("read", &self.object))?;
@@ -191,20 +191,20 @@ impl DesiredObject {
                 return Err(Error::Conflict { object: self.object.clone() });
             }
         };
-        let replaced_routes = match &self.entries {
+        let replaced = match &self.entries {
             Some(entries) if entries.list.has_managed(&before.data) => known.entries,
             Some(entries) => entries.replaced_entries(&before.data),
             None => Vec::new(),
         };
-        // The list is put back entry by entry, not with the rest.
-        let picture = |object: &DynamicObject| match &self.entries {
+        // The list is restored entry by entry, not by the patch.
+        let restorable = |object: &DynamicObject| match &self.entries {
             Some(entries) => entries.list.strip_from(restorable_fields(object)),
             None => restorable_fields(object),
         };
-        let mut untouched = picture(&before);
+        let mut untouched = restorable(&before);
         json_patch::merge(&mut untouched, &known.patch);
 
-        let mut original = AdoptionRecord { entries: replaced_routes, ..AdoptionRecord::empty(canary) };
+        let mut original = AdoptionRecord { entries: replaced, ..AdoptionRecord::empty(canary) };
         let mut manifest = self.manifest(canary, Some(&before), Some(&original));
         let trial = PatchParams { dry_run: true, ..apply_params() };
         let StrippedObject(after) = objects
@@ -213,27 +213,28 @@ impl DesiredObject {
             .map_err(api_error("try to adopt", &self.object))?;
 
         let touched = merged(json!({"metadata": self.metadata(false)}), &self.body);
-        original.patch = restore_patch(&picture(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
+        original.patch =
+            restore_patch(&restorable(&after), &untouched, &touched).unwrap_or_else(|| json!({}));
         manifest["metadata"]["annotations"][ORIGINAL_ANNOTATION] = json!(original.to_annotation());
-        // Whoever changes it between the reading and this write must be seen.
+        // A change by another client since the read is a conflict.
         manifest["metadata"]["resourceVersion"] = json!(before.resource_version());
-        self.apply(objects, seen, manifest).await
+        self.apply(objects, cache, manifest).await
     }
 
     async fn apply(
         &self,
         objects: &Api<StrippedObject>,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
         manifest: Value,
     ) -> Result<(), Error> {
         let written = objects.patch(&self.object.name, &apply_params(), &Patch::Apply(&manifest)).await;
-        seen.apply_write_response(&self.object.kind, written.map_err(api_error("apply", &self.object))?.0);
+        cache.apply_write_response(&self.object.kind, written.map_err(api_error("apply", &self.object))?.0);
         Ok(())
     }
 
-    /// What to apply. The uid keeps the write from bringing back, or hitting
-    /// the successor of, an object that is gone; the version keeps it from
-    /// undoing what others just wrote in a list that is written as a whole.
+    /// The manifest to apply. The uid keeps the write from recreating a deleted
+    /// object or changing its successor; the resourceVersion keeps it from undoing
+    /// concurrent edits of a list that is written as a whole.
     fn manifest(
         &self,
         canary: &Canary,
@@ -272,7 +273,6 @@ impl DesiredObject {
         }
     }
 
-    /// For an object that is ours, or for one that is adopted.
     fn metadata(&self, ours: bool) -> Metadata {
         let owned = |(key, value): (&String, &String)| (key.clone(), value.clone());
         Metadata {
@@ -289,7 +289,7 @@ impl DesiredObject {
         with_defaults(&self.metadata.annotations, ours.then_some(&self.owned_metadata.annotations))
     }
 
-    /// Tells one set of fields from another, whatever their values.
+    /// Identifies the set of managed fields, whatever their values.
     fn field_set_hash(&self, original: Option<&AdoptionRecord>) -> String {
         let ours = original.is_none();
         let mut body = self.body(ours);
@@ -309,7 +309,7 @@ impl DesiredObject {
     }
 }
 
-/// The pairs of the first map, and those of the other that the first has not.
+/// The pairs of the first map, and those of the other that it lacks.
 fn with_defaults<'a>(
     first: &'a BTreeMap<String, String>,
     other: Option<&'a BTreeMap<String, String>>,
@@ -317,15 +317,14 @@ fn with_defaults<'a>(
     other.into_iter().flatten().filter(|(key, _)| !first.contains_key(*key)).chain(first)
 }
 
-/// Whose an object is.
 pub enum ObjectOwnership {
-    /// This Canary made it.
+    /// Created by this Canary.
     Owned,
-    /// It was there before this Canary.
+    /// Existed before this Canary, which manages some of its fields.
     Adopted(AdoptionRecord),
-    /// Nobody's whom we know.
+    /// No Canary manages it.
     Unmanaged,
-    /// Another Canary's.
+    /// Created or adopted by another Canary.
     OwnedByOther(String),
 }
 
@@ -346,7 +345,9 @@ impl ObjectOwnership {
             None => Self::Unmanaged,
             Some(Ok(original)) if original.canary == canary.name_any() => Self::Adopted(original),
             Some(Ok(original)) => Self::OwnedByOther(format!("Canary {}", original.canary)),
-            Some(Err(_)) => Self::OwnedByOther(format!("whoever wrote its annotation {ORIGINAL_ANNOTATION}")),
+            Some(Err(_)) => {
+                Self::OwnedByOther(format!("the unknown writer of its annotation {ORIGINAL_ANNOTATION}"))
+            }
         }
     }
 
@@ -355,19 +356,19 @@ impl ObjectOwnership {
     }
 }
 
-/// Did this Canary make or adopt any of these?
-pub fn any_managed(objects: &[ObjectKey], canary: &Canary, seen: &dyn ObjectCache) -> bool {
+/// True if this Canary created or adopted any of these.
+pub fn any_managed(objects: &[ObjectKey], canary: &Canary, cache: &dyn ObjectCache) -> bool {
     let ours = |live: Arc<DynamicObject>| ObjectOwnership::of(&live, canary).is_managed();
-    objects.iter().any(|object| object.find(seen).is_some_and(ours))
+    objects.iter().any(|object| object.find(cache).is_some_and(ours))
 }
 
-/// What an adopted object was before.
+/// The original values of an adopted object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdoptionRecord {
     canary: String,
-    /// The merge patch that brings it back.
+    /// The merge patch that restores them.
     pub patch: Value,
-    /// The entries of a list that ours stand in for.
+    /// The entries of a list that ours replaced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     entries: Vec<Value>,
 }
@@ -386,14 +387,14 @@ impl AdoptionRecord {
     }
 }
 
-/// Deletes what this Canary made and puts back what it adopted.
+/// Deletes an object that this Canary created, or restores one that it adopted.
 pub async fn delete_or_restore(
     client: &Client,
     canary: &Canary,
-    seen: &dyn ObjectCache,
+    cache: &dyn ObjectCache,
     object: &ObjectKey,
 ) -> Result<(), Error> {
-    let Some(live) = object.find(seen) else { return Ok(()) };
+    let Some(live) = object.find(cache) else { return Ok(()) };
     match ObjectOwnership::of(&live, canary) {
         ObjectOwnership::Owned => delete(client, object, &live).await,
         ObjectOwnership::Adopted(_) => restore_adopted(client, canary, object).await,
@@ -401,12 +402,12 @@ pub async fn delete_or_restore(
     }
 }
 
-/// Turns an adopted object back into what it was. What others changed in it
-/// meanwhile stays, unless we had changed the same.
+/// Restores an adopted object. Later edits of others to fields that we did not
+/// manage stay.
 pub async fn restore_adopted(client: &Client, canary: &Canary, object: &ObjectKey) -> Result<(), Error> {
     let objects = api(client, object);
-    let found = objects.get_opt(&object.name).await.map_err(api_error("read", object))?;
-    let Some(StrippedObject(live)) = found else { return Ok(()) };
+    let live = objects.get_opt(&object.name).await.map_err(api_error("read", object))?;
+    let Some(StrippedObject(live)) = live else { return Ok(()) };
     let ObjectOwnership::Adopted(original) = ObjectOwnership::of(&live, canary) else { return Ok(()) };
     let ours = json!({"metadata": {
         "resourceVersion": live.resource_version(),
@@ -419,16 +420,15 @@ pub async fn restore_adopted(client: &Client, canary: &Canary, object: &ObjectKe
     merge_patch(&objects, object, &patch).await
 }
 
-/// Changes these fields of an object that exists; one that is gone needs none.
+/// Patches an object; one that is gone is no error.
 pub async fn merge_patch(
     objects: &Api<StrippedObject>,
     object: &ObjectKey,
     patch: &Value,
 ) -> Result<(), Error> {
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-    match objects.patch(&object.name, &params, &Patch::Merge(patch)).await {
+    match objects.patch(&object.name, &merge_params(), &Patch::Merge(patch)).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => written.map(|_| ()).map_err(api_error("put back", object)),
+        written => written.map(|_| ()).map_err(api_error("restore", object)),
     }
 }
 
@@ -445,11 +445,6 @@ pub fn api(client: &Client, object: &ObjectKey) -> Api<StrippedObject> {
     Api::namespaced_with(client.clone(), &object.namespace, &object.kind)
 }
 
-fn apply_params() -> PatchParams {
-    PatchParams::apply(FIELD_MANAGER).force()
-}
-
-/// With `force`, only a stale uid or version is a conflict.
 fn api_error(doing: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error) -> Error {
     let object = object.clone();
     move |why| match why {
@@ -458,14 +453,14 @@ fn api_error(doing: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error
     }
 }
 
-/// The part of an object that people write and that can be put back.
+/// The fields of an object that users write and that can be restored.
 fn restorable_fields(object: &DynamicObject) -> Value {
     let mut annotations = object.annotations().clone();
     annotations.retain(|key, _| key != APPLIED_ANNOTATION && key != ORIGINAL_ANNOTATION);
-    let mut picture = object.data.clone();
-    if let Value::Object(fields) = &mut picture {
+    let mut restorable = object.data.clone();
+    if let Value::Object(fields) = &mut restorable {
         fields.remove("status");
         fields.insert("metadata".to_owned(), json!({"labels": object.labels(), "annotations": annotations}));
     }
-    picture
+    restorable
 }

@@ -1,4 +1,4 @@
-//! Which router a Canary gets.
+//! Selects the router of a Canary by its provider and the served kinds.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -15,16 +15,16 @@ const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 const ISTIO_GROUP: &str = "networking.istio.io";
 const APPMESH_GROUP: &str = "appmesh.k8s.aws";
 
-/// A router, and what it was chosen by.
+/// A router, and the provider that it was selected by.
 #[derive(Clone, Debug)]
 pub struct SelectedRouter {
-    /// Belongs into `spec.provider` before the plan is read: what a plan means
-    /// depends on it.
+    /// Must be in `spec.provider` before the plan is compiled, which depends on
+    /// it.
     pub provider: Provider,
     pub router: Arc<dyn Router>,
 }
 
-/// Why there is no router for a Canary.
+/// Why no router could be selected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouterSelectionError {
     #[error(
@@ -51,11 +51,11 @@ impl RouterSelectionError {
     }
 }
 
-/// The kinds that the cluster serves, as far as routers care.
+/// The kinds of the known API groups that the cluster serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServedKinds(BTreeSet<ServedKind>);
 
-/// An `ApiResource` has no order.
+/// `ApiResource` is not `Ord`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ServedKind {
     group: String,
@@ -65,24 +65,23 @@ struct ServedKind {
 }
 
 impl ServedKinds {
-    /// Asks the server: a request for the list of groups and one for each
-    /// version of those we know.
+    /// By discovery: one request for the list of groups, and one for each version
+    /// of the known ones.
     pub async fn discover(client: &Client) -> kube::Result<Self> {
-        let found = Discovery::new(client.clone()).filter(&GROUPS).run().await?;
-        let resources = found.groups().flat_map(|group| {
+        let discovered = Discovery::new(client.clone()).filter(&GROUPS).run().await?;
+        let resources = discovered.groups().flat_map(|group| {
             group.versions().flat_map(|version| group.versioned_resources(version)).collect::<Vec<_>>()
         });
         Ok(resources.map(|(resource, _)| resource).collect())
     }
 
-    /// The version of a kind that comes first in a list, if any of them is
-    /// served.
+    /// The first of these versions that is served.
     fn first_of(&self, group: &str, kind: &str, versions: &[&str]) -> Option<ApiResource> {
         let served: Vec<_> = self.versions(group, kind).collect();
-        versions.iter().find_map(|wanted| served.iter().find(|kind| kind.version == *wanted)).cloned()
+        versions.iter().find_map(|version| served.iter().find(|kind| kind.version == *version)).cloned()
     }
 
-    /// The same, or the sentence for people.
+    /// The same, or the error for the status.
     fn require(
         &self,
         provider: Provider,
@@ -94,7 +93,7 @@ impl ServedKinds {
             .ok_or_else(|| RouterSelectionError::missing(provider, group, kind))
     }
 
-    /// Every version of a kind, in the order of their names.
+    /// All served versions of a kind, ordered by name.
     fn versions(&self, group: &str, kind: &str) -> impl Iterator<Item = ApiResource> {
         self.0.iter().filter(move |served| served.group == group && served.kind == kind).map(|served| {
             ApiResource {
@@ -116,22 +115,22 @@ impl FromIterator<ApiResource> for ServedKinds {
     }
 }
 
-/// Finds the router for what a Canary says, or else what the controller was
-/// started with. `app_mesh` is the one that calls App Mesh, if there is one.
+/// Selects by the Canary's provider, else by the controller's default.
+/// `app_mesh` is the router that calls the App Mesh API, if built in.
 pub fn select(
-    written: Option<Provider>,
+    provider: Option<Provider>,
     default: Option<Provider>,
     served: &ServedKinds,
     app_mesh: Option<&Arc<dyn Router>>,
 ) -> Result<SelectedRouter, RouterSelectionError> {
-    let provider = written.or(default).ok_or(RouterSelectionError::Unset)?;
+    let provider = provider.or(default).ok_or(RouterSelectionError::Unset)?;
     let router: Arc<dyn Router> = match provider {
         Provider::Kubernetes => Arc::new(Kubernetes),
-        // What Flagger writes for each; where that is not served, the newest is.
+        // The version that Flagger writes; where it is not served, the newest one.
         Provider::SmiV1Alpha1 => smi(provider, SplitVersion::V1Alpha1, served)?,
         Provider::Linkerd => match gateway(provider, ["v1", "v1beta1"], served) {
             Ok(gateway) => gateway,
-            // What Linkerd used to speak.
+            // Linkerd before the Gateway API.
             Err(missing) => smi(provider, SplitVersion::V1Alpha1, served).map_err(|_| missing)?,
         },
         Provider::SmiV1Alpha2 | Provider::Osm => smi(provider, SplitVersion::V1Alpha2, served)?,
@@ -161,18 +160,18 @@ pub fn select(
 
 fn smi(
     provider: Provider,
-    wanted: SplitVersion,
+    preferred: SplitVersion,
     served: &ServedKinds,
 ) -> Result<Arc<dyn Router>, RouterSelectionError> {
     let versions: Vec<SplitVersion> = served
         .versions(SPLIT_GROUP, "TrafficSplit")
         .filter_map(|resource| SplitVersion::parse(&resource.version))
         .collect();
-    let version = versions.iter().find(|version| **version == wanted).or(versions.iter().max());
+    let version = versions.iter().find(|version| **version == preferred).or(versions.iter().max());
     let Some(version) = version else {
         return Err(RouterSelectionError::missing(provider, SPLIT_GROUP, "TrafficSplit"));
     };
-    // Conditions on headers came with v1alpha2.
+    // Header conditions came with v1alpha2.
     let groups = served.versions(SPECS_GROUP, "HTTPRouteGroup").filter(|group| group.version != "v1alpha1");
     Ok(Arc::new(Smi::new(*version, groups.last())))
 }
@@ -197,15 +196,15 @@ fn app_mesh_resources(
     provider: Provider,
     served: &ServedKinds,
 ) -> Result<Arc<dyn Router>, RouterSelectionError> {
-    let need = |kind| served.require(provider, APPMESH_GROUP, kind, &["v1beta2"]);
+    let require = |kind| served.require(provider, APPMESH_GROUP, kind, &["v1beta2"]);
     Ok(Arc::new(AppMeshResources {
-        virtual_routers: need("VirtualRouter")?,
-        virtual_nodes: need("VirtualNode")?,
-        virtual_services: need("VirtualService")?,
+        virtual_routers: require("VirtualRouter")?,
+        virtual_nodes: require("VirtualNode")?,
+        virtual_services: require("VirtualService")?,
     }))
 }
 
-/// As people write it.
+/// As written in `spec.provider`.
 fn provider_name(provider: Provider) -> String {
     match serde_json::to_value(provider) {
         Ok(serde_json::Value::String(name)) => name,

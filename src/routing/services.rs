@@ -1,8 +1,8 @@
-//! The three Services of a Canary: the apex that everybody calls, one for the
+//! The three Services of a Canary: the apex that clients call, one for the
 //! primary and one for the canary.
 //!
-//! A Service is headless or not from its first day: the API has no way to
-//! change that later. A target of kind Service brings its own Services.
+//! A Service is headless or not from its creation: the API does not let that
+//! change. A target of kind Service has its own Services.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::{
     Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Unsupported,
-    fields::merge_diff,
     object::{self, DesiredObject, ObjectOwnership},
 };
 use crate::{
@@ -25,13 +24,13 @@ use crate::{
         canary::{TargetKind, service},
     },
     engine::action::Stable,
+    patch::merge_diff,
 };
 
 type Labels = BTreeMap<String, String>;
 
 static SERVICES: LazyLock<ApiResource> = LazyLock::new(|| ApiResource::erase::<Service>(&()));
 
-/// What the Services are called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceNames {
     pub apex: String,
@@ -47,37 +46,36 @@ impl ServiceNames {
         Self::from_apex(apex)
     }
 
-    /// Of the Services that belong to an apex.
     pub fn from_apex(apex: String) -> Self {
         Self { primary: format!("{apex}-primary"), canary: format!("{apex}-canary"), apex }
     }
 }
 
-/// Whom the apex Service leads to, for those that no route divides.
+/// The pods that the apex Service selects, for traffic that no route splits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApexTarget {
     Stable,
     Canary,
 }
 
-/// What the port speaks, by the rules of Istio: `appProtocol` says it, else the
-/// name of the port up to a hyphen.
+/// The protocol of the port by the rules of Istio: `appProtocol`, else the port
+/// name up to a hyphen.
 pub fn protocol(spec: &service::Service) -> String {
-    let said = spec.app_protocol.as_deref().filter(|protocol| !protocol.is_empty());
-    let said = said.map(|protocol| match protocol {
+    let explicit = spec.app_protocol.as_deref().filter(|protocol| !protocol.is_empty());
+    let explicit = explicit.map(|protocol| match protocol {
         "kubernetes.io/h2c" => "http2",
         "kubernetes.io/ws" | "kubernetes.io/wss" => "http",
         other => other,
     });
     let named = || port_name(spec).split('-').next().unwrap_or_default();
-    said.unwrap_or_else(named).to_ascii_lowercase()
+    explicit.unwrap_or_else(named).to_ascii_lowercase()
 }
 
 fn port_name(spec: &service::Service) -> &str {
     spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http")
 }
 
-/// Refuses a Canary whose Services cannot be made.
+/// Rejects a Canary whose Services cannot be created.
 pub fn check(canary: &Canary) -> Result<(), Unsupported> {
     if canary.spec.service.is_none() && manages_services(canary) {
         return Err(Unsupported::NoService);
@@ -95,9 +93,8 @@ pub fn objects(canary: &Canary) -> Vec<ObjectKey> {
     }
 }
 
-/// How the Services were last found to stand. Until one of them changes, or
-/// what they follow from, they are not composed and compared again: a step only
-/// moves the weights.
+/// Inputs of the last comparison that found the Services in sync. While they
+/// are unchanged the comparison is skipped: a step only changes weights.
 #[derive(Debug, Default)]
 pub struct ServicesMemo(Mutex<Option<ServicesInputs>>);
 
@@ -110,19 +107,18 @@ struct ServicesInputs {
     versions: [Option<String>; 3],
 }
 
-/// Do the Services lead where they should?
 pub fn is_in_sync(on: &RouteContext<'_>, cache: &dyn ObjectCache, apex: ApexTarget, stable: Stable) -> bool {
     let compare =
         || desired(on, cache, apex, stable).iter().all(|service| service.is_in_sync(on.canary, cache));
     let Some(ServicesMemo(memo)) = on.services_memo else { return compare() };
     let (generation, pod_selectors, versions) =
         (on.canary.metadata.generation, on.pod_selectors, versions(on.canary, cache));
-    let is_found = |found: &ServicesInputs| {
-        (found.generation, found.apex, found.stable) == (generation, apex, stable)
-            && found.versions == versions
-            && found.pod_selectors == *pod_selectors
+    let is_unchanged = |last: &ServicesInputs| {
+        (last.generation, last.apex, last.stable) == (generation, apex, stable)
+            && last.versions == versions
+            && last.pod_selectors == *pod_selectors
     };
-    if memo.lock().as_ref().is_some_and(is_found) {
+    if memo.lock().as_ref().is_some_and(is_unchanged) {
         return true;
     }
     let in_sync = compare();
@@ -133,14 +129,22 @@ pub fn is_in_sync(on: &RouteContext<'_>, cache: &dyn ObjectCache, apex: ApexTarg
     in_sync
 }
 
+/// The stable side that the apex and primary Services select, if all Services
+/// are in sync with one.
+pub fn stable_side(on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Stable> {
+    [Stable::Primary, Stable::Previous]
+        .into_iter()
+        .find(|stable| is_in_sync(on, cache, ApexTarget::Stable, *stable))
+}
+
 fn versions(canary: &Canary, cache: &dyn ObjectCache) -> [Option<String>; 3] {
     let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
     let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();
     [apex, primary, candidate].map(|name| cache.get(&SERVICES, namespace, &name)?.resource_version())
 }
 
-/// Makes the Services lead there. The backends come first: whoever changes
-/// the apex must find them in place.
+/// Writes the Services that differ. Backends come first: the apex may switch
+/// only once they exist.
 pub async fn ensure(
     client: &Client,
     on: &RouteContext<'_>,
@@ -157,21 +161,23 @@ pub async fn ensure(
     Ok(())
 }
 
-/// Adopted Services are as they were, and an apex of ours leads to the target.
+/// True once adopted Services are restored and an apex of ours selects the
+/// target.
 pub fn is_restored(canary: &Canary, cache: &dyn ObjectCache) -> bool {
-    let adopted = |name: &ObjectKey| {
-        name.find(cache)
+    let adopted = |service: &ObjectKey| {
+        service
+            .find(cache)
             .is_some_and(|live| matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Adopted(_)))
     };
     !objects(canary).iter().any(adopted) && misdirected_apex(canary, cache).is_none()
 }
 
-/// Puts adopted Services back and points an apex of ours to the target; the
-/// garbage collector takes it away with the Canary, unless people asked for
-/// what it leaves behind.
+/// Restores adopted Services and makes an apex of ours select the target. The
+/// garbage collector deletes it with the Canary unless the user orphans
+/// dependents.
 pub async fn restore(client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
-    for name in objects(canary) {
-        object::restore_adopted(client, canary, &name).await?;
+    for service in objects(canary) {
+        object::restore_adopted(client, canary, &service).await?;
     }
     if let Some((apex, patch)) = misdirected_apex(canary, cache) {
         object::merge_patch(&object::api(client, &apex), &apex, &patch).await?;
@@ -179,18 +185,18 @@ pub async fn restore(client: &Client, canary: &Canary, cache: &dyn ObjectCache) 
     Ok(())
 }
 
-/// An apex of ours that does not lead to the target, and the patch that makes
-/// it. The canary Service knows how the target's pods are selected.
+/// An apex of ours that does not select the target, and the patch that makes it.
+/// The selector is that of the canary Service.
 fn misdirected_apex(canary: &Canary, cache: &dyn ObjectCache) -> Option<(ObjectKey, Value)> {
     let names = ServiceNames::of(canary);
     let apex = manages_services(canary).then(|| service_key(canary, names.apex))?;
     let live = apex.find(cache)?;
     let target = service_key(canary, names.canary).find(cache)?;
     let selector = |service: &DynamicObject| service.data["spec"]["selector"].clone();
-    let (now, wanted) = (selector(&live), selector(&target));
+    let (now, desired) = (selector(&live), selector(&target));
     let ours = matches!(ObjectOwnership::of(&live, canary), ObjectOwnership::Owned);
-    (ours && wanted.is_object() && now != wanted)
-        .then(|| (apex, json!({"spec": {"selector": merge_diff(&now, &wanted)}})))
+    (ours && desired.is_object() && now != desired)
+        .then(|| (apex, json!({"spec": {"selector": merge_diff(&now, &desired)}})))
 }
 
 fn desired(
@@ -208,40 +214,39 @@ fn desired(
         Stable::Primary => &pod_selectors.primary,
         Stable::Previous => &pod_selectors.previous,
     };
-    let front = match apex {
+    let apex_pods = match apex {
         ApexTarget::Stable => stable,
         ApexTarget::Canary => &pod_selectors.canary,
     };
     [
         (names.primary, stable, &spec.primary),
         (names.canary, &pod_selectors.canary, &spec.canary),
-        (names.apex, front, &spec.apex),
+        (names.apex, apex_pods, &spec.apex),
     ]
     .map(|(name, pods, metadata)| {
-        let name = service_key(canary, name);
-        let live = name.find(cache);
-        desired_service(
-            canary,
-            spec,
-            pod_selectors,
-            name,
-            live.as_deref(),
-            pods,
-            metadata.clone().unwrap_or_default(),
-        )
+        let key = service_key(canary, name);
+        let live = key.find(cache);
+        let service = ServiceOf { key, pods, metadata: metadata.clone().unwrap_or_default() };
+        desired_service(on, spec, service, live.as_deref())
     })
     .into()
 }
 
-fn desired_service(
-    canary: &Canary,
-    spec: &service::Service,
-    pod_selectors: &PodSelectors,
-    name: ObjectKey,
-    live: Option<&DynamicObject>,
-    pods: &Labels,
+/// One of the three Services, by what differs between them.
+struct ServiceOf<'a> {
+    key: ObjectKey,
+    pods: &'a Labels,
     metadata: service::Metadata,
+}
+
+fn desired_service(
+    on: &RouteContext<'_>,
+    spec: &service::Service,
+    service: ServiceOf<'_>,
+    live: Option<&DynamicObject>,
 ) -> DesiredObject {
+    let RouteContext { canary, pod_selectors, .. } = on;
+    let ServiceOf { key, pods, metadata } = service;
     let before = match live.map(|live| ObjectOwnership::of(live, canary)) {
         None | Some(ObjectOwnership::Owned) => Value::Null,
         Some(ObjectOwnership::Adopted(original)) => original.patch,
@@ -261,7 +266,7 @@ fn desired_service(
     if let Some(preference) = spec.traffic_distribution {
         body["spec"]["trafficDistribution"] = json!(preference);
     }
-    DesiredObject::new(canary, name, metadata, body)
+    DesiredObject::new(canary, key, metadata, body)
 }
 
 fn ports(spec: &service::Service, pod_selectors: &PodSelectors, before: &Value) -> Vec<Value> {
@@ -274,20 +279,20 @@ fn ports(spec: &service::Service, pod_selectors: &PodSelectors, before: &Value) 
     if let Some(protocol) = &spec.app_protocol {
         first["appProtocol"] = json!(protocol);
     }
-    let served = |name: &str, port: u16| {
+    let is_target = |name: &str, port: u16| {
         port == spec.port
             || target == IntOrString::Int(port.into())
             || target == IntOrString::String(name.to_owned())
     };
     let discovered =
-        pod_selectors.ports.iter().filter(|(name, port)| spec.port_discovery && !served(name, **port));
+        pod_selectors.ports.iter().filter(|(name, port)| spec.port_discovery && !is_target(name, **port));
     let others = discovered.map(|(name, port)| {
         json!({"name": unique_port_name(name, *port, before), "port": port, "protocol": "TCP", "targetPort": port})
     });
     std::iter::once(first).chain(others).collect()
 }
 
-/// An adopted Service may have another port by that name, which people use.
+/// An adopted Service may have another port of that name, which clients use.
 fn unique_port_name(name: &str, port: u16, before: &Value) -> String {
     let taken = |other: &Value| other["port"] != json!(port) && other["name"] == json!(name);
     let clash = before.as_array().is_some_and(|ports| ports.iter().any(taken));

@@ -1,61 +1,57 @@
 //! Our entries of a list that others have entries in as well.
 //!
 //! The routes of a VirtualService, the rules of an HTTPRoute and the routes of
-//! a VirtualRouter are one list in one object, which server-side apply knows
-//! only as a whole. So the list is composed from the object as it is, with our
-//! entries in their place, and written on condition that the object has not
-//! changed since.
+//! a VirtualRouter are one list in one object, atomic for server-side apply. So
+//! the whole list is composed from the live object, with our entries replaced,
+//! and written with its resourceVersion as precondition.
 //!
-//! An entry is ours if it leads to the primary and to the canary Service, to
-//! both and to nobody else. That holds whatever the API calls an entry, and a
-//! route of people's own to one of the two is left alone.
+//! An entry is ours (managed) if its backends are the primary and the canary
+//! Service, both and no other. That holds for every API, and a user's route to
+//! only one of the two is left alone.
 //!
-//! In an adopted object ours take the place of the entries that they stand in
-//! for, as many of ours for each: all that lead to the apex Service, else the
-//! first that is for every request if ours is too. What such an entry says
-//! beside its destinations goes on being said. Failing both they come before
-//! whatever is for every request.
+//! In an adopted object our entries replace (1) every entry whose backend is the
+//! apex Service, else (2) the first catch-all if ours is one, else (3) are
+//! inserted before it. Other fields are copied from the replaced entry.
 
 use serde_json::{Value, json};
 
 use super::{ObjectKey, appmesh, fields::covers, gateway, istio, services::ServiceNames};
 
-/// A list that is not ours alone.
+/// A list that others write to as well.
 #[derive(Clone, Debug)]
 pub struct SharedList {
-    /// The fields that lead to it.
     field_path: [&'static str; 2],
-    /// Whom an entry leads to: Services in the namespace by their name alone.
+    /// The backends of an entry: Services of the same namespace by name alone.
     backends: fn(&Value, &str) -> Vec<String>,
-    /// Is an entry for every request?
+    /// True if an entry matches every request.
     is_catch_all: fn(&Value) -> bool,
     names: ServiceNames,
     namespace: String,
 }
 
-/// What we want in such a list.
+/// Our desired entries of such a list.
 pub struct ManagedEntries {
     pub list: SharedList,
-    /// Our entries, in place of one that people had. The last of them is for
-    /// everything that is left.
+    /// Our entries, with fields copied from the entry they replace. The last one
+    /// is for all requests that the others do not match.
     build_entries: Box<BuildEntries>,
 }
 
 type BuildEntries = dyn Fn(Option<&Value>) -> Vec<Value> + Send + Sync;
 
 impl SharedList {
-    /// Of an object that is called like the apex Service.
+    /// Of an object with the name of the apex Service.
     pub fn new(
         object: &ObjectKey,
-        at: [&'static str; 2],
+        field_path: [&'static str; 2],
         backends: fn(&Value, &str) -> Vec<String>,
         is_catch_all: fn(&Value) -> bool,
     ) -> Self {
         let ObjectKey { namespace, name, kind: _ } = object.clone();
-        Self { field_path: at, backends, is_catch_all, names: ServiceNames::from_apex(name), namespace }
+        Self { field_path, backends, is_catch_all, names: ServiceNames::from_apex(name), namespace }
     }
 
-    /// Every list of an object in which a router has entries.
+    /// Every list of an object that a router has entries in.
     pub fn all_of(object: &ObjectKey) -> Vec<Self> {
         match (object.kind.group.as_str(), object.kind.kind.as_str()) {
             ("gateway.networking.k8s.io", _) => vec![gateway::shared_list(object)],
@@ -71,22 +67,23 @@ impl SharedList {
     }
 
     fn is_managed(&self, entry: &Value) -> bool {
-        let to = (self.backends)(entry, &self.namespace);
+        let backends = (self.backends)(entry, &self.namespace);
         let ServiceNames { primary, canary, apex: _ } = &self.names;
-        to.contains(primary) && to.contains(canary) && to.iter().all(|name| name == primary || name == canary)
+        backends.contains(primary)
+            && backends.contains(canary)
+            && backends.iter().all(|name| name == primary || name == canary)
     }
 
     pub fn has_managed(&self, object: &Value) -> bool {
         self.entries(object).iter().any(|entry| self.is_managed(entry))
     }
 
-    /// Puts another list in its place.
     pub fn set_in(&self, object: &mut Value, list: Value) {
         let [outer, inner] = self.field_path;
         object[outer][inner] = list;
     }
 
-    /// The object as if it had no such list.
+    /// The object without the list.
     pub fn strip_from(&self, mut object: Value) -> Value {
         let [outer, inner] = self.field_path;
         if let Some(fields) = object[outer].as_object_mut() {
@@ -95,49 +92,48 @@ impl SharedList {
         object
     }
 
-    /// The list with what people had in the place of ours; null if nothing is
-    /// left.
+    /// The list with the original entries in place of ours; null if empty.
     pub fn restore_replaced(&self, object: &Value, originals: &[Value]) -> Value {
         let groups = originals.iter().map(|original| vec![original.clone()]).collect();
         let list = self.replace_managed(object, groups);
         if list.is_empty() { Value::Null } else { json!(list) }
     }
 
-    /// The list with these groups of entries in the place of ours, of which as
-    /// many stand for each group.
+    /// The list with these groups of entries in place of ours, which are divided
+    /// evenly among the groups.
     fn replace_managed(&self, object: &Value, groups: Vec<Vec<Value>>) -> Vec<Value> {
         let list = self.entries(object);
         let ours = list.iter().filter(|entry| self.is_managed(entry)).count();
         let each = (ours / groups.len().max(1)).max(1);
-        let (mut groups, mut met) = (groups.into_iter(), 0);
-        let mut exchanged = Vec::new();
+        let (mut groups, mut replaced) = (groups.into_iter(), 0);
+        let mut list_after = Vec::new();
         for entry in list {
             if !self.is_managed(entry) {
-                exchanged.push(entry.clone());
+                list_after.push(entry.clone());
                 continue;
             }
-            if met % each == 0 {
-                exchanged.extend(groups.next().into_iter().flatten());
+            if replaced % each == 0 {
+                list_after.extend(groups.next().into_iter().flatten());
             }
-            met += 1;
-            // Somebody took some of ours away.
-            if met == ours {
-                exchanged.extend(groups.by_ref().flatten());
+            replaced += 1;
+            // Another client may have removed some of ours.
+            if replaced == ours {
+                list_after.extend(groups.by_ref().flatten());
             }
         }
-        exchanged
+        list_after
     }
 }
 
 impl ManagedEntries {
     pub fn new(
         list: SharedList,
-        make: impl Fn(Option<&Value>) -> Vec<Value> + Send + Sync + 'static,
+        build: impl Fn(Option<&Value>) -> Vec<Value> + Send + Sync + 'static,
     ) -> Self {
-        Self { list, build_entries: Box::new(make) }
+        Self { list, build_entries: Box::new(build) }
     }
 
-    /// Ours in place of each of these.
+    /// Our entries for each entry that they replace.
     fn groups(&self, originals: &[Value]) -> Vec<Vec<Value>> {
         match originals {
             [] => vec![(self.build_entries)(None)],
@@ -145,21 +141,19 @@ impl ManagedEntries {
         }
     }
 
-    /// Ours alone.
+    /// Our entries alone.
     pub fn build(&self, originals: &[Value]) -> Vec<Value> {
         self.groups(originals).concat()
     }
 
-    /// Are ours in the object as they should be?
     pub fn is_in_sync(&self, object: &Value, originals: &[Value]) -> bool {
-        let found: Vec<_> =
+        let live: Vec<_> =
             self.list.entries(object).iter().filter(|entry| self.list.is_managed(entry)).collect();
         let desired = self.build(originals);
-        found.len() == desired.len()
-            && found.iter().zip(&desired).all(|(found, desired)| covers(found, desired))
+        live.len() == desired.len() && live.iter().zip(&desired).all(|(live, desired)| covers(live, desired))
     }
 
-    /// The entries that ours stand in for, if they are not there yet.
+    /// The entries that ours will replace; none once ours are in the list.
     pub fn replaced_entries(&self, object: &Value) -> Vec<Value> {
         let list = self.list.entries(object);
         match self.insert_at(list) {
@@ -168,14 +162,14 @@ impl ManagedEntries {
         }
     }
 
-    /// The whole list, with ours in place of `originals`.
+    /// The whole list, with our entries in place of `originals`.
     pub fn compose(&self, object: &Value, originals: &[Value]) -> Value {
         let list = self.list.entries(object);
         let mut groups = self.groups(originals).into_iter();
         let mut composed = list.to_vec();
         match self.insert_at(list) {
             InsertAt::Existing => composed = self.list.replace_managed(object, groups.collect()),
-            // From the end, so that places hold; what is not remembered stays.
+            // From the end, so that indexes hold; entries that are not recorded stay.
             InsertAt::Replace(entries) if !originals.is_empty() => {
                 for (at, group) in entries.into_iter().zip(groups.collect::<Vec<_>>()).rev() {
                     composed.splice(at..=at, group);
@@ -191,32 +185,32 @@ impl ManagedEntries {
     }
 
     fn insert_at(&self, list: &[Value]) -> InsertAt {
-        let leads_to_apex =
+        let routes_to_apex =
             |entry: &Value| (self.list.backends)(entry, &self.list.namespace).contains(&self.list.names.apex);
         if list.iter().any(|entry| self.list.is_managed(entry)) {
             return InsertAt::Existing;
         }
         let to_apex: Vec<usize> =
-            list.iter().enumerate().filter(|(_, entry)| leads_to_apex(entry)).map(|(at, _)| at).collect();
+            list.iter().enumerate().filter(|(_, entry)| routes_to_apex(entry)).map(|(at, _)| at).collect();
         if !to_apex.is_empty() {
             return InsertAt::Replace(to_apex);
         }
-        let ours_is_for_all = self.build(&[]).last().is_some_and(self.list.is_catch_all);
+        let ours_is_catch_all = self.build(&[]).last().is_some_and(self.list.is_catch_all);
         match list.iter().position(self.list.is_catch_all) {
-            Some(at) if ours_is_for_all => InsertAt::Replace(vec![at]),
+            Some(at) if ours_is_catch_all => InsertAt::Replace(vec![at]),
             Some(at) => InsertAt::Before(at),
             None => InsertAt::Before(list.len()),
         }
     }
 }
 
-/// Where ours go in a list.
+/// Where our entries go in a list.
 enum InsertAt {
-    /// Where they are.
+    /// Where they are already.
     Existing,
-    /// In the place of these.
+    /// In place of the entries at these indexes.
     Replace(Vec<usize>),
-    /// Before this one.
+    /// Before the entry at this index.
     Before(usize),
 }
 
@@ -264,9 +258,13 @@ mod tests {
         assert_eq!(composed, during);
         let during = object(composed);
         assert!(entries.is_in_sync(&during, &originals));
-        assert_eq!(entries.compose(&during, &originals), during["spec"]["http"], "once is enough");
+        assert_eq!(
+            entries.compose(&during, &originals),
+            during["spec"]["http"],
+            "composing twice changes nothing"
+        );
         let after = entries.list.restore_replaced(&during, &originals);
-        assert_eq!(after, before["spec"]["http"], "put back");
+        assert_eq!(after, before["spec"]["http"], "restored");
     }
 
     #[test]

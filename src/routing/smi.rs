@@ -1,23 +1,19 @@
 //! The Service Mesh Interface: a TrafficSplit over the primary and the canary
-//! Service, in whichever version the cluster serves.
+//! Service, in a version that the cluster serves.
 //!
-//! Weights are relative, so a share finer than a percent is written as part of
-//! a thousand or ten thousand. Chosen requests are described by an
-//! HTTPRouteGroup, which the split names; what does not match goes to the apex
-//! Service, that is to the stable side. A split therefore either divides or
-//! chooses, never both.
+//! Weights are relative: a share finer than a percent is written in thousandths
+//! or ten-thousandths. Conditions are in an HTTPRouteGroup that the split names;
+//! requests that do not match go to the apex Service, that is to the stable side.
+//! So a split either has weights or conditions, never both.
 //!
 //! SMI has no status: a split is in force when it is written.
 
-use async_trait::async_trait;
-use kube::{Client, ResourceExt, api::ApiResource};
+use kube::{ResourceExt, api::ApiResource};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router,
-    object::{self, DesiredObject},
-    services::{self, ApexTarget, ServiceNames},
-    split_annotation, to_regex, weight_ratio,
+    Capabilities, ObjectKey, RouteContext, object::DesiredObject, object_router::ObjectRouter,
+    services::ServiceNames, split_annotation, to_regex, weight_ratio,
 };
 use crate::{
     api::{
@@ -34,7 +30,7 @@ pub enum SplitVersion {
     V1Alpha1,
     /// Weights are integers.
     V1Alpha2,
-    /// A split may name HTTPRouteGroups.
+    /// A split may refer to HTTPRouteGroups.
     V1Alpha3,
     V1Alpha4,
 }
@@ -60,7 +56,7 @@ impl SplitVersion {
 #[derive(Clone, Debug)]
 pub struct Smi {
     version: SplitVersion,
-    /// None where the cluster has none, or none that the split can name.
+    /// None where the cluster serves none, or none that the split can refer to.
     route_groups: Option<ApiResource>,
 }
 
@@ -69,60 +65,10 @@ impl Smi {
         Self { version, route_groups: route_groups.filter(|_| version >= SplitVersion::V1Alpha3) }
     }
 
-    fn split_key(&self, canary: &Canary) -> ObjectKey {
-        let version = self.version.as_str();
-        let kind = ApiResource {
-            group: "split.smi-spec.io".to_owned(),
-            version: version.to_owned(),
-            api_version: format!("split.smi-spec.io/{version}"),
-            kind: "TrafficSplit".to_owned(),
-            plural: "trafficsplits".to_owned(),
-        };
-        ObjectKey {
-            kind,
-            namespace: canary.namespace().unwrap_or_default(),
-            name: ServiceNames::of(canary).apex,
-        }
-    }
-
     fn route_group_key(&self, canary: &Canary) -> Option<ObjectKey> {
         let kind = self.route_groups.clone()?;
         let namespace = canary.namespace().unwrap_or_default();
         Some(ObjectKey { kind, namespace, name: ServiceNames::of(canary).canary })
-    }
-
-    /// The objects of a split besides the Services, in the order to write them.
-    fn desired(&self, canary: &Canary, split: &Split) -> Vec<DesiredObject> {
-        let names = ServiceNames::of(canary);
-        let hosts = canary.spec.service.as_ref().map(|service| &service.hosts[..]).unwrap_or_default();
-        let root = hosts.first().unwrap_or(&names.apex);
-        let group = self.route_group_key(canary).filter(|_| !split.matches.is_empty());
-        let share = if group.is_some() { Weight::FULL } else { split.canary };
-        let [candidate, stable] = self.weights(share);
-        let mut spec = json!({
-            "service": root,
-            "backends": [
-                {"service": names.canary, "weight": candidate},
-                {"service": names.primary, "weight": stable},
-            ],
-        });
-        let group = group.map(|group| {
-            spec["matches"] = json!([{"kind": "HTTPRouteGroup", "name": group.name}]);
-            let matches = conditions(&split.matches);
-            // Before v1alpha3 there was no `spec`.
-            let body = match group.kind.version.as_str() {
-                "v1alpha2" => json!({"matches": matches}),
-                _ => json!({"spec": {"matches": matches}}),
-            };
-            DesiredObject::new(canary, group, Metadata::default(), body)
-        });
-        let split = DesiredObject::new(
-            canary,
-            self.split_key(canary),
-            split_annotation::annotation(split),
-            json!({"spec": spec}),
-        );
-        group.into_iter().chain([split]).collect()
     }
 
     fn weights(&self, canary: Weight) -> [Value; 2] {
@@ -133,8 +79,7 @@ impl Smi {
     }
 }
 
-#[async_trait]
-impl Router for Smi {
+impl ObjectRouter for Smi {
     fn name(&self) -> String {
         let version = self.version.as_str();
         match self.route_groups {
@@ -184,52 +129,62 @@ impl Router for Smi {
         unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
-        let mut objects = services::objects(canary);
-        objects.push(self.split_key(canary));
-        objects.extend(self.route_group_key(canary));
-        objects
-    }
-
-    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
-        split_annotation::effective_split(on, cache, &self.split_key(on.canary), |effective_split| {
-            self.desired(on.canary, effective_split)
-        })
-    }
-
-    async fn apply_split(
-        &self,
-        client: &Client,
-        on: &RouteContext<'_>,
-        cache: &dyn ObjectCache,
-        split: &Split,
-    ) -> Result<(), Error> {
-        self.capabilities(on.canary).check_split(split, || self.name())?;
-        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
-        for object in self.desired(on.canary, split) {
-            object.ensure(client, on.canary, cache).await?;
+    fn route_object(&self, canary: &Canary) -> ObjectKey {
+        let version = self.version.as_str();
+        let kind = ApiResource {
+            group: "split.smi-spec.io".to_owned(),
+            version: version.to_owned(),
+            api_version: format!("split.smi-spec.io/{version}"),
+            kind: "TrafficSplit".to_owned(),
+            plural: "trafficsplits".to_owned(),
+        };
+        ObjectKey {
+            kind,
+            namespace: canary.namespace().unwrap_or_default(),
+            name: ServiceNames::of(canary).apex,
         }
-        Ok(())
     }
 
-    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
-        let objects: Vec<_> =
-            [self.split_key(canary)].into_iter().chain(self.route_group_key(canary)).collect();
-        services::is_restored(canary, cache) && !object::any_managed(&objects, canary, cache)
+    fn other_objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        self.route_group_key(canary).into_iter().collect()
     }
 
-    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
-        // The apex leads to the target before the split lets go of it.
-        services::restore(client, canary, cache).await?;
-        object::delete_or_restore(client, canary, cache, &self.split_key(canary)).await?;
-        match self.route_group_key(canary) {
-            Some(group) => object::delete_or_restore(client, canary, cache, &group).await,
-            None => Ok(()),
-        }
+    fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
+        let canary = on.canary;
+        let names = ServiceNames::of(canary);
+        let hosts = canary.spec.service.as_ref().map(|service| &service.hosts[..]).unwrap_or_default();
+        let root = hosts.first().unwrap_or(&names.apex);
+        let group = self.route_group_key(canary).filter(|_| !split.matches.is_empty());
+        let share = if group.is_some() { Weight::FULL } else { split.canary };
+        let [candidate, stable] = self.weights(share);
+        let mut spec = json!({
+            "service": root,
+            "backends": [
+                {"service": names.canary, "weight": candidate},
+                {"service": names.primary, "weight": stable},
+            ],
+        });
+        let group = group.map(|group| {
+            spec["matches"] = json!([{"kind": "HTTPRouteGroup", "name": group.name}]);
+            let matches = conditions(&split.matches);
+            // v1alpha2 has no `spec`.
+            let body = match group.kind.version.as_str() {
+                "v1alpha2" => json!({"matches": matches}),
+                _ => json!({"spec": {"matches": matches}}),
+            };
+            DesiredObject::new(canary, group, Metadata::default(), body)
+        });
+        let split = DesiredObject::new(
+            canary,
+            self.route_object(canary),
+            split_annotation::annotation(split),
+            json!({"spec": spec}),
+        );
+        group.into_iter().chain([split]).collect()
     }
 }
 
-/// In the words of an HTTPRouteGroup, where everything is a regular expression.
+/// As in an HTTPRouteGroup, where every value is a regular expression.
 fn conditions(matches: &[HttpMatch]) -> Vec<Value> {
     let condition = |(at, condition): (usize, &HttpMatch)| {
         let name = condition.name.clone().unwrap_or_else(|| format!("match-{at}"));

@@ -1,9 +1,9 @@
-//! The split that a routing object was written for, noted in the object.
+//! The annotation on a route object that records the split it was written for.
 //!
-//! A route can be checked against a split but not always read back into one:
-//! conditions lose their words in the mesh's. So the split is noted beside the
-//! route in the same write, and counts as long as the route is what the note
-//! says.
+//! A route can be compared with a split but not always parsed into one: the
+//! conversion of conditions to the mesh's form loses information. So the split
+//! is recorded in the same write, and holds for as long as the route has the
+//! fields of that split.
 
 use std::sync::Arc;
 
@@ -11,11 +11,6 @@ use kube::{ResourceExt as _, api::DynamicObject};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{
-    ObjectCache, ObjectKey, RouteContext,
-    object::DesiredObject,
-    services::{self, ApexTarget},
-};
 use crate::{
     api::{
         Weight,
@@ -35,32 +30,17 @@ struct SplitAnnotation {
     matches: Vec<HttpMatch>,
 }
 
-/// The metadata that notes a split.
 pub fn annotation(split: &Split) -> Metadata {
-    let note =
+    let value =
         SplitAnnotation { canary: split.canary, mirror: split.mirror, matches: split.matches.to_vec() };
     Metadata {
-        annotations: [(SPLIT_ANNOTATION.to_owned(), json!(note).to_string())].into(),
+        annotations: [(SPLIT_ANNOTATION.to_owned(), json!(value).to_string())].into(),
         ..Default::default()
     }
 }
 
-/// The split that is noted on the route, if everything is as it should be for
-/// it.
-pub fn effective_split(
-    on: &RouteContext<'_>,
-    cache: &dyn ObjectCache,
-    route: &ObjectKey,
-    desired: impl Fn(&Split) -> Vec<DesiredObject>,
-) -> Option<Split> {
-    let stable = [Stable::Primary, Stable::Previous]
-        .into_iter()
-        .find(|stable| services::is_in_sync(on, cache, ApexTarget::Stable, *stable))?;
-    let split = parse(&*route.find(cache)?, stable)?;
-    desired(&split).iter().all(|object| object.is_in_sync(on.canary, cache)).then_some(split)
-}
-
-/// The split that is noted. Who is stable is a matter of the Services.
+/// The recorded split. The stable side is not in it: it follows from the
+/// Services.
 pub fn parse(live: &DynamicObject, stable: Stable) -> Option<Split> {
     let SplitAnnotation { canary, mirror, matches } =
         serde_json::from_str(live.annotations().get(SPLIT_ANNOTATION)?).ok()?;

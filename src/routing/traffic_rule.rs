@@ -1,10 +1,11 @@
-//! A split as a mesh has to put it: who goes where, the first that fits counts.
+//! A split as a list of rules for a mesh; the first that matches a request
+//! applies.
 //!
 //! ```text
-//!   chosen requests    ▶ canary
-//!   canary's cookie    ▶ canary        or, while the canary has no share,
-//!   primary's cookie   ▶ primary       canary's cookie ▶ primary, taken back
-//!   all the others     ▶ by weight
+//!   matched requests   ▶ canary
+//!   canary's cookie    ▶ canary        or, while the canary has no weight,
+//!   primary's cookie   ▶ primary       canary's cookie ▶ primary, expired
+//!   all other requests ▶ by weight
 //! ```
 
 use super::affinity::Affinity;
@@ -13,17 +14,17 @@ use crate::{
     engine::action::Split,
 };
 
-/// Some of the requests, and where they go.
+/// A set of requests and their destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficRule<'a> {
     pub matcher: RequestMatcher<'a>,
-    /// The canary's share of them.
+    /// The canary's weight.
     pub share: Weight,
-    /// The share of them of which the canary gets a copy.
+    /// The percentage that is mirrored to the canary.
     pub mirror: Weight,
-    /// `Set-Cookie` in answers of the primary.
+    /// `Set-Cookie` in responses of the primary.
     pub primary_set_cookie: Option<String>,
-    /// `Set-Cookie` in answers of the canary.
+    /// `Set-Cookie` in responses of the canary.
     pub canary_set_cookie: Option<String>,
 }
 
@@ -36,25 +37,25 @@ pub enum RequestMatcher<'a> {
     CatchAll,
 }
 
-/// The last is for everybody.
+/// The last one is the catch-all.
 pub fn traffic_rules<'a>(canary: &Canary, split: &'a Split) -> Vec<TrafficRule<'a>> {
-    let to = |who: RequestMatcher<'a>, share: Weight| {
+    let to = |matcher: RequestMatcher<'a>, share: Weight| {
         let mirror = if share == Weight::FULL { Weight::ZERO } else { split.mirror };
-        TrafficRule { matcher: who, share, mirror, primary_set_cookie: None, canary_set_cookie: None }
+        TrafficRule { matcher, share, mirror, primary_set_cookie: None, canary_set_cookie: None }
     };
     let mut all = Vec::new();
     if !split.matches.is_empty() {
         all.push(to(RequestMatcher::Conditions(&split.matches), Weight::FULL));
     }
-    let mut everybody = to(RequestMatcher::CatchAll, split.canary);
+    let mut catch_all = to(RequestMatcher::CatchAll, split.canary);
     match Affinity::of(canary, split) {
         Affinity::None => {}
         Affinity::Sticky { canary, primary } => {
             all.push(to(RequestMatcher::Cookie(canary.match_regex), Weight::FULL));
-            everybody.canary_set_cookie = Some(canary.set_cookie);
+            catch_all.canary_set_cookie = Some(canary.set_cookie);
             if let Some(primary) = primary {
                 all.push(to(RequestMatcher::Cookie(primary.match_regex), Weight::ZERO));
-                everybody.primary_set_cookie = Some(primary.set_cookie);
+                catch_all.primary_set_cookie = Some(primary.set_cookie);
             }
         }
         Affinity::Expire(stale) => {
@@ -62,6 +63,6 @@ pub fn traffic_rules<'a>(canary: &Canary, split: &'a Split) -> Vec<TrafficRule<'
             all.push(TrafficRule { primary_set_cookie: Some(stale.set_cookie), ..holders });
         }
     }
-    all.push(everybody);
+    all.push(catch_all);
     all
 }

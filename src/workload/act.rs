@@ -1,17 +1,16 @@
-//! Carrying out what was decided. Each action may be asked for again and again.
+//! Performs the actions of a decision. Each is idempotent.
 
 use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
 use kube::{
     Client, ResourceExt as _,
-    api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    api::{Api, DeleteParams, Patch, PostParams, Preconditions},
     core::DynamicObject,
 };
 use serde_json::{Value, json};
 
 use super::{
-    CachedWorkload, CompanionChange, ConfigContents, FIELD_MANAGER, Kind, SCALED_DOWN_AFTER,
-    UnsupportedTarget, Workload,
+    CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
     configs::copies_referenced,
     labels::HELM_IGNORE_DRIFT,
     manifests::{self, SCALE_TO_ZERO, copied_revision},
@@ -21,10 +20,11 @@ use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
     engine::revision::{ConfigRef, HashVersion},
     object_cache::ObjectCache,
+    patch::{FIELD_MANAGER, apply_params, merge_diff, merge_params},
     stripped::StrippedObject,
 };
 
-/// Why something was not done.
+/// Why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot {attempt}: {source}")]
@@ -38,17 +38,17 @@ pub enum Error {
     #[error("cannot {attempt}: {kind} {name} does not exist")]
     Missing { attempt: String, kind: &'static str, name: String },
     #[error(
-        "nothing was copied: {kind} {name} is at revision {found} by now, and the one to copy was {wanted}"
+        "nothing was copied: {kind} {name} is at revision {actual} by now, and the one to copy was {expected}"
     )]
-    TargetChanged { kind: &'static str, name: String, wanted: String, found: String },
+    TargetChanged { kind: &'static str, name: String, expected: String, actual: String },
     #[error(
-        "nothing was kept: {kind} {name} is at revision {found} by now, and the one to keep was {wanted}"
+        "nothing was kept: {kind} {name} is at revision {actual} by now, and the one to keep was {expected}"
     )]
-    PrimaryChanged { kind: &'static str, name: String, wanted: String, found: String },
+    PrimaryChanged { kind: &'static str, name: String, expected: String, actual: String },
     #[error(
-        "the primary cannot be given back revision {revision}: neither its record {record} nor the target has it; apply that version to the target again"
+        "cannot restore revision {revision} of the primary: neither its backup {backup} nor the target has it; apply that version to the target again"
     )]
-    BackupMissing { revision: String, record: String },
+    BackupMissing { revision: String, backup: String },
 }
 
 impl Error {
@@ -56,32 +56,31 @@ impl Error {
         move |source| Self::Api { attempt: attempt.to_string(), source: Box::new(source) }
     }
 
-    /// Somebody else wrote in between; asking again is all it takes.
+    /// Another client wrote in between (409): a retry suffices.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { source, .. } if code(source) == Some(409))
     }
 }
 
-/// How often a write is tried again because somebody else wrote in between.
+/// Attempts of a write that conflicts (409).
 const MAX_CONFLICTS: u32 = 5;
 
-/// While the pods of a workload come and go its status is written many times:
-/// who met that twice gives way, longer each time.
-async fn conflict_backoff(met: u32) {
-    if met > 1 {
-        tokio::time::sleep(Duration::from_millis(50) * met).await;
+/// The status of a workload changes often while its pods start and stop: after
+/// the second conflict each retry waits longer.
+async fn conflict_backoff(conflicts: u32) {
+    if conflicts > 1 {
+        tokio::time::sleep(Duration::from_millis(50) * conflicts).await;
     }
 }
 
-/// What a cache has of a workload; what it has not is read. No older than what
-/// was decided on.
+/// Cached workloads that the decision was based on; absent ones are read.
 #[derive(Clone, Copy, Default)]
 pub struct FromCache<'a> {
     pub target: Option<&'a CachedWorkload>,
     pub primary: Option<&'a CachedWorkload>,
 }
 
-/// The target at exactly the revision asked for, with all it reads.
+/// The target at exactly the requested revision, with its configs.
 struct VerifiedTarget {
     target: DynamicObject,
     refs: Vec<ConfigRef>,
@@ -89,7 +88,7 @@ struct VerifiedTarget {
 }
 
 impl Workload {
-    /// Makes the primary, as a copy of the target at exactly this revision.
+    /// Creates the primary, as a copy of the target at exactly this revision.
     pub async fn create_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
         let name = self.primary_name();
         if let Some(present) = get(client, &self.namespace, self.kind(), &name).await? {
@@ -123,8 +122,8 @@ impl Workload {
         cache: &dyn ObjectCache,
         after: u64,
     ) -> Result<(), Error> {
-        let note = format!("{}/{after}", self.owner.uid);
-        self.scale(client, cache, 0, json!({ "annotations": { SCALED_DOWN_AFTER: note } })).await
+        let release = format!("{}/{after}", self.owner.uid);
+        self.scale(client, cache, 0, json!({ "annotations": { SCALED_DOWN_AFTER: release } })).await
     }
 
     async fn scale(
@@ -154,8 +153,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Keeps the primary's autoscaler from shrinking it below its present size.
-    /// Without an autoscaler nothing would.
+    /// Keeps the primary's autoscaler, if any, from scaling it below its present
+    /// size.
     pub async fn pin_primary(&self, client: &Client) -> Result<(), Error> {
         let Some(scaler) = &self.autoscaler else { return Ok(()) };
         let name = self.primary_name();
@@ -170,12 +169,12 @@ impl Workload {
         self.write_scaler(client, scaler, None).await
     }
 
-    /// Starts a copy of the primary, which must be at exactly this revision, at
-    /// its present size.
+    /// Creates a copy of the primary at its present size; the primary must be at
+    /// exactly this revision.
     pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
         let (kind, attempt) = (self.kind(), "keep a copy of the primary");
-        for met in 0..MAX_CONFLICTS {
-            conflict_backoff(met).await;
+        for conflicts in 0..MAX_CONFLICTS {
+            conflict_backoff(conflicts).await;
             let present = get(client, &self.namespace, kind, &self.previous_name()).await?;
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
@@ -184,10 +183,10 @@ impl Workload {
                 }
             }
             let primary = self.get_required(client, kind, &self.primary_name(), attempt).await?;
-            let found = copied_revision(&primary).unwrap_or_default();
-            if found != revision {
-                let (name, wanted, found) = (self.primary_name(), revision.to_owned(), found.to_owned());
-                return Err(Error::PrimaryChanged { kind: kind.name(), name, wanted, found });
+            let actual = copied_revision(&primary).unwrap_or_default();
+            if actual != revision {
+                let (name, expected, actual) = (self.primary_name(), revision.to_owned(), actual.to_owned());
+                return Err(Error::PrimaryChanged { kind: kind.name(), name, expected, actual });
             }
             let previous = self.previous_manifest(&primary, present.as_ref())?;
             let kept = match &present {
@@ -201,14 +200,12 @@ impl Workload {
         Err(self.conflict_error(attempt))
     }
 
-    /// Ends that copy.
     pub async fn drop_previous(&self, client: &Client) -> Result<(), Error> {
         self.delete_own(client, self.kind(), &self.previous_name()).await
     }
 
-    /// Copies the target to the primary, if it still is at exactly this
-    /// revision. What the primary was is recorded first, and everything that
-    /// the new one reads is in place before the primary is touched.
+    /// Copies the target to the primary, if it still is at exactly this revision.
+    /// The backup of the primary and the copies of configs are written first.
     pub async fn promote(
         &self,
         client: &Client,
@@ -229,7 +226,7 @@ impl Workload {
         let names = self.copy_names(&verified.refs, &verified.configs);
         let unused = self.unused_copies(client, &primary).await?;
         self.write_copies(client, &verified, &names).await?;
-        for met in 1..=MAX_CONFLICTS {
+        for conflicts in 1..=MAX_CONFLICTS {
             self.apply(client, Kind::ConfigMap, &self.backup_of(&primary)).await?;
             let promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
             if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
@@ -240,10 +237,10 @@ impl Workload {
                 self.apply_write_response(cache, written);
                 return Ok(());
             }
-            conflict_backoff(met).await;
+            conflict_backoff(conflicts).await;
             primary = self.get_required(client, self.kind(), &name, "promote").await?;
-            // Promoted before, which whoever asks had not heard of. Recorded as
-            // what was before, it would be all that there is to go back to.
+            // Promoted already, unknown to the stale cache. A backup of it would
+            // overwrite the only revision to roll back to.
             if copied_revision(&primary) == Some(revision) {
                 return Ok(());
             }
@@ -251,31 +248,30 @@ impl Workload {
         Err(self.conflict_error("promote"))
     }
 
-    /// Gives the primary back what it ran before its last promotion, which must
-    /// be exactly this revision.
+    /// Restores the primary from its backup, which must be of exactly this
+    /// revision; else from the target.
     pub async fn restore_primary(
         &self,
         client: &Client,
         cache: &dyn ObjectCache,
         revision: &str,
     ) -> Result<(), Error> {
-        let attempt = "give the primary back what it ran before";
-        let record = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
-        for met in 0..MAX_CONFLICTS {
-            conflict_backoff(met).await;
+        let attempt = "restore the primary";
+        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        for conflicts in 0..MAX_CONFLICTS {
+            conflict_backoff(conflicts).await;
             let primary = self.get_required(client, self.kind(), &self.primary_name(), attempt).await?;
             self.check_owner(self.kind(), &primary.metadata)?;
             if copied_revision(&primary) == Some(revision) {
                 return Ok(());
             }
-            let recorded = record.as_ref().filter(|record| self.is_owner(&record.metadata));
-            let Some(restored) =
-                recorded.and_then(|record| self.restore_from_backup(record, revision, &primary))
+            let own = backup.as_ref().filter(|backup| self.is_owner(&backup.metadata));
+            let Some(restored) = own.and_then(|backup| self.restore_from_backup(backup, revision, &primary))
             else {
                 return match self.promote(client, cache, revision, FromCache::default()).await {
                     Err(Error::TargetChanged { .. }) => Err(Error::BackupMissing {
                         revision: revision.to_owned(),
-                        record: self.backup_name(),
+                        backup: self.backup_name(),
                     }),
                     other => other,
                 };
@@ -301,7 +297,7 @@ impl Workload {
         }
     }
 
-    /// Writes what [`Workload::companion_changes`] found missing.
+    /// Performs a change of [`Workload::companion_changes`].
     pub async fn apply_companion_change(
         &self,
         client: &Client,
@@ -322,8 +318,8 @@ impl Workload {
         }
     }
 
-    /// Reads the target, unless it is cached, and its configs afresh, and makes
-    /// sure of the revision.
+    /// Reads the configs, and the target unless it is cached, and verifies the
+    /// revision.
     async fn read_verified(
         &self,
         client: &Client,
@@ -338,10 +334,10 @@ impl Workload {
         let refs = self.config_refs(spec);
         let mut configs = ConfigContents::default();
         configs.read(client, &self.namespace, &refs).await?;
-        let (found, _) = self.digest(spec, &refs, &configs, HashVersion::of(Some(revision)));
-        if found != revision {
-            let (name, wanted) = (self.target.clone(), revision.to_owned());
-            return Err(Error::TargetChanged { kind: self.kind().name(), name, wanted, found });
+        let actual = self.digest(spec, &refs, &configs, HashVersion::of(Some(revision))).revision;
+        if actual != revision {
+            let (name, expected) = (self.target.clone(), revision.to_owned());
+            return Err(Error::TargetChanged { kind: self.kind().name(), name, expected, actual });
         }
         Ok(VerifiedTarget { target, refs, configs })
     }
@@ -358,7 +354,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Copies that only the version before the primary's present one reads.
+    /// Config copies that only the backup refers to, not the primary.
     async fn unused_copies(
         &self,
         client: &Client,
@@ -368,16 +364,16 @@ impl Workload {
         if read.is_empty() {
             return Ok(Vec::new());
         }
-        let record = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
-        let spec = record
-            .filter(|record| self.is_owner(&record.metadata))
-            .and_then(|record| serde_json::from_str::<Value>(record.data["data"]["spec"].as_str()?).ok());
+        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        let spec = backup
+            .filter(|backup| self.is_owner(&backup.metadata))
+            .and_then(|backup| serde_json::from_str::<Value>(backup.data["data"]["spec"].as_str()?).ok());
         let mut unused = copies_referenced(&spec.unwrap_or_default()["template"]);
         unused.retain(|copy| !read.contains(copy));
         Ok(unused)
     }
 
-    /// KEDA would scale an emptied target up again.
+    /// KEDA would scale the target up again from zero.
     async fn pause_keda(&self, client: &Client, scaler: &AutoscalerRef, pause: bool) -> Result<(), Error> {
         let kind = Kind::ScaledObject;
         let attempt = if pause { "pause the autoscaler" } else { "resume the autoscaler" };
@@ -409,7 +405,7 @@ impl Workload {
         if let Some(present) = &present {
             self.check_owner(kind, &present.metadata)?;
         }
-        // Once pinned it stays where it was pinned, however far it grows since.
+        // A pin stays at its first value, even if the primary has grown since.
         let pin = pin.map(|size| present.as_ref().and_then(pin_of).unwrap_or(size));
         self.apply(client, kind, &self.scaler_copy(scaler, &source, pin)).await
     }
@@ -428,7 +424,7 @@ impl Workload {
         })
     }
 
-    /// True unless somebody else created one of its name.
+    /// False if an object of that name exists (409).
     async fn create(&self, client: &Client, object: &DynamicObject) -> Result<bool, Error> {
         let create = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         match api(client, &self.namespace, self.kind()).create(&create, object).await {
@@ -439,8 +435,8 @@ impl Workload {
         }
     }
 
-    /// Writes what is different, unless somebody else wrote since. What a cache
-    /// leaves out of an object stays as it is.
+    /// Patches the difference, with the resourceVersion as precondition; none on a
+    /// conflict. Fields that the cache strips stay.
     async fn patch_if_unchanged(
         &self,
         client: &Client,
@@ -451,10 +447,10 @@ impl Workload {
             let meta = &object.metadata;
             json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
         };
-        let mut metadata = difference(&meta(from), &meta(to));
+        let mut metadata = merge_diff(&meta(from), &meta(to));
         metadata["resourceVersion"] = json!(from.resource_version());
         metadata["uid"] = json!(from.uid());
-        let patch = json!({ "metadata": metadata, "spec": difference(&from.data["spec"], &to.data["spec"]) });
+        let patch = json!({ "metadata": metadata, "spec": merge_diff(&from.data["spec"], &to.data["spec"]) });
         match self.workload_api(client).patch(&from.name_any(), &merge_params(), &Patch::Merge(&patch)).await
         {
             Err(error) if code(&error) == Some(409) => Ok(None),
@@ -469,22 +465,21 @@ impl Workload {
     }
 
     async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
-        let apply = PatchParams::apply(FIELD_MANAGER).force();
         api(client, &self.namespace, kind)
-            .patch(&object.name_any(), &apply, &Patch::Apply(object))
+            .patch(&object.name_any(), &apply_params(), &Patch::Apply(object))
             .await
             .map_err(Error::api(format!("apply {}", kind_and_name(kind, object))))?;
         Ok(())
     }
 
-    /// Deletes what is this Canary's, and only that.
+    /// Deletes an object if this Canary owns it.
     async fn delete_own(&self, client: &Client, kind: Kind, name: &str) -> Result<(), Error> {
         let Some(object) = get(client, &self.namespace, kind, name).await? else { return Ok(()) };
         if !self.is_owner(&object.metadata) {
             return Ok(());
         }
-        let only_this = Preconditions { uid: object.uid(), resource_version: None };
-        let delete = DeleteParams { preconditions: Some(only_this), ..DeleteParams::background() };
+        let precondition = Preconditions { uid: object.uid(), resource_version: None };
+        let delete = DeleteParams { preconditions: Some(precondition), ..DeleteParams::background() };
         match api(client, &self.namespace, kind).delete(name, &delete).await {
             Err(error) if code(&error) == Some(404) => Ok(()),
             other => other.map(|_| ()).map_err(Error::api(format!("delete {} {name}", kind.name()))),
@@ -492,7 +487,7 @@ impl Workload {
     }
 
     fn conflict_error(&self, attempt: &str) -> Error {
-        let conflict = kube::core::Status::failure("somebody else writes there too", "Conflict");
+        let conflict = kube::core::Status::failure("other clients keep writing to it", "Conflict");
         Error::api(attempt)(kube::Error::Api(Box::new(conflict.with_code(409))))
     }
 }
@@ -509,19 +504,6 @@ pub(super) async fn get(
 
 fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
     Api::namespaced_with(client.clone(), namespace, kind.resource())
-}
-
-/// The merge patch that turns one map into the other.
-fn difference(from: &Value, to: &Value) -> Value {
-    let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
-    let gone = from.keys().filter(|key| !to.contains_key(*key)).map(|key| (key.clone(), Value::Null));
-    let new = to.iter().filter(|(key, value)| from.get(*key) != Some(*value));
-    let new = new.map(|(key, value)| (key.clone(), difference(from.get(key).unwrap_or(&Value::Null), value)));
-    gone.chain(new).collect()
-}
-
-fn merge_params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() }
 }
 
 fn kind_and_name(kind: Kind, object: &DynamicObject) -> String {

@@ -1,4 +1,4 @@
-//! A workload as a cache keeps it.
+//! The projection of a workload that the cache keeps.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -12,10 +12,8 @@ use serde_json::{Value, json, value::RawValue};
 use super::{Kind, manifests};
 use crate::{api::canary::TargetKind, engine::observed::Pods, stripped};
 
-/// A Deployment, DaemonSet or Service, small enough to keep thousands of, and
-/// complete enough to digest: its spec is kept as the API server wrote it.
-///
-/// A reflector of these is made with [`super::Kind::resource`].
+/// A Deployment, DaemonSet or Service, small enough to cache thousands, and
+/// complete enough to hash: its spec is kept as JSON text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CachedWorkload {
     #[serde(default, deserialize_with = "metadata")]
@@ -26,7 +24,7 @@ pub struct CachedWorkload {
     status: StatusCounts,
 }
 
-/// Without the notes that the controller of Deployments makes for itself.
+/// Without the annotations of the Deployment controller.
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut metadata = stripped::strip_metadata(deserializer)?;
     if let Some(annotations) = &mut metadata.annotations {
@@ -45,13 +43,12 @@ impl TryFrom<DynamicObject> for CachedWorkload {
 }
 
 impl CachedWorkload {
-    /// As the API server gave it.
     pub fn spec(&self) -> Value {
         serde_json::from_str(self.spec.text.get()).unwrap_or_default()
     }
 
-    /// The same for everybody who looks at it: much of what a workload's
-    /// controller writes is about its own progress.
+    /// True if the engine would observe the same: most status updates of a
+    /// rollout change nothing that it can see.
     pub fn same_for_engine(&self, other: &Self, kind: TargetKind) -> bool {
         let of = |meta: &'_ ObjectMeta| (meta.generation, meta.deletion_timestamp.is_some());
         let (a, b) = (&self.metadata, &other.metadata);
@@ -74,21 +71,21 @@ impl CachedWorkload {
             && (same_generation || self.spec.text.get() == other.spec.text.get())
     }
 
-    /// A status that does not yet know of the present spec says nothing about
-    /// how many pods run it.
+    /// A status of an older generation does not count the pods of the present
+    /// spec.
     pub(super) fn pods(&self, kind: TargetKind) -> Pods {
         let status = self.status;
         let current = status.observed_generation >= self.metadata.generation.unwrap_or_default();
-        let known = |count: u32| if current { count } else { 0 };
+        let if_current = |count: u32| if current { count } else { 0 };
         let older = status.replicas.saturating_sub(status.updated_replicas);
         let desired = self.replicas().unwrap_or(1);
         match kind {
             TargetKind::Deployment => Pods {
                 desired,
                 exist: status.replicas > 0,
-                // An older pod that is still there has not been replaced, however
-                // many stand beside it; its readiness must not pass for theirs.
-                updated: known(status.updated_replicas.min(desired).saturating_sub(older)),
+                // Each remaining pod of an older revision counts as not replaced:
+                // its readiness must not pass for that of an updated one.
+                updated: if_current(status.updated_replicas.min(desired).saturating_sub(older)),
                 ready: status.available_replicas,
             },
             TargetKind::DaemonSet => Pods {
@@ -98,15 +95,14 @@ impl CachedWorkload {
                     (false, false) => status.desired_number_scheduled.max(1),
                 },
                 exist: status.current_number_scheduled + status.number_misscheduled > 0,
-                updated: known(status.updated_number_scheduled),
+                updated: if_current(status.updated_number_scheduled),
                 ready: status.number_available,
             },
-            // Somebody else runs the pods and keeps them ready.
+            // The pods of a Service are not ours to observe.
             TargetKind::Service => Pods { desired: 1, exist: true, updated: 1, ready: 1 },
         }
     }
 
-    /// All of it that is kept.
     pub(super) fn to_dynamic_object(&self, kind: Kind) -> DynamicObject {
         DynamicObject {
             types: Some(kind.type_meta()),
@@ -119,7 +115,7 @@ impl CachedWorkload {
         self.spec.replicas
     }
 
-    /// A DaemonSet that was asked to run nowhere.
+    /// A DaemonSet with our node selector that no node matches.
     pub(super) fn is_scaled_to_zero(&self) -> bool {
         self.spec.is_scaled_to_zero
     }
@@ -128,12 +124,13 @@ impl CachedWorkload {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
-    /// The revision it was made of, if it is a copy.
+    /// The revision of the target that it is a copy of.
     pub(super) fn copied_revision(&self) -> Option<&str> {
         self.spec.revision.as_deref().or_else(|| self.annotation(super::REVISION))
     }
 
-    /// Tells one spec of one object from any other.
+    /// Identifies a spec: uid and generation; resourceVersion for kinds without
+    /// generation.
     pub fn spec_version(&self) -> (Option<&str>, String) {
         let meta = &self.metadata;
         let version = match meta.generation {
@@ -144,7 +141,7 @@ impl CachedWorkload {
     }
 }
 
-/// The spec's text, and what is asked for so often that it is not read anew.
+/// The spec's text, and fields that are read too often to parse it each time.
 #[derive(Clone, Debug)]
 struct CachedSpec {
     text: Box<RawValue>,
@@ -162,7 +159,7 @@ impl Default for CachedSpec {
 impl<'de> Deserialize<'de> for CachedSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Box::<RawValue>::deserialize(deserializer)?;
-        // Of any other shape it has none of these.
+        // A spec of another shape has none of these.
         let SpecSummary { replicas, template } = serde_json::from_str(text.get()).unwrap_or_default();
         Ok(Self {
             replicas,
@@ -182,7 +179,7 @@ impl Serialize for CachedSpec {
     }
 }
 
-/// What is read of a spec; the rest is passed over.
+/// The parsed fields of a spec; the rest is skipped.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct SpecSummary {
@@ -209,7 +206,7 @@ struct TemplateSpec {
     node_selector: Option<BTreeMap<String, String>>,
 }
 
-/// The counts of a status, by the names that each kind has for them.
+/// The counts of a Deployment's or DaemonSet's status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusCounts {
@@ -261,11 +258,11 @@ impl Resource for CachedWorkload {
 mod tests {
     use super::*;
 
-    fn deployment(generation: i64, note: &str, status: Value) -> CachedWorkload {
+    fn deployment(generation: i64, rollout: &str, status: Value) -> CachedWorkload {
         let object = json!({
             "metadata": {
                 "name": "web", "generation": generation,
-                "annotations": {"deployment.kubernetes.io/revision": note, "team": "shop"},
+                "annotations": {"deployment.kubernetes.io/revision": rollout, "team": "shop"},
             },
             "spec": {"replicas": 1}, "status": status,
         });
@@ -280,32 +277,33 @@ mod tests {
         let response = CachedWorkload::try_from(response).unwrap();
         assert_ne!(response.spec.text.get(), event.spec.text.get(), "one is sorted, the other is not");
         assert!(response.same_for_engine(&event, TargetKind::Deployment));
-        let edited: CachedWorkload = serde_json::from_str(&text.replace(":2}", ":3}")).unwrap();
+        let edited = text.replace(":2}", ":3}").replace(":1}", ":5}");
+        let edited: CachedWorkload = serde_json::from_str(&edited).unwrap();
         assert!(!response.same_manifest(&edited));
     }
 
     #[test]
     fn rollout_progress_is_a_change_only_if_it_can_affect_a_decision() {
-        let seen = |observed: i64, all: u32, updated: u32, ready: u32| {
+        let status = |observed: i64, all: u32, updated: u32, ready: u32| {
             json!({
                 "observedGeneration": observed, "replicas": all, "updatedReplicas": updated,
                 "availableReplicas": ready,
             })
         };
         let states = [
-            (deployment(2, "1", seen(1, 1, 1, 1)), "its template was written"),
-            (deployment(2, "2", seen(1, 1, 1, 1)), ""),
-            (deployment(2, "2", seen(2, 1, 0, 1)), ""),
-            (deployment(2, "2", seen(2, 2, 1, 1)), ""),
-            (deployment(2, "2", seen(2, 2, 1, 2)), "one more is ready"),
-            (deployment(2, "2", seen(2, 1, 1, 1)), "the old one is gone"),
-            (deployment(3, "2", seen(2, 1, 1, 1)), "it was written again"),
+            (deployment(2, "1", status(1, 1, 1, 1)), "its template was written"),
+            (deployment(2, "2", status(1, 1, 1, 1)), ""),
+            (deployment(2, "2", status(2, 1, 0, 1)), ""),
+            (deployment(2, "2", status(2, 2, 1, 1)), ""),
+            (deployment(2, "2", status(2, 2, 1, 2)), "one more is ready"),
+            (deployment(2, "2", status(2, 1, 1, 1)), "the old one is gone"),
+            (deployment(3, "2", status(2, 1, 1, 1)), "it was written again"),
         ];
-        for [(before, _), (after, news)] in states.array_windows() {
+        for [(before, _), (after, change)] in states.array_windows() {
             assert_eq!(
                 before.same_for_engine(after, TargetKind::Deployment),
-                news.is_empty(),
-                "{news}: {before:?}, {after:?}"
+                change.is_empty(),
+                "{change}: {before:?}, {after:?}"
             );
         }
     }

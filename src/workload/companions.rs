@@ -1,6 +1,6 @@
-//! What accompanies a target and must follow it at once, not at its next
-//! release: the primary's autoscaler and disruption budgets, and the canary's
-//! Service where the target is a Service itself. Pure.
+//! Companions of a target, which are copied at once, not with its next release:
+//! the primary's autoscaler and disruption budgets, and the canary's Service where
+//! the target is a Service. Pure.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload, labels, scaler};
 use crate::{api::canary::TargetKind, object_cache::ObjectCache};
 
-/// Those that accompany a target. Their status is nobody's affair here.
+/// Kinds of companions. Their status is not read.
 pub const COMPANION_KINDS: [Kind; 3] =
     [Kind::HorizontalPodAutoscaler, Kind::ScaledObject, Kind::PodDisruptionBudget];
 
-/// One thing to write, see [`Workload::apply_companion_change`].
+/// One write, see [`Workload::apply_companion_change`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum CompanionChange {
     Apply(Kind, Box<DynamicObject>),
     Delete(Kind, String),
-    /// Keep Flux from taking the target's size for drift.
+    /// Annotate the target, so that Flux does not revert its size as drift.
     DisableDriftDetection,
 }
 
 impl Workload {
-    /// What to write so that everything that accompanies the target follows it;
-    /// nothing while it does. Only for once the primary exists.
+    /// The writes that bring companions in sync with the target. Only once the
+    /// primary exists.
     ///
-    /// `canary_service` is the Service named after the target with `-canary`
-    /// behind, and matters only where the target is a Service.
+    /// `canary_service` is the Service with the target's name and `-canary`, used
+    /// only where the target is a Service.
     pub fn companion_changes(
         &self,
         target: &CachedWorkload,
@@ -41,24 +41,24 @@ impl Workload {
             writes.push(CompanionChange::DisableDriftDetection);
         }
         if self.kind == TargetKind::Service {
-            let wanted = self.canary_service(target);
+            let desired = self.canary_service(target);
             if let Some(present) = canary_service {
                 self.check_owner(Kind::Service, &present.metadata)?;
             }
-            let follows = canary_service.is_some_and(|present| self.service_matches(&wanted, present));
-            if !follows {
-                writes.push(CompanionChange::Apply(Kind::Service, Box::new(wanted)));
+            let in_sync = canary_service.is_some_and(|present| self.service_matches(&desired, present));
+            if !in_sync {
+                writes.push(CompanionChange::Apply(Kind::Service, Box::new(desired)));
             }
             return Ok(writes);
         }
-        let mut wanted: BTreeMap<(Kind, String), DynamicObject> = BTreeMap::new();
+        let mut desired: BTreeMap<(Kind, String), DynamicObject> = BTreeMap::new();
         for (kind, copy) in self.scaler(cache).into_iter().chain(self.budgets(target, cache)?) {
-            wanted.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
+            desired.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
         }
         for kind in COMPANION_KINDS {
-            writes.extend(self.orphaned_copies(kind, &wanted, cache));
+            writes.extend(self.orphaned_copies(kind, &desired, cache));
         }
-        for ((kind, name), copy) in wanted {
+        for ((kind, name), copy) in desired {
             let present = cache.get(kind.resource(), &self.namespace, &name);
             if let Some(present) = &present {
                 self.check_owner(kind, &present.metadata)?;
@@ -80,9 +80,8 @@ impl Workload {
         Some((kind, self.scaler_copy(reference, &source, pin)))
     }
 
-    /// A copy of every budget that covers pods of the target and would not
-    /// cover those of the primary. Two budgets over one pod would keep it from
-    /// ever being evicted.
+    /// A copy of every budget that covers pods of the target and not those of the
+    /// primary. A pod with two budgets cannot be evicted.
     fn budgets(
         &self,
         target: &CachedWorkload,
@@ -118,11 +117,11 @@ impl Workload {
         Ok(sources.iter().filter(needed).map(copy).collect())
     }
 
-    /// Copies whose original is gone.
+    /// Copies whose original does not exist any more.
     fn orphaned_copies(
         &self,
         kind: Kind,
-        wanted: &BTreeMap<(Kind, String), DynamicObject>,
+        desired: &BTreeMap<(Kind, String), DynamicObject>,
         cache: &dyn ObjectCache,
     ) -> Vec<CompanionChange> {
         let ours = cache.list(kind.resource(), &self.namespace).into_iter().filter(|object| {
@@ -131,34 +130,33 @@ impl Workload {
                 && object.metadata.deletion_timestamp.is_none()
         });
         ours.filter_map(|object| object.metadata.name.clone())
-            .filter(|name| !wanted.contains_key(&(kind, name.clone())))
+            .filter(|name| !desired.contains_key(&(kind, name.clone())))
             .map(|name| CompanionChange::Delete(kind, name))
             .collect()
     }
 
-    /// Originals come from the API server, so a copy that follows its original
-    /// has exactly its spec.
-    fn is_in_sync(&self, wanted: &DynamicObject, present: &DynamicObject) -> bool {
-        wanted.data["spec"] == present.data["spec"] && self.metadata_matches(wanted, &present.metadata)
+    /// Originals have the defaults of the API server, so specs must be equal.
+    fn is_in_sync(&self, desired: &DynamicObject, present: &DynamicObject) -> bool {
+        desired.data["spec"] == present.data["spec"] && self.metadata_matches(desired, &present.metadata)
     }
 
-    /// A Service has addresses of its own beside what it was applied with.
-    fn service_matches(&self, wanted: &DynamicObject, present: &CachedWorkload) -> bool {
+    /// A Service has further fields of its own, such as addresses.
+    fn service_matches(&self, desired: &DynamicObject, present: &CachedWorkload) -> bool {
         let spec = present.spec();
         let same = |(field, value): (&String, &Value)| spec.get(field) == Some(value);
-        wanted.data["spec"].as_object().into_iter().flatten().all(same)
-            && self.metadata_matches(wanted, &present.metadata)
+        desired.data["spec"].as_object().into_iter().flatten().all(same)
+            && self.metadata_matches(desired, &present.metadata)
     }
 
-    fn metadata_matches(&self, wanted: &DynamicObject, present: &ObjectMeta) -> bool {
+    fn metadata_matches(&self, desired: &DynamicObject, present: &ObjectMeta) -> bool {
         let contains =
-            |present: &Option<BTreeMap<String, String>>, wanted: &Option<BTreeMap<String, String>>| {
-                wanted.iter().flatten().all(|(key, value)| {
+            |present: &Option<BTreeMap<String, String>>, desired: &Option<BTreeMap<String, String>>| {
+                desired.iter().flatten().all(|(key, value)| {
                     present.as_ref().is_some_and(|present| present.get(key) == Some(value))
                 })
             };
-        contains(&present.labels, &wanted.metadata.labels)
-            && contains(&present.annotations, &wanted.metadata.annotations)
+        contains(&present.labels, &desired.metadata.labels)
+            && contains(&present.annotations, &desired.metadata.annotations)
             && self.is_owner(present)
     }
 
@@ -175,8 +173,8 @@ impl Workload {
     }
 }
 
-/// Does a budget's selector select pods of these labels? An empty one selects
-/// all; none at all selects none.
+/// True if a budget's selector matches these labels. An empty selector matches
+/// all pods, a missing one none.
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     serde_json::from_value::<Option<LabelSelector>>(selector.clone())
         .ok()

@@ -1,9 +1,8 @@
-//! The ConfigMaps and Secrets that a target reads: which they are, what is in
-//! them, and the copies that the primary reads instead.
+//! The ConfigMaps and Secrets that a target reads: references, contents, and the
+//! copies that the primary reads instead.
 //!
-//! Caches hold metadata of configs only. Contents are read when a version of
-//! one is first met and cached for as long as the version is in use, so an idle
-//! Canary reads nothing.
+//! The reflectors cache metadata of configs only. Contents of a version are read
+//! once and cached while that version is in use, so an idle Canary reads nothing.
 
 use std::collections::BTreeMap;
 
@@ -14,20 +13,21 @@ use serde_json::{Value, json};
 use super::{CachedWorkload, Error, Kind, Workload, act};
 use crate::engine::revision::{ConfigRef, HashVersion, revision};
 
-/// A config with one of these set to `disable…` is neither tracked nor copied.
+/// Annotations: a config with one of these set to `disable…` is neither tracked
+/// nor copied.
 const OPT_OUT: [&str; 2] = ["serin.dev/config-tracking", "flagger.app/config-tracking"];
 /// Secrets of other types belong to the cluster, not to the application.
 const SECRET_TYPES: [&str; 4] =
     ["Opaque", "kubernetes.io/basic-auth", "kubernetes.io/ssh-auth", "kubernetes.io/tls"];
 
-/// Contents of the configs of one target, as they were last read.
+/// Contents of the configs of one target, as last read.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigContents {
     cached: BTreeMap<ConfigRef, CachedConfig>,
     memo: Option<DigestMemo>,
 }
 
-/// These must be read before the target's revision can be told.
+/// Configs that must be read before the target's revision can be computed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the contents of {} configs are not read yet", .0.len())]
 pub struct MissingContents(pub Vec<ConfigRef>);
@@ -35,7 +35,7 @@ pub struct MissingContents(pub Vec<ConfigRef>);
 /// A ConfigMap or Secret.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
-    /// `data`, `binaryData` and `type`, as far as it has them.
+    /// `data`, `binaryData` and `type`, if present.
     pub contents: Value,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -44,24 +44,31 @@ pub(super) struct Config {
 
 #[derive(Clone, Debug)]
 struct CachedConfig {
-    /// None for one that does not exist.
+    /// None if it does not exist.
     version: Option<String>,
     config: Option<Config>,
 }
 
-/// The last revision told, so that it is digested once.
+/// The last digest and its inputs.
 #[derive(Clone, Debug)]
 struct DigestMemo {
     uid: Option<String>,
     version: String,
     form: HashVersion,
     refs: Vec<ConfigRef>,
-    revision: String,
-    digests: BTreeMap<String, String>,
+    digest: TargetDigest,
+}
+
+/// The revision of a target, and a digest of each config that it reads.
+#[derive(Clone, Debug)]
+pub(super) struct TargetDigest {
+    pub revision: String,
+    /// By kind and name: `configmap/settings`.
+    pub configs: BTreeMap<String, String>,
 }
 
 impl ConfigContents {
-    /// Reads configs and holds what is in them.
+    /// Reads configs and caches their contents.
     pub async fn read(
         &mut self,
         client: &Client,
@@ -80,7 +87,8 @@ impl ConfigContents {
         Ok(())
     }
 
-    /// Makes sure that each is cached at its present version, and nothing else.
+    /// Drops other configs; the error lists those that are not cached at their
+    /// present version.
     pub(super) fn retain_current(
         &mut self,
         refs: &[ConfigRef],
@@ -98,8 +106,7 @@ impl ConfigContents {
         if missing.is_empty() { Ok(()) } else { Err(MissingContents(missing)) }
     }
 
-    /// Those that are tracked, with what is in them, or nothing where one does
-    /// not exist.
+    /// Tracked configs with their contents; none for those that do not exist.
     pub(super) fn tracked<'a>(
         &'a self,
         refs: &'a [ConfigRef],
@@ -109,17 +116,17 @@ impl ConfigContents {
             .filter(|(_, config)| config.is_none_or(|config| config.tracked))
     }
 
-    /// What was told of the target before, if nothing has changed since.
+    /// The last digest, if its inputs are unchanged.
     pub(super) fn memoized_digest(
         &self,
         target: &CachedWorkload,
         form: HashVersion,
         version: &impl Fn(&ConfigRef) -> Option<String>,
-    ) -> Option<(String, BTreeMap<String, String>)> {
+    ) -> Option<TargetDigest> {
         let last = self.memo.as_ref()?;
         let same = (last.uid.as_deref(), last.version.clone()) == target.spec_version() && last.form == form;
         let cached = |config| self.cached.get(config).is_some_and(|cached| cached.version == version(config));
-        (same && last.refs.iter().all(cached)).then(|| (last.revision.clone(), last.digests.clone()))
+        (same && last.refs.iter().all(cached)).then(|| last.digest.clone())
     }
 
     pub(super) fn memoize_digest(
@@ -127,18 +134,10 @@ impl ConfigContents {
         target: &CachedWorkload,
         form: HashVersion,
         refs: Vec<ConfigRef>,
-        revision: &str,
-        digests: &BTreeMap<String, String>,
+        digest: TargetDigest,
     ) {
         let (uid, version) = target.spec_version();
-        self.memo = Some(DigestMemo {
-            uid: uid.map(str::to_owned),
-            version,
-            form,
-            refs,
-            revision: revision.to_owned(),
-            digests: digests.clone(),
-        });
+        self.memo = Some(DigestMemo { uid: uid.map(str::to_owned), version, form, refs, digest });
     }
 }
 
@@ -160,7 +159,7 @@ impl From<DynamicObject> for Config {
 }
 
 impl Workload {
-    /// The configs that a spec of the target reads, each once.
+    /// The configs that a spec refers to, sorted and without duplicates.
     pub(super) fn config_refs(&self, spec: &Value) -> Vec<ConfigRef> {
         let mut refs = Vec::new();
         if self.options.track_configs {
@@ -173,8 +172,8 @@ impl Workload {
         refs
     }
 
-    /// The name of each config's copy. It follows from what is in it, and from
-    /// the target, so that no two primaries share a copy.
+    /// The name of each config's copy: a hash of its contents and of the target,
+    /// so that no two primaries share a copy.
     pub(super) fn copy_names(
         &self,
         refs: &[ConfigRef],
@@ -195,7 +194,7 @@ impl Workload {
             .collect()
     }
 
-    /// The copies to write, of those configs that exist.
+    /// The copies of those configs that exist.
     pub(super) fn copies(
         &self,
         refs: &[ConfigRef],
@@ -218,7 +217,7 @@ impl Workload {
     }
 }
 
-/// Makes a template read the copies.
+/// Replaces references to configs by references to their copies.
 pub(super) fn point_to_copies(template: &mut Value, names: &BTreeMap<ConfigRef, String>) {
     each_config(template, &mut |kind, name| {
         let config = ConfigRef { kind: kind.name().to_owned(), name: name.clone() };
@@ -228,7 +227,7 @@ pub(super) fn point_to_copies(template: &mut Value, names: &BTreeMap<ConfigRef, 
     });
 }
 
-/// The configs that a template reads under names that only copies have.
+/// The copies that a template refers to, by their naming pattern.
 pub(super) fn copies_referenced(template: &Value) -> Vec<(Kind, String)> {
     let mut copies = Vec::new();
     each_config(&mut template.clone(), &mut |kind, name| {
@@ -239,7 +238,7 @@ pub(super) fn copies_referenced(template: &Value) -> Vec<(Kind, String)> {
     copies
 }
 
-/// Visits the name of every config that pods of a template read.
+/// Visits the name of every config that a template refers to.
 fn each_config(template: &mut Value, visit: &mut dyn FnMut(Kind, &mut String)) {
     let spec = &mut template["spec"];
     for volume in items(spec, "volumes") {

@@ -1,5 +1,5 @@
-//! Labels and annotations: what tells the primary from the target, what is
-//! copied, and what keeps other tools away.
+//! Labels and annotations: the identity label of primary and target, copied
+//! metadata, and annotations that exclude objects from GitOps tools.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use serde_json::Value;
 use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload};
 use crate::api::canary::TargetKind;
 
-/// The longest value that still fits into a label with `-previous` behind it.
+/// The longest label value that leaves room for `-previous`.
 pub(super) const MAX_LABEL: usize = 63 - "-previous".len();
 
-/// On everything that Serin makes, so that Flux and Argo CD, which did not make
-/// it, neither prune nor reset it.
+/// On every object that Serin creates, so that Flux and Argo CD neither prune nor
+/// reset it.
 const GITOPS_IGNORE: [(&str, &str); 4] = [
     ("kustomize.toolkit.fluxcd.io/reconcile", "disabled"),
     HELM_IGNORE_DRIFT,
     ("argocd.argoproj.io/compare-options", "IgnoreExtraneous"),
     ("argocd.argoproj.io/sync-options", "Prune=false"),
 ];
-/// On a target that Flux installed from a chart, so that its size is not taken
-/// for drift. A new chart or new values are still applied.
+/// On a target of a Flux HelmRelease, so that its size is not reverted as drift.
+/// A new chart or new values are still applied.
 pub(super) const HELM_IGNORE_DRIFT: (&str, &str) = ("helm.toolkit.fluxcd.io/driftDetection", "disabled");
-/// What Flux labels the objects of a chart with.
+/// The label of objects of a Flux HelmRelease.
 pub(super) const HELM_RELEASE: &str = "helm.toolkit.fluxcd.io/name";
 
-/// How other tools mark what is theirs. A copy is not.
+/// Metadata by which other tools claim an object: never copied.
 const TOOL_MARKERS: [&str; 9] = [
     "serin.dev/",
     "flagger.app/",
@@ -47,7 +47,7 @@ pub struct Selectors {
     pub previous: BTreeMap<String, String>,
 }
 
-/// The label whose value is another on each workload.
+/// The label whose value differs between target, primary and previous version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IdentityLabel {
     key: String,
@@ -60,8 +60,8 @@ impl IdentityLabel {
         Self { key: self.key.clone(), value: format!("{base}-{suffix}") }
     }
 
-    /// Gives pods of a template the identity `to`, and leads what they say
-    /// about each other's placement there.
+    /// Gives the pods of a template the identity `to`, also in affinities and
+    /// topology spread constraints.
     pub fn relabel_template(&self, template: &mut Value, to: &IdentityLabel) {
         template["metadata"]["labels"][&self.key] = to.value.as_str().into();
         let spec = &mut template["spec"];
@@ -86,7 +86,7 @@ impl IdentityLabel {
         }
     }
 
-    /// Makes a selector that meant pods of this identity mean those of `to`.
+    /// Makes a selector of this identity select `to` instead.
     pub fn relabel_selector(&self, selector: &mut Value, to: &IdentityLabel) {
         if let Some(value) = selector.pointer_mut("/matchLabels").and_then(|labels| labels.get_mut(&self.key))
             && *value == self.value
@@ -112,8 +112,8 @@ fn list<'v>(value: &'v mut Value, pointer: &str) -> impl Iterator<Item = &'v mut
 }
 
 impl Workload {
-    /// Labels by which Services tell the workloads apart. For a Service they
-    /// are empty: its copies carry selectors of their own.
+    /// Labels by which Services select the pods of each workload. Empty for a
+    /// target of kind Service: its copies have selectors of their own.
     pub fn selectors(&self, target: &CachedWorkload) -> Result<Selectors, UnsupportedTarget> {
         if self.kind == TargetKind::Service {
             return Ok(Selectors::default());
@@ -130,8 +130,8 @@ impl Workload {
         Ok(Selectors { primary: relabelled("primary"), previous: relabelled("previous"), canary })
     }
 
-    /// The label that tells a workload from others: a well-known one, else one
-    /// that has the workload's name, else any.
+    /// The label that identifies a workload: a well-known one, else one with the
+    /// workload's name as value, else any.
     pub(super) fn identity_label(
         &self,
         spec: &Value,
@@ -140,8 +140,8 @@ impl Workload {
         let none = Value::default();
         let labels = spec.pointer("/selector/matchLabels").unwrap_or(&none);
         let all = || labels.as_object().into_iter().flatten();
-        let known = self.options.identity_labels.iter().find_map(|key| Some((key, labels.get(key)?)));
-        let (key, value) = known
+        let well_known = self.options.identity_labels.iter().find_map(|key| Some((key, labels.get(key)?)));
+        let (key, value) = well_known
             .or_else(|| all().find(|(_, value)| *value == name))
             .or_else(|| all().next())
             .and_then(|(key, value)| Some((key, value.as_str()?)))
@@ -155,7 +155,7 @@ impl Workload {
         Ok(IdentityLabel { key: key.clone(), value: value.to_owned() })
     }
 
-    /// Metadata of something that Serin makes after something that has these.
+    /// Metadata of a copy of an object with these labels and annotations.
     pub(super) fn copy_metadata(
         &self,
         name: &str,
@@ -174,8 +174,8 @@ impl Workload {
         }
     }
 
-    /// The same over metadata that is there already: what was copied before and
-    /// is gone since goes, what others put there stays.
+    /// Merges it into existing metadata: copied keys that the original lost are
+    /// removed, keys of others stay.
     pub(super) fn merge_metadata(&self, meta: &mut ObjectMeta, fresh: ObjectMeta) {
         for (old, new) in [(&mut meta.labels, fresh.labels), (&mut meta.annotations, fresh.annotations)] {
             let old = old.get_or_insert_default();
@@ -200,8 +200,8 @@ impl Workload {
     }
 
     fn is_copied(&self, key: &str) -> bool {
-        let wanted =
+        let matches =
             |prefix: &String| prefix == "*" || (!prefix.is_empty() && key.starts_with(prefix.as_str()));
-        self.options.prefixes.iter().any(wanted) && !TOOL_MARKERS.iter().any(|mark| key.contains(mark))
+        self.options.prefixes.iter().any(matches) && !TOOL_MARKERS.iter().any(|marker| key.contains(marker))
     }
 }

@@ -1,7 +1,7 @@
-//! What a copy of a workload looks like. Pure.
+//! Manifests of workload copies. Pure.
 //!
-//! Objects are taken as the API server gave them and changed where they must
-//! be; whatever else is in them stays.
+//! Objects are copied as JSON and changed only where they must be; unknown fields
+//! stay.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use serde_json::{Map, Value, json};
 use super::{CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs};
 use crate::{api::canary::TargetKind, engine::revision::ConfigRef};
 
-/// On a DaemonSet's node selector: no node has it, so no pod is started.
+/// In a DaemonSet's node selector: no node has this label, so no pod is
+/// scheduled.
 pub(super) const SCALE_TO_ZERO: &str = "serin.dev/scale-to-zero";
 
-/// A port that a container of the target listens at.
+/// A container port of the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
     pub container: String,
@@ -26,19 +27,19 @@ pub(super) fn replicas(spec: &Value) -> Option<u32> {
     spec["replicas"].as_u64().and_then(|replicas| u32::try_from(replicas).ok())
 }
 
-/// The revision that a copy's pods carry.
+/// The revision in the annotation of a copy's pods.
 pub(super) fn template_revision(spec: &Value) -> Option<&str> {
     spec["template"]["metadata"]["annotations"][REVISION].as_str()
 }
 
-/// The revision that a workload was made of.
+/// The revision of the target that a workload is a copy of.
 pub(super) fn copied_revision(object: &DynamicObject) -> Option<&str> {
     let annotations = object.metadata.annotations.as_ref();
     template_revision(&object.data["spec"]).or_else(|| annotations?.get(REVISION).map(String::as_str))
 }
 
 impl Workload {
-    /// What of a target's spec makes its revision.
+    /// The part of a target's spec that its revision is computed from.
     pub(super) fn template(&self, spec: &Value) -> Value {
         match self.kind {
             TargetKind::Deployment => spec["template"].clone(),
@@ -51,8 +52,8 @@ impl Workload {
         }
     }
 
-    /// The primary, of a target at this revision: a new one, or the present one
-    /// changed.
+    /// The primary for a target at this revision: new, or merged into the present
+    /// one.
     pub(super) fn primary_manifest(
         &self,
         target: &DynamicObject,
@@ -87,7 +88,7 @@ impl Workload {
         Ok(self.merge_into(present, meta, spec))
     }
 
-    /// The previous one: a copy of the primary as it is, of its own identity.
+    /// The previous version: a copy of the primary with its own identity label.
     pub(super) fn previous_manifest(
         &self,
         primary: &DynamicObject,
@@ -122,9 +123,9 @@ impl Workload {
         Ok(previous)
     }
 
-    /// Puts a spec into a workload that exists, which keeps its selector, its
-    /// size unless the spec says more, and what others wrote to its metadata;
-    /// or makes a new one of it.
+    /// Merges a spec into an existing workload, which keeps its selector, its size
+    /// (see [`primary_size`](Self::primary_size)) and metadata of others; or
+    /// creates a new one.
     fn merge_into(
         &self,
         present: Option<&DynamicObject>,
@@ -141,9 +142,9 @@ impl Workload {
             }
             return DynamicObject { types, metadata: meta, data: json!({ "spec": spec }) };
         };
-        let mut renewed = present.clone();
-        renewed.types = types;
-        self.merge_metadata(&mut renewed.metadata, meta);
+        let mut merged_object = present.clone();
+        merged_object.types = types;
+        self.merge_metadata(&mut merged_object.metadata, meta);
         let before = &present.data["spec"];
         match self.kind {
             TargetKind::Service => {
@@ -159,22 +160,21 @@ impl Workload {
                 keep_selector(&mut spec, before);
             }
         }
-        renewed.data["spec"] = spec;
-        renewed
+        merged_object.data["spec"] = spec;
+        merged_object
     }
 
-    /// How large the primary is to be after a promotion. An autoscaler or the
-    /// steps, where there are any, say how large the canary is; only without
-    /// them its size is what people wrote.
+    /// The primary's replicas after a promotion. The target's are the user's only
+    /// if neither an autoscaler nor the steps set them.
     fn primary_size(&self, primary: Option<u32>, target: Option<u32>) -> u32 {
-        let written = target.filter(|size| *size > 0);
+        let users = target.filter(|size| *size > 0);
         match primary {
             Some(size) if self.autoscaler.is_some() || self.sized_by_steps => size,
-            size => written.or(size).unwrap_or(1),
+            size => users.or(size).unwrap_or(1),
         }
     }
 
-    /// What the primary is, to give it back later.
+    /// A ConfigMap with the primary's spec, to restore it from.
     pub(super) fn backup_of(&self, primary: &DynamicObject) -> DynamicObject {
         let revision = copied_revision(primary).unwrap_or_default();
         let empty = BTreeMap::new();
@@ -189,14 +189,14 @@ impl Workload {
         format!("{}-primary-before", self.target)
     }
 
-    /// The primary with what a record holds, if that is this revision.
+    /// The primary with the spec of a backup, if that is of this revision.
     pub(super) fn restore_from_backup(
         &self,
-        record: &DynamicObject,
+        backup: &DynamicObject,
         revision: &str,
         present: &DynamicObject,
     ) -> Option<DynamicObject> {
-        let data = &record.data["data"];
+        let data = &backup.data["data"];
         let mut spec: Value = serde_json::from_str(data["spec"].as_str()?).ok()?;
         if data["revision"] != revision {
             return None;
@@ -217,7 +217,7 @@ impl Workload {
         Some(restored)
     }
 
-    /// The Service that leads to the canary of a target that is a Service.
+    /// The Service that selects the canary, for a target of kind Service.
     pub(super) fn canary_service(&self, target: &CachedWorkload) -> DynamicObject {
         let empty = BTreeMap::new();
         let labels = target.metadata.labels.as_ref().unwrap_or(&empty);
@@ -231,7 +231,6 @@ impl Workload {
         }
     }
 
-    /// The ports that containers of the target listen at.
     pub fn ports(&self, target: &CachedWorkload) -> Vec<Port> {
         let spec = target.spec();
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -247,7 +246,7 @@ impl Workload {
     }
 }
 
-/// A selector cannot change, and the pods must carry what it selects by.
+/// A selector is immutable, and the pods must have its labels.
 fn keep_selector(spec: &mut Value, before: &Value) {
     spec["selector"] = before["selector"].clone();
     for (key, value) in before["selector"]["matchLabels"].as_object().into_iter().flatten() {
@@ -265,8 +264,8 @@ fn clear_scale_to_zero(template: &mut Value) {
     }
 }
 
-/// What of a Service says where it leads; not where it is reached, which each
-/// Service has for itself.
+/// Fields of a Service that are copied: selection and ports, not its addresses,
+/// except for a headless one.
 const SERVICE_FIELDS: [&str; 8] = [
     "selector",
     "ports",

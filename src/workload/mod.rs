@@ -1,32 +1,33 @@
-//! The workloads of a release: the target, which people write to and which is
-//! the canary; the primary, which serves; and sometimes the previous one, kept
-//! warm to fall back on.
+//! The workloads of a release: the target, which users edit and which is the
+//! canary; the primary, which serves; and optionally the previous version, kept
+//! for a fast rollback.
 //!
 //! ```text
-//!   podinfo            written by people; scaled up for a release, else empty
+//!   podinfo            edited by users; scaled up for a release, else to zero
 //!   podinfo-primary    a copy of the target at the promoted revision
 //!   podinfo-previous   a copy of the primary from before the last promotion
 //! ```
 //!
-//! A [`Workload`] is a Canary's target that was understood. From cached objects
-//! it says what there is ([`Workload::observe_target`] and its siblings; pure) and
-//! what accompanies the target and must follow it ([`Workload::companion_changes`]; pure);
-//! with a client it carries out what the engine decided (`act`). It promises:
+//! A [`Workload`] is the resolved target of a Canary. From cached objects it
+//! derives the observed state ([`Workload::observe_target`] and its siblings) and
+//! the changes that companions of the target need
+//! ([`Workload::companion_changes`]); both are pure. With a client it performs the
+//! actions of the engine (`act`). Invariants:
 //!
-//! - What is copied is exactly the revision asked for: the target and its
-//!   configs are read afresh, their revision is compared, and the very text that
-//!   was compared is written, guarded by the resourceVersion of the primary.
-//! - Whatever is asked for twice is done once, and a crash between any two
-//!   writes leaves nothing that the next attempt does not complete.
+//! - A copy is of exactly the requested revision: target and configs are read,
+//!   their revision is compared, and the very text that was compared is written,
+//!   with the resourceVersion of the primary as precondition.
+//! - Actions are idempotent, and a crash between two writes leaves nothing that
+//!   the next attempt does not complete.
 //! - The primary differs from the target in one label value, so their selectors
-//!   never overlap; every other label stays as it is.
-//! - The primary reads copies of the ConfigMaps and Secrets that the target
-//!   reads. A copy is named after its contents and never changes, so neither an
-//!   edit of the config nor a promotion half done reaches a running pod.
-//! - Nothing is overwritten that somebody else controls.
+//!   never overlap; every other label stays.
+//! - The primary reads copies of the target's ConfigMaps and Secrets. A copy is
+//!   named after its contents and is immutable, so neither an edit of the config
+//!   nor a partial promotion reaches a running pod.
+//! - Objects with another controller are not overwritten.
 //!
-//! No type of a client library stands between the API server and a revision or
-//! a copy: fields that Serin has never heard of are digested and copied too.
+//! Specs are handled as JSON, not as types of a client library: fields that Serin
+//! does not know are hashed and copied too.
 
 mod act;
 mod cached_workload;
@@ -60,27 +61,25 @@ use crate::{
     engine::revision::ConfigRef,
 };
 
-/// Who writes, as the API server records it.
-pub const FIELD_MANAGER: &str = "serin";
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
-/// On the target: the Canary and its release after which its pods went.
+/// On the target: the Canary and the release after which it was scaled down.
 const SCALED_DOWN_AFTER: &str = "serin.dev/scaled-down-after";
-/// On the primary's autoscaler: the size below which it may not go for now.
+/// On the primary's autoscaler: its temporary minimum size.
 const PINNED: &str = "serin.dev/pinned";
-/// On copies that accompany the primary: what they are a copy of.
+/// On copies for the primary: kind and name of the original.
 const COPY_OF: &str = "serin.dev/copy-of";
 
-/// What holds for every Canary of one controller.
+/// Options for every Canary of one controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Labels and annotations that begin with one of these are copied from an
-    /// object to its copy; `*` stands for all of them.
+    /// Labels and annotations with one of these prefixes are copied from an
+    /// object to its copy; `*` copies all.
     pub prefixes: Vec<String>,
-    /// Labels that tell one workload from another, most telling first. The
-    /// first that a target's selector has gets another value on its primary.
+    /// Labels that identify a workload, by precedence. The first in a target's
+    /// selector gets another value on its primary.
     pub identity_labels: Vec<String>,
-    /// Are changes of ConfigMaps and Secrets new revisions?
+    /// Changes of ConfigMaps and Secrets are new revisions.
     pub track_configs: bool,
 }
 
@@ -94,7 +93,7 @@ impl Default for Options {
     }
 }
 
-/// The kinds of objects that this room reads or writes.
+/// The kinds of objects that this module reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Deployment,
@@ -132,7 +131,6 @@ impl Kind {
         }
     }
 
-    /// How the API server is asked for it.
     pub fn resource(self) -> &'static ApiResource {
         static RESOURCES: LazyLock<[ApiResource; 8]> = LazyLock::new(|| Kind::ALL.map(Kind::api_resource));
         &RESOURCES[self as usize]
@@ -149,7 +147,6 @@ impl Kind {
         ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, self.name()))
     }
 
-    /// How an object of it is labelled.
     fn type_meta(self) -> TypeMeta {
         let ApiResource { api_version, kind, .. } = self.resource().clone();
         TypeMeta { api_version, kind }
@@ -179,11 +176,11 @@ impl From<AutoscalerKind> for Kind {
     }
 }
 
-/// Objects of the Canary's namespace whose changes concern it.
+/// Objects of the Canary's namespace whose changes trigger a reconcile.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
     pub kind: Kind,
-    /// None for all of the kind.
+    /// None for all objects of the kind.
     pub name: Option<String>,
 }
 
@@ -195,7 +192,7 @@ pub enum UnsupportedTarget {
     )]
     ApiVersion { kind: &'static str, api_version: String },
     #[error(
-        "{kind} {name} selects its pods by no label value, so its primary could not be told from it; add one such as app: {name} to spec.selector.matchLabels and to the pods"
+        "{kind} {name} selects its pods by no label value, so its primary could not be distinguished from it; add one such as app: {name} to spec.selector.matchLabels and to the pods"
     )]
     NoIdentityLabel { kind: &'static str, name: String },
     #[error(
@@ -209,7 +206,7 @@ pub enum UnsupportedTarget {
     OwnedByOther { kind: &'static str, name: String, owner: String },
 }
 
-/// A Canary's target that was understood.
+/// The resolved target of a Canary.
 #[derive(Clone, Debug)]
 pub struct Workload {
     kind: TargetKind,
@@ -217,8 +214,7 @@ pub struct Workload {
     target: String,
     owner: OwnerReference,
     autoscaler: Option<AutoscalerRef>,
-    /// The canary's size follows the steps, so it says nothing about how large
-    /// the primary should be.
+    /// Steps set the canary's size, so the primary's size does not follow it.
     sized_by_steps: bool,
     options: Arc<Options>,
 }
@@ -252,7 +248,7 @@ impl Workload {
         })
     }
 
-    /// Kind of the target, the primary and the previous one.
+    /// Kind of the target, the primary and the previous version.
     pub fn kind(&self) -> Kind {
         self.kind.into()
     }
@@ -273,8 +269,8 @@ impl Workload {
         format!("{}-previous", self.target)
     }
 
-    /// Everything whose changes concern this Canary, given the target as far as
-    /// it is known.
+    /// Every object whose changes concern this Canary; configs only with the
+    /// target.
     pub fn references(&self, target: Option<&CachedWorkload>) -> Vec<Reference> {
         let named = |kind, name: String| Reference { kind, name: Some(name) };
         let mut all = vec![
@@ -297,12 +293,12 @@ impl Workload {
         all
     }
 
-    /// The Service that leads to the canary, if the target is a Service.
+    /// The Service that selects the canary, if the target is a Service.
     fn canary_service_name(&self) -> String {
         format!("{}-canary", self.target)
     }
 
-    /// Is it this Canary's, or nobody's, to write?
+    /// Rejects objects with another controller.
     fn check_owner(&self, kind: Kind, meta: &ObjectMeta) -> Result<(), UnsupportedTarget> {
         match controller_of(meta) {
             Some(other) if other.uid != self.owner.uid => Err(UnsupportedTarget::OwnedByOther {

@@ -1,10 +1,10 @@
-//! What there is, from objects that a cache holds. Pure.
+//! Observed state, derived from cached objects. Pure.
 
 use std::collections::BTreeMap;
 
 use super::{
     CachedWorkload, ConfigContents, MissingContents, PINNED, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
-    configs,
+    configs::{self, TargetDigest},
 };
 use crate::engine::{
     observed::{Previous, Primary, Target},
@@ -14,11 +14,11 @@ use kube::core::DynamicObject;
 use serde_json::Value;
 
 impl Workload {
-    /// The target, with its revision in the form of `recorded`.
+    /// The target, with its revision in the hash version of `recorded`.
     ///
-    /// `version` tells the resourceVersion of a ConfigMap or Secret, or that it
-    /// does not exist; what `configs` does not hold at that version must be
-    /// read first ([`ConfigContents::read`]), and is named in the error.
+    /// `version` returns the resourceVersion of a ConfigMap or Secret, none if it
+    /// does not exist. The error names configs that `configs` does not hold at
+    /// that version and that must be read first ([`ConfigContents::read`]).
     pub fn observe_target(
         &self,
         target: &CachedWorkload,
@@ -26,32 +26,35 @@ impl Workload {
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
     ) -> Result<Target, MissingContents> {
-        let (pods, emptied_after) = (target.pods(self.kind), self.scaled_down_after(target));
+        let (pods, scaled_down_after) = (target.pods(self.kind), self.scaled_down_after(target));
         let form = HashVersion::of(recorded);
-        if let Some((revision, configs)) = configs.memoized_digest(target, form, &version) {
-            return Ok(Target { revision, configs, pods, scaled_down_after: emptied_after });
-        }
-        let spec = target.spec();
-        let refs = self.config_refs(&spec);
-        configs.retain_current(&refs, &version)?;
-        let (revision, digests) = self.digest(&spec, &refs, configs, form);
-        configs.memoize_digest(target, form, refs, &revision, &digests);
-        Ok(Target { revision, configs: digests, pods, scaled_down_after: emptied_after })
+        let TargetDigest { revision, configs } = match configs.memoized_digest(target, form, &version) {
+            Some(digest) => digest,
+            None => {
+                let spec = target.spec();
+                let refs = self.config_refs(&spec);
+                configs.retain_current(&refs, &version)?;
+                let digest = self.digest(&spec, &refs, configs, form);
+                configs.memoize_digest(target, form, refs, digest.clone());
+                digest
+            }
+        };
+        Ok(Target { revision, configs, pods, scaled_down_after })
     }
 
-    /// As [`Workload::scale_down_canary`] noted it. Another Canary's releases, of the
-    /// same name or not, are counted by themselves.
+    /// The release recorded by [`Workload::scale_down_canary`]. That of another
+    /// Canary, even of the same name, does not count.
     fn scaled_down_after(&self, target: &CachedWorkload) -> Option<u64> {
         let (canary, release) = target.annotation(SCALED_DOWN_AFTER)?.split_once('/')?;
         release.parse().ok().filter(|_| canary == self.owner.uid)
     }
 
-    /// No pods are asked for.
+    /// The spec asks for no pods.
     pub fn is_scaled_down(&self, target: &CachedWorkload) -> bool {
         target.pods(self.kind).desired == 0
     }
 
-    /// The primary, and whether its autoscaler, if it has one, is pinned.
+    /// The primary, and whether its autoscaler is pinned.
     pub fn observe_primary(
         &self,
         primary: &CachedWorkload,
@@ -66,22 +69,21 @@ impl Workload {
         })
     }
 
-    /// The previous one; none if what has its name is not this Canary's.
+    /// The previous version; none if this Canary does not own the object.
     pub fn observe_previous(&self, previous: &CachedWorkload) -> Option<Previous> {
         let ours = self.is_owner(&previous.metadata) && previous.metadata.deletion_timestamp.is_none();
         let revision = previous.copied_revision().filter(|_| ours)?.to_owned();
         Some(Previous { revision, pods: previous.pods(self.kind) })
     }
 
-    /// The revision of a spec, and a digest of each config it reads. All of
-    /// `refs` must be held.
+    /// All of `refs` must be in `configs`.
     pub(super) fn digest(
         &self,
         spec: &Value,
         refs: &[ConfigRef],
         configs: &ConfigContents,
         form: HashVersion,
-    ) -> (String, BTreeMap<String, String>) {
+    ) -> TargetDigest {
         let tracked: BTreeMap<_, _> = configs.tracked(refs).collect();
         let contents = tracked.iter().map(|(name, config)| (name.clone(), config.map(|c| &c.contents)));
         let revision = revision(form, &self.template(spec), &contents.collect());
@@ -89,6 +91,6 @@ impl Workload {
             let key = format!("{}/{}", name.kind.to_lowercase(), name.name);
             (key, config_digest(config.map(|config| &config.contents)))
         };
-        (revision, tracked.iter().map(digest).collect())
+        TargetDigest { revision, configs: tracked.iter().map(digest).collect() }
     }
 }

@@ -1,5 +1,5 @@
-//! The primary's autoscaler: a copy of the target's that scales the primary,
-//! and for as long as a release is under way does not shrink it.
+//! The primary's autoscaler: a copy of the target's that scales the primary, and
+//! does not scale it down while a release is running.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use super::{Kind, PINNED, Workload};
 use crate::api::canary::{AutoscalerKind, AutoscalerRef};
 
-/// What KEDA reads: keep the target at this size and do not scale it.
+/// KEDA keeps the target at this size and does not scale it.
 pub(super) const KEDA_PAUSED: &str = "autoscaling.keda.sh/paused-replicas";
-/// On a ScaledObject that Serin paused; others may pause one too.
+/// On a ScaledObject that Serin paused, not another client.
 pub(super) const PAUSED_BY_US: &str = "serin.dev/paused";
 
 impl Workload {
-    /// The copy of an autoscaler, which may not shrink the primary below `pin`.
+    /// The copy of an autoscaler, with `pin` as the primary's minimum size.
     pub(super) fn scaler_copy(
         &self,
         scaler: &AutoscalerRef,
@@ -54,8 +54,8 @@ impl Workload {
         DynamicObject { types: Some(kind.type_meta()), metadata, data: json!({ "spec": spec }) }
     }
 
-    /// Queries of a ScaledObject that ask about the target shall ask about the
-    /// primary, and the HPA that KEDA makes of it needs a name of its own.
+    /// Makes the queries of a ScaledObject select the primary instead of the
+    /// target, and gives the HPA that KEDA creates its own name.
     fn retarget_queries(&self, scaler: &AutoscalerRef, spec: &mut Value) {
         if let Some(Value::String(name)) = spec.pointer_mut("/advanced/horizontalPodAutoscalerConfig/name") {
             name.push_str("-primary");
@@ -72,26 +72,25 @@ impl Workload {
     }
 }
 
-/// The size that a primary's autoscaler is pinned at.
 pub(super) fn pin_of(scaler: &DynamicObject) -> Option<u32> {
     scaler.metadata.annotations.as_ref()?.get(PINNED)?.parse().ok()
 }
 
-/// How KEDA is to treat a ScaledObject, except for pausing it.
+/// KEDA's annotations, except those that pause.
 fn keda_settings(annotations: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let setting = |key: &String| key.contains("keda.sh/") && !key.contains("keda.sh/paused");
     annotations.iter().filter(|(key, _)| setting(key)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// A query with the target's name, and with the canary's, replaced by the
-/// primary's wherever it stands by itself or begins the name of a pod.
+/// A query with the name of the target or canary replaced by the primary's,
+/// where it is a word of its own or the prefix of a pod name.
 fn retarget_query(query: &str, target: &str) -> String {
     let part_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut text = String::with_capacity(query.len() + 16);
     let mut rest = query;
     while let Some(at) = rest.find(target) {
-        let (before, found) = rest.split_at(at);
-        let after = &found[target.len()..];
+        let (before, matched) = rest.split_at(at);
+        let after = &matched[target.len()..];
         text.push_str(before);
         text.push_str(target);
         let begins = !text[..text.len() - target.len()].ends_with(|c| part_of_word(c) || c == '-');

@@ -26,7 +26,7 @@ use crate::{
     engine::{Reason, Report},
     gates::webhook::{self, HookContext},
     notify::{self, Destination},
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Publishes what a report should notify of; `status` is the recorded one.

@@ -10,7 +10,7 @@ use super::Reconcile;
 use crate::{
     api::Canary,
     controller::{context::Context, queue::trigger::NamespacedName, shard::fence::Fenced},
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 pub const FINALIZER: &str = "serin.dev/revert";

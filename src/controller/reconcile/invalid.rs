@@ -14,7 +14,7 @@ use crate::{
     api::{Canary, condition::STALLED},
     clock,
     controller::{context::Context, queue::trigger::NamespacedName, shard::fence::Fenced},
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Why the condition was not written.

@@ -17,7 +17,7 @@ use crate::{
         shard::fence::Fenced,
     },
     engine::Decision,
-    workload::FIELD_MANAGER,
+    patch::FIELD_MANAGER,
 };
 
 /// Why the status was not written.

@@ -28,7 +28,7 @@ use super::{
     },
     fence::{FenceHandle, LEASE_DURATION},
 };
-use crate::{clock::Clock, workload::FIELD_MANAGER};
+use crate::{clock::Clock, patch::FIELD_MANAGER};
 
 /// How many shards there are, on every Lease.
 const SHARD_COUNT_LABEL: &str = "serin.dev/shards";

@@ -1,14 +1,15 @@
 //! AWS App Mesh by the custom resources of its controller
 //! (`appmesh.k8s.aws/v1beta2`): a VirtualNode for the primary and one for the
-//! canary, a VirtualRouter that divides between them, and a VirtualService that
-//! leads to it. A second VirtualService reaches the canary alone, for tests.
+//! canary, a VirtualRouter that splits between them, and a VirtualService with
+//! that router as provider. A second VirtualService reaches the canary alone, for
+//! tests.
 //!
-//! `meshRef` and `awsName` are left to the controller's webhook, which fills
-//! them in. A split is in force once the controller says of this very
-//! generation that the router is active, which means that the mesh has it; the
-//! mesh does not say when the last proxy has.
+//! `meshRef` and `awsName` are left to the controller's webhook. A split is in
+//! force once the controller reports, for the current generation, that the
+//! router is active, that is stored in the mesh; no API reports when the last
+//! proxy has it.
 //!
-//! Without that controller [`aws`] does the same by App Mesh's own API.
+//! [`aws`] does the same without that controller, by the App Mesh API.
 
 #[cfg(feature = "aws")]
 pub mod aws;
@@ -19,19 +20,18 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::{
-    Client, ResourceExt,
+    ResourceExt,
     api::{ApiResource, DynamicObject},
 };
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, ObjectCache, ObjectKey, PodSelectors, RouteContext, Router, Unsupported,
-    check_capabilities,
-    object::{self, DesiredObject},
-    services::{self, ApexTarget, ServiceNames},
+    Capabilities, ObjectKey, PodSelectors, RouteContext, Unsupported, check_service_match,
+    object::DesiredObject,
+    object_router::ObjectRouter,
+    services::{self, ServiceNames},
     shared_list::{ManagedEntries, SharedList},
     split_annotation,
 };
@@ -40,24 +40,25 @@ use crate::{
         Canary, Weight,
         canary::{HttpMatch, service::Service},
     },
-    engine::{
-        Plan,
-        action::{Split, Stable},
-    },
+    engine::action::Split,
+    object_cache::ObjectCache,
 };
 
-/// Where the mesh is that App Mesh's own API is asked for.
+/// The remedy for conditions that a route cannot express.
+const MATCH_WAY_OUT: &str = "match by headers, method, scheme or the prefix of the uri";
+
+/// Options of the router that calls the App Mesh API.
 #[derive(Clone, Debug)]
 pub struct AppMeshOptions {
-    /// For Canaries that name none.
+    /// For Canaries without `spec.service.meshName`.
     pub mesh: Option<String>,
-    /// The account that shared the mesh with ours.
+    /// The account that shares the mesh with ours.
     pub mesh_owner: Option<String>,
-    /// Where pods are registered; they are found by DNS if there is none.
+    /// Service discovery by Cloud Map; by DNS if none.
     pub cloud_map_namespace: Option<String>,
-    /// How long what was seen of a mesh counts.
+    /// How long fetched state of a mesh is used.
     pub cache_ttl: Duration,
-    /// As whom, and where.
+    /// Credentials and region.
     #[cfg(feature = "aws")]
     pub account: crate::aws::Account,
 }
@@ -83,7 +84,7 @@ pub struct AppMeshResources {
     pub virtual_services: ApiResource,
 }
 
-/// What App Mesh calls the protocol of a listener; a route is of the same kind.
+/// The protocol of a listener and of its routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
     Http,
@@ -93,15 +94,15 @@ enum Protocol {
 }
 
 impl Protocol {
-    /// A GRPC route knows no paths: with conditions on them gRPC is HTTP/2.
+    /// A GRPC route cannot match paths: with conditions on them gRPC is HTTP/2.
     fn of(canary: &Canary) -> Self {
         let Some(spec) = &canary.spec.service else { return Self::Http };
         let analysis = &canary.spec.analysis;
-        let chosen = analysis.match_.iter().chain(analysis.steps.iter().flat_map(|step| &step.match_));
+        let matched = analysis.match_.iter().chain(analysis.steps.iter().flat_map(|step| &step.match_));
         let by_path = |one: &HttpMatch| one.uri.is_some() || one.method.is_some() || one.scheme.is_some();
         match services::protocol(spec).as_str() {
-            speaks if speaks.starts_with("grpc") => {
-                if spec.match_.iter().chain(chosen).any(by_path) {
+            grpc if grpc.starts_with("grpc") => {
+                if spec.match_.iter().chain(matched).any(by_path) {
                     Self::Http2
                 } else {
                     Self::Grpc
@@ -128,23 +129,88 @@ impl AppMeshResources {
         ObjectKey { kind: kind.clone(), namespace: canary.namespace().unwrap_or_default(), name }
     }
 
-    fn route_key(&self, canary: &Canary) -> ObjectKey {
-        self.object_key(canary, &self.virtual_routers, ServiceNames::of(canary).apex)
-    }
-
-    /// Everything beside the Services, the router first.
+    /// All objects except Services, the router first.
     fn own_objects(&self, canary: &Canary) -> [ObjectKey; 5] {
         let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
         [
-            self.route_key(canary),
+            self.route_object(canary),
             self.object_key(canary, &self.virtual_services, apex),
             self.object_key(canary, &self.virtual_services, candidate.clone()),
             self.object_key(canary, &self.virtual_nodes, primary),
             self.object_key(canary, &self.virtual_nodes, candidate),
         ]
     }
+}
 
-    /// In the order to write them: whoever is referred to comes first.
+fn capabilities(canary: &Canary) -> Capabilities {
+    let matches = Protocol::of(canary) != Protocol::Tcp;
+    let finest_weight = Weight::from_hundredths(100).unwrap_or(Weight::FULL);
+    Capabilities { finest_weight, matches, match_with_weight: matches, ..Capabilities::SWITCH }
+}
+
+pub fn shared_list(router: &ObjectKey) -> SharedList {
+    SharedList::new(router, ["spec", "routes"], routes::backends, routes::is_catch_all)
+}
+
+/// Selects pods of either set of labels.
+fn selector(pods: [&BTreeMap<String, String>; 2]) -> Value {
+    let [one, other] = pods;
+    let expression = |(key, value): (&String, &String)| {
+        let values: BTreeSet<_> = [Some(value), other.get(key)].into_iter().flatten().collect();
+        json!({"key": key, "operator": "In", "values": values})
+    };
+    if one == other {
+        json!({"matchLabels": one})
+    } else {
+        json!({"matchExpressions": one.iter().map(expression).collect::<Vec<_>>()})
+    }
+}
+
+/// The port of the pods: a virtual node has pods as endpoints, not Services.
+fn container_port(spec: &Service, pod_selectors: &PodSelectors) -> u16 {
+    match &spec.target_port {
+        Some(IntOrString::Int(port)) => u16::try_from(*port).ok().filter(|port| *port > 0),
+        Some(IntOrString::String(name)) => pod_selectors.ports.get(name).copied(),
+        None => None,
+    }
+    .unwrap_or(spec.port)
+}
+
+fn backend(name: &str) -> Value {
+    let reference = if name.starts_with("arn:aws") {
+        json!({"virtualServiceARN": name})
+    } else {
+        json!({"virtualServiceRef": {"name": name}})
+    };
+    json!({"virtualService": reference})
+}
+
+impl ObjectRouter for AppMeshResources {
+    fn name(&self) -> String {
+        format!("appmesh ({})", self.virtual_routers.version)
+    }
+
+    fn capabilities(&self, canary: &Canary) -> Capabilities {
+        capabilities(canary)
+    }
+
+    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
+        routes::supports_match(condition)
+    }
+
+    fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
+        check_service_match(self, canary, MATCH_WAY_OUT)
+    }
+
+    fn route_object(&self, canary: &Canary) -> ObjectKey {
+        self.object_key(canary, &self.virtual_routers, ServiceNames::of(canary).apex)
+    }
+
+    fn other_objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let [_, others @ ..] = self.own_objects(canary);
+        others.into()
+    }
+
     fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
         let RouteContext { canary, pod_selectors, .. } = on;
         let spec = canary.spec.service.clone().unwrap_or_default();
@@ -186,166 +252,42 @@ impl AppMeshResources {
         nodes.chain([canary_service, router, service]).collect()
     }
 
-    /// A VirtualService of people's that leads past a router cannot be made to
-    /// lead to one as well, and what is theirs is not removed.
-    fn check_service(&self, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Unsupported> {
+    fn removal_order(&self, canary: &Canary) -> Vec<ObjectKey> {
+        let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
+        vec![service, canary_service, router, primary, candidate]
+    }
+
+    /// A VirtualService has one provider: a user's that names a virtual node
+    /// cannot name a virtual router as well.
+    fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Unsupported> {
         let [_, service, ..] = self.own_objects(canary);
-        let live = service.find(seen);
+        let live = service.find(cache);
         if live.is_some_and(|live| live.data["spec"]["provider"]["virtualNode"].is_object()) {
             return Err(Unsupported::Field {
                 router: self.name(),
                 field: "spec.service.name",
-                what: format!("{service}, which leads to a virtual node"),
-                way_out: "let that VirtualService lead to a virtual router, or delete it",
+                what: format!("{service}, whose provider is a virtual node"),
+                way_out: "set the provider of that VirtualService to a virtual router, or delete it",
             });
         }
         Ok(())
     }
-}
 
-fn capabilities(canary: &Canary) -> Capabilities {
-    let matches = Protocol::of(canary) != Protocol::Tcp;
-    let finest_weight = Weight::from_hundredths(100).unwrap_or(Weight::FULL);
-    Capabilities { finest_weight, matches, match_with_weight: matches, ..Capabilities::SWITCH }
-}
-
-fn check_conditions(router: &impl Router, canary: &Canary) -> Result<(), Unsupported> {
-    let conditions = canary.spec.service.iter().flat_map(|spec| &spec.match_);
-    match conditions.into_iter().find_map(|one| router.supports_match(one).err()) {
-        Some(condition) => Err(Unsupported::Field {
-            router: router.name(),
-            field: "spec.service.match",
-            what: condition.to_owned(),
-            way_out: "match by headers, method, scheme or the prefix of the uri",
-        }),
-        None => Ok(()),
-    }
-}
-
-pub fn shared_list(router: &ObjectKey) -> SharedList {
-    SharedList::new(router, ["spec", "routes"], routes::backends, routes::is_catch_all)
-}
-
-/// Pods of either of the two.
-fn selector(pods: [&BTreeMap<String, String>; 2]) -> Value {
-    let [one, other] = pods;
-    let expression = |(key, value): (&String, &String)| {
-        let values: BTreeSet<_> = [Some(value), other.get(key)].into_iter().flatten().collect();
-        json!({"key": key, "operator": "In", "values": values})
-    };
-    if one == other {
-        json!({"matchLabels": one})
-    } else {
-        json!({"matchExpressions": one.iter().map(expression).collect::<Vec<_>>()})
-    }
-}
-
-/// What the pods listen on: a virtual node knows pods, not Services.
-fn container_port(spec: &Service, pod_selectors: &PodSelectors) -> u16 {
-    match &spec.target_port {
-        Some(IntOrString::Int(port)) => u16::try_from(*port).ok().filter(|port| *port > 0),
-        Some(IntOrString::String(name)) => pod_selectors.ports.get(name).copied(),
-        None => None,
-    }
-    .unwrap_or(spec.port)
-}
-
-fn backend(name: &str) -> Value {
-    let reference = if name.starts_with("arn:aws") {
-        json!({"virtualServiceARN": name})
-    } else {
-        json!({"virtualServiceRef": {"name": name}})
-    };
-    json!({"virtualService": reference})
-}
-
-/// Why the mesh does not have the router yet.
-fn inactive_reason(router: &DynamicObject) -> Option<String> {
-    let name = format!("the VirtualRouter {}/{}", router.namespace().unwrap_or_default(), router.name_any());
-    let status = &router.data["status"];
-    let conditions = status["conditions"].as_array().into_iter().flatten();
-    let active = conditions.into_iter().find(|condition| condition["type"] == "VirtualRouterActive");
-    match active {
-        _ if status["observedGeneration"].as_i64() != router.metadata.generation => Some(format!(
-            "the App Mesh controller has not looked at {name} since it was changed; check that it runs"
-        )),
-        Some(active) if active["status"] == "True" => None,
-        Some(active) => {
-            Some(format!("{name} is not active: {}", active["message"].as_str().unwrap_or_default()))
+    fn inactive_reason(&self, router: &DynamicObject) -> Option<String> {
+        let name =
+            format!("the VirtualRouter {}/{}", router.namespace().unwrap_or_default(), router.name_any());
+        let status = &router.data["status"];
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let active = conditions.into_iter().find(|condition| condition["type"] == "VirtualRouterActive");
+        match active {
+            _ if status["observedGeneration"].as_i64() != router.metadata.generation => Some(format!(
+                "the App Mesh controller has not processed {name} since it was changed; check that it runs"
+            )),
+            Some(active) if active["status"] == "True" => None,
+            Some(active) => {
+                Some(format!("{name} is not active: {}", active["message"].as_str().unwrap_or_default()))
+            }
+            None => Some(format!("the App Mesh controller has not reported whether {name} is active")),
         }
-        None => Some(format!("the App Mesh controller has not said whether {name} is active")),
-    }
-}
-
-#[async_trait]
-impl Router for AppMeshResources {
-    fn name(&self) -> String {
-        format!("appmesh ({})", self.virtual_routers.version)
-    }
-
-    fn capabilities(&self, canary: &Canary) -> Capabilities {
-        capabilities(canary)
-    }
-
-    fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
-        routes::supports_match(condition)
-    }
-
-    fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
-        check_capabilities(self, canary, plan)?;
-        check_conditions(self, canary)
-    }
-
-    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
-        services::objects(canary).into_iter().chain(self.own_objects(canary)).collect()
-    }
-
-    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
-        let route = self.route_key(on.canary);
-        let effective_split = split_annotation::effective_split(on, seen, &route, |effective_split| {
-            self.desired(on, effective_split)
-        })?;
-        inactive_reason(&*route.find(seen)?).is_none().then_some(effective_split)
-    }
-
-    fn pending_reason(&self, canary: &Canary, seen: &dyn ObjectCache) -> Option<String> {
-        let live = self.route_key(canary).find(seen)?;
-        split_annotation::parse(&live, Stable::Primary)?;
-        inactive_reason(&live)
-    }
-
-    async fn apply_split(
-        &self,
-        client: &Client,
-        on: &RouteContext<'_>,
-        seen: &dyn ObjectCache,
-        split: &Split,
-    ) -> Result<(), Error> {
-        self.capabilities(on.canary).check_split(split, || self.name())?;
-        self.check_service(on.canary, seen)?;
-        services::ensure(client, on, seen, ApexTarget::Stable, split.stable).await?;
-        for object in self.desired(on, split) {
-            object.ensure(client, on.canary, seen).await?;
-        }
-        Ok(())
-    }
-
-    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
-        services::is_restored(canary, seen) && !object::any_managed(&self.own_objects(canary), canary, seen)
-    }
-
-    async fn restore(&self, client: &Client, canary: &Canary, seen: &dyn ObjectCache) -> Result<(), Error> {
-        // The apex leads to the target before the router lets go of it, and
-        // whoever refers to another goes first.
-        services::restore(client, canary, seen).await?;
-        let [router, service, canary_service, primary, candidate] = self.own_objects(canary);
-        for name in [&service, &canary_service] {
-            object::delete_or_restore(client, canary, seen, name).await?;
-        }
-        object::delete_or_restore(client, canary, seen, &router).await?;
-        for name in [&primary, &candidate] {
-            object::delete_or_restore(client, canary, seen, name).await?;
-        }
-        Ok(())
     }
 }

@@ -1,6 +1,5 @@
-//! Our routes of a VirtualRouter. A route has one condition, so there may be
-//! several for the same requests; every one names both virtual nodes, so that
-//! it is known for ours.
+//! Our routes of a VirtualRouter. A route has one condition, so a split may need
+//! several; each has both virtual nodes as targets, which marks it as managed.
 
 use serde_json::{Map, Value, json};
 
@@ -20,12 +19,12 @@ use crate::{
 
 const ROUTE_FIELDS: [&str; 4] = ["httpRoute", "http2Route", "grpcRoute", "tcpRoute"];
 
-/// The part of a route that is for its protocol.
+/// The field of a route for its protocol.
 fn protocol_route(route: &Value) -> Option<&Value> {
     ROUTE_FIELDS.iter().find_map(|kind| route.get(*kind))
 }
 
-/// Whom a route leads to.
+/// The targets of a route.
 pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
     let targets = protocol_route(route).and_then(|inner| inner["action"]["weightedTargets"].as_array());
     let name = |target: &Value| {
@@ -40,13 +39,13 @@ pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
     targets.into_iter().flatten().map(name).collect()
 }
 
-/// Is a route for every request?
+/// True if a route matches every request.
 pub fn is_catch_all(route: &Value) -> bool {
     let everything = [Value::Null, json!({}), json!({"prefix": "/"})];
     protocol_route(route).is_some_and(|inner| everything.contains(&inner["match"]))
 }
 
-/// Names a condition that a route cannot have.
+/// The error names a condition that a route cannot express.
 pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     let HttpMatch {
         name: _,
@@ -80,7 +79,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
 }
 
-/// Our routes for a split, in place of the route that people had.
+/// Our routes for a split, with fields copied from the route they replace.
 pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
     let kind = format!("{}Route", protocol.name());
@@ -107,11 +106,11 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
     let base = their("name").and_then(|name| Some(name.as_str()?.to_owned())).unwrap_or(apex);
     let mut all = Vec::new();
     for traffic_rule in traffic_rules(canary, split) {
-        let (narrow, chosen): (Vec<Value>, bool) = match traffic_rule.matcher {
-            RequestMatcher::Conditions(chosen) => {
-                (chosen.iter().map(|one| condition(one, protocol)).collect(), true)
+        let (narrow, is_matched): (Vec<Value>, bool) = match traffic_rule.matcher {
+            RequestMatcher::Conditions(conditions) => {
+                (conditions.iter().map(|one| condition(one, protocol)).collect(), true)
             }
-            // No cookies: the router keeps nobody where they are.
+            // App Mesh cannot set cookies.
             RequestMatcher::Cookie(_) => continue,
             RequestMatcher::CatchAll => (vec![json!({})], false),
         };
@@ -130,15 +129,15 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
             }
             inner["action"] = json!({"weightedTargets": targets});
             let mut route = json!({kind.as_str(): inner});
-            route["name"] = match (chosen, at) {
+            route["name"] = match (is_matched, at) {
                 (true, at) => json!(format!("{base}-match-{at}")),
                 (false, 0) => json!(base),
                 (false, at) => json!(format!("{base}-{at}")),
             };
-            // Without a priority the most specific comes first, after all
-            // that have one.
-            let priority = match (chosen, their("priority").and_then(|theirs| theirs.as_u64())) {
-                // They come before the route that they are taken from.
+            // Routes without a priority come after all that have one, the most
+            // specific first.
+            let priority = match (is_matched, their("priority").and_then(|theirs| theirs.as_u64())) {
+                // Before the route that they are derived from.
                 (true, Some(theirs)) => Some(json!(theirs.saturating_sub(many) + at as u64)),
                 (true, None) => Some(json!(10 + at)),
                 (false, _) => their("priority"),
@@ -152,8 +151,7 @@ pub fn routes(canary: &Canary, split: &Split, protocol: Protocol, original: Opti
     all
 }
 
-/// Both conditions at once. Where they speak of the same thing the narrow one
-/// counts.
+/// Both conditions in one. For the same field the narrow one wins.
 fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
@@ -168,7 +166,7 @@ fn merge_match(narrow: &Value, wide: &Value) -> Value {
     both
 }
 
-/// A condition in the words of App Mesh.
+/// A condition in the form of App Mesh.
 fn condition(condition: &HttpMatch, protocol: Protocol) -> Value {
     let mut written = json!({});
     if let Some(prefix) = condition.uri.as_ref().and_then(|uri| uri.prefix.as_ref()) {
@@ -190,14 +188,14 @@ fn condition(condition: &HttpMatch, protocol: Protocol) -> Value {
 
 fn header(name: &str, value: &StringMatch, invert: bool) -> Value {
     let mut header = json!({"name": name, "invert": invert});
-    // Nothing to compare with: it only has to be there.
+    // Without a value the header only has to be present.
     if *value != StringMatch::default() {
         header["match"] = json!(value);
     }
     header
 }
 
-/// What the Canary says of requests on the way.
+/// Timeout and retries of `spec.service`.
 fn route_options(spec: &Service, protocol: Protocol) -> Map<String, Value> {
     let mut options = Map::new();
     if protocol == Protocol::Tcp {

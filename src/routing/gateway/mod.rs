@@ -1,30 +1,33 @@
 //! The Gateway API: an HTTPRoute or a GRPCRoute over the primary and the
 //! canary Service.
 //!
-//! **North-south or within a mesh.** The route attaches to what
-//! `spec.service.gatewayRefs` names, be it a Gateway or a Service. Without any
-//! it attaches to the apex Service, which a mesh that speaks the Gateway API
-//! (GAMMA: Istio, Linkerd, Cilium) takes for "whoever calls this Service".
+//! **North-south or within a mesh.** The route attaches to the Gateways or
+//! Services in `spec.service.gatewayRefs`. Without any it attaches to the apex
+//! Service: a mesh that supports the Gateway API (GAMMA: Istio, Linkerd, Cilium)
+//! then applies it to every client of that Service.
 //!
-//! **HTTPRoute or GRPCRoute.** A GRPCRoute where the port speaks gRPC
+//! **HTTPRoute or GRPCRoute.** A GRPCRoute where the port is gRPC
 //! (`appProtocol`, else `portName`, by Istio's names), the cluster serves the
-//! kind, and the Canary asks for nothing that only an HTTPRoute can say: an
-//! HTTPRoute carries gRPC just as well.
+//! kind, and the Canary needs no feature of an HTTPRoute: an HTTPRoute carries
+//! gRPC just as well.
 //!
-//! **In force** is a split once every parent of the route says, of this very
-//! generation, that it accepted the route and resolved its references.
+//! **In force** is a split once every parent of the route reports, for the
+//! current generation, `Accepted` and `ResolvedRefs`.
 
 mod parents;
 mod rules;
 
-use async_trait::async_trait;
-use kube::{Client, ResourceExt, api::ApiResource};
+use kube::{
+    ResourceExt,
+    api::{ApiResource, DynamicObject},
+};
 use serde_json::{Value, json};
 
 use super::{
-    Capabilities, Error, ObjectCache, ObjectKey, RouteContext, Router, Unsupported, check_capabilities,
-    object::{self, DesiredObject},
-    services::{self, ApexTarget, ServiceNames},
+    Capabilities, ObjectKey, RouteContext, Unsupported, check_service_match,
+    object::DesiredObject,
+    object_router::ObjectRouter,
+    services::{self, ServiceNames},
     shared_list::{ManagedEntries, SharedList},
     split_annotation,
 };
@@ -33,17 +36,15 @@ use crate::{
         Canary, Weight,
         canary::{HttpMatch, service},
     },
-    engine::{
-        Plan,
-        action::{Split, Stable},
-    },
+    engine::action::{Split, Stable},
+    object_cache::ObjectCache,
 };
 
 /// Writes an HTTPRoute or a GRPCRoute.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     http: ApiResource,
-    /// None where the cluster has none.
+    /// None where the cluster does not serve it.
     grpc: Option<ApiResource>,
 }
 
@@ -52,8 +53,8 @@ impl Gateway {
         Self { http, grpc }
     }
 
-    /// The route, and that of the other kind, which an edit of the Canary may
-    /// have left behind.
+    /// The route, and the one of the other kind, which may exist since before an
+    /// edit of the Canary.
     fn route_keys(&self, canary: &Canary) -> (ObjectKey, Option<ObjectKey>) {
         let named = |kind: &ApiResource| ObjectKey {
             kind: kind.clone(),
@@ -66,13 +67,9 @@ impl Gateway {
         }
     }
 
-    fn route_key(&self, canary: &Canary) -> ObjectKey {
-        self.route_keys(canary).0
-    }
-
-    fn desired(&self, canary: &Canary, split: &Split) -> DesiredObject {
+    fn desired_route(&self, canary: &Canary, split: &Split) -> DesiredObject {
         let spec = canary.spec.service.clone().unwrap_or_default();
-        let name = self.route_key(canary);
+        let name = self.route_object(canary);
         let mut metadata = spec.apex.clone().unwrap_or_default();
         metadata.annotations.extend(split_annotation::annotation(split).annotations);
         let mut body = json!({});
@@ -96,7 +93,7 @@ pub fn shared_list(route: &ObjectKey) -> SharedList {
     SharedList::new(route, ["spec", "rules"], rules::backends, rules::is_catch_all)
 }
 
-/// A Service needs no group: nobody else has the kind.
+/// The group of a Service may be omitted in the Canary, not in the route.
 fn parent(reference: &service::GatewayRef) -> Value {
     let mut parent = json!(reference);
     if reference.kind.as_deref() == Some("Service") && reference.group.is_none() {
@@ -105,7 +102,7 @@ fn parent(reference: &service::GatewayRef) -> Value {
     parent
 }
 
-/// The apex Service at its port: other ports are not divided.
+/// The apex Service at its port: traffic of other ports is not split.
 fn default_parent(canary: &Canary, spec: &service::Service) -> Value {
     let apex = ServiceNames::of(canary).apex;
     json!({"spec": {"parentRefs": [{"group": "", "kind": "Service", "name": apex, "port": spec.port}]}})
@@ -127,8 +124,7 @@ fn can_use_grpc_route(canary: &Canary) -> bool {
         && !conditions.any(by_http)
 }
 
-#[async_trait]
-impl Router for Gateway {
+impl ObjectRouter for Gateway {
     fn name(&self) -> String {
         format!("gatewayapi ({})", self.http.version)
     }
@@ -149,74 +145,47 @@ impl Router for Gateway {
         rules::supports_match(condition)
     }
 
-    fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
-        check_capabilities(self, canary, plan)?;
+    fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
+        check_service_match(self, canary, "match by headers, uri, method or queryParams")?;
         let Some(spec) = &canary.spec.service else { return Ok(()) };
-        let refused = |field, what: &str, way_out| {
-            Err(Unsupported::Field { router: self.name(), field, what: what.to_owned(), way_out })
-        };
-        if let Some(condition) = spec.match_.iter().find_map(|one| rules::supports_match(one).err()) {
-            return refused("spec.service.match", condition, "match by headers, uri, method or queryParams");
-        }
         if spec.cors_policy.as_ref().is_some_and(|policy| rules::has_inexact_origins(&policy.0)) {
-            let way_out = "write allowOrigins with exact origins only";
-            return refused("spec.service.corsPolicy", "origins other than exact ones", way_out);
+            return Err(Unsupported::Field {
+                router: self.name(),
+                field: "spec.service.corsPolicy",
+                what: "origins other than exact ones".to_owned(),
+                way_out: "write allowOrigins with exact origins only",
+            });
         }
         Ok(())
     }
 
-    fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
-        let (route, other) = self.route_keys(canary);
-        services::objects(canary).into_iter().chain([route]).chain(other).collect()
+    fn route_object(&self, canary: &Canary) -> ObjectKey {
+        self.route_keys(canary).0
     }
 
-    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
-        let (route, other) = self.route_keys(on.canary);
-        if object::any_managed(other.as_slice(), on.canary, cache) {
-            return None;
-        }
-        let effective_split = split_annotation::effective_split(on, cache, &route, |effective_split| {
-            vec![self.desired(on.canary, effective_split)]
-        })?;
-        parents::pending(&*route.find(cache)?).is_none().then_some(effective_split)
+    fn other_objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        self.route_keys(canary).1.into_iter().collect()
     }
 
+    /// The route of the other kind, from before an edit of the Canary.
+    fn obsolete_objects(&self, canary: &Canary) -> Vec<ObjectKey> {
+        self.other_objects(canary)
+    }
+
+    fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
+        vec![self.desired_route(on.canary, split)]
+    }
+
+    fn inactive_reason(&self, route: &DynamicObject) -> Option<String> {
+        parents::pending(route)
+    }
+
+    /// Only while the route is in sync: else the status is about the edit of
+    /// another client, which is about to be reverted.
     fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
-        let live = self.route_key(canary).find(cache)?;
+        let live = self.route_object(canary).find(cache)?;
         let split = split_annotation::parse(&live, Stable::Primary)?;
-        let in_sync = self.desired(canary, &split).is_in_sync(canary, cache);
+        let in_sync = self.desired_route(canary, &split).is_in_sync(canary, cache);
         parents::pending(&live).filter(|_| in_sync)
-    }
-
-    async fn apply_split(
-        &self,
-        client: &Client,
-        on: &RouteContext<'_>,
-        cache: &dyn ObjectCache,
-        split: &Split,
-    ) -> Result<(), Error> {
-        self.capabilities(on.canary).check_split(split, || self.name())?;
-        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
-        self.desired(on.canary, split).ensure(client, on.canary, cache).await?;
-        match self.route_keys(on.canary).1 {
-            Some(left) => object::delete_or_restore(client, on.canary, cache, &left).await,
-            None => Ok(()),
-        }
-    }
-
-    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
-        let (route, other) = self.route_keys(canary);
-        let routes: Vec<_> = [route].into_iter().chain(other).collect();
-        services::is_restored(canary, cache) && !object::any_managed(&routes, canary, cache)
-    }
-
-    async fn restore(&self, client: &Client, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Error> {
-        // The apex leads to the target before the route lets go of it.
-        services::restore(client, canary, cache).await?;
-        let (route, other) = self.route_keys(canary);
-        for name in [route].into_iter().chain(other) {
-            object::delete_or_restore(client, canary, cache, &name).await?;
-        }
-        Ok(())
     }
 }

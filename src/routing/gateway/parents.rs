@@ -1,11 +1,11 @@
-//! What the parents of a route say to it.
+//! The status that the parents of a route report.
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
 const REQUIRED_CONDITIONS: [&str; 2] = ["Accepted", "ResolvedRefs"];
 
-/// A parent, with everything filled in that may be left out.
+/// A parentRef with defaults filled in.
 #[derive(PartialEq)]
 struct Parent {
     group: String,
@@ -21,7 +21,7 @@ impl Parent {
         let text = |field: &str| reference[field].as_str().map(str::to_owned);
         let group = text("group").unwrap_or_else(|| "gateway.networking.k8s.io".to_owned());
         Self {
-            // Some write the core group by this name.
+            // Some controllers write the core group by this name.
             group: if group == "core" { String::new() } else { group },
             kind: text("kind").unwrap_or_else(|| "Gateway".to_owned()),
             namespace: text("namespace").unwrap_or_else(|| route.namespace().unwrap_or_default()),
@@ -32,8 +32,8 @@ impl Parent {
     }
 }
 
-/// The first parent that does not carry the route yet, and why; none once every
-/// one carries it as it is now.
+/// The first parent that does not serve the route yet, and why; none once all
+/// serve its current generation.
 pub fn pending(route: &DynamicObject) -> Option<String> {
     let kind = route.types.as_ref().map_or("route", |types| &types.kind);
     let route_key = format!("the {kind} {}/{}", route.namespace().unwrap_or_default(), route.name_any());
@@ -45,23 +45,23 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
     references.iter().find_map(|reference| {
         let parent = Parent::of(reference, route);
         let who = format!("the {} {}/{}", parent.kind, parent.namespace, parent.name);
-        let about: Vec<_> =
+        let own: Vec<_> =
             reports.iter().filter(|report| Parent::of(&report["parentRef"], route) == parent).collect();
-        if about.is_empty() {
+        if own.is_empty() {
             return Some(format!(
-                "{who} has said nothing about {route_key}; check that it exists and that its controller runs"
+                "{who} has not reported on {route_key}; check that it exists and that its controller runs"
             ));
         }
-        // A controller that is gone leaves its last word behind.
-        let fresh: Vec<_> = about.into_iter().filter(|report| is_fresh(report, route)).collect();
+        // A removed controller leaves its last status behind.
+        let fresh: Vec<_> = own.into_iter().filter(|report| is_fresh(report, route)).collect();
         if fresh.is_empty() {
-            return Some(format!("{who} has not looked at {route_key} since it was changed"));
+            return Some(format!("{who} has not processed {route_key} since it was changed"));
         }
-        let refusal =
+        let failed =
             fresh.into_iter().flat_map(conditions).find(|condition| condition["status"] != "True")?;
-        let text = |field: &str| refusal[field].as_str().unwrap_or_default();
+        let text = |field: &str| failed[field].as_str().unwrap_or_default();
         Some(format!(
-            "{who} does not carry {route_key}: {} is {} ({}: {})",
+            "{who} does not serve {route_key}: {} is {} ({}: {})",
             text("type"),
             text("status"),
             text("reason"),
@@ -70,18 +70,18 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
     })
 }
 
-/// Does it say both things about the route as it is now?
+/// True if it has both conditions for the current generation.
 fn is_fresh(report: &Value, route: &DynamicObject) -> bool {
     let now = route.metadata.generation.unwrap_or_default();
-    REQUIRED_CONDITIONS.iter().all(|wanted| {
+    REQUIRED_CONDITIONS.iter().all(|required| {
         conditions(report)
-            .any(|condition| condition["type"] == *wanted && condition["observedGeneration"] == now)
+            .any(|condition| condition["type"] == *required && condition["observedGeneration"] == now)
     })
 }
 
 fn conditions(report: &Value) -> impl Iterator<Item = &Value> {
     let all = report["conditions"].as_array().into_iter().flatten();
-    all.filter(|condition| REQUIRED_CONDITIONS.iter().any(|wanted| condition["type"] == *wanted))
+    all.filter(|condition| REQUIRED_CONDITIONS.iter().any(|required| condition["type"] == *required))
 }
 
 #[cfg(test)]
@@ -120,24 +120,26 @@ mod tests {
 
     #[test]
     fn every_parent_must_report_the_current_generation() {
-        let said = |parents| pending(&route(parents)).unwrap_or_default();
+        let reason = |parents| pending(&route(parents)).unwrap_or_default();
         assert!(
-            said(json!([])).contains("the Gateway shop/public has said nothing about the HTTPRoute shop/web")
+            reason(json!([])).contains("the Gateway shop/public has not reported on the HTTPRoute shop/web")
         );
-        assert!(said(json!([report(public(), 3, "True")])).contains("the Service shop/web has said nothing"));
+        assert!(
+            reason(json!([report(public(), 3, "True")])).contains("the Service shop/web has not reported")
+        );
         let old = json!([report(public(), 2, "True"), report(service(), 3, "True")]);
-        assert!(said(old).contains("has not looked at"));
+        assert!(reason(old).contains("has not processed"));
         let all = json!([report(public(), 3, "True"), report(service(), 3, "True")]);
-        assert_eq!(said(all), "");
+        assert_eq!(reason(all), "");
     }
 
     #[test]
-    fn a_refusal_is_passed_on() {
+    fn a_failed_condition_is_reported() {
         let refused = json!([report(public(), 3, "True"), report(service(), 3, "False")]);
-        let said = pending(&route(refused)).unwrap();
+        let reason = pending(&route(refused)).unwrap();
         assert_eq!(
-            said,
-            "the Service shop/web does not carry the HTTPRoute shop/web: ResolvedRefs is False (Why: because)"
+            reason,
+            "the Service shop/web does not serve the HTTPRoute shop/web: ResolvedRefs is False (Why: because)"
         );
     }
 

@@ -1,8 +1,8 @@
 //! Our rules of an HTTPRoute or a GRPCRoute.
 //!
-//! The API prefers the rule with the more specific conditions whatever its
-//! place; among equals the first counts. Every rule names both Services, so
-//! that it is known for ours.
+//! The rule with the more specific conditions applies whatever its index; among
+//! equals the first. Each rule has both Services as backends, which marks it as
+//! managed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// Whom a rule leads to.
+/// The backends of a rule.
 pub fn backends(rule: &Value, namespace: &str) -> Vec<String> {
     let name = |backend: &Value| {
         let name = backend["name"].as_str().unwrap_or_default();
@@ -39,7 +39,7 @@ pub fn backends(rule: &Value, namespace: &str) -> Vec<String> {
     rule["backendRefs"].as_array().into_iter().flatten().map(name).collect()
 }
 
-/// Is a rule for every request?
+/// True if a rule matches every request.
 pub fn is_catch_all(rule: &Value) -> bool {
     let everything = [json!({}), match_all()];
     let matches = rule["matches"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -50,7 +50,7 @@ fn match_all() -> Value {
     json!({"path": {"type": "PathPrefix", "value": "/"}})
 }
 
-/// Names a condition that a route cannot have.
+/// The error names a condition that a route cannot express.
 pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     let HttpMatch {
         name: _,
@@ -81,7 +81,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
     unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
 }
 
-/// Our rules for a split, in place of the rule that people had.
+/// Our rules for a split, with fields copied from the rule they replace.
 pub fn rules(canary: &Canary, split: &Split, grpc: bool, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
     let rules = RuleBuilder::new(canary, spec, grpc, original);
@@ -94,14 +94,14 @@ pub fn rules(canary: &Canary, split: &Split, grpc: bool, original: Option<&Value
     all
 }
 
-/// What all our rules have in common.
+/// The common part of all our rules.
 struct RuleBuilder<'a> {
     spec: &'a Service,
     names: ServiceNames,
-    /// What every one of them asks of a request.
+    /// Conditions of every rule.
     matches: Vec<Value>,
     filters: Vec<Value>,
-    /// What else they say.
+    /// Fields other than `matches`, `filters`, `backendRefs` and `name`.
     other_fields: Map<String, Value>,
 }
 
@@ -137,9 +137,9 @@ impl<'a> RuleBuilder<'a> {
     fn rule(&self, traffic_rule: &TrafficRule) -> Value {
         let mut rule = json!(self.other_fields);
         let conditions = match &traffic_rule.matcher {
-            RequestMatcher::Conditions(chosen) => chosen.iter().map(condition).collect(),
-            RequestMatcher::Cookie(held) => {
-                vec![json!({"headers": [{"name": "Cookie", "type": "RegularExpression", "value": held}]})]
+            RequestMatcher::Conditions(conditions) => conditions.iter().map(condition).collect(),
+            RequestMatcher::Cookie(regex) => {
+                vec![json!({"headers": [{"name": "Cookie", "type": "RegularExpression", "value": regex}]})]
             }
             RequestMatcher::CatchAll => vec![json!({})],
         };
@@ -163,7 +163,7 @@ impl<'a> RuleBuilder<'a> {
         rule
     }
 
-    /// Each of these conditions together with each that all rules have.
+    /// Each of these conditions combined with each common one.
     fn with_conditions(&self, conditions: &[Value]) -> Vec<Value> {
         let pairs = conditions.iter().flat_map(|narrow| self.matches.iter().map(move |wide| (narrow, wide)));
         pairs.map(|(narrow, wide)| merge_match(narrow, wide)).collect()
@@ -194,8 +194,7 @@ impl<'a> RuleBuilder<'a> {
     }
 }
 
-/// Both conditions at once. Where they speak of the same thing the narrow one
-/// counts.
+/// Both conditions in one. For the same field the narrow one wins.
 fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
@@ -211,7 +210,7 @@ fn merge_match(narrow: &Value, wide: &Value) -> Value {
     both
 }
 
-/// A condition in the words of the Gateway API.
+/// A condition in the form of the Gateway API.
 fn condition(condition: &HttpMatch) -> Value {
     let mut written = json!({});
     if let Some(uri) = &condition.uri {
@@ -241,7 +240,7 @@ fn pair(name: &str, value: &StringMatch) -> Value {
     }
 }
 
-/// What happens to requests and answers on the way.
+/// Filters for `spec.service`: headers, rewrite, mirror, CORS.
 fn filters(spec: &Service) -> Vec<Value> {
     let mut filters = Vec::new();
     if let Some(headers) = &spec.headers {
@@ -289,13 +288,13 @@ fn header_change(change: &HeaderChange) -> Value {
     written
 }
 
-/// Does a policy of Istio's ask for more than exact origins?
+/// True if an Istio CORS policy has origins other than exact ones.
 pub fn has_inexact_origins(policy: &Map<String, Value>) -> bool {
     let origins = policy.get("allowOrigins").and_then(Value::as_array);
     origins.into_iter().flatten().any(|origin| origin.get("exact").is_none())
 }
 
-/// Istio's policy in the words of the Gateway API.
+/// Istio's CORS policy in the form of the Gateway API.
 fn cors(policy: &Map<String, Value>) -> Value {
     let mut written = json!({});
     let exact = policy.get("allowOrigins").and_then(Value::as_array).into_iter().flatten();
@@ -317,13 +316,13 @@ fn cors(policy: &Map<String, Value>) -> Value {
     written
 }
 
-/// Whole numbers of the units that the API knows.
+/// A Gateway API duration: whole numbers of h, m, s and ms.
 fn duration(duration: Duration) -> String {
     let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
     let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s"), (millis.into(), "ms")];
-    let said: String =
+    let text: String =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
-    if said.is_empty() { "0s".to_owned() } else { said }
+    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 #[cfg(test)]
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn two_conditions_become_one() {
+    fn two_conditions_are_merged() {
         let wide = json!({"path": {"type": "PathPrefix", "value": "/shop"},
             "headers": [{"name": "X-Team", "value": "all"}, {"name": "x-zone", "value": "eu"}]});
         let narrow = json!({"headers": [{"name": "x-team", "value": "ours"}]});
@@ -350,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_in_another_namespace_is_not_ours() {
+    fn a_backend_in_another_namespace_is_not_managed() {
         let rule =
             json!({"backendRefs": [{"name": "web-primary", "namespace": "other"}, {"name": "web-canary"}]});
         assert_eq!(backends(&rule, "shop"), ["Service/other/web-primary", "web-canary"]);

@@ -1,5 +1,5 @@
-//! Our routes of a VirtualService. The first that fits counts, and every one
-//! names both Services, so that it is known for ours.
+//! Our routes of a VirtualService. The first that matches applies, and each has
+//! both Services as destinations, which marks it as managed.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Whom a route leads to. A host may be written with its namespace.
+/// The destinations of a route. A host may be written with its namespace.
 pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
     let name = |destination: &Value| {
         let host = destination["destination"]["host"].as_str().unwrap_or_default();
@@ -27,14 +27,14 @@ pub fn backends(route: &Value, namespace: &str) -> Vec<String> {
     route["route"].as_array().into_iter().flatten().map(name).collect()
 }
 
-/// Is a route for every request?
+/// True if a route matches every request.
 pub fn is_catch_all(route: &Value) -> bool {
     let everything = [json!({}), json!({"uri": {"prefix": "/"}})];
     let matches = route["match"].as_array().map(Vec::as_slice).unwrap_or_default();
     matches.is_empty() || matches.iter().any(|condition| everything.contains(condition))
 }
 
-/// Our routes for a split, in place of the route that people had.
+/// Our routes for a split, with fields copied from the route they replace.
 pub fn routes(canary: &Canary, split: &Split, tcp: bool, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
     let routes = RouteBuilder::new(canary, spec, tcp, original);
@@ -47,13 +47,13 @@ pub fn routes(canary: &Canary, split: &Split, tcp: bool, original: Option<&Value
     all
 }
 
-/// What all our routes have in common.
+/// The common part of all our routes.
 struct RouteBuilder<'a> {
     spec: &'a Service,
     names: ServiceNames,
-    /// What every one of them asks of a request; nothing if there is none.
+    /// Conditions of every route; empty for none.
     matches: Vec<Value>,
-    /// What else they say.
+    /// Fields other than `match`, `route` and `name`.
     other_fields: Map<String, Value>,
 }
 
@@ -77,11 +77,11 @@ impl<'a> RouteBuilder<'a> {
     fn route(&self, traffic_rule: &TrafficRule) -> Value {
         let mut route = json!(self.other_fields);
         let matches = match &traffic_rule.matcher {
-            RequestMatcher::Conditions(chosen) => {
-                self.with_conditions(chosen.iter().map(|one| json!(one)).collect())
+            RequestMatcher::Conditions(conditions) => {
+                self.with_conditions(conditions.iter().map(|one| json!(one)).collect())
             }
-            RequestMatcher::Cookie(held) => {
-                self.with_conditions(vec![json!({"headers": {"cookie": {"regex": held}}})])
+            RequestMatcher::Cookie(regex) => {
+                self.with_conditions(vec![json!({"headers": {"cookie": {"regex": regex}}})])
             }
             RequestMatcher::CatchAll => self.matches.clone(),
         };
@@ -101,7 +101,7 @@ impl<'a> RouteBuilder<'a> {
         route
     }
 
-    /// Each of these conditions together with each that all routes have.
+    /// Each of these conditions combined with each common one.
     fn with_conditions(&self, conditions: Vec<Value>) -> Vec<Value> {
         if self.matches.is_empty() {
             return conditions;
@@ -118,7 +118,7 @@ impl<'a> RouteBuilder<'a> {
         weighted
     }
 
-    /// A Service of several ports must be told which one a gateway means.
+    /// With several ports in the Service, a gateway needs the port number.
     fn destination(&self, host: &str) -> Value {
         let at_gateway = self.spec.gateways.first().is_some_and(|gateway| gateway != "mesh");
         if self.spec.port_discovery && (at_gateway || self.spec.delegation) {
@@ -129,16 +129,17 @@ impl<'a> RouteBuilder<'a> {
     }
 }
 
-/// What the Canary says of requests on the way.
+/// Options of `spec.service` for requests: timeout, retries, CORS, headers,
+/// rewrite.
 fn route_options(spec: &Service) -> Map<String, Value> {
     let mut options = Map::new();
-    let mut say =
+    let mut set =
         |field: &str, value: Option<Value>| options.extend(value.map(|value| (field.to_owned(), value)));
-    say("timeout", spec.timeout.map(|timeout| json!(format!("{}s", timeout.get().as_secs_f64()))));
-    say("retries", spec.retries.as_ref().map(|retries| json!(retries)));
-    say("corsPolicy", spec.cors_policy.as_ref().map(|policy| json!(policy)));
-    say("headers", spec.headers.as_ref().map(|headers| json!(headers)));
-    say(
+    set("timeout", spec.timeout.map(|timeout| json!(format!("{}s", timeout.get().as_secs_f64()))));
+    set("retries", spec.retries.as_ref().map(|retries| json!(retries)));
+    set("corsPolicy", spec.cors_policy.as_ref().map(|policy| json!(policy)));
+    set("headers", spec.headers.as_ref().map(|headers| json!(headers)));
+    set(
         "rewrite",
         spec.rewrite.as_ref().map(|rewrite| {
             let parts = [("uri", &rewrite.uri), ("authority", &rewrite.authority)];
@@ -149,14 +150,13 @@ fn route_options(spec: &Service) -> Map<String, Value> {
     options
 }
 
-/// What a TCP route can ask of a connection.
+/// The part of a condition that a TCP route supports.
 pub fn tcp_condition(condition: &HttpMatch) -> Value {
     let HttpMatch { port, source_labels, source_namespace, gateways, other, .. } = condition.clone();
     json!(HttpMatch { port, source_labels, source_namespace, gateways, other, ..Default::default() })
 }
 
-/// Both conditions at once. Where they speak of the same thing the narrow one
-/// counts.
+/// Both conditions in one. For the same field the narrow one wins.
 fn merge_match(narrow: &Value, wide: &Value) -> Value {
     let mut both = wide.clone();
     for (field, value) in narrow.as_object().into_iter().flatten() {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn two_conditions_become_one() {
+    fn two_conditions_are_merged() {
         let wide = json!({"uri": {"prefix": "/shop"}, "headers": {"x-zone": {"exact": "eu"}}});
         let narrow = json!({"uri": {"exact": "/shop/new"}, "headers": {"x-team": {"exact": "ours"}}});
         assert_eq!(

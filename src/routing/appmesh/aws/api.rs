@@ -1,8 +1,8 @@
-//! The calls of App Mesh's API that we make.
+//! The App Mesh API calls that Serin makes.
 //!
-//! All go at the pace that Amazon's own controller keeps, over all Canaries of
-//! this controller; who would have to wait too long is told so. A request
-//! that the library repeats is the same request with the same token.
+//! Rate limits are those of Amazon's own controller, shared by all Canaries; a
+//! request that would wait too long fails. A retry by the SDK has the same client
+//! token.
 
 use std::{fmt, time::Duration};
 
@@ -21,27 +21,27 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::error::{Error, MeshApiError};
 
-/// How long a request may wait for its turn.
+/// How long a request may wait for the rate limit.
 const MAX_RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// When to look whether a write shows. It is stored at once as a rule.
+/// Delays before reading a write back. As a rule it shows at once.
 const READ_BACK_DELAYS_MS: [u64; 6] = [0, 100, 250, 500, 1000, 2000];
 
-/// When to try again to delete what was in use a moment ago.
+/// Delays before deleting a resource that was in use.
 const DELETE_RETRY_DELAYS_MS: [u64; 4] = [0, 250, 500, 1000];
 
-/// So many requests a second, and so many at once.
+/// Requests per second, with a burst.
 #[derive(Debug)]
 pub struct RequestRateLimiter {
     interval: Duration,
     burst: u32,
-    /// When the next would come if all came evenly.
+    /// The time of the next request if all were evenly spaced.
     next: Mutex<Instant>,
 }
 
 impl RequestRateLimiter {
-    fn of(a_second: u32, burst: u32) -> Self {
-        Self { interval: Duration::from_secs(1) / a_second, burst, next: Mutex::new(Instant::now()) }
+    fn new(per_second: u32, burst: u32) -> Self {
+        Self { interval: Duration::from_secs(1) / per_second, burst, next: Mutex::new(Instant::now()) }
     }
 
     async fn acquire(&self) -> Result<(), MeshApiError> {
@@ -60,7 +60,7 @@ impl RequestRateLimiter {
     }
 }
 
-/// Of everything that this controller asks of App Mesh.
+/// For all requests of this controller.
 #[derive(Debug)]
 pub struct RequestRateLimiters {
     reads: RequestRateLimiter,
@@ -69,26 +69,26 @@ pub struct RequestRateLimiters {
 
 impl Default for RequestRateLimiters {
     fn default() -> Self {
-        Self { reads: RequestRateLimiter::of(40, 5), writes: RequestRateLimiter::of(8, 5) }
+        Self { reads: RequestRateLimiter::new(40, 5), writes: RequestRateLimiter::new(8, 5) }
     }
 }
 
-/// One mesh, and on whose behalf it is written to.
+/// A client for one mesh, on behalf of one Canary.
 pub struct MeshClient<'a> {
     pub client: Client,
     pub rate_limiters: &'a RequestRateLimiters,
     pub name: String,
-    /// The account that shared it with ours.
+    /// The account that shares it with ours.
     pub owner: Option<String>,
-    /// May anything still be written for the Canary?
+    /// True if this replica may still write for the Canary.
     pub check_fence: &'a (dyn Fn() -> bool + Send + Sync),
 }
 
-/// What something is called within its mesh.
+/// The name of a resource within its mesh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceName {
     pub name: String,
-    /// Of a route.
+    /// The virtual router of a route, else empty.
     pub router: String,
 }
 
@@ -111,7 +111,7 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Something as App Mesh has it.
+/// A resource as App Mesh returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LiveResource<S> {
     pub spec: S,
@@ -122,12 +122,12 @@ pub struct LiveResource<S> {
     pub active: bool,
 }
 
-/// A kind of things in a mesh.
+/// A kind of mesh resource.
 pub trait ResourceKind {
     type Spec: Clone + PartialEq + fmt::Debug + Send + Sync;
-    /// For sentences.
+    /// For messages.
     const NOUN: &'static str;
-    /// What of it a Canary may say or leave to others.
+    /// Fields that are written only if the Canary sets them.
     const MANAGED_FIELDS: &'static [ManagedField];
 
     fn describe(
@@ -155,7 +155,7 @@ pub trait ResourceKind {
 
 type ApiResult<T> = Result<T, MeshApiError>;
 
-/// Something in `spec.service` that is written only if it is there.
+/// A field of `spec.service` that is written only if it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ManagedField {
     Backends,
@@ -163,7 +163,7 @@ pub enum ManagedField {
     Timeout,
 }
 
-/// The four calls that every kind has, which differ in nothing but names.
+/// The four calls of a kind, which differ only in names.
 macro_rules! resource_kind {
     (
         $ResourceKind:ident, $noun:literal, $Spec:ident, $Code:ident, $data:ident, $name:ident $(, in $router:ident)?;
@@ -260,7 +260,7 @@ fn to_api_error(why: impl Into<AwsError>) -> MeshApiError {
         AwsError::ServiceUnavailableException(_) => MeshApiError::Unavailable(text),
         AwsError::TooManyRequestsException(_) => MeshApiError::TooManyRequests(text),
         AwsError::TooManyTagsException(_) => MeshApiError::TooManyTags(text),
-        // What stands before every service of Amazon's says this.
+        // Codes of the AWS front end, common to all services.
         _ if [
             "AccessDenied",
             "UnrecognizedClient",
@@ -277,8 +277,8 @@ fn to_api_error(why: impl Into<AwsError>) -> MeshApiError {
     }
 }
 
-/// One intent, one token, of at most 36 characters: the same intent is the
-/// same request, whoever repeats it.
+/// An idempotency token of 36 characters, the limit: the same intent has the
+/// same token.
 pub fn client_token(intent: &[&str]) -> String {
     let digest = Sha256::digest(intent.join("\n"));
     digest[..18].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -298,7 +298,6 @@ impl MeshClient<'_> {
         if (self.check_fence)() { Ok(()) } else { Err(MeshApiError::Fenced) }
     }
 
-    /// None if there is none.
     pub async fn find<K: ResourceKind>(
         &self,
         name: &ResourceName,
@@ -311,18 +310,18 @@ impl MeshClient<'_> {
         }
     }
 
-    /// Makes it; `moment` tells this time from an earlier one.
+    /// `nonce` makes the token differ from that of an earlier creation.
     pub async fn create<K: ResourceKind>(
         &self,
         name: &ResourceName,
         spec: K::Spec,
         tags: Vec<TagRef>,
-        moment: &str,
+        nonce: &str,
     ) -> Result<LiveResource<K::Spec>, Error> {
         let token =
-            client_token(&["create", &self.name, K::NOUN, &name.to_string(), &format!("{spec:?}"), moment]);
-        let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
-        doing.map_err(self.api_error::<K>("create", name))?;
+            client_token(&["create", &self.name, K::NOUN, &name.to_string(), &format!("{spec:?}"), nonce]);
+        let allowed = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+        allowed.map_err(self.api_error::<K>("create", name))?;
         match K::create(self, name, spec, tags, token).await {
             Ok(live) => self.wait_until_visible::<K>(name, live.version).await,
             Err(why) => Err(self.api_error::<K>("create", name)(why)),
@@ -337,8 +336,8 @@ impl MeshClient<'_> {
     ) -> Result<LiveResource<K::Spec>, Error> {
         let version = live.version.to_string();
         let token = client_token(&["update", &live.arn, &live.uid, &version, &format!("{spec:?}")]);
-        let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
-        doing.map_err(self.api_error::<K>("update", name))?;
+        let allowed = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+        allowed.map_err(self.api_error::<K>("update", name))?;
         match K::update(self, name, spec, token).await {
             Ok(live) => self.wait_until_visible::<K>(name, live.version).await,
             Err(MeshApiError::NotFound(_)) => {
@@ -348,7 +347,7 @@ impl MeshClient<'_> {
         }
     }
 
-    /// Reads back what was written, until it shows.
+    /// Reads a write back until it shows.
     async fn wait_until_visible<K: ResourceKind>(
         &self,
         name: &ResourceName,
@@ -364,12 +363,12 @@ impl MeshClient<'_> {
         Err(self.api_error::<K>("read back", name)(MeshApiError::NotVisibleYet))
     }
 
-    /// Says whether it is gone; what others have come to use is not.
+    /// False if other resources still use it.
     pub async fn delete<K: ResourceKind>(&self, name: &ResourceName) -> Result<bool, Error> {
         for wait in DELETE_RETRY_DELAYS_MS {
             sleep(Duration::from_millis(wait)).await;
-            let doing = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
-            doing.map_err(self.api_error::<K>("delete", name))?;
+            let allowed = self.rate_limiters.writes.acquire().await.and_then(|()| self.check_fence());
+            allowed.map_err(self.api_error::<K>("delete", name))?;
             match K::delete(self, name).await {
                 Ok(()) | Err(MeshApiError::NotFound(_)) => return Ok(true),
                 Err(MeshApiError::InUse(_)) => {}
@@ -379,7 +378,7 @@ impl MeshClient<'_> {
         Ok(false)
     }
 
-    /// Every route of a router: its name, identifier, version and birth.
+    /// Every route of a router: name, ARN, version and creation time.
     pub async fn routes(&self, router: &str) -> Result<Vec<(String, String, i64, DateTime)>, Error> {
         let (mut routes, mut next) = (Vec::new(), None);
         let failed = self.api_error::<VirtualRouter>("list the routes of", &ResourceName::of(router));
@@ -391,7 +390,7 @@ impl MeshClient<'_> {
             let call = call.mesh_name(&self.name).set_mesh_owner(self.owner.clone());
             let page = match call.limit(100).send().await.map_err(to_api_error) {
                 Ok(page) => page,
-                // Gone since it was looked at.
+                // Deleted since it was fetched.
                 Err(MeshApiError::NotFound(_)) => return Ok(Vec::new()),
                 Err(why) => return Err(failed(why)),
             };
@@ -462,14 +461,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_are_rate_limited_and_time_out() {
-        let (pace, began) = (RequestRateLimiter::of(8, 5), Instant::now());
+        let (limiter, began) = (RequestRateLimiter::new(8, 5), Instant::now());
         for _ in 0..13 {
-            pace.acquire().await.unwrap();
+            limiter.acquire().await.unwrap();
         }
         assert_eq!(began.elapsed().as_millis(), 1000, "five at once, eight in the second after");
-        let waiting = (0..100).map(|_| pace.acquire());
-        let turned = futures::future::join_all(waiting).await;
-        assert!(matches!(turned.last(), Some(Err(MeshApiError::RateLimitTimeout))));
+        let waiting = (0..100).map(|_| limiter.acquire());
+        let results = futures::future::join_all(waiting).await;
+        assert!(matches!(results.last(), Some(Err(MeshApiError::RateLimitTimeout))));
         assert!(began.elapsed() < Duration::from_secs(7));
     }
 }

@@ -1,10 +1,9 @@
-//! What can go wrong with a mesh that is not in the cluster, and the way out.
+//! Errors of the App Mesh API, and their remedies.
 
 use aws_sdk_appmesh::error::BuildError;
 
 use crate::{aws::NoRegion, routing::Unsupported};
 
-/// Why App Mesh is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {what}: {why}")]
@@ -15,7 +14,7 @@ pub enum Error {
     AlreadyOwned { what: String, owner: String },
     #[error("{what} changed while it was being written; trying again")]
     Conflict { what: String },
-    #[error("App Mesh cannot be asked: {0}")]
+    #[error("App Mesh cannot be called: {0}")]
     NoRegion(#[from] NoRegion),
     #[error("a request to App Mesh lacks a field: {0}")]
     Build(#[from] BuildError),
@@ -24,7 +23,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Trying again cannot help until somebody changes something.
+    /// Retries cannot succeed until the spec, a resource or a permission changes.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Api { why, .. } => why.is_final(),
@@ -34,42 +33,42 @@ impl Error {
     }
 }
 
-/// What App Mesh answered, or that it did not.
+/// An error response of App Mesh, or none.
 #[derive(Debug, thiserror::Error)]
 pub enum MeshApiError {
     #[error(
         "it, or what it needs, does not exist ({0}); check the mesh (spec.service.meshName or --appmesh-mesh), its owner (--appmesh-mesh-owner) and the region (--appmesh-region)"
     )]
     NotFound(String),
-    #[error("somebody makes or changes it at the same moment ({0}); trying again")]
+    #[error("another client writes it at the same time ({0}); trying again")]
     Conflict(String),
     #[error(
-        "App Mesh does not accept it ({0}); correct spec.service of the Canary, or what is there already"
+        "App Mesh does not accept it ({0}); correct spec.service of the Canary, or the existing resource"
     )]
     BadRequest(String),
     #[error(
-        "it is not allowed ({0}); let the controller's role describe, list, create, update, delete, tag and untag what is in this mesh"
+        "it is not allowed ({0}); let the controller's role describe, list, create, update, delete, tag and untag the resources of this mesh"
     )]
     Forbidden(String),
     #[error("App Mesh failed ({0}); trying again")]
     Internal(String),
-    #[error("a quota of the account is used up ({0}); have it raised, or delete what is not needed any more")]
+    #[error("a quota of the account is used up ({0}); have it raised, or delete unused resources")]
     LimitExceeded(String),
-    #[error("others use it ({0}); delete what leads to it")]
+    #[error("other resources use it ({0}); delete those that refer to it")]
     InUse(String),
-    #[error("App Mesh is not available for the moment ({0}); trying again")]
+    #[error("App Mesh is temporarily unavailable ({0}); trying again")]
     Unavailable(String),
-    #[error("App Mesh is asked too much at a time ({0}); trying again")]
+    #[error("App Mesh throttles requests ({0}); trying again")]
     TooManyRequests(String),
-    #[error("it has so many tags that ours find no room ({0}); remove some")]
+    #[error("it has too many tags to add ours ({0}); remove some")]
     TooManyTags(String),
-    #[error("no answer that makes sense ({0}); check --appmesh-endpoint and the way to it")]
+    #[error("unexpected response ({0}); check --appmesh-endpoint and the network path to it")]
     InvalidResponse(String),
-    #[error("the answer lacks what was asked for; trying again")]
+    #[error("the response lacks required fields; trying again")]
     Incomplete,
-    #[error("too many requests of this controller wait for their turn; trying again")]
+    #[error("too many requests of this controller wait for the rate limit; trying again")]
     RateLimitTimeout,
-    #[error("App Mesh took it and does not show it yet; trying again")]
+    #[error("App Mesh accepted the write but does not return it yet; trying again")]
     NotVisibleYet,
     #[error("this replica does not hold the Canary's shard any more, so it writes nothing")]
     Fenced,

@@ -6,20 +6,20 @@
 //!   virtual service web-canary.shop ─────────────────────────┴─ 10 ─▶ virtual node web-canary_shop
 //! ```
 //!
-//! What is missing is made, marked by a tag, and goes with the Canary. What
-//! people have is used as it is: the router that their virtual service leads
-//! to, their virtual nodes; of their route only the targets are changed, and put
-//! back in the end.
+//! Missing resources are created, tagged, and deleted with the Canary. Existing
+//! ones are used as they are: the virtual router of an existing virtual service,
+//! existing virtual nodes; of an existing route only the targets are changed, and
+//! restored in the end.
 //!
-//! The mesh tells nobody of changes and has no versions to write against. So a
-//! reconcile [refreshes](routing::Router::refresh) first, what is about to be written
-//! is read once more, and what was written is read back until it shows. A Canary
-//! at rest asks nothing. That a route is stored is all that the mesh says, not
-//! when the last proxy has it.
+//! App Mesh has no watch and no version to write against. So a reconcile
+//! [refreshes](routing::Router::refresh) first, a resource is read again just
+//! before it is written, and read back afterwards until the write shows. An idle
+//! Canary sends no request. The API reports that a route is stored, not when the
+//! last proxy has it.
 //!
-//! The proxies of both sides may say that they are one and the same virtual
-//! node, since the primary is a copy of the target: that is about what they
-//! call, which is equal on both sides, and not about who calls them.
+//! The proxies of both sides may have the identity of the same virtual node, since
+//! the primary is a copy of the target: the identity selects the backends that a
+//! pod calls, which are equal on both sides, not its callers.
 
 mod api;
 mod error;
@@ -49,51 +49,48 @@ use self::{
     state::{MeshNames, MeshState},
     write::MeshWriter,
 };
-use super::{Protocol, check_conditions};
+use super::{MATCH_WAY_OUT, Protocol};
 use crate::{
     api::{
         Canary, Weight,
         canary::{HttpMatch, service::Service},
     },
     aws::Accounts,
-    engine::{
-        Plan,
-        action::{Split, Stable},
-    },
+    engine::{Plan, action::Split},
     routing::{
         self, AppMeshOptions, Capabilities, ObjectCache, ObjectKey, RouteContext, Router, Unsupported,
-        WriteFence, check_capabilities,
+        WriteFence, check_capabilities, check_service_match,
         services::{self, ApexTarget},
     },
 };
 
 const NAME: &str = "appmesh:aws";
 
-/// More headers than this are not compared in one route.
+/// Limit of App Mesh.
 const MAX_HEADERS_PER_ROUTE: usize = 10;
 
-/// Of more Canaries than this nothing is remembered.
+/// The cache is cleared at this size.
 const MAX_CACHED_STATES: usize = 4096;
 
-/// Calls App Mesh.
+/// Calls the App Mesh API.
 pub struct AppMesh {
     options: AppMeshOptions,
     accounts: Accounts,
     rate_limiters: RequestRateLimiters,
     check_fence: WriteFence,
     cached_states: Mutex<HashMap<String, CachedState>>,
-    /// Tells one making of a thing from the next.
+    /// With `writer_count`, a nonce for client tokens.
     started_at: Instant,
     writer_count: AtomicU64,
 }
 
-/// What was last seen for a Canary.
+/// The mesh resources of a Canary as last fetched.
 #[derive(Clone)]
 struct CachedState {
     fetched_at: Instant,
     names: MeshNames,
     state: Arc<MeshState>,
-    /// What was set last: its conditions cannot be read back from the routes.
+    /// The split written last: its conditions cannot be derived from the routes.
     split: Option<Split>,
 }
 
@@ -121,7 +118,7 @@ impl AppMesh {
         written.filter(|name| !name.is_empty()).or(self.options.mesh.as_ref())
     }
 
-    /// Does something with the mesh of a Canary.
+    /// Calls `work` with a client for the mesh of a Canary.
     async fn with_mesh<T>(
         &self,
         canary: &Canary,
@@ -164,25 +161,25 @@ impl AppMesh {
         state
     }
 
-    /// Asks, whatever is remembered.
+    /// Fetches, whatever the age of the cached state.
     async fn fetch_state(&self, canary: &Canary) -> Result<Arc<MeshState>, Error> {
         let (names, before) = (MeshNames::of(canary), self.cached_state(canary));
         let known = before.as_ref().map(|before| &*before.state);
-        let look = async |mesh: &MeshClient<'_>| MeshState::fetch(mesh, canary, &names, known).await;
-        let state = self.with_mesh(canary, look).await?;
+        let fetch = async |mesh: &MeshClient<'_>| MeshState::fetch(mesh, canary, &names, known).await;
+        let state = self.with_mesh(canary, fetch).await?;
         Ok(self.store_state(canary, state, before.and_then(|before| before.split)))
     }
 
     fn writer<'a>(&'a self, mesh: &'a MeshClient<'a>, canary: &'a Canary) -> MeshWriter<'a> {
-        let moment = format!("{:?} {}", self.started_at, self.writer_count.fetch_add(1, Ordering::Relaxed));
-        MeshWriter { mesh, canary, names: MeshNames::of(canary), options: &self.options, nonce: moment }
+        let nonce = format!("{:?} {}", self.started_at, self.writer_count.fetch_add(1, Ordering::Relaxed));
+        MeshWriter { mesh, canary, names: MeshNames::of(canary), options: &self.options, nonce }
     }
 
     async fn apply_to_mesh(&self, on: &RouteContext<'_>, split: &Split) -> Result<(), Error> {
         let known = self.cached_state(on.canary).map(|cached| cached.state);
         let state = match known.filter(|state| state.is_complete()) {
             Some(state) => state,
-            // What was made a moment ago may not have been seen yet.
+            // Resources just created may not be in the cache yet.
             None => self.fetch_state(on.canary).await?,
         };
         let mut state = MeshState::clone(&state);
@@ -195,8 +192,8 @@ impl AppMesh {
         written
     }
 
-    /// Takes away what this Canary has in its mesh, but for what goes by a
-    /// name in `kept`.
+    /// Deletes the mesh resources of this Canary, except those with a name in
+    /// `kept`.
     async fn remove_from_mesh(&self, canary: &Canary, kept: Option<&MeshNames>) -> Result<(), Error> {
         let state = self.fetch_state(canary).await?;
         self.with_mesh(canary, async |mesh| self.writer(mesh, canary).remove(&state, kept).await).await?;
@@ -207,7 +204,7 @@ impl AppMesh {
         Ok(())
     }
 
-    /// Every set of conditions that may be in force.
+    /// Every set of conditions that could be in force.
     fn candidate_matches(canary: &Canary, last: Option<&Split>) -> Vec<Arc<[HttpMatch]>> {
         let analysis = &canary.spec.analysis;
         let written = analysis.steps.iter().map(|step| &step.match_).chain([&analysis.match_]);
@@ -247,7 +244,7 @@ impl Router for AppMesh {
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
         check_capabilities(self, canary, plan)?;
-        check_conditions(self, canary)?;
+        check_service_match(self, canary, MATCH_WAY_OUT)?;
         if self.mesh_name(canary).is_none()
             && let Error::Unsupported(why) = missing_mesh_error()
         {
@@ -274,23 +271,21 @@ impl Router for AppMesh {
 
     async fn refresh(&self, canary: &Canary) -> Result<(), routing::Error> {
         let fresh = |cached: CachedState| cached.fetched_at.elapsed() < self.options.cache_ttl;
-        // Without a mesh there is nothing to refresh at, and nothing to put back.
+        // Without a mesh there is nothing to fetch and nothing to restore.
         if self.mesh_name(canary).is_some() && !self.cached_state(canary).is_some_and(fresh) {
             self.fetch_state(canary).await?;
         }
         Ok(())
     }
 
-    fn effective_split(&self, on: &RouteContext<'_>, seen: &dyn ObjectCache) -> Option<Split> {
-        let stable = [Stable::Primary, Stable::Previous]
-            .into_iter()
-            .find(|stable| services::is_in_sync(on, seen, ApexTarget::Stable, *stable))?;
+    fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split> {
+        let stable = services::stable_side(on, cache)?;
         let CachedState { names, state, split, .. } = self.cached_state(on.canary)?;
         let protocol = Protocol::of(on.canary);
         Self::candidate_matches(on.canary, split.as_ref()).into_iter().find_map(|matches| {
-            let home = Split { matches: matches.clone(), ..Split::all_primary() };
+            let all_primary = Split { matches: matches.clone(), ..Split::all_primary() };
             let desired_routes =
-                routes::desired_routes(on.canary, &names, &state.routes, &home, protocol).ok()?;
+                routes::desired_routes(on.canary, &names, &state.routes, &all_primary, protocol).ok()?;
             let canary = routes::canary_share(&names, &desired_routes, &state.routes)?;
             let effective_split = Split { canary, matches, stable, mirror: Weight::ZERO };
             write::is_effective(on, &self.options, &names, &state, &effective_split)
@@ -303,21 +298,21 @@ impl Router for AppMesh {
         &self,
         client: &kube::Client,
         on: &RouteContext<'_>,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
         split: &Split,
     ) -> Result<(), routing::Error> {
         self.capabilities(on.canary).check_split(split, || self.name())?;
-        // Refused before anything is touched, what people's own forbids.
+        // Existing resources that cannot be used are rejected before any write.
         if let Some(cached) = self.cached_state(on.canary) {
             write::check(&cached.names, &cached.state)?;
         }
-        services::ensure(client, on, seen, ApexTarget::Stable, split.stable).await?;
+        services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
         Ok(self.apply_to_mesh(on, split).await?)
     }
 
-    fn is_restored(&self, canary: &Canary, seen: &dyn ObjectCache) -> bool {
+    fn is_restored(&self, canary: &Canary, cache: &dyn ObjectCache) -> bool {
         let is_clean = |cached: CachedState| !cached.state.has_managed();
-        services::is_restored(canary, seen)
+        services::is_restored(canary, cache)
             && (self.mesh_name(canary).is_none() || self.cached_state(canary).is_some_and(is_clean))
     }
 
@@ -325,10 +320,10 @@ impl Router for AppMesh {
         &self,
         client: &kube::Client,
         canary: &Canary,
-        seen: &dyn ObjectCache,
+        cache: &dyn ObjectCache,
     ) -> Result<(), routing::Error> {
-        // The apex leads to the target before the mesh lets go of it.
-        services::restore(client, canary, seen).await?;
+        // The apex selects the target's pods before the route is removed.
+        services::restore(client, canary, cache).await?;
         self.cleanup_external(canary, None).await
     }
 
@@ -341,7 +336,7 @@ impl Router for AppMesh {
     }
 }
 
-/// What the pods of a virtual node are found by.
+/// The DNS name of a virtual node's pods.
 fn hostname(service: &str, canary: &Canary) -> String {
     format!("{service}.{}.svc.cluster.local", canary.namespace().unwrap_or_default())
 }

@@ -1,9 +1,8 @@
-//! The routes of a split, in the words of App Mesh's API.
+//! The routes of a split, as types of the App Mesh API.
 //!
-//! In a route that people had only the targets are ours; all else that it says
-//! goes on being said. A route of our own says what the Canary says, and keeps
-//! what others add. Chosen requests have routes of their own, which come before
-//! the one for all others by their priority.
+//! Of an existing route only the targets are ours. A route of our own has the
+//! options of the Canary, and keeps fields that others add. Matched requests have
+//! routes of their own, with a priority before the route for all others.
 
 use std::collections::BTreeMap;
 
@@ -33,30 +32,29 @@ use crate::{
     routing::Unsupported,
 };
 
-/// The first priority of routes for chosen requests, where nobody else's says
-/// which it has to be.
+/// The priority of the first route for matched requests, if the route for all
+/// others has none.
 const FIRST_MATCH_PRIORITY: i32 = 10;
 
-/// A route as it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DesiredRoute {
     pub name: String,
     pub spec: RouteSpec,
 }
 
-/// Every route of ours for a split, given all that are there.
+/// All our routes for a split, given the existing ones.
 pub fn desired_routes(
     canary: &Canary,
     names: &MeshNames,
-    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
+    existing: &BTreeMap<String, ObservedResource<RouteSpec>>,
     split: &Split,
     protocol: Protocol,
 ) -> Result<Vec<DesiredRoute>, Error> {
     let Some(service) = &canary.spec.service else { return Ok(Vec::new()) };
     let targets = |share: Weight| targets(names, share);
     let mut mains = Vec::new();
-    for name in replaced_routes(canary, names, there) {
-        if let Some(observed) = there.get(&name) {
+    for name in replaced_routes(canary, names, existing) {
+        if let Some(observed) = existing.get(&name) {
             let spec = with_targets(&observed.live.spec, targets(split.canary)?)?;
             mains.push(DesiredRoute { name, spec });
         }
@@ -66,12 +64,12 @@ pub fn desired_routes(
         let wide = if service.match_.is_empty() { &everything[..] } else { &service.match_[..] };
         for (at, condition) in wide.iter().enumerate() {
             let name = if at == 0 { names.route.clone() } else { format!("{}-{at}", names.route) };
-            let live = there.get(&name).map(|observed| without_unset(canary, observed));
+            let live = existing.get(&name).map(|observed| without_unset(canary, observed));
             let spec = owned_route_spec(live.as_ref(), service, protocol, condition, targets(split.canary)?)?;
             mains.push(DesiredRoute { name, spec });
         }
     }
-    let mut chosen = Vec::new();
+    let mut matched = Vec::new();
     for DesiredRoute { name, spec } in &mains {
         let many = i32::try_from(split.matches.len()).unwrap_or(i32::MAX);
         let first = match spec.priority {
@@ -90,13 +88,13 @@ pub fn desired_routes(
             let name = format!("{name}-match-{at}");
             let mut spec = with_condition(&with_targets(spec, targets(Weight::FULL)?)?, condition)?;
             spec.priority = i32::try_from(at).ok().map(|at| first + at);
-            chosen.push(DesiredRoute { name, spec });
+            matched.push(DesiredRoute { name, spec });
         }
     }
-    mains.extend(chosen);
-    // The same targets in another order, or with ports, are the same.
+    mains.extend(matched);
+    // The order of targets does not matter, nor do ports that others set.
     for desired_route in &mut mains {
-        if let Some(live) = there.get(&desired_route.name).map(|observed| &observed.live.spec)
+        if let Some(live) = existing.get(&desired_route.name).map(|observed| &observed.live.spec)
             && has_same_weights(targets_of(live), targets_of(&desired_route.spec))
         {
             desired_route.spec = with_targets(&desired_route.spec, targets_of(live).to_vec())?;
@@ -105,15 +103,14 @@ pub fn desired_routes(
     Ok(mains)
 }
 
-/// The routes of people's that ours take the place of: all that lead to what
-/// the target was called, else the first that is for every request, else the
-/// one that is called as ours would be.
+/// The existing routes that ours replace: all with the apex node as target, else
+/// the first catch-all, else the one with the name of ours.
 fn replaced_routes(
     canary: &Canary,
     names: &MeshNames,
-    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
+    existing: &BTreeMap<String, ObservedResource<RouteSpec>>,
 ) -> Vec<String> {
-    let is_theirs = |observed: &ObservedResource<RouteSpec>| {
+    let is_foreign = |observed: &ObservedResource<RouteSpec>| {
         matches!(observed.ownership, MeshOwnership::Adopted(_) | MeshOwnership::Unmanaged)
     };
     let adopted =
@@ -121,31 +118,33 @@ fn replaced_routes(
     let to_apex = |observed: &ObservedResource<RouteSpec>| {
         targets_of(&observed.live.spec).iter().any(|target| names.apex_nodes.contains(&target.virtual_node))
     };
-    let chosen: Vec<_> = there
+    let replaced: Vec<_> = existing
         .iter()
-        .filter(|(_, observed)| is_theirs(observed) && (adopted(observed) || to_apex(observed)))
+        .filter(|(_, observed)| is_foreign(observed) && (adopted(observed) || to_apex(observed)))
         .map(|(name, _)| name.clone())
         .collect();
-    let own =
-        there.get(&names.route).is_some_and(|observed| matches!(observed.ownership, MeshOwnership::Owned(_)));
-    if !chosen.is_empty() || own {
-        return chosen;
+    let own = existing
+        .get(&names.route)
+        .is_some_and(|observed| matches!(observed.ownership, MeshOwnership::Owned(_)));
+    if !replaced.is_empty() || own {
+        return replaced;
     }
-    let ours_is_for_all = canary.spec.service.as_ref().is_some_and(|service| service.match_.is_empty());
-    let for_all = there.iter().find(|(_, observed)| is_theirs(observed) && is_catch_all(&observed.live.spec));
-    let for_all = for_all.filter(|_| ours_is_for_all).map(|(name, _)| name.clone());
+    let ours_is_catch_all = canary.spec.service.as_ref().is_some_and(|service| service.match_.is_empty());
+    let catch_all =
+        existing.iter().find(|(_, observed)| is_foreign(observed) && is_catch_all(&observed.live.spec));
+    let catch_all = catch_all.filter(|_| ours_is_catch_all).map(|(name, _)| name.clone());
     let by_name =
-        || there.get(&names.route).filter(|observed| is_theirs(observed)).map(|_| names.route.clone());
-    for_all.or_else(by_name).into_iter().collect()
+        || existing.get(&names.route).filter(|observed| is_foreign(observed)).map(|_| names.route.clone());
+    catch_all.or_else(by_name).into_iter().collect()
 }
 
-/// The canary's share by these routes.
+/// The canary's weight in the live routes.
 pub fn canary_share(
     names: &MeshNames,
     desired_routes: &[DesiredRoute],
-    there: &BTreeMap<String, ObservedResource<RouteSpec>>,
+    existing: &BTreeMap<String, ObservedResource<RouteSpec>>,
 ) -> Option<Weight> {
-    let live = &there.get(&desired_routes.first()?.name)?.live.spec;
+    let live = &existing.get(&desired_routes.first()?.name)?.live.spec;
     let targets = targets_of(live);
     let weight = |node: &String| targets.iter().find(|target| target.virtual_node == *node).map(|t| t.weight);
     let (canary, primary) = (weight(&names.canary)?, weight(&names.primary)?);
@@ -171,7 +170,7 @@ pub fn targets_of(spec: &RouteSpec) -> &[WeightedTarget] {
     .unwrap_or_default()
 }
 
-/// The same route to somebody else.
+/// The same route with other targets.
 pub fn with_targets(spec: &RouteSpec, targets: Vec<WeightedTarget>) -> Result<RouteSpec, BuildError> {
     let mut spec = spec.clone();
     let http = HttpRouteAction::builder().set_weighted_targets(Some(targets.clone())).build()?;
@@ -211,20 +210,20 @@ fn is_catch_all(spec: &RouteSpec) -> bool {
         || spec.tcp_route.as_ref().is_some_and(tcp)
 }
 
-/// A route of ours without what the Canary said once and does not say any more.
+/// A route of ours without fields that the Canary does not set any more.
 fn without_unset(canary: &Canary, observed: &ObservedResource<RouteSpec>) -> RouteSpec {
     let mut spec = observed.live.spec.clone();
-    let MeshOwnership::Owned(said) = &observed.ownership else { return spec };
-    for said in said.difference(&managed_fields::<MeshRoute>(canary)) {
+    let MeshOwnership::Owned(fields) = &observed.ownership else { return spec };
+    for field in fields.difference(&managed_fields::<MeshRoute>(canary)) {
         let RouteSpec { http_route, http2_route, grpc_route, .. } = &mut spec;
         for route in [http_route, http2_route].into_iter().flatten() {
-            match said {
+            match field {
                 ManagedField::Retries => route.retry_policy = None,
                 ManagedField::Timeout => route.timeout = None,
                 ManagedField::Backends => {}
             }
         }
-        match (said, grpc_route) {
+        match (field, grpc_route) {
             (ManagedField::Retries, Some(route)) => route.retry_policy = None,
             (ManagedField::Timeout, Some(route)) => route.timeout = None,
             (ManagedField::Backends, _) | (_, None) => {}
@@ -233,7 +232,7 @@ fn without_unset(canary: &Canary, observed: &ObservedResource<RouteSpec>) -> Rou
     spec
 }
 
-/// A route of our own, with what others added to it.
+/// A route of our own, with fields that others added.
 fn owned_route_spec(
     live: Option<&RouteSpec>,
     service: &Service,
@@ -281,7 +280,7 @@ fn owned_route_spec(
     with_targets(&spec, targets)
 }
 
-/// The same route for those requests alone that meet a condition.
+/// The same route, narrowed to requests that meet a condition.
 fn with_condition(spec: &RouteSpec, condition: &HttpMatch) -> Result<RouteSpec, BuildError> {
     let mut spec = spec.clone();
     for route in [&mut spec.http_route, &mut spec.http2_route].into_iter().flatten() {
@@ -295,7 +294,7 @@ fn with_condition(spec: &RouteSpec, condition: &HttpMatch) -> Result<RouteSpec, 
     Ok(spec)
 }
 
-/// Where both speak of the same thing, the condition counts.
+/// For the same field the condition wins.
 fn http_match_with(wide: &HttpRouteMatch, condition: &HttpMatch) -> Result<HttpRouteMatch, BuildError> {
     let mut narrow = wide.clone();
     if let Some(prefix) = condition.uri.as_ref().and_then(|uri| uri.prefix.clone()) {
@@ -339,8 +338,7 @@ fn matches_on_header(condition: &HttpMatch, header: &str) -> bool {
     headers_of(condition).any(|(name, ..)| name == header)
 }
 
-/// How a header is compared; with nothing to compare with it only has to be
-/// there.
+/// How the value of a header is compared.
 enum Comparison {
     Exact(String),
     Prefix(String),
@@ -348,6 +346,7 @@ enum Comparison {
     Regex(String),
 }
 
+/// None if the header only has to be present.
 fn comparison(text: &StringMatch) -> Option<Comparison> {
     let StringMatch { exact, prefix, suffix, regex } = text.clone();
     let exact = exact.map(Comparison::Exact);
@@ -385,10 +384,10 @@ struct Retries {
 
 impl Retries {
     fn of(service: &Service) -> Option<Self> {
-        let said = &service.retries.as_ref()?.0;
-        let text = |field: &str| said.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let retries = &service.retries.as_ref()?.0;
+        let text = |field: &str| retries.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
         let wait = text("perTryTimeout").and_then(|wait| wait.parse().ok());
-        let attempts = said.get("attempts").and_then(Value::as_i64).filter(|attempts| *attempts > 0);
+        let attempts = retries.get("attempts").and_then(Value::as_i64).filter(|attempts| *attempts > 0);
         let on = text("retryOn").unwrap_or("gateway-error").split(',').map(|on| on.trim().to_owned());
         Some(Self {
             attempts: attempts.unwrap_or(1),

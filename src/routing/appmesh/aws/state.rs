@@ -1,9 +1,9 @@
-//! What a mesh has for one Canary, and whose it is.
+//! The resources of one Canary in a mesh, and their ownership.
 //!
-//! Tags keep the books: `serin.dev/canary` is on everything that we made or
-//! changed; `serin.dev/managed-fields` names what the Canary said of something that we
-//! made, so that it goes when it is not said any more; and `serin.dev/original`
-//! is on a route that was there before, with the targets that it had.
+//! Tags record it: `serin.dev/canary` is on everything that we created or changed;
+//! `serin.dev/managed-fields`, on resources that we created, lists the fields that
+//! the Canary set, so that they are removed when it does not any more;
+//! `serin.dev/original`, on an existing route, has its previous targets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,21 +30,21 @@ const CANARY_TAG: &str = "serin.dev/canary";
 const MANAGED_FIELDS_TAG: &str = "serin.dev/managed-fields";
 const ORIGINAL_TAG: &str = "serin.dev/original";
 
-/// Longer values are divided.
+/// Longer values take several tags.
 const MAX_TAG_VALUE_LENGTH: usize = 256;
 
-/// What everything is called, as Amazon's controller would call it.
+/// Names of all resources, as Amazon's controller would name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshNames {
-    /// What is called by everybody.
+    /// The virtual service that clients call.
     pub service: String,
-    /// The canary alone, for tests.
+    /// Reaches the canary alone, for tests.
     pub canary_service: String,
     pub router: String,
     pub route: String,
     pub primary: String,
     pub canary: String,
-    /// What a virtual node may have been called before there was a Canary.
+    /// Possible names of the target's virtual node from before the Canary.
     pub apex_nodes: [String; 2],
 }
 
@@ -66,34 +66,33 @@ impl MeshNames {
     }
 }
 
-/// Whose something is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MeshOwnership {
-    /// This Canary made it, and said this of it.
+    /// Created by this Canary, which set these fields.
     Owned(ManagedFields),
-    /// It was there before, with these targets.
+    /// Existed before, with these targets.
     Adopted(Vec<WeightedTarget>),
-    /// Nobody's whom we know.
+    /// No Canary manages it.
     Unmanaged,
-    /// Another Canary's.
+    /// Created or adopted by another Canary.
     OwnedByOther(String),
 }
 
 impl MeshOwnership {
     fn of(tags: &[TagRef], canary: &Canary) -> Result<Self, BuildError> {
-        let Some(mark) = tags.iter().find(|tag| tag.key == CANARY_TAG) else { return Ok(Self::Unmanaged) };
-        if mark.value != canary_tag_value(canary) {
-            return Ok(Self::OwnedByOther(format!("the Canary {}", mark.value)));
+        let Some(owner) = tags.iter().find(|tag| tag.key == CANARY_TAG) else { return Ok(Self::Unmanaged) };
+        if owner.value != canary_tag_value(canary) {
+            return Ok(Self::OwnedByOther(format!("the Canary {}", owner.value)));
         }
         let mut parts: Vec<_> = tags.iter().filter(|tag| tag.key.starts_with(ORIGINAL_TAG)).collect();
         parts.sort_by_key(|tag| (tag.key.len(), tag.key.as_str()));
         match parts.is_empty() {
             true => {
-                let said = tags
+                let fields = tags
                     .iter()
                     .find(|tag| tag.key == MANAGED_FIELDS_TAG)
                     .map_or("", |tag| tag.value.as_str());
-                Ok(Self::Owned(parse_managed_fields(said)))
+                Ok(Self::Owned(parse_managed_fields(fields)))
             }
             false => {
                 let original: String = parts.iter().map(|tag| tag.value.as_str()).collect();
@@ -107,27 +106,26 @@ impl MeshOwnership {
     }
 }
 
-/// What `serin.dev/canary` says.
+/// The value of `serin.dev/canary`.
 pub fn canary_tag_value(canary: &Canary) -> String {
     format!("{}/{}", canary.namespace().unwrap_or_default(), canary.name_any())
 }
 
-/// Fits into a tag?
 pub fn can_be_tagged(canary: &Canary) -> bool {
     canary_tag_value(canary).len() <= MAX_TAG_VALUE_LENGTH
 }
 
-/// What a Canary says of something.
 pub type ManagedFields = BTreeSet<ManagedField>;
 
+/// The fields of a resource that the Canary sets.
 pub fn managed_fields<K: ResourceKind>(canary: &Canary) -> ManagedFields {
     let service = canary.spec.service.as_ref();
-    let says = |said: &ManagedField| match said {
+    let is_set = |field: &ManagedField| match field {
         ManagedField::Backends => service.is_some_and(|service| !service.backends.is_empty()),
         ManagedField::Retries => service.is_some_and(|service| service.retries.is_some()),
         ManagedField::Timeout => service.is_some_and(|service| service.timeout.is_some()),
     };
-    K::MANAGED_FIELDS.iter().copied().filter(says).collect()
+    K::MANAGED_FIELDS.iter().copied().filter(is_set).collect()
 }
 
 const MANAGED_FIELD_NAMES: [(ManagedField, &str); 3] = [
@@ -139,16 +137,16 @@ const MANAGED_FIELD_NAMES: [(ManagedField, &str); 3] = [
 fn parse_managed_fields(text: &str) -> ManagedFields {
     MANAGED_FIELD_NAMES
         .iter()
-        .filter(|(_, word)| text.split(' ').any(|said| said == *word))
-        .map(|(said, _)| *said)
+        .filter(|(_, name)| text.split(' ').any(|field| field == *name))
+        .map(|(field, _)| *field)
         .collect()
 }
 
-/// The tags of something that we make.
-pub fn owned_tags(canary: &Canary, said: &ManagedFields) -> Result<Vec<TagRef>, BuildError> {
-    let words: Vec<_> =
-        MANAGED_FIELD_NAMES.iter().filter(|(one, _)| said.contains(one)).map(|(_, word)| *word).collect();
-    Ok(vec![canary_tag(canary)?, TagRef::builder().key(MANAGED_FIELDS_TAG).value(words.join(" ")).build()?])
+/// The tags of a resource that we create.
+pub fn owned_tags(canary: &Canary, fields: &ManagedFields) -> Result<Vec<TagRef>, BuildError> {
+    let names: Vec<_> =
+        MANAGED_FIELD_NAMES.iter().filter(|(one, _)| fields.contains(one)).map(|(_, name)| *name).collect();
+    Ok(vec![canary_tag(canary)?, TagRef::builder().key(MANAGED_FIELDS_TAG).value(names.join(" ")).build()?])
 }
 
 fn canary_tag(canary: &Canary) -> Result<TagRef, BuildError> {
@@ -179,30 +177,29 @@ fn parse_target(text: &str) -> Result<WeightedTarget, BuildError> {
     target.set_weight(number(weight)).set_port(number(port)).build()
 }
 
-/// Something in the mesh, and whose it is.
+/// A resource and its ownership.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedResource<S> {
     pub live: LiveResource<S>,
     pub ownership: MeshOwnership,
 }
 
-/// All that a mesh has for one Canary.
+/// All resources of one Canary in its mesh.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeshState {
-    /// The router that it is about: people's, if their service leads to one.
+    /// The router of an existing virtual service, if it has one, else ours.
     pub router_name: String,
     pub service: Option<ObservedResource<VirtualServiceSpec>>,
     pub canary_service: Option<ObservedResource<VirtualServiceSpec>>,
     pub router: Option<ObservedResource<VirtualRouterSpec>>,
-    /// Everybody's routes of that router, by name.
+    /// All routes of that router by name, ours or not.
     pub routes: BTreeMap<String, ObservedResource<RouteSpec>>,
     pub primary: Option<ObservedResource<VirtualNodeSpec>>,
     pub canary: Option<ObservedResource<VirtualNodeSpec>>,
 }
 
 impl MeshState {
-    /// Asks for everything; what is known to be unchanged `before` is not asked
-    /// for again.
+    /// Fetches everything, except routes that are unchanged since `before`.
     pub async fn fetch(
         mesh: &MeshClient<'_>,
         canary: &Canary,
@@ -246,14 +243,14 @@ impl MeshState {
                         .await?
                     }
                 };
-                // Gone since it was listed, if there is none.
+                // None if deleted since it was listed.
                 routes.extend(observed.map(|observed| (name, observed)));
             }
         }
         Ok(Self { router_name, service, canary_service, router, routes, primary, canary: candidate })
     }
 
-    /// Is there anything of this Canary's?
+    /// True if this Canary created or adopted any of them.
     pub fn has_managed(&self) -> bool {
         let ours = [
             self.service.as_ref().map(|observed| &observed.ownership),
@@ -268,7 +265,7 @@ impl MeshState {
             .any(MeshOwnership::is_managed)
     }
 
-    /// Is everything there that a split needs beside its routes?
+    /// True if everything exists that a split needs besides its routes.
     pub fn is_complete(&self) -> bool {
         self.service.is_some()
             && self.canary_service.is_some()
@@ -278,7 +275,7 @@ impl MeshState {
     }
 }
 
-/// The router that a service leads to.
+/// The virtual router that provides a virtual service.
 fn target_router(service: &VirtualServiceSpec) -> Option<String> {
     match service.provider.as_ref()? {
         VirtualServiceProvider::VirtualRouter(router) => Some(router.virtual_router_name.clone()),
@@ -295,8 +292,8 @@ async fn find<K: ResourceKind>(
     fetch_resource::<K>(mesh, canary, &ResourceName::of(name), known).await
 }
 
-/// Tags are asked for once in the life of a thing, and again before it is
-/// adopted: only Canaries change ours.
+/// Tags are fetched once per resource, and again before it is adopted: no other
+/// client changes ours.
 pub async fn fetch_resource<K: ResourceKind>(
     mesh: &MeshClient<'_>,
     canary: &Canary,
@@ -304,16 +301,16 @@ pub async fn fetch_resource<K: ResourceKind>(
     known: Option<&ObservedResource<K::Spec>>,
 ) -> Result<Option<ObservedResource<K::Spec>>, Error> {
     let Some(live) = mesh.find::<K>(name).await? else { return Ok(None) };
-    let whose = match known.filter(|known| {
+    let ownership = match known.filter(|known| {
         known.live.uid == live.uid && !matches!(known.ownership, MeshOwnership::OwnedByOther(_))
     }) {
         Some(known) => known.ownership.clone(),
         None => MeshOwnership::of(&mesh.tags(&live.arn).await?, canary)?,
     };
-    Ok(Some(ObservedResource { live, ownership: whose }))
+    Ok(Some(ObservedResource { live, ownership }))
 }
 
-/// Takes our mark off something that stays.
+/// Removes our tags from a resource that stays.
 pub async fn untag(mesh: &MeshClient<'_>, arn: &str) -> Result<(), Error> {
     let ours = |tag: &TagRef| {
         tag.key == CANARY_TAG || tag.key == MANAGED_FIELDS_TAG || tag.key.starts_with(ORIGINAL_TAG)

@@ -1,5 +1,5 @@
-//! Everything in the mesh as it should be, and its writing: whoever is led to
-//! comes first, and goes last.
+//! Desired mesh resources, and their writes: a resource is created before those
+//! that refer to it, and deleted after them.
 
 use aws_sdk_appmesh::{
     error::BuildError,
@@ -34,12 +34,12 @@ pub struct MeshWriter<'a> {
     pub canary: &'a Canary,
     pub names: MeshNames,
     pub options: &'a AppMeshOptions,
-    /// Tells one making of a thing from the next.
+    /// Makes client tokens of two creations differ.
     pub nonce: String,
 }
 
-/// Refuses what belongs to another Canary, and a service of people's that leads
-/// past a router.
+/// Rejects resources of another Canary, and an existing virtual service without a
+/// virtual router.
 pub fn check(names: &MeshNames, state: &MeshState) -> Result<(), Error> {
     let nodes = [(&names.primary, &state.primary), (&names.canary, &state.canary)];
     let nodes = nodes.map(|(name, observed)| {
@@ -51,8 +51,8 @@ pub fn check(names: &MeshNames, state: &MeshState) -> Result<(), Error> {
     });
     let router =
         (VirtualRouter::NOUN, &state.router_name, state.router.as_ref().map(|observed| &observed.ownership));
-    for (noun, name, whose) in nodes.into_iter().chain(services).chain([router]) {
-        if let Some(MeshOwnership::OwnedByOther(owner)) = whose {
+    for (noun, name, ownership) in nodes.into_iter().chain(services).chain([router]) {
+        if let Some(MeshOwnership::OwnedByOther(owner)) = ownership {
             return Err(Error::AlreadyOwned { what: format!("the {noun} {name}"), owner: owner.clone() });
         }
     }
@@ -62,14 +62,14 @@ pub fn check(names: &MeshNames, state: &MeshState) -> Result<(), Error> {
         return Err(Error::Unsupported(Unsupported::Field {
             router: super::NAME.to_owned(),
             field: "spec.service.name",
-            what: format!("the virtual service {}, which leads to no virtual router", names.service),
-            way_out: "let that virtual service lead to a virtual router, or delete it",
+            what: format!("the virtual service {}, whose provider is no virtual router", names.service),
+            way_out: "set the provider of that virtual service to a virtual router, or delete it",
         }));
     }
     Ok(())
 }
 
-/// Is everything as this split needs it?
+/// True if all resources are in sync with this split.
 pub fn is_effective(
     on: &RouteContext<'_>,
     options: &AppMeshOptions,
@@ -79,7 +79,7 @@ pub fn is_effective(
 ) -> Result<bool, Error> {
     let protocol = Protocol::of(on.canary);
     let desired_routes = routes::desired_routes(on.canary, names, &state.routes, split, protocol)?;
-    let is_right = |desired_route: &DesiredRoute| {
+    let route_in_sync = |desired_route: &DesiredRoute| {
         let observed = state.routes.get(&desired_route.name);
         observed.is_some_and(|observed| {
             observed.live.active
@@ -97,32 +97,32 @@ pub fn is_effective(
         && is_in_sync::<VirtualService>(on.canary, &state.canary_service, |_| canary_service(names))?
         && is_in_sync::<VirtualRouter>(on.canary, &state.router, |_| router(on))?
         && is_in_sync::<VirtualService>(on.canary, &state.service, |_| service(&state.router_name))?
-        && desired_routes.iter().all(is_right)
+        && desired_routes.iter().all(route_in_sync)
         && obsolete_routes(state, &desired_routes).next().is_none())
 }
 
-/// What people have is as it should be, whatever it is.
+/// Existing resources that we do not manage always are.
 fn is_in_sync<K: ResourceKind>(
     canary: &Canary,
     observed: &Option<ObservedResource<K::Spec>>,
     desired: impl FnOnce(Option<&ObservedResource<K::Spec>>) -> Result<K::Spec, BuildError>,
 ) -> Result<bool, BuildError> {
     let Some(known) = observed else { return Ok(false) };
-    let is_right = known.ownership == MeshOwnership::Unmanaged
+    let in_sync = known.ownership == MeshOwnership::Unmanaged
         || fields_match::<K>(canary, &known.ownership) && known.live.spec == desired(Some(known))?;
-    Ok(known.live.active && is_right)
+    Ok(known.live.active && in_sync)
 }
 
-/// Is it ours, and known to say what the Canary says?
-fn fields_match<K: ResourceKind>(canary: &Canary, whose: &MeshOwnership) -> bool {
-    match whose {
-        MeshOwnership::Owned(said) => *said == state::managed_fields::<K>(canary),
+/// True if it is managed and its tag lists the fields that the Canary sets.
+fn fields_match<K: ResourceKind>(canary: &Canary, ownership: &MeshOwnership) -> bool {
+    match ownership {
+        MeshOwnership::Owned(fields) => *fields == state::managed_fields::<K>(canary),
         MeshOwnership::Adopted(_) => true,
         MeshOwnership::Unmanaged | MeshOwnership::OwnedByOther(_) => false,
     }
 }
 
-/// Routes of ours that are for nobody any more.
+/// Routes of ours that the split does not need.
 fn obsolete_routes<'a>(
     state: &'a MeshState,
     desired_routes: &'a [DesiredRoute],
@@ -134,7 +134,7 @@ fn obsolete_routes<'a>(
 }
 
 impl MeshWriter<'_> {
-    /// Makes it so; `state` is what there is, as far as it was written too.
+    /// Writes the split; `state` is kept current with each write.
     pub async fn write(
         &self,
         state: &mut MeshState,
@@ -170,34 +170,35 @@ impl MeshWriter<'_> {
         self.ensure::<VirtualService>(&ResourceName::of(&names.service), &mut state.service, provider).await
     }
 
-    /// What is ours is made right; what is people's is used as it is.
+    /// Creates or updates a resource of ours; any other is used as it is.
     async fn ensure<K: ResourceKind>(
         &self,
         name: &ResourceName,
         observed: &mut Option<ObservedResource<K::Spec>>,
         desired: impl Fn(Option<&ObservedResource<K::Spec>>) -> Result<K::Spec, BuildError>,
     ) -> Result<(), Error> {
-        let said = state::managed_fields::<K>(self.canary);
+        let fields = state::managed_fields::<K>(self.canary);
         let Some(known) = observed else {
-            let tags = state::owned_tags(self.canary, &said)?;
+            let tags = state::owned_tags(self.canary, &fields)?;
             let live = self.mesh.create::<K>(name, desired(None)?, tags, &self.nonce).await?;
-            *observed = Some(ObservedResource { live, ownership: MeshOwnership::Owned(said) });
+            *observed = Some(ObservedResource { live, ownership: MeshOwnership::Owned(fields) });
             return Ok(());
         };
-        let is_said = fields_match::<K>(self.canary, &known.ownership);
-        if known.ownership == MeshOwnership::Unmanaged || is_said && known.live.spec == desired(Some(known))?
+        let fields_match = fields_match::<K>(self.canary, &known.ownership);
+        if known.ownership == MeshOwnership::Unmanaged
+            || fields_match && known.live.spec == desired(Some(known))?
         {
             return Ok(());
         }
-        // There is no version to write against: what others just wrote is read
-        // at the last moment.
+        // There is no version to write against: reading again narrows the window
+        // in which the write of another client is lost.
         let now = self.mesh.find::<K>(name).await?.filter(|now| now.uid == known.live.uid);
         known.live = now.ok_or_else(|| Error::Conflict { what: format!("the {} {name}", K::NOUN) })?;
-        // What is said is noted before it is written, and until it is taken away.
+        // The tag lists a field before it is written, and until it is removed.
         if let MeshOwnership::Owned(before) = &mut known.ownership
-            && !said.is_subset(before)
+            && !fields.is_subset(before)
         {
-            before.extend(said.iter().copied());
+            before.extend(fields.iter().copied());
             self.mesh.tag(&known.live.arn, state::owned_tags(self.canary, before)?).await?;
         }
         let spec = desired(Some(known))?;
@@ -205,10 +206,10 @@ impl MeshWriter<'_> {
             known.live = self.mesh.update::<K>(name, &known.live, spec).await?;
         }
         if let MeshOwnership::Owned(before) = &mut known.ownership
-            && *before != said
+            && *before != fields
         {
-            self.mesh.tag(&known.live.arn, state::owned_tags(self.canary, &said)?).await?;
-            *before = said;
+            self.mesh.tag(&known.live.arn, state::owned_tags(self.canary, &fields)?).await?;
+            *before = fields;
         }
         Ok(())
     }
@@ -232,24 +233,24 @@ impl MeshWriter<'_> {
             }
             Some(MeshOwnership::Owned(_) | MeshOwnership::Adopted(_)) | None => {}
         }
-        let there = state.routes.clone();
-        // The same desired_route, from what is there by then.
+        let existing = state.routes.clone();
+        // Computed again from the route as read just before the write.
         let desired = |now: Option<&ObservedResource<_>>| {
             let Some(now) = now else { return Ok(desired_route.spec.clone()) };
-            let mut there = there.clone();
-            there.insert(desired_route.name.clone(), now.clone());
+            let mut existing = existing.clone();
+            existing.insert(desired_route.name.clone(), now.clone());
             let all =
-                routes::desired_routes(self.canary, &self.names, &there, split, Protocol::of(self.canary));
-            let anew =
+                routes::desired_routes(self.canary, &self.names, &existing, split, Protocol::of(self.canary));
+            let current =
                 all.ok().and_then(|all| all.into_iter().find(|again| again.name == desired_route.name));
-            Ok(anew.map_or_else(|| desired_route.spec.clone(), |again| again.spec))
+            Ok(current.map_or_else(|| desired_route.spec.clone(), |again| again.spec))
         };
         self.ensure::<MeshRoute>(&name, &mut observed, desired).await?;
         state.routes.extend(observed.map(|observed| (desired_route.name.clone(), observed)));
         Ok(())
     }
 
-    /// The targets that it had are kept in its tags before they are changed.
+    /// Records the targets in tags before they are changed.
     async fn adopt(
         &self,
         name: &ResourceName,
@@ -272,21 +273,21 @@ impl MeshWriter<'_> {
     }
 
     pub async fn remove(&self, state: &MeshState, kept: Option<&MeshNames>) -> Result<(), Error> {
-        let is_held =
+        let is_kept =
             |name: &String, of: fn(&MeshNames) -> &String| kept.is_some_and(|kept| of(kept) == name);
         let MeshNames { service, canary_service, primary, canary, .. } = &self.names;
-        if !is_held(service, |names| &names.service) {
+        if !is_kept(service, |names| &names.service) {
             self.delete_or_untag::<VirtualService>(&ResourceName::of(service), &state.service).await?;
         }
-        if !is_held(canary_service, |names| &names.canary_service) {
+        if !is_kept(canary_service, |names| &names.canary_service) {
             self.delete_or_untag::<VirtualService>(&ResourceName::of(canary_service), &state.canary_service)
                 .await?;
         }
-        // Those for chosen requests are ours, and go before the others.
+        // Owned routes go first: those for matched requests are among them.
         let mut routes: Vec<_> =
             state.routes.iter().filter(|(_, observed)| observed.ownership.is_managed()).collect();
         routes.sort_by_key(|(_, observed)| matches!(observed.ownership, MeshOwnership::Adopted(_)));
-        let router_is_kept = is_held(&state.router_name, |names| &names.router);
+        let router_is_kept = is_kept(&state.router_name, |names| &names.router);
         for (name, observed) in routes.into_iter().filter(|_| !router_is_kept) {
             let name = ResourceName::route(name, &state.router_name);
             match &observed.ownership {
@@ -299,16 +300,16 @@ impl MeshWriter<'_> {
             self.delete_or_untag::<VirtualRouter>(&ResourceName::of(&state.router_name), &state.router)
                 .await?;
         }
-        if !is_held(primary, |names| &names.primary) {
+        if !is_kept(primary, |names| &names.primary) {
             self.delete_or_untag::<VirtualNode>(&ResourceName::of(primary), &state.primary).await?;
         }
-        if !is_held(canary, |names| &names.canary) {
+        if !is_kept(canary, |names| &names.canary) {
             self.delete_or_untag::<VirtualNode>(&ResourceName::of(canary), &state.canary).await?;
         }
         Ok(())
     }
 
-    /// Deletes what we made. What others have come to use is theirs from now on.
+    /// Deletes a resource of ours, or gives it up if other resources use it.
     async fn delete_or_untag<K: ResourceKind>(
         &self,
         name: &ResourceName,
@@ -325,7 +326,7 @@ impl MeshWriter<'_> {
         }
     }
 
-    /// The targets first, then the tags that remember them.
+    /// The targets first, then the tags that record them.
     async fn restore_targets(
         &self,
         name: &ResourceName,
@@ -348,7 +349,7 @@ enum Side {
     Canary,
 }
 
-/// A virtual node of ours, with what others added to it.
+/// A virtual node of ours, with fields that others added.
 fn node(
     on: &RouteContext<'_>,
     options: &AppMeshOptions,
@@ -365,11 +366,11 @@ fn node(
     };
     let live = observed.map(|observed| observed.live.spec.clone());
     let mut spec = live.unwrap_or_else(|| VirtualNodeSpec::builder().build());
-    let was_said = |said| matches!(observed.map(|observed| &observed.ownership), Some(MeshOwnership::Owned(once)) if once.contains(&said));
+    let was_set = |field| matches!(observed.map(|observed| &observed.ownership), Some(MeshOwnership::Owned(fields)) if fields.contains(&field));
     let theirs = spec.listeners.as_ref().and_then(|listeners| listeners.first().cloned());
     let mut listener = theirs.unwrap_or_else(|| Listener::builder().build());
     listener.port_mapping = Some(port(on)?);
-    if was_said(ManagedField::Timeout) {
+    if was_set(ManagedField::Timeout) {
         listener.timeout = None;
     }
     if let Some(timeout) = service.timeout {
@@ -390,24 +391,25 @@ fn node(
                 Some(ServiceDiscovery::AwsCloudMap(theirs)) => Some(theirs),
                 _ => None,
             };
-            let mut found = AwsCloudMapServiceDiscovery::builder()
+            let mut discovery = AwsCloudMapServiceDiscovery::builder()
                 .namespace_name(namespace)
                 .service_name(name)
                 .build()?;
             if let Some(theirs) = theirs {
-                (found.attributes, found.ip_preference) = (theirs.attributes, theirs.ip_preference);
+                (discovery.attributes, discovery.ip_preference) = (theirs.attributes, theirs.ip_preference);
             }
-            ServiceDiscovery::AwsCloudMap(found)
+            ServiceDiscovery::AwsCloudMap(discovery)
         }
         None => {
-            let mut found = DnsServiceDiscovery::builder().hostname(hostname(&host, canary)).build()?;
+            let mut discovery = DnsServiceDiscovery::builder().hostname(hostname(&host, canary)).build()?;
             if let Some(ServiceDiscovery::Dns(theirs)) = spec.service_discovery.take() {
-                (found.response_type, found.ip_preference) = (theirs.response_type, theirs.ip_preference);
+                (discovery.response_type, discovery.ip_preference) =
+                    (theirs.response_type, theirs.ip_preference);
             }
-            ServiceDiscovery::Dns(found)
+            ServiceDiscovery::Dns(discovery)
         }
     });
-    if was_said(ManagedField::Backends) {
+    if was_set(ManagedField::Backends) {
         spec.backends = None;
     }
     if !service.backends.is_empty() {
