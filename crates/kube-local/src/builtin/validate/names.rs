@@ -181,8 +181,7 @@ pub(super) fn reachable_address(text: &str) -> Vec<String> {
         breaches.push(format!("may not be unspecified ({text})"));
     }
     // Pods of this crate's node are reachable on loopback.
-    let is_pod =
-        matches!(address, IpAddr::V4(address) if crate::node::address::is_pod_address(address));
+    let is_pod = matches!(address, IpAddr::V4(address) if crate::node::address::is_pod_address(address));
     if address.is_loopback() && !is_pod {
         breaches.push("may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned());
     }
