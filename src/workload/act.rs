@@ -2,11 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Display, time::Duration};
 
-use kube::{
-    Client, ResourceExt as _,
-    api::{Api, DeleteParams, Patch, PostParams, Preconditions},
-    core::DynamicObject,
-};
+use kube::{Client, ResourceExt as _, api::Patch, core::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{
@@ -15,12 +11,13 @@ use super::{
     labels::HELM_IGNORE_DRIFT,
     manifests::{self, SCALE_TO_ZERO, copied_revision},
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
+    write::{api, code, get},
 };
 use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
     engine::revision::{ConfigRef, HashVersion},
     object_cache::ObjectCache,
-    patch::{FIELD_MANAGER, apply_params, merge_diff, merge_params},
+    patch::merge_params,
     stripped::StrippedObject,
 };
 
@@ -52,7 +49,7 @@ pub enum Error {
 }
 
 impl Error {
-    fn api(attempt: impl Display) -> impl FnOnce(kube::Error) -> Self {
+    pub(super) fn api(attempt: impl Display) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { attempt: attempt.to_string(), source: Box::new(source) }
     }
 
@@ -408,111 +405,5 @@ impl Workload {
         // A pin stays at its first value, even if the primary has grown since.
         let pin = pin.map(|size| present.as_ref().and_then(pin_of).unwrap_or(size));
         self.apply(client, kind, &self.scaler_copy(scaler, &source, pin)).await
-    }
-
-    async fn get_required(
-        &self,
-        client: &Client,
-        kind: Kind,
-        name: &str,
-        attempt: &str,
-    ) -> Result<DynamicObject, Error> {
-        get(client, &self.namespace, kind, name).await?.ok_or_else(|| Error::Missing {
-            attempt: attempt.to_owned(),
-            kind: kind.name(),
-            name: name.to_owned(),
-        })
-    }
-
-    /// False if an object of that name exists (409).
-    async fn create(&self, client: &Client, object: &DynamicObject) -> Result<bool, Error> {
-        let create = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
-        match api(client, &self.namespace, self.kind()).create(&create, object).await {
-            Err(error) if code(&error) == Some(409) => Ok(false),
-            other => other
-                .map(|_| true)
-                .map_err(Error::api(format!("create {}", kind_and_name(self.kind(), object)))),
-        }
-    }
-
-    /// Patches the difference, with the resourceVersion as precondition; none on a
-    /// conflict. Fields that the cache strips stay.
-    async fn patch_if_unchanged(
-        &self,
-        client: &Client,
-        from: &DynamicObject,
-        to: &DynamicObject,
-    ) -> Result<Option<DynamicObject>, Error> {
-        let meta = |object: &DynamicObject| {
-            let meta = &object.metadata;
-            json!({ "labels": meta.labels, "annotations": meta.annotations, "ownerReferences": meta.owner_references })
-        };
-        let mut metadata = merge_diff(&meta(from), &meta(to));
-        metadata["resourceVersion"] = json!(from.resource_version());
-        metadata["uid"] = json!(from.uid());
-        let patch = json!({ "metadata": metadata, "spec": merge_diff(&from.data["spec"], &to.data["spec"]) });
-        match self.workload_api(client).patch(&from.name_any(), &merge_params(), &Patch::Merge(&patch)).await
-        {
-            Err(error) if code(&error) == Some(409) => Ok(None),
-            other => other
-                .map(|StrippedObject(written)| Some(written))
-                .map_err(Error::api(format!("change {}", kind_and_name(self.kind(), from)))),
-        }
-    }
-
-    fn workload_api(&self, client: &Client) -> Api<StrippedObject> {
-        Api::namespaced_with(client.clone(), &self.namespace, self.kind().resource())
-    }
-
-    async fn apply(&self, client: &Client, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
-        api(client, &self.namespace, kind)
-            .patch(&object.name_any(), &apply_params(), &Patch::Apply(object))
-            .await
-            .map_err(Error::api(format!("apply {}", kind_and_name(kind, object))))?;
-        Ok(())
-    }
-
-    /// Deletes an object if this Canary owns it.
-    async fn delete_own(&self, client: &Client, kind: Kind, name: &str) -> Result<(), Error> {
-        let Some(object) = get(client, &self.namespace, kind, name).await? else { return Ok(()) };
-        if !self.is_owner(&object.metadata) {
-            return Ok(());
-        }
-        let precondition = Preconditions { uid: object.uid(), resource_version: None };
-        let delete = DeleteParams { preconditions: Some(precondition), ..DeleteParams::background() };
-        match api(client, &self.namespace, kind).delete(name, &delete).await {
-            Err(error) if code(&error) == Some(404) => Ok(()),
-            other => other.map(|_| ()).map_err(Error::api(format!("delete {} {name}", kind.name()))),
-        }
-    }
-
-    fn conflict_error(&self, attempt: &str) -> Error {
-        let conflict = kube::core::Status::failure("other clients keep writing to it", "Conflict");
-        Error::api(attempt)(kube::Error::Api(Box::new(conflict.with_code(409))))
-    }
-}
-
-pub(super) async fn get(
-    client: &Client,
-    namespace: &str,
-    kind: Kind,
-    name: &str,
-) -> Result<Option<DynamicObject>, Error> {
-    let attempt = || format!("read {} {name}", kind.name());
-    api(client, namespace, kind).get_opt(name).await.map_err(|error| Error::api(attempt())(error))
-}
-
-fn api(client: &Client, namespace: &str, kind: Kind) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), namespace, kind.resource())
-}
-
-fn kind_and_name(kind: Kind, object: &DynamicObject) -> String {
-    format!("{} {}", kind.name(), object.name_any())
-}
-
-fn code(error: &kube::Error) -> Option<u16> {
-    match error {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
     }
 }

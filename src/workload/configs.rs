@@ -10,7 +10,7 @@ use futures::future::try_join_all;
 use kube::{Client, core::DynamicObject};
 use serde_json::{Value, json};
 
-use super::{CachedWorkload, Error, Kind, Workload, act};
+use super::{CachedWorkload, Error, Kind, Workload, write};
 use crate::engine::revision::{ConfigRef, HashVersion, revision};
 
 /// Annotations: a config with one of these set to `disable…` is neither tracked
@@ -77,7 +77,7 @@ impl ConfigContents {
     ) -> Result<(), Error> {
         let read = configs.into_iter().filter_map(|config| Some((config, Kind::of(config)?))).map(
             |(config, kind)| async move {
-                let object = act::get(client, namespace, kind, &config.name).await?;
+                let object = write::get(client, namespace, kind, &config.name).await?;
                 let version = object.as_ref().and_then(|object| object.metadata.resource_version.clone());
                 Ok::<_, Error>((config.clone(), CachedConfig { version, config: object.map(Config::from) }))
             },

@@ -37,6 +37,7 @@ mod labels;
 mod manifests;
 mod observe;
 mod scaler;
+mod write;
 
 use std::sync::{Arc, LazyLock};
 

@@ -49,7 +49,7 @@ impl Workload {
         release.parse().ok().filter(|_| canary == self.owner.uid)
     }
 
-    /// The spec asks for no pods.
+    /// The spec has zero replicas.
     pub fn is_scaled_down(&self, target: &CachedWorkload) -> bool {
         target.pods(self.kind).desired == 0
     }

@@ -33,14 +33,14 @@ pub async fn each_step_waits_until_the_gateway_has_accepted_it(world: World) {
         move |status: &CanaryStatus| status.message.as_ref().is_some_and(|message| message.contains(&text))
     };
     let gateway = format!("the Gateway {}/public", world.namespace);
-    world.becomes("waiting", says(format!("{gateway} has said nothing about the HTTPRoute"))).await;
+    world.becomes("waiting", says(format!("{gateway} has not reported on the HTTPRoute"))).await;
     assert!(report_accepted(&world).await);
     world.reaches(Phase::Initialized).await;
 
     world.push("web:v2").await;
     let half = Weight::from_percent(0.5).unwrap();
     world.becomes("at the first step", |status| status.canary_weight == half).await;
-    world.becomes("held", says(format!("{gateway} has not looked at the HTTPRoute"))).await;
+    world.becomes("held", says(format!("{gateway} has not processed the HTTPRoute"))).await;
     let before = world.requests().len();
     world.sleep_long().await;
     let held = world.status().await;

@@ -1,4 +1,4 @@
-//! What was there before the Canary is there after it.
+//! Objects that existed before the Canary are adopted and restored.
 
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -8,8 +8,8 @@ use serin::routing::{Error, RouteContext};
 
 use crate::world::{World, create_canary, is_owned_by, user_fields};
 
-/// A Service as people have them: selected by two labels, under a port name of
-/// their own, labelled and annotated.
+/// A user's Service: a selector of two labels, a named port, a label and an
+/// annotation.
 fn users_service() -> Value {
     json!({
         "metadata": {"labels": {"team": "web", "app": "mine"}, "annotations": {"example.com/note": "keep"}},
@@ -51,7 +51,7 @@ pub async fn an_existing_service_is_adopted_and_restored(world: World) {
 }
 
 pub async fn an_existing_route_is_adopted_and_restored(world: World) {
-    // Where the apex Service is the route, that is what is adopted.
+    // Where the apex Service is the route, it is the adopted object.
     let route = world.route();
     let mut body = world.case.existing_route.clone().unwrap_or_else(users_service);
     body["metadata"]["labels"] = json!({"team": "web"});
@@ -98,13 +98,13 @@ pub async fn a_later_edit_is_restored_as_well(mut world: World) {
     let labels = json!({"team": "serin", "fresh": "1"});
     world.edit(json!({"service": {"apex": {"labels": labels}, "trafficDistribution": "PreferClose"}})).await;
     world.set(&Split::all_primary()).await;
-    assert_eq!(world.get(&apex).await.labels()["team"], "serin", "as the Canary says");
+    assert_eq!(world.get(&apex).await.labels()["team"], "serin", "from the Canary");
     world.restore().await;
     assert_eq!(user_fields(&world.get(&apex).await), user_fields(&before));
 }
 
 pub async fn restoring_twice_is_harmless(world: World) {
-    assert!(world.is_restored().await, "nothing was done");
+    assert!(world.is_restored().await, "nothing was written");
     world.restore().await;
     let apex = world.service("web");
     world.create(&apex, users_service()).await;
@@ -123,7 +123,7 @@ pub async fn an_owned_apex_selects_the_target_after_restore(world: World) {
     world.restore().await;
     assert_eq!(world.selector("web").await, json!(world.selectors.canary));
     let route = world.route();
-    assert!(route.kind.kind == "Service" || world.find(&route).await.is_none(), "nothing divides any more");
+    assert!(route.kind.kind == "Service" || world.find(&route).await.is_none(), "no route is left");
 }
 
 pub async fn an_object_of_another_canary_is_not_taken_over(world: World) {
@@ -133,12 +133,12 @@ pub async fn an_object_of_another_canary_is_not_taken_over(world: World) {
     spec["service"]["name"] = json!("web");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec).await;
     let on = RouteContext { canary: &rival, pod_selectors: &world.selectors, services_memo: None };
-    let seen = world.cached_objects().await;
-    assert_eq!(world.router().effective_split(&on, &seen), None);
-    let refused = world.router().apply_split(&world.client, &on, &seen, &Split::all_primary()).await;
+    let cache = world.cached_objects().await;
+    assert_eq!(world.router().effective_split(&on, &cache), None);
+    let refused = world.router().apply_split(&world.client, &on, &cache, &Split::all_primary()).await;
     assert!(matches!(&refused, Err(error @ Error::AlreadyOwned { .. }) if error.is_final()), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains("Canary web"));
-    // Nor is it put back on behalf of somebody else.
-    world.router().restore(&world.client, &rival, &seen).await.unwrap();
+    // Nor does another Canary restore it.
+    world.router().restore(&world.client, &rival, &cache).await.unwrap();
     assert_eq!(world.split().await, Some(Split::all_primary()));
 }

@@ -1,4 +1,4 @@
-//! What is particular to the custom resources of App Mesh.
+//! Tests specific to the custom resources of App Mesh.
 
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -47,7 +47,7 @@ async fn nodes_and_services_are_created_from_the_spec() {
     );
     let pods = spec(&world, "VirtualNode", "web-primary").await["podSelector"].clone();
     let either = json!([{"key": "app", "operator": "In", "values": ["web-previous", "web-primary"]}]);
-    assert_eq!(pods, json!({"matchExpressions": either}), "the version before is part of the stable side");
+    assert_eq!(pods, json!({"matchExpressions": either}), "the previous version is part of the stable side");
     let leads = json!({"provider": {"virtualRouter": {"virtualRouterRef": {"name": "web"}}}});
     assert_eq!(spec(&world, "VirtualService", "web").await, leads);
     let leads = json!({"provider": {"virtualNode": {"virtualNodeRef": {"name": "web-canary"}}}});
@@ -75,15 +75,15 @@ async fn each_condition_has_a_route_before_the_others() {
         })
         .await;
     let routes = spec(&world, "VirtualRouter", "web").await["routes"].clone();
-    let said = |at: usize| {
+    let route = |at: usize| {
         (routes[at]["name"].clone(), routes[at]["priority"].clone(), routes[at]["httpRoute"]["match"].clone())
     };
     let cookie =
         json!([{"name": "cookie", "invert": false, "match": {"regex": "^(.*?;)?(type=insider)(;.*)?$"}}]);
-    assert_eq!(said(0), (json!("web-match-0"), json!(10), json!({"prefix": "/shop", "headers": cookie})));
-    assert_eq!(said(1).2["prefix"], "/beta");
-    assert_eq!(said(1).2["method"], "GET");
-    assert_eq!(said(2), (json!("web"), Value::Null, json!({"prefix": "/shop"})));
+    assert_eq!(route(0), (json!("web-match-0"), json!(10), json!({"prefix": "/shop", "headers": cookie})));
+    assert_eq!(route(1).2["prefix"], "/beta");
+    assert_eq!(route(1).2["method"], "GET");
+    assert_eq!(route(2), (json!("web"), Value::Null, json!({"prefix": "/shop"})));
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_split_is_in_force_once_the_mesh_reports_it() {
         world.router().pending_reason(&world.canary, &world.cached_objects().await).unwrap_or_default()
     };
     assert_eq!(world.split_in(&world.cached_objects().await), None);
-    assert!(why().await.contains("has not looked at the VirtualRouter"), "{}", why().await);
+    assert!(why().await.contains("has not processed the VirtualRouter"), "{}", why().await);
     world.report_mesh_active(&router, "False").await;
     assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.ends_with("is not active: the test says so"), "{}", why().await);

@@ -1,4 +1,4 @@
-//! What is particular to App Mesh's own API.
+//! Tests specific to the App Mesh API.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ async fn world() -> World {
     World::new(support::local().await, routers::app_mesh_api()).await
 }
 
-/// With a router that was told otherwise.
+/// With a router of other options.
 async fn world_with(change: impl FnOnce(&mut AppMeshOptions)) -> World {
     let case = routers::app_mesh_api();
     let mut options = case.mesh.as_ref().expect("a mesh").options();
@@ -53,17 +53,17 @@ fn route(world: &World, name: &str) -> Path {
 }
 
 fn spec(world: &World, path: &Path) -> Value {
-    mesh(world).as_user(|people| people.find(path)).unwrap_or_else(|| panic!("{path:?} is not there")).0
+    mesh(world).as_user(|user| user.find(path)).unwrap_or_else(|| panic!("{path:?} does not exist")).0
 }
 
 fn exists(world: &World, path: &Path) -> bool {
-    mesh(world).as_user(|people| people.find(path)).is_some()
+    mesh(world).as_user(|user| user.find(path)).is_some()
 }
 
-/// People's own, with nothing of ours.
+/// Creates resources without our tags.
 fn create_as_user(world: &World, things: &[(&Path, Value)]) {
-    mesh(world).as_user(|people| {
-        things.iter().for_each(|(path, spec)| people.create(path, spec.clone(), BTreeMap::new()));
+    mesh(world).as_user(|user| {
+        things.iter().for_each(|(path, spec)| user.create(path, spec.clone(), BTreeMap::new()));
     });
 }
 
@@ -113,7 +113,7 @@ async fn nodes_and_services_are_created_from_the_spec() {
                 "httpRetryEvents": ["gateway-error", "client-error"]},
         })
     );
-    let (_, tags) = mesh(&world).as_user(|people| people.find(&router(&world))).expect("a router");
+    let (_, tags) = mesh(&world).as_user(|user| user.find(&router(&world))).expect("a router");
     assert_eq!(tags["serin.dev/canary"], format!("{}/web", world.namespace));
 }
 
@@ -127,7 +127,7 @@ async fn unset_fields_are_removed_and_fields_of_others_are_kept() {
     assert_eq!(world.split().await, None);
     world.set(&ten()).await;
     assert_eq!(spec(&world, &route(&world, "web"))["httpRoute"]["timeout"]["perRequest"]["value"], 15000);
-    // Also if another controller comes to know of it.
+    // Also for a controller that has just started.
     let options = mesh(&world).options();
     world.case.router = app_mesh_router(options);
     world.edit(json!({"service": {"timeout": null, "backends": null}})).await;
@@ -143,8 +143,8 @@ async fn pods_can_be_found_by_cloud_map() {
     let world = world_with(|options| options.cloud_map_namespace = Some("shop.local".to_owned())).await;
     world.set(&ten()).await;
     let name = format!("web-primary_{}", world.namespace);
-    let found = json!({"awsCloudMap": {"namespaceName": "shop.local", "serviceName": name}});
-    assert_eq!(spec(&world, &node(&world, "web-primary"))["serviceDiscovery"], found);
+    let discovery = json!({"awsCloudMap": {"namespaceName": "shop.local", "serviceName": name}});
+    assert_eq!(spec(&world, &node(&world, "web-primary"))["serviceDiscovery"], discovery);
 }
 
 #[tokio::test]
@@ -152,16 +152,16 @@ async fn each_condition_has_a_route_before_the_others() {
     let mut world = world().await;
     world.edit(json!({"service": {"match": [{"uri": {"prefix": "/shop"}}]}})).await;
     world.set(&Split { matches: match_conditions(&world), ..ten() }).await;
-    let said = |name: &str| {
+    let matched = |name: &str| {
         let route = spec(&world, &route(&world, name));
         (route["priority"].clone(), route["httpRoute"]["match"].clone())
     };
     let cookie =
         json!([{"name": "cookie", "invert": false, "match": {"regex": "^(.*?;)?(type=insider)(;.*)?$"}}]);
-    assert_eq!(said("web-match-0"), (json!(10), json!({"prefix": "/shop", "headers": cookie})));
-    assert_eq!(said("web-match-1").1["prefix"], "/beta");
-    assert_eq!(said("web-match-1").1["method"], "GET");
-    assert_eq!(said("web"), (Value::Null, json!({"prefix": "/shop"})));
+    assert_eq!(matched("web-match-0"), (json!(10), json!({"prefix": "/shop", "headers": cookie})));
+    assert_eq!(matched("web-match-1").1["prefix"], "/beta");
+    assert_eq!(matched("web-match-1").1["method"], "GET");
+    assert_eq!(matched("web"), (Value::Null, json!({"prefix": "/shop"})));
     let all =
         spec(&world, &route(&world, "web-match-0"))["httpRoute"]["action"]["weightedTargets"][0].clone();
     assert_eq!(all["weight"], 100);
@@ -169,7 +169,7 @@ async fn each_condition_has_a_route_before_the_others() {
     assert!(!exists(&world, &route(&world, "web-match-0")) && !exists(&world, &route(&world, "web-match-1")));
 }
 
-/// What conditions are in force is known to a controller that has just begun.
+/// The conditions in force are known to a controller that has just started.
 #[tokio::test]
 async fn another_controller_instance_reads_the_same_split() {
     let mut world = world().await;
@@ -182,8 +182,8 @@ async fn another_controller_instance_reads_the_same_split() {
     assert_eq!(world.split().await, Some(split));
 }
 
-/// Their service, their router, their nodes; of their route only the targets
-/// change.
+/// Existing virtual services, routers and nodes are used; of an existing route
+/// only the targets change.
 #[tokio::test]
 async fn existing_resources_are_adopted_and_restored() {
     let world = world().await;
@@ -215,7 +215,7 @@ async fn existing_resources_are_adopted_and_restored() {
         assert_eq!(now["httpRoute"]["action"]["weightedTargets"].as_array().expect("targets").len(), 2);
         assert_eq!((&now["priority"], spec(&world, &theirs("legacy"))), (&json!(7), legacy.clone()));
     }
-    // Before theirs, in the order they are written.
+    // Before the existing route, in the order of the Canary.
     assert_eq!(spec(&world, &theirs("shop-match-0"))["priority"], 5);
     assert_eq!(spec(&world, &theirs("shop-match-1"))["priority"], 6);
     assert!(!exists(&world, &router(&world)) && !exists(&world, &route(&world, "web")));
@@ -225,7 +225,7 @@ async fn existing_resources_are_adopted_and_restored() {
     assert_eq!(spec(&world, &service(&world, "web")), leads);
     let ours = [theirs("shop-match-0"), node(&world, "web-primary"), service(&world, "web-canary")];
     assert!(ours.iter().all(|path| !exists(&world, path)));
-    let (_, tags) = mesh(&world).as_user(|people| people.find(&theirs("shop"))).expect("a route");
+    let (_, tags) = mesh(&world).as_user(|user| user.find(&theirs("shop"))).expect("a route");
     assert_eq!(tags, BTreeMap::new());
 }
 
@@ -270,9 +270,9 @@ async fn mesh_resources_of_another_canary_are_not_taken_over() {
     spec_["service"]["name"] = json!("rival");
     let rival = create_canary(&world.client, &world.namespace, "rival", spec_).await;
     let on = RouteContext { canary: &rival, pod_selectors: &world.selectors, services_memo: None };
-    let seen = world.cached_objects().await;
+    let cache = world.cached_objects().await;
     world.router().refresh(&rival).await.unwrap();
-    let refused = world.router().apply_split(&world.client, &on, &seen, &Split::all_primary()).await;
+    let refused = world.router().apply_split(&world.client, &on, &cache, &Split::all_primary()).await;
     assert!(refused.as_ref().is_err_and(Error::is_final), "{refused:?}");
     assert!(refused.unwrap_err().to_string().contains(&format!("the Canary {}/web", world.namespace)));
     assert_eq!(world.split().await, Some(ten()));
@@ -288,7 +288,7 @@ async fn a_write_counts_once_it_is_visible() {
     let late = Split::weight(Weight::from_percent(20.0).unwrap());
     let outcome = world.try_set(&late).await;
     assert!(outcome.as_ref().is_err_and(|error| !error.is_final()), "{outcome:?}");
-    assert!(outcome.unwrap_err().to_string().contains("does not show it yet"));
+    assert!(outcome.unwrap_err().to_string().contains("does not return it yet"));
     assert_ne!(world.split_in(&world.cached_objects().await), Some(late.clone()));
     tokio::time::sleep(Duration::from_secs(4)).await;
     let writes = mesh(&world).writes();
@@ -296,12 +296,12 @@ async fn a_write_counts_once_it_is_visible() {
     assert_eq!(mesh(&world).writes(), writes, "it was written already");
 }
 
-/// The library tries again with the same token, so once is all that happens.
+/// The SDK retries with the same client token, so the write happens once.
 #[tokio::test]
 async fn throttled_and_transient_failures_are_retried() {
     let world = world().await;
     world.set(&Split::all_primary()).await;
-    let written = mesh(&world).as_user(|people| people.history(&route(&world, "web")).len());
+    let written = mesh(&world).as_user(|user| user.history(&route(&world, "web")).len());
     let path = "/routes/web";
     for (method, code) in [
         (Method::PUT, "TooManyRequestsException"),
@@ -311,7 +311,7 @@ async fn throttled_and_transient_failures_are_retried() {
         mesh(&world).fail(Fault { method, path, code, times: 1 });
     }
     world.set(&ten()).await;
-    let now = mesh(&world).as_user(|people| people.history(&route(&world, "web")).len());
+    let now = mesh(&world).as_user(|user| user.history(&route(&world, "web")).len());
     assert_eq!(now, written + 1);
 }
 
@@ -321,22 +321,22 @@ async fn every_error_names_the_attempt_and_a_remedy() {
     world.set(&Split::all_primary()).await;
     let cases = [
         ("BadRequestException", true, "correct spec.service"),
-        ("ConflictException", false, "at the same moment"),
+        ("ConflictException", false, "at the same time"),
         ("ForbiddenException", true, "let the controller's role"),
         ("InternalServerErrorException", false, "trying again"),
         ("LimitExceededException", true, "have it raised"),
         ("NotFoundException", false, "changed while"),
-        ("ServiceUnavailableException", false, "not available for the moment"),
-        ("TooManyRequestsException", false, "too much at a time"),
+        ("ServiceUnavailableException", false, "temporarily unavailable"),
+        ("TooManyRequestsException", false, "throttles requests"),
         ("AccessDeniedException", true, "let the controller's role"),
         ("SomethingNewException", false, "--appmesh-endpoint"),
     ];
-    for (code, is_final, says) in cases {
+    for (code, is_final, text) in cases {
         mesh(&world).fail(Fault { method: Method::PUT, path: "/routes/web", code, times: 3 });
         let error = world.try_set(&ten()).await.expect_err(code);
         assert_eq!(error.is_final(), is_final, "{code}: {error}");
         let sentence = error.to_string();
-        assert!(sentence.contains(says) && sentence.contains("route web"), "{code}: {sentence}");
+        assert!(sentence.contains(text) && sentence.contains("route web"), "{code}: {sentence}");
         mesh(&world).clear_faults();
     }
     world.set(&ten()).await;
@@ -350,17 +350,17 @@ async fn a_wrong_mesh_or_owner_is_refused() {
 
     let shared = world_with(|options| options.mesh_owner = Some(OWNER.to_owned())).await;
     shared.set(&ten()).await;
-    let stranger = world_with(|options| options.mesh_owner = Some("999999999999".to_owned())).await;
-    let refused = stranger.router().refresh(&stranger.canary).await.expect_err("another owner");
+    let other = world_with(|options| options.mesh_owner = Some("999999999999".to_owned())).await;
+    let refused = other.router().refresh(&other.canary).await.expect_err("another owner");
     assert!(refused.is_final() && refused.to_string().contains("not allowed"), "{refused}");
 
-    let mut said = world_with(|options| options.mesh = None).await;
-    let plan = serin::engine::Plan::try_from(&said.canary).expect("a plan");
-    let refused = said.router().check(&said.canary, &plan).expect_err("no mesh is named");
+    let mut unnamed = world_with(|options| options.mesh = None).await;
+    let plan = serin::engine::Plan::try_from(&unnamed.canary).expect("a plan");
+    let refused = unnamed.router().check(&unnamed.canary, &plan).expect_err("no mesh is named");
     assert!(refused.to_string().contains("--appmesh-mesh"), "{refused}");
-    assert!(said.is_restored().await, "nothing is there to put back");
-    said.edit(json!({"service": {"meshName": support::app_mesh::MESH}})).await;
-    said.set(&ten()).await;
+    assert!(unnamed.is_restored().await, "there is nothing to restore");
+    unnamed.edit(json!({"service": {"meshName": support::app_mesh::MESH}})).await;
+    unnamed.set(&ten()).await;
 }
 
 #[tokio::test]
@@ -382,7 +382,7 @@ async fn resources_that_others_use_are_left_in_place() {
     create_as_user(&world, &[(&route(&world, "theirs"), http("/theirs", weighted_target(&name)))]);
     world.restore().await;
     for path in [&primary, &router(&world)] {
-        let (_, tags) = mesh(&world).as_user(|people| people.find(path)).expect("what they use");
+        let (_, tags) = mesh(&world).as_user(|user| user.find(path)).expect("a resource in use");
         assert_eq!(tags, BTreeMap::new(), "{path:?}");
     }
     let gone = [node(&world, "web-canary"), service(&world, "web"), route(&world, "web")];
@@ -408,24 +408,24 @@ async fn a_replica_that_lost_its_shard_writes_nothing() {
 async fn a_fetched_state_is_cached_for_a_while() {
     let world = world_with(|options| options.cache_ttl = Duration::from_secs(3600)).await;
     world.router().refresh(&world.canary).await.unwrap();
-    let asked = mesh(&world).requests().len();
+    let before = mesh(&world).requests().len();
     world.router().refresh(&world.canary).await.unwrap();
-    assert_eq!(mesh(&world).requests().len(), asked);
+    assert_eq!(mesh(&world).requests().len(), before);
     world.set(&Split::all_primary()).await;
-    let asked = mesh(&world).requests().len();
+    let before = mesh(&world).requests().len();
     world.set(&Split::all_primary()).await;
-    assert_eq!(mesh(&world).requests().len(), asked, "what is right is not asked for");
+    assert_eq!(mesh(&world).requests().len(), before, "a split in force costs no request");
 }
 
-/// At rest a look is for six things, and what was not changed is not described.
+/// An idle refresh takes six requests: unchanged routes are not described.
 #[tokio::test]
 async fn a_refresh_sends_only_the_necessary_requests() {
     let world = world().await;
     world.set(&Split::all_primary()).await;
     world.cached_objects().await;
-    let asked = mesh(&world).requests().len();
+    let before = mesh(&world).requests().len();
     world.cached_objects().await;
-    let requests = mesh(&world).requests().split_off(asked);
+    let requests = mesh(&world).requests().split_off(before);
     assert_eq!(requests.len(), 6, "{requests:?}");
 }
 
@@ -444,8 +444,7 @@ async fn a_renamed_service_moves_all_resources() {
     assert_eq!(spec(&world, &Path::Service("shop.example.com".to_owned())), leads);
     assert_eq!(world.split().await, Some(ten()));
     // Another router takes over.
-    let leaving = world.canary.clone();
-    world.router().cleanup_external(&leaving, None).await.unwrap();
+    world.router().cleanup_external(&world.canary, None).await.unwrap();
     assert!(!exists(&world, &Path::Service("shop.example.com".to_owned())));
     assert!(!exists(&world, &Path::Router(router)));
 }

@@ -1,7 +1,6 @@
-//! App Mesh as others imitate it: what moto serves is what is written to and
-//! read from it. Virtual services and untagging it does not serve; there our own
-//! server stands in. Its errors have names of its own, and its times are text;
-//! these are put as App Mesh puts them.
+//! App Mesh as implemented by moto. Virtual services and untagging, which moto
+//! lacks, are forwarded to our own server; error codes and times, which differ
+//! from those of App Mesh, are converted.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use crate::support::http_fixtures::serve;
 use crate::support::moto::Moto;
 use crate::world::World;
 
-/// Who moto is to believe it is asked by.
+/// Credentials that moto accepts.
 const SCOPE: &str = "AWS4-HMAC-SHA256 Credential=AKIATEST/20260101/eu-west-1/appmesh/aws4_request, SignedHeaders=host, Signature=0";
 
 struct MotoFront {
@@ -48,9 +47,9 @@ impl MotoFront {
                 request = request.header(name, value);
             }
         }
-        let answer = request.send().await.expect("an answer");
-        let (status, headers) = (answer.status(), answer.headers().clone());
-        (status, headers, answer.bytes().await.expect("a body").to_vec())
+        let response = request.send().await.expect("a response");
+        let (status, headers) = (response.status(), response.headers().clone());
+        (status, headers, response.bytes().await.expect("a body").to_vec())
     }
 
     async fn get_json(&self, path: &str) -> Value {
@@ -71,7 +70,7 @@ async fn forward(State(front): State<Arc<MotoFront>>, request: Request) -> Respo
     let (status, headers, body) = if is_ours {
         front.send(rest, &parts.method, &path, headers, body).await
     } else {
-        // Virtual services lead to something there too.
+        // Our server validates the references of virtual services.
         if parts.method != Method::GET {
             front.send(rest, &parts.method, &path, headers, body.clone()).await;
         }
@@ -136,8 +135,8 @@ async fn a_split_is_written_to_and_read_from_moto() {
     let [canary, primary] = ["web-canary", "web-primary"].map(|name| format!("{name}_{}", world.namespace));
     let route = front.get_json(&format!("virtualRouter/{router}/routes/web")).await;
     let targets = &route["spec"]["httpRoute"]["action"]["weightedTargets"];
-    let said = |at: usize| (targets[at]["virtualNode"].clone(), targets[at]["weight"].clone());
-    assert_eq!([said(0), said(1)], [(json!(canary), json!(10)), (json!(primary), json!(90))]);
+    let target = |at: usize| (targets[at]["virtualNode"].clone(), targets[at]["weight"].clone());
+    assert_eq!([target(0), target(1)], [(json!(canary), json!(10)), (json!(primary), json!(90))]);
     let node = front.get_json(&format!("virtualNodes/{canary}")).await;
     let host = format!("web-canary.{}.svc.cluster.local", world.namespace);
     assert_eq!(node["spec"]["serviceDiscovery"]["dns"]["hostname"], json!(host));

@@ -1,6 +1,5 @@
-//! What is in App Mesh, as if it were objects of the cluster: tags are labels
-//! and annotations, and what carries our mark and was not there before has the
-//! Canary as its owner.
+//! App Mesh resources presented as objects of the cluster: tags are labels and
+//! annotations, and resources that we created have the Canary as owner.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +24,7 @@ pub fn object_key(namespace: &str, kind: &str, name: &str) -> ObjectKey {
     ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
 }
 
-/// Everything that a Canary `web` has there.
+/// All resources of a Canary `web`.
 pub fn objects(namespace: &str) -> Vec<ObjectKey> {
     let names = [
         ("Route", "web".to_owned()),
@@ -49,7 +48,7 @@ pub fn path(object: &ObjectKey) -> Path {
 }
 
 pub fn find(mesh: &AppMeshServer, object: &ObjectKey, canary: &Canary) -> Option<DynamicObject> {
-    let (spec, tags) = mesh.as_user(|people| people.find(&path(object)))?;
+    let (spec, tags) = mesh.as_user(|user| user.find(&path(object)))?;
     let mark = format!("{}/{}", canary.namespace().unwrap_or_default(), canary.name_any());
     let owned = tags.get("serin.dev/canary") == Some(&mark) && !tags.contains_key("serin.dev/original");
     let owner = canary.controller_owner_ref(&()).filter(|_| owned);
@@ -63,30 +62,30 @@ pub fn find(mesh: &AppMeshServer, object: &ObjectKey, canary: &Canary) -> Option
     Some(DynamicObject { types: None, metadata, data: json!({ "spec": spec }) })
 }
 
-/// What a route needs comes first.
+/// Creates a resource, after those that a route refers to.
 pub fn create(mesh: &AppMeshServer, object: &ObjectKey, body: &Value) {
     let path = path(object);
-    mesh.as_user(|people| {
+    mesh.as_user(|user| {
         if let Path::Route { router, .. } = &path {
             let router = Path::Router(router.clone());
-            if people.find(&router).is_none() {
-                people.create(&router, json!({"listeners": [listener()]}), BTreeMap::new());
+            if user.find(&router).is_none() {
+                user.create(&router, json!({"listeners": [listener()]}), BTreeMap::new());
             }
         }
     });
     create_nodes(mesh, &body["spec"]);
-    mesh.as_user(|people| people.create(&path, body["spec"].clone(), tags(body)));
+    mesh.as_user(|user| user.create(&path, body["spec"].clone(), tags(body)));
 }
 
 pub fn patch_as_user(mesh: &AppMeshServer, object: &ObjectKey, patch: &Value) {
     let path = path(object);
     create_nodes(mesh, &patch["spec"]);
-    mesh.as_user(|people| {
-        people.tag(&path, &tags(patch));
+    mesh.as_user(|user| {
+        user.tag(&path, &tags(patch));
         if patch["spec"].is_object() {
-            let (mut spec, _) = people.find(&path).expect("something to meddle with");
+            let (mut spec, _) = user.find(&path).expect("a resource to change");
             json_patch::merge(&mut spec, &patch["spec"]);
-            people.update(&path, spec);
+            user.update(&path, spec);
         }
     });
 }
@@ -96,10 +95,10 @@ fn create_nodes(mesh: &AppMeshServer, route: &Value) {
     let targets = inner.filter_map(|inner| inner["action"]["weightedTargets"].as_array()).flatten();
     let nodes =
         targets.filter_map(|target| target["virtualNode"].as_str()).map(|name| Path::Node(name.to_owned()));
-    mesh.as_user(|people| {
+    mesh.as_user(|user| {
         for node in nodes {
-            if people.find(&node).is_none() {
-                people.create(&node, json!({"listeners": [listener()]}), BTreeMap::new());
+            if user.find(&node).is_none() {
+                user.create(&node, json!({"listeners": [listener()]}), BTreeMap::new());
             }
         }
     });

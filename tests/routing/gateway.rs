@@ -1,4 +1,4 @@
-//! What is particular to the Gateway API.
+//! Tests specific to the Gateway API.
 
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -24,16 +24,16 @@ async fn a_split_is_in_force_once_every_parent_accepts_it() {
     let split = Split::weight(Weight::from_percent(10.0).unwrap());
     world.try_set(&split).await.unwrap();
 
-    let seen = world.cached_objects().await;
+    let cache = world.cached_objects().await;
     let why = || async { world.router().pending_reason(&world.canary, &world.cached_objects().await) };
-    assert_eq!(world.split_in(&seen), None, "their word is about the generation before");
-    assert!(why().await.unwrap().contains("has not looked at the HTTPRoute"), "{:?}", why().await);
+    assert_eq!(world.split_in(&cache), None, "the status is of the previous generation");
+    assert!(why().await.unwrap().contains("has not processed the HTTPRoute"), "{:?}", why().await);
 
     world.report_parents_ready(&route, "False").await;
     assert_eq!(world.split_in(&world.cached_objects().await), None);
     assert!(why().await.unwrap().contains("ResolvedRefs is False (Because: The test says so)"));
 
-    // One of the two has nothing to say any more.
+    // One of the two reports nothing any more.
     world.report_parents_ready(&route, "True").await;
     let mut parents = world.get(&route).await.data["status"]["parents"].clone();
     let last = parents.as_array_mut().unwrap().pop().unwrap();
@@ -41,7 +41,7 @@ async fn a_split_is_in_force_once_every_parent_accepts_it() {
     world.api(&route).patch_status(&route.name, &Default::default(), &patch).await.unwrap();
     assert_eq!(last["parentRef"]["name"], "internal");
     assert_eq!(world.split_in(&world.cached_objects().await), None);
-    assert!(why().await.unwrap().contains("the Gateway infra/internal has said nothing"));
+    assert!(why().await.unwrap().contains("the Gateway infra/internal has not reported"));
 
     assert_eq!(world.split().await, Some(split));
     assert_eq!(why().await, None);
@@ -53,8 +53,8 @@ async fn a_parent_without_status_is_not_rewritten_repeatedly() {
     let split = Split::all_primary();
     world.try_set(&split).await.unwrap();
     let (client, count) = crate::world::counting_client(&world.client);
-    let seen = world.cached_objects().await;
-    world.router().apply_split(&client, &world.route_context(), &seen, &split).await.unwrap();
+    let cache = world.cached_objects().await;
+    world.router().apply_split(&client, &world.route_context(), &cache, &split).await.unwrap();
     assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
@@ -144,10 +144,10 @@ async fn a_grpc_route_is_used_unless_only_http_can_express_it() {
     world.edit(json!({"service": {"appProtocol": "grpc"}})).await;
     assert_eq!(world.route().kind.kind, "GRPCRoute");
     world.restore().await;
-    assert!(world.find(&http).await.is_none(), "what was left behind is taken away as well");
+    assert!(world.find(&http).await.is_none(), "the obsolete route is deleted as well");
 }
 
-/// Rules of the definition, which the local server must know as well.
+/// CEL rules of the definition, which the local server must enforce as well.
 #[tokio::test]
 async fn both_servers_refuse_the_same_routes() {
     let parent = json!({"name": "public"});
@@ -170,16 +170,16 @@ async fn both_servers_refuse_the_same_routes() {
     let real = World::new(support::real().await, routers::gateway()).await;
     let local = World::new(support::local().await, routers::gateway()).await;
     for (at, spec) in bad.into_iter().chain([good]).enumerate() {
-        let mut answers = Vec::new();
+        let mut results = Vec::new();
         for world in [&real, &local] {
             let route = world.route();
             let body = json!({"apiVersion": route.kind.api_version, "kind": "HTTPRoute",
                 "metadata": {"name": format!("route-{at}")}, "spec": spec});
             let new = serde_json::from_value(body).unwrap();
-            let answer = world.api(&route).create(&Default::default(), &new).await;
-            answers.push(answer.map(|_| ()).map_err(|error| error.to_string()));
+            let created = world.api(&route).create(&Default::default(), &new).await;
+            results.push(created.map(|_| ()).map_err(|error| error.to_string()));
         }
-        assert_eq!(answers[0], answers[1], "{spec}");
-        assert_eq!(answers[0].is_ok(), at == 9, "{spec}: {:?}", answers[0]);
+        assert_eq!(results[0], results[1], "{spec}");
+        assert_eq!(results[0].is_ok(), at == 9, "{spec}: {:?}", results[0]);
     }
 }

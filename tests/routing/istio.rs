@@ -1,4 +1,4 @@
-//! What is particular to Istio.
+//! Tests specific to Istio.
 
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -66,7 +66,7 @@ async fn hosts_and_gateways_come_from_the_canary_or_the_adopted_service() {
     world.edit(json!({"service": {"delegation": false}})).await;
     world.set(&Split::weight(Weight::FULL)).await;
     assert_eq!(spec(&world).await["hosts"], theirs.data["spec"]["hosts"]);
-    assert_eq!(spec(&world).await.get("gateways"), None, "they had none, and none were asked for");
+    assert_eq!(spec(&world).await.get("gateways"), None, "neither the route nor the Canary has any");
     world.restore().await;
     assert_eq!(user_fields(&world.get(&world.route()).await), user_fields(&theirs));
 }

@@ -1,4 +1,4 @@
-//! A route that is an entry of a list, beside the routes of other people.
+//! A route that is an entry of a list, next to the routes of others.
 
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -17,7 +17,7 @@ async fn entries(world: &World, route: &ObjectKey) -> Vec<Value> {
     list(world).of(&world.get(route).await).to_vec()
 }
 
-/// Somebody else writes the whole list, as anybody must.
+/// Writes the whole list as another client.
 async fn rewrite(world: &World, route: &ObjectKey, entries: &[Value]) {
     let mut patch = json!({});
     let mut at = &mut patch;
@@ -28,7 +28,7 @@ async fn rewrite(world: &World, route: &ObjectKey, entries: &[Value]) {
     world.patch_as_user(route, &patch).await;
 }
 
-/// Every split that the router can do.
+/// Every split that the router supports.
 fn release(world: &World) -> Vec<Split> {
     let (can, some) = (world.capabilities(), Split::weight(world.partial_weight()));
     let mut splits = vec![Split::all_primary()];
@@ -53,7 +53,7 @@ pub async fn routes_of_others_survive_every_step_and_are_restored(world: World) 
         world.set(&split).await;
         assert_eq!(entries(&world, &route).await[0], theirs, "{split:?}");
     }
-    // One that comes meanwhile is theirs as well.
+    // An entry added meanwhile survives as well.
     let mut now = entries(&world, &route).await;
     now.push(list(&world).foreign_entry.clone());
     rewrite(&world, &route, &now).await;
@@ -82,7 +82,7 @@ pub async fn the_route_to_the_apex_is_replaced_and_restored(world: World) {
         let now = entries(&world, &route).await;
         assert_eq!(now.first(), original.first(), "{split:?}");
         assert_eq!(now.last(), original.last(), "what is for all others is not taken: {split:?}");
-        // What it asks of a request and does to it goes on.
+        // Conditions and options of the replaced entry are kept.
         let ours = &now[now.len() - 2];
         for (field, value) in original[1].as_object().expect("an entry") {
             let leads = value.to_string().contains("\"web\"");
@@ -130,7 +130,7 @@ pub async fn a_concurrent_edit_of_the_list_is_kept(world: World) {
     assert_eq!(entries(&world, &route).await.len(), now.len());
 }
 
-/// Whoever applies manifests from a repository does that.
+/// As a GitOps tool does.
 pub async fn a_list_reset_by_others_is_taken_over_again(world: World) {
     let route = world.route();
     let before = world.create(&route, world.case.existing_route.clone().expect("a route")).await;

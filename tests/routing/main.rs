@@ -1,8 +1,8 @@
-//! The laws that hold for every router.
+//! Invariants of every router.
 //!
 //! Each is one function and runs for each router on each API server:
 //! `cargo test --test routing real::smi_v1alpha4::`, or `local::kubernetes::`.
-//! A new router adds a [`case`](rows) and its name to the list below.
+//! A new router adds a [case](routers::RouterCase) and its name to the list below.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -22,21 +22,21 @@ mod services;
 mod steps;
 mod world;
 
-/// Makes a test of each law for each router on each server.
-macro_rules! laws {
-    ($real:ident $local:ident routers: [$($router:ident)*] $laws:tt) => {
-        mod $real { $(laws!(@router real $router $laws);)* }
-        mod $local { $(laws!(@router local $router $laws);)* }
+/// Declares a test of each invariant for each router on each server.
+macro_rules! invariants {
+    ($real:ident $local:ident routers: [$($router:ident)*] $invariants:tt) => {
+        mod $real { $(invariants!(@router real $router $invariants);)* }
+        mod $local { $(invariants!(@router local $router $invariants);)* }
     };
-    (@router $cluster:ident $router:ident {$($area:ident: $($law:ident)*;)*}) => {
+    (@router $cluster:ident $router:ident {$($area:ident: $($invariant:ident)*;)*}) => {
         mod $router {
             $(
                 $(
                     #[tokio::test]
-                    async fn $law() {
+                    async fn $invariant() {
                         let cluster = crate::support::$cluster().await;
                         let world = crate::world::World::new(cluster, crate::routers::$router()).await;
-                        crate::$area::$law(world).await
+                        crate::$area::$invariant(world).await
                     }
                 )*
             )*
@@ -44,7 +44,7 @@ macro_rules! laws {
     };
 }
 
-laws! {
+invariants! {
     real local
     routers: [
         kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4
@@ -92,8 +92,8 @@ laws! {
     }
 }
 
-// For those whose route is an entry of a list that others have entries in too.
-laws! {
+// For routers whose route is an entry of a list that others write to as well.
+invariants! {
     real_lists local_lists
     routers: [gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc]
     {

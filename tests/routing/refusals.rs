@@ -1,4 +1,4 @@
-//! What cannot be done is said before anything is done.
+//! Unsupported features are rejected before any write.
 
 use kube::api::Api;
 use serde_json::{Value, json};
@@ -28,7 +28,11 @@ pub async fn an_unsupported_feature_is_refused_before_any_write(world: World) {
     let by_sender = steps(json!([{"match": [{"sourceLabels": {"app": "front"}}]}]));
     let cases = [
         ("weights", can.finest_weight == Weight::FULL, steps(json!([{"weight": 10}]))),
-        ("weights home", can.finest_weight == Weight::FULL, json!({"analysis": {"stepWeightPromotion": 50}})),
+        (
+            "step-down weights",
+            can.finest_weight == Weight::FULL,
+            json!({"analysis": {"stepWeightPromotion": 50}}),
+        ),
         ("fine weights", can.finest_weight.hundredths() > 1, steps(json!([{"weight": 0.25}]))),
         ("match", !can.matches, steps(json!([{"match": header()}]))),
         ("match and weight", !can.match_with_weight, matched_and_weighed),
@@ -43,16 +47,16 @@ pub async fn an_unsupported_feature_is_refused_before_any_write(world: World) {
         ("a long name", true, json!({"service": {"name": "n".repeat(56)}})),
     ];
     for (case, refused, change) in cases {
-        let answer = check(&world, change);
-        assert_eq!(answer.is_err(), refused, "{case}: {answer:?}");
-        if let Err(why) = answer {
+        let result = check(&world, change);
+        assert_eq!(result.is_err(), refused, "{case}: {result:?}");
+        if let Err(why) = result {
             let sentence = why.to_string();
-            let way_out = ["remove", "use ", "set ", "write ", "match by"];
-            assert!(way_out.iter().any(|word| sentence.contains(word)), "no way out in: {sentence}");
+            let remedies = ["remove", "use ", "set ", "write ", "match by"];
+            assert!(remedies.iter().any(|word| sentence.contains(word)), "no remedy in: {sentence}");
         }
     }
     for object in world.router().objects(&world.canary) {
-        let left = Api::<kube::api::DynamicObject>::namespaced_with(
+        let objects = Api::<kube::api::DynamicObject>::namespaced_with(
             world.client.clone(),
             &world.namespace,
             &object.kind,
@@ -60,7 +64,7 @@ pub async fn an_unsupported_feature_is_refused_before_any_write(world: World) {
         .list(&Default::default())
         .await
         .unwrap();
-        assert!(left.items.is_empty(), "{} was touched", object.kind.kind);
+        assert!(objects.items.is_empty(), "{} was written", object.kind.kind);
     }
 }
 
@@ -75,7 +79,7 @@ pub async fn a_supported_feature_is_not_refused(world: World) {
     if can.matches {
         check(&world, json!({"analysis": {"match": header()}})).unwrap();
     }
-    // What Flagger turns into Blue/Green without a mesh is that here as well.
+    // As in Flagger, weights without a mesh are Blue/Green.
     if can.finest_weight == Weight::FULL {
         check(&world, json!({"analysis": {"iterations": null, "stepWeight": 10, "match": header()}}))
             .unwrap();

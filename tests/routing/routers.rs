@@ -1,4 +1,4 @@
-//! One case a router: how to get it, and what a stranger would do to its route.
+//! One case per router: how to select it, and how another client edits its route.
 
 use std::sync::Arc;
 
@@ -14,23 +14,23 @@ pub struct RouterCase {
     pub router: Arc<dyn Router>,
     /// A merge patch of `spec.service`.
     pub service: Value,
-    /// A merge patch by which a stranger moves traffic.
+    /// A merge patch by which another client changes the weights.
     pub foreign_patch: Value,
-    /// A route that people had before the Canary, beside `metadata`. None if
-    /// the route is the apex Service.
+    /// A route from before the Canary, without `metadata`. None if the route is
+    /// the apex Service.
     pub existing_route: Option<Value>,
     /// None if the route is an object of its own.
     pub list: Option<SharedListCase>,
-    /// Where the route is, if not in the cluster.
+    /// The mesh of a route outside the cluster.
     pub mesh: Option<AppMeshServer>,
 }
 
-/// A list that the route is an entry of, beside those of other people.
+/// A list with the route as one entry, next to those of others.
 pub struct SharedListCase {
     pub at: &'static str,
-    /// For some requests, to somebody else.
+    /// An entry with a condition and another backend.
     pub foreign_entry: Value,
-    /// For some requests, to the apex Service.
+    /// An entry with a condition and the apex Service as backend.
     pub apex_entry: Value,
 }
 
@@ -45,7 +45,7 @@ pub fn kubernetes() -> RouterCase {
         provider: Provider::Kubernetes,
         router: selected_router(Provider::Kubernetes, ServedKinds::default()),
         service: json!({}),
-        foreign_patch: json!({"spec": {"selector": {"app": "somebody-else"}}}),
+        foreign_patch: json!({"spec": {"selector": {"app": "other"}}}),
         existing_route: None,
         list: None,
         mesh: None,

@@ -1,4 +1,4 @@
-//! Which router a Canary gets, on clusters that serve one thing or another.
+//! Router selection by provider and served kinds.
 
 use kube::Client;
 use kube_local::ApiServer;
@@ -40,7 +40,7 @@ async fn the_version_that_is_served_is_written() {
 async fn the_requested_version_is_preferred() {
     let cluster = support::real().await;
     let client = cluster.client().await;
-    // Brings the definitions, every version served.
+    // Installs the definitions with every version served.
     crate::world::World::new(cluster, crate::routers::smi_v1alpha4()).await;
     assert_eq!(name(&client, Provider::SmiV1Alpha1).await, "smi (v1alpha1)");
     assert_eq!(name(&client, Provider::SmiV1Alpha2).await, "smi (v1alpha2)");

@@ -1,4 +1,4 @@
-//! The Services, as the Canary describes them.
+//! The three Services of a Canary.
 
 use std::time::Duration;
 
@@ -45,12 +45,12 @@ pub async fn an_edit_of_the_canary_is_applied_to_services(mut world: World) {
     let split = Split::weight(world.partial_weight());
     world.set(&split).await;
     world.edit(json!({"service": {"targetPort": "http"}})).await;
-    assert_eq!(world.split().await, None, "the Services lead elsewhere");
+    assert_eq!(world.split().await, None, "the Services are out of sync");
     world.set(&split).await;
     assert_eq!(world.get(&world.service("web-canary")).await.data["spec"]["ports"][0]["targetPort"], "http");
 
     world.edit(json!({"service": {"apex": null}})).await;
-    assert_eq!(world.split().await, None, "the label is one too many");
+    assert_eq!(world.split().await, None, "the label is not desired any more");
     world.set(&split).await;
     assert!(!world.get(&world.service("web")).await.labels().contains_key("side"));
 
@@ -65,7 +65,7 @@ pub async fn ports_of_the_containers_are_added(mut world: World) {
     world.edit(json!({"service": {"portDiscovery": true}})).await;
     world.set(&Split::all_primary()).await;
     let ports = world.get(&world.service("web-canary")).await.data["spec"]["ports"].clone();
-    // 8080 is what port 80 leads to already.
+    // 8080 is the target of port 80 already.
     let named = |at: usize| (ports[at]["name"].clone(), ports[at]["port"].clone());
     let own = world.case.service.get("portName").cloned().unwrap_or(json!("http"));
     assert_eq!((named(0), named(1)), ((own, json!(80)), (json!("admin"), json!(9090))));
@@ -105,8 +105,8 @@ pub async fn owned_services_are_deleted_with_the_canary(world: World) {
     canaries.delete(&world.canary.name_any(), &Default::default()).await.unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     for object in world.router().objects(&world.canary) {
-        while let Some(left) = world.find(&object).await {
-            let ObjectMeta { owner_references, .. } = left.metadata;
+        while let Some(live) = world.find(&object).await {
+            let ObjectMeta { owner_references, .. } = live.metadata;
             assert!(tokio::time::Instant::now() < deadline, "{object} is still there: {owner_references:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

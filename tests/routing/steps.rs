@@ -1,4 +1,4 @@
-//! A release, as the router sees it.
+//! The steps of a release.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ pub async fn every_written_step_is_in_force(world: World) {
             let before = world.split().await;
             let refused = world.try_set(&Split::weight(weight)).await;
             assert!(matches!(refused, Err(Error::Unsupported(_))), "{weight}: {refused:?}");
-            assert_eq!(world.split().await, before, "a refusal touches nothing");
+            assert_eq!(world.split().await, before, "a rejection writes nothing");
         }
     }
 }
@@ -55,7 +55,7 @@ pub async fn a_share_finer_than_a_percent_is_exact(world: World) {
     }
 }
 
-/// Requests to choose, as the Canary of this case may name them.
+/// Conditions that the router of this case supports.
 pub fn match_conditions(world: &World) -> Arc<[HttpMatch]> {
     let mut chosen = json!([
         {"name": "insiders", "headers": {"cookie": {"regex": "^(.*?;)?(type=insider)(;.*)?$"}}},
@@ -111,12 +111,12 @@ pub async fn session_affinity_keeps_users_on_their_version(mut world: World) {
     world.edit_status(cookie).await;
     world.set(&split).await;
     let route = world.get(&world.route()).await.data["spec"].to_string();
-    for said in ["side=canary-7", "; Max-Age=86400; Secure", "stable-side=primary-7", "; Max-Age=60"] {
-        assert!(route.contains(said), "{said} in {route}");
+    for text in ["side=canary-7", "; Max-Age=86400; Secure", "stable-side=primary-7", "; Max-Age=60"] {
+        assert!(route.contains(text), "{text} in {route}");
     }
     world.set(&Split::weight(Weight::FULL)).await;
     let route = world.get(&world.route()).await.data["spec"].to_string();
-    assert!(!route.contains("stable-side"), "all means all: {route}");
+    assert!(!route.contains("stable-side"), "no primary cookie at full weight: {route}");
     world.set(&split).await;
     // The next release has other cookies.
     world.edit_status(json!({"sessionAffinityCookie": "canary-8"})).await;
@@ -133,7 +133,7 @@ pub async fn matched_requests_go_to_the_canary(world: World) {
     if !world.capabilities().matches {
         let refused = world.try_set(&split).await;
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
-        assert!(world.find(&world.route()).await.is_none(), "a refusal touches nothing");
+        assert!(world.find(&world.route()).await.is_none(), "a rejection writes nothing");
         return;
     }
     world.set(&Split::all_primary()).await;
@@ -171,8 +171,8 @@ pub async fn a_step_costs_one_request_and_a_split_in_force_none(world: World) {
     let split = Split::weight(world.partial_weight());
     for expected in [1, 0] {
         let (client, count) = counting_client(&world.client);
-        let (seen, before) = (world.cached_objects().await, world.external_writes());
-        world.router().apply_split(&client, &world.route_context(), &seen, &split).await.unwrap();
+        let (cache, before) = (world.cached_objects().await, world.external_writes());
+        world.router().apply_split(&client, &world.route_context(), &cache, &split).await.unwrap();
         let elsewhere = world.external_writes() - before;
         assert_eq!(count.load(Ordering::Relaxed) as usize + elsewhere, expected);
     }
@@ -189,7 +189,7 @@ pub async fn foreign_fields_survive_every_step(world: World) {
     let mut ports = world.get(&apex).await.data["spec"]["ports"].clone();
     ports.as_array_mut().expect("ports").push(port.clone());
     world.patch_as_user(&apex, &json!({"spec": {"ports": ports, "sessionAffinity": "ClientIP"}})).await;
-    assert_eq!(world.split().await, Some(Split::all_primary()), "they do not touch the split");
+    assert_eq!(world.split().await, Some(Split::all_primary()), "these edits do not change the split");
 
     for split in
         [Split::weight(world.partial_weight()), Split::weight(Weight::FULL), previous(), Split::all_primary()]
@@ -212,7 +212,7 @@ pub async fn a_foreign_edit_is_detected_and_reverted(world: World) {
     world.set(&split).await;
 
     world.patch_as_user(&world.service("web-primary"), &json!({"spec": {"selector": {"app": "web"}}})).await;
-    assert_eq!(world.split().await, None, "the stable side is not what it should be");
+    assert_eq!(world.split().await, None, "the stable side is out of sync");
     world.set(&split).await;
 }
 
@@ -263,8 +263,8 @@ pub async fn an_object_missing_from_the_cache_is_not_overwritten(world: World) {
     let before = world.create(&world.route(), body).await;
     world.set_from(&blind, &Split::all_primary()).await.unwrap();
     assert_eq!(world.split().await, Some(Split::all_primary()));
-    assert!(!is_owned_by(&world.get(&world.route()).await, &world.canary), "it was somebody's before");
-    // Our own that we have not seen yet is simply ours.
+    assert!(!is_owned_by(&world.get(&world.route()).await, &world.canary), "it existed before");
+    // An object of ours that is not in the cache is still ours.
     world.set_from(&blind, &Split::all_primary()).await.unwrap();
     world.restore().await;
     assert_eq!(user_fields(&world.get(&world.route()).await), user_fields(&before));

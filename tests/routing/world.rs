@@ -1,4 +1,4 @@
-//! What one law works with: a namespace with a Canary in it, and a router.
+//! The fixture of one test: a namespace, a Canary in it, and a router.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -26,11 +26,11 @@ pub struct World {
     pub case: RouterCase,
     pub canary: Canary,
     pub selectors: PodSelectors,
-    /// As a controller remembers it from look to look.
+    /// Kept between reconciles, as the controller does.
     services_memo: ServicesMemo,
 }
 
-/// What the reflectors would have: everything the router asked to be watched.
+/// The objects that the reflectors would have: all that the router watches.
 #[derive(Clone, Default)]
 pub struct CachedObjects(HashMap<ObjectKey, Arc<DynamicObject>>);
 
@@ -53,7 +53,7 @@ impl World {
         install_definitions(cluster, &client).await;
         let namespace = cluster.namespace("routing").await;
         let pods = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned())]);
-        let arms = PodSelectors {
+        let selectors = PodSelectors {
             primary: pods("web-primary"),
             canary: pods("web"),
             previous: pods("web-previous"),
@@ -67,7 +67,7 @@ impl World {
         });
         json_patch::merge(&mut spec["service"], &case.service);
         let canary = create_canary(&client, &namespace, "web", spec).await;
-        World { client, namespace, case, canary, selectors: arms, services_memo: ServicesMemo::default() }
+        World { client, namespace, case, canary, selectors, services_memo: ServicesMemo::default() }
     }
 
     pub fn router(&self) -> &dyn Router {
@@ -78,7 +78,7 @@ impl World {
         self.router().capabilities(&self.canary)
     }
 
-    /// The object that carries the route: the apex Service if there is no other.
+    /// The route object: the apex Service if there is no other.
     pub fn route(&self) -> ObjectKey {
         if self.case.mesh.is_some() {
             return external_mesh::object_key(&self.namespace, "Route", "web");
@@ -87,7 +87,7 @@ impl World {
         objects.iter().find(|object| object.kind.kind != "Service").unwrap_or(&objects[0]).clone()
     }
 
-    /// Everything that the router writes, wherever it is.
+    /// Every object that the router writes, also outside the cluster.
     pub fn objects(&self) -> Vec<ObjectKey> {
         let mut objects = self.router().objects(&self.canary);
         if self.case.mesh.is_some() {
@@ -96,7 +96,7 @@ impl World {
         objects
     }
 
-    /// How much was written elsewhere than in the cluster.
+    /// The number of writes outside the cluster.
     pub fn external_writes(&self) -> usize {
         self.case.mesh.as_ref().map_or(0, |mesh| mesh.writes())
     }
@@ -108,16 +108,16 @@ impl World {
 
     pub async fn cached_objects(&self) -> CachedObjects {
         self.router().refresh(&self.canary).await.unwrap_or_else(|error| panic!("refresh: {error}"));
-        let mut seen = HashMap::new();
+        let mut cached = HashMap::new();
         for name in self.router().objects(&self.canary) {
             if let Some(object) = self.find(&name).await {
-                seen.insert(name, Arc::new(object));
+                cached.insert(name, Arc::new(object));
             }
         }
-        CachedObjects(seen)
+        CachedObjects(cached)
     }
 
-    /// What is in force once everybody who has a say has said it.
+    /// The split in force once the controllers of the mesh have reported.
     pub async fn split(&self) -> Option<Split> {
         let route = self.route();
         match route.kind.group.as_str() {
@@ -128,13 +128,13 @@ impl World {
         self.split_in(&self.cached_objects().await)
     }
 
-    /// Plays the controllers of a route's parents: all report on it as it is.
+    /// Writes the status as the controllers of a route's parents would.
     pub async fn report_parents_ready(&self, route: &ObjectKey, resolved: &str) {
         let Some(live) = self.find(route).await else { return };
         self.write_status(route, route_status::parent_status(&json!(live), resolved)).await;
     }
 
-    /// Plays the controller of App Mesh: the mesh has the router as it is.
+    /// Writes the status as the App Mesh controller would.
     pub async fn report_mesh_active(&self, router: &ObjectKey, active: &str) {
         let Some(live) = self.find(router).await else { return };
         self.write_status(router, route_status::app_mesh_status(&json!(live), active)).await;
@@ -147,11 +147,11 @@ impl World {
         written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
-    pub fn split_in(&self, seen: &CachedObjects) -> Option<Split> {
-        self.router().effective_split(&self.route_context(), seen)
+    pub fn split_in(&self, cache: &CachedObjects) -> Option<Split> {
+        self.router().effective_split(&self.route_context(), cache)
     }
 
-    /// Sets a split and sees that it is in force.
+    /// Sets a split and asserts that it is in force.
     #[track_caller]
     pub fn set<'a>(&'a self, split: &'a Split) -> impl Future<Output = ()> + 'a {
         let caller = std::panic::Location::caller();
@@ -165,8 +165,8 @@ impl World {
         self.set_from(&self.cached_objects().await, split).await
     }
 
-    pub async fn set_from(&self, seen: &CachedObjects, split: &Split) -> Result<(), Error> {
-        self.router().apply_split(&self.client, &self.route_context(), seen, split).await
+    pub async fn set_from(&self, cache: &CachedObjects, split: &Split) -> Result<(), Error> {
+        self.router().apply_split(&self.client, &self.route_context(), cache, split).await
     }
 
     pub fn route_context(&self) -> RouteContext<'_> {
@@ -178,9 +178,9 @@ impl World {
     }
 
     pub async fn restore(&self) {
-        let seen = self.cached_objects().await;
-        self.router().restore(&self.client, &self.canary, &seen).await.unwrap();
-        assert!(self.is_restored().await, "restoring restores");
+        let cache = self.cached_objects().await;
+        self.router().restore(&self.client, &self.canary, &cache).await.unwrap();
+        assert!(self.is_restored().await, "restored");
     }
 
     pub async fn is_restored(&self) -> bool {
@@ -214,14 +214,14 @@ impl World {
     }
 
     pub async fn get(&self, object: &ObjectKey) -> DynamicObject {
-        self.find(object).await.unwrap_or_else(|| panic!("{object} is not there"))
+        self.find(object).await.unwrap_or_else(|| panic!("{object} does not exist"))
     }
 
     fn mesh_of(&self, object: &ObjectKey) -> Option<&AppMeshServer> {
         self.case.mesh.as_ref().filter(|_| object.kind.group == external_mesh::GROUP)
     }
 
-    /// Somebody else creates it.
+    /// Creates an object as another client.
     pub async fn create(&self, object: &ObjectKey, body: Value) -> DynamicObject {
         if let Some(mesh) = self.mesh_of(object) {
             external_mesh::create(mesh, object, &body);
@@ -238,24 +238,24 @@ impl World {
             .unwrap_or_else(|e| panic!("{object}: {e}"))
     }
 
-    /// Somebody else changes it.
+    /// Patches an object as another client.
     pub async fn patch_as_user(&self, object: &ObjectKey, patch: &Value) {
         if let Some(mesh) = self.mesh_of(object) {
             return external_mesh::patch_as_user(mesh, object, patch);
         }
-        let params = PatchParams { field_manager: Some("somebody".to_owned()), ..Default::default() };
+        let params = PatchParams { field_manager: Some("other-client".to_owned()), ..Default::default() };
         let written = self.api(object).patch(&object.name, &params, &Patch::Merge(patch)).await;
         written.unwrap_or_else(|error| panic!("{object}: {error}"));
     }
 
     pub async fn delete(&self, object: &ObjectKey) {
         if let Some(mesh) = self.mesh_of(object) {
-            return mesh.as_user(|people| people.delete(&external_mesh::path(object)));
+            return mesh.as_user(|user| user.delete(&external_mesh::path(object)));
         }
         self.api(object).delete(&object.name, &Default::default()).await.unwrap();
     }
 
-    /// Part of the traffic, or all of it if the router cannot divide.
+    /// 10 %, or 100 % if the router can only switch.
     pub fn partial_weight(&self) -> Weight {
         let ten = Weight::from_percent(10.0).unwrap();
         if self.capabilities().finest_weight <= ten { ten } else { Weight::FULL }
@@ -266,7 +266,7 @@ impl World {
     }
 }
 
-/// What people wrote in an object and can expect to find again.
+/// The fields of an object that users write and that must be restored.
 pub fn user_fields(object: &DynamicObject) -> Value {
     json!({"labels": object.labels(), "annotations": object.annotations(), "spec": object.data["spec"]})
 }
@@ -284,7 +284,7 @@ pub async fn create_canary(client: &Client, namespace: &str, name: &str, spec: V
     canaries.create(&PostParams::default(), &canary).await.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Ours and every mesh's, once for each cluster.
+/// Installs our definitions and those of every mesh, once per cluster.
 async fn install_definitions(cluster: &Cluster, client: &Client) {
     static DEFINED: Mutex<BTreeSet<PathBuf>> = Mutex::const_new(BTreeSet::new());
     let mut defined = DEFINED.lock().await;
@@ -294,7 +294,7 @@ async fn install_definitions(cluster: &Cluster, client: &Client) {
     }
 }
 
-/// The same client, counting what it sends.
+/// A client that counts its requests.
 pub fn counting_client(client: &Client) -> (Client, Arc<AtomicU32>) {
     let count = Arc::new(AtomicU32::new(0));
     let (client, counter) = (client.clone(), count.clone());
@@ -306,7 +306,6 @@ pub fn counting_client(client: &Client) -> (Client, Arc<AtomicU32>) {
     (Client::new(service, "default"), count)
 }
 
-/// Is this object the Canary's own?
 pub fn is_owned_by(object: &DynamicObject, canary: &Canary) -> bool {
     object.meta().owner_references.iter().flatten().any(|owner| Some(&owner.uid) == canary.uid().as_ref())
 }

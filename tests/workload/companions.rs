@@ -1,4 +1,4 @@
-//! What accompanies a target: autoscalers and disruption budgets.
+//! Companions of a target: autoscalers and disruption budgets.
 
 use serde_json::{Value, json};
 use serin::workload::{Kind, Workload};
@@ -39,7 +39,7 @@ pub async fn an_edit_of_the_autoscaler_is_copied_at_once(world: World) {
     assert_eq!(copy["spec"]["scaleTargetRef"]["name"], "web-primary");
     assert_eq!((&copy["spec"]["minReplicas"], &copy["spec"]["maxReplicas"]), (&json!(4), &json!(10)));
     assert_eq!(copy["metadata"]["ownerReferences"][0]["kind"], "Canary");
-    assert_eq!(world.sync_companions(&workload).await, 0, "nothing to do");
+    assert_eq!(world.sync_companions(&workload).await, 0, "in sync");
 
     let mut edited = hpa(2, 20);
     edited["spec"]["behavior"] = json!({ "scaleDown": { "stabilizationWindowSeconds": 60 } });
@@ -58,7 +58,7 @@ pub async fn an_edit_of_the_autoscaler_is_copied_at_once(world: World) {
         spec["minReplicas"] = 4.into();
         spec
     });
-    // Somebody who tampers with the copy is put right.
+    // An edit of the copy by another client is reverted.
     world.patch(HPA, "web-primary", json!({ "spec": { "maxReplicas": 99 } })).await;
     assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!(world.get(HPA, "web-primary").await["spec"]["maxReplicas"], 20);
@@ -79,7 +79,7 @@ pub async fn a_pinned_primary_does_not_shrink(world: World) {
     workload.pin_primary(&world.client).await.unwrap();
     assert!(pinned().await);
     assert_eq!(least().await, 7);
-    // An edit meanwhile does not unpin it, nor does asking again move the pin.
+    // An edit of the original keeps the pin, and a second pin does not move it.
     world.apply(HPA, "web", hpa(3, 12)).await;
     world.sync_companions(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 9 } })).await;
@@ -158,9 +158,9 @@ pub async fn keda_is_paused_while_the_canary_has_no_pods(world: World) {
         assert_eq!(annotation().await, Value::Null);
         assert_eq!(world.get(D, "web").await["spec"]["replicas"], 3);
     }
-    // Whom people paused stays paused.
-    let people = json!({ "metadata": { "annotations": { "autoscaling.keda.sh/paused-replicas": "1" } } });
-    world.patch(KEDA, "web", people).await;
+    // A ScaledObject that the user paused stays paused.
+    let users = json!({ "metadata": { "annotations": { "autoscaling.keda.sh/paused-replicas": "1" } } });
+    world.patch(KEDA, "web", users).await;
     workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
     workload.scale_canary(&world.client, &world.cache, 3).await.unwrap();
     assert_eq!(annotation().await, "1");

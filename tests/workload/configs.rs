@@ -7,7 +7,7 @@ use crate::world::{World, deployment, text};
 
 const D: Kind = Kind::Deployment;
 
-/// Reads configs in every way there is.
+/// Refers to configs by every supported field.
 fn reader() -> Value {
     let mut target = deployment("web", "web:1");
     target["spec"]["template"]["spec"] = json!({
@@ -45,8 +45,8 @@ pub async fn configs_are_copied_completely_and_the_primary_reads_the_copies(worl
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
 
-    let seen = world.target(&workload).await;
-    let tracked: Vec<&str> = seen.configs.keys().map(String::as_str).collect();
+    let target = world.target(&workload).await;
+    let tracked: Vec<&str> = target.configs.keys().map(String::as_str).collect();
     assert_eq!(
         tracked,
         ["configmap/files", "configmap/first", "configmap/keys", "secret/certificate", "secret/password"]
@@ -100,7 +100,7 @@ pub async fn opted_out_and_missing_configs_are_not_copied(world: World) {
     assert_eq!(sources[0]["configMapRef"]["name"], "ours");
     assert_eq!(sources[1]["configMapRef"]["name"], "theirs");
     assert_eq!(sources[2]["secretRef"]["name"], "registry");
-    // One that comes later is a revision, and not yet the primary's.
+    // A config created later is a new revision, which the primary does not read.
     let absent = text(&sources[3]["configMapRef"]["name"]);
     assert!(absent.starts_with("maybe-primary-") && !world.exists(Kind::ConfigMap, &absent).await);
     world.patch(Kind::ConfigMap, "ours", json!({ "data": { "a": "2" } })).await;

@@ -1,4 +1,4 @@
-//! Targets other than Deployments, and the end.
+//! Targets other than Deployments, and deletion of the Canary.
 
 use serde_json::{Value, json};
 use serin::workload::{FromCache, Kind};
@@ -27,7 +27,7 @@ pub async fn a_daemon_set_is_scaled_to_zero_and_back(world: World) {
     assert_eq!(nodes("agent").await, json!({ "disk": "ssd", "serin.dev/scale-to-zero": "true" }));
     assert_eq!(nodes("agent-primary").await, json!({ "disk": "ssd" }));
 
-    // Promoted while it runs nowhere, the primary runs everywhere.
+    // Promoted while the target is scaled to zero, the primary is not.
     let mut next = daemon_set("agent:2");
     next["spec"]["template"]["spec"]["nodeSelector"] = json!({ "disk": "ssd" });
     world.apply(DS, "agent", next).await;
@@ -52,18 +52,18 @@ pub async fn a_target_records_after_which_release_it_was_scaled_down(mut world: 
         world.cache.take_responses();
         workload.scale_down_canary(&world.client, &world.cache, 7).await.unwrap();
         assert!(workload.is_scaled_down(&world.cache.take_responses()[0]));
-        // It stays when somebody applies another manifest, and is nobody else's.
+        // The record survives another manifest and is not copied to the primary.
         world.apply(kind, name, target("app:2")).await;
         workload.scale_canary(&world.client, &world.cache, 1).await.unwrap();
-        let seen = world.target(&workload).await;
+        let observed = world.target(&workload).await;
         assert_eq!(
-            (seen.scaled_down_after, workload.is_scaled_down(&world.snapshot(kind, name).await)),
+            (observed.scaled_down_after, workload.is_scaled_down(&world.snapshot(kind, name).await)),
             (Some(7), false)
         );
         world.promote(&workload).await;
         let copied = world.get(kind, &workload.primary_name()).await["metadata"]["annotations"].clone();
         assert_eq!(copied["serin.dev/scaled-down-after"], Value::Null, "{copied}");
-        // Of another Canary by the same name it says nothing.
+        // It does not count for another Canary of the same name.
         world.delete_canary(name).await;
         let another = world.workload(kind.name(), name, json!({})).await;
         assert_eq!(world.target(&another).await.scaled_down_after, None);
@@ -98,7 +98,7 @@ pub async fn a_daemon_set_is_promoted_and_restored(world: World) {
 
 pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     let service = |version: &str| json!({ "spec": { "selector": { "app": "web", "version": version }, "ports": [{ "name": "http", "port": 80 }] } });
-    let leads =
+    let version =
         async |name: &str| world.get(Kind::Service, name).await["spec"]["selector"]["version"].clone();
     world.apply(Kind::Service, "web", service("1")).await;
     let workload = world.workload("Service", "web", json!({})).await;
@@ -113,17 +113,19 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     let second = world.revision(&workload).await;
     assert_ne!(second, first);
     assert_eq!(world.sync_companions(&workload).await, 1);
-    assert_eq!((leads("web-canary").await, leads("web-primary").await), (json!("2"), json!("1")));
+    assert_eq!((version("web-canary").await, version("web-primary").await), (json!("2"), json!("1")));
     workload.keep_previous(&world.client, &first).await.unwrap();
     workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
-    assert_eq!((leads("web-previous").await, leads("web-primary").await), (json!("1"), json!("2")));
+    assert_eq!((version("web-previous").await, version("web-primary").await), (json!("1"), json!("2")));
     assert_eq!(address("web-primary").await, of_primary);
-    let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
-    assert_eq!(seen.revision, Some(second));
+    let primary =
+        workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    assert_eq!(primary.revision, Some(second));
     workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
-    assert_eq!(leads("web-primary").await, "1");
-    let seen = workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
-    assert_eq!(seen.revision, Some(first));
+    assert_eq!(version("web-primary").await, "1");
+    let primary =
+        workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    assert_eq!(primary.revision, Some(first));
     assert!(world.cache.take_responses().is_empty(), "a Service is left to its watch event");
 }
 

@@ -1,7 +1,7 @@
-//! What becomes of workloads, at the API: primaries, copies of configs,
-//! promotions, autoscalers. No pod needs to run for any of it.
+//! Workload actions against the API: primaries, config copies, promotions,
+//! autoscalers. No pod needs to run.
 //!
-//! Every law runs twice, on the real kube-apiserver with its controllers and on
+//! Every test runs twice, on the real kube-apiserver with its controllers and on
 //! `local/`: `cargo test --test workload real::`, or `local::`.
 
 #[path = "../support/mod.rs"]
@@ -17,26 +17,26 @@ mod world;
 
 pub use world::World;
 
-/// Makes one test of each law on each server.
-macro_rules! laws {
-    ($($area:ident::$law:ident)*) => {
+/// Declares a test of each invariant on each server.
+macro_rules! invariants {
+    ($($area:ident::$invariant:ident)*) => {
         mod real {
             $(#[tokio::test]
-            async fn $law() {
-                crate::$area::$law(crate::World::on(crate::support::real().await).await).await
+            async fn $invariant() {
+                crate::$area::$invariant(crate::World::on(crate::support::real().await).await).await
             })*
         }
 
         mod local {
             $(#[tokio::test]
-            async fn $law() {
-                crate::$area::$law(crate::World::on(crate::support::local().await).await).await
+            async fn $invariant() {
+                crate::$area::$invariant(crate::World::on(crate::support::local().await).await).await
             })*
         }
     };
 }
 
-laws! {
+invariants! {
     primary::the_primary_differs_in_one_label_value
     primary::the_primary_has_its_owner_and_gitops_ignore_annotations
     primary::creating_the_primary_is_idempotent

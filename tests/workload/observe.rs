@@ -1,4 +1,4 @@
-//! What is seen, from objects alone.
+//! Observed state, from objects alone.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -50,12 +50,12 @@ fn a_status_of_another_generation_does_not_count_new_pods() {
 fn ready_pods_of_an_old_template_do_not_count_as_updated() {
     let web = workload(json!({})).unwrap();
     let mut object = deployment("web", "web:1");
-    // Two old ones serve beside two new ones that are not ready.
+    // Two old pods are ready, two new ones are not.
     object["status"] = json!({ "replicas": 4, "updatedReplicas": 2, "availableReplicas": 2 });
     assert!(!pods(&web, object.clone()).are_ready(100));
     object["status"] = json!({ "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2 });
     assert!(pods(&web, object.clone()).are_ready(100));
-    // Scaled down in the middle of it: one is wanted, and the old one is ready.
+    // Scaled down to one during the rollout: the old pod is ready.
     object["spec"]["replicas"] = 1.into();
     object["status"] = json!({ "replicas": 3, "updatedReplicas": 2, "availableReplicas": 1 });
     assert!(!pods(&web, object.clone()).are_ready(100));
@@ -94,21 +94,21 @@ fn a_config_is_read_once_for_each_version_of_it() {
     let unread = web.observe_target(&target, &mut configs, |_| Some("1".to_owned()), None).unwrap_err();
     let names: Vec<_> = unread.0.iter().map(|config| format!("{} {}", config.kind, config.name)).collect();
     assert_eq!(names, ["ConfigMap a", "Secret b"]);
-    // That one does not exist needs no reading.
-    let seen = web.observe_target(&target, &mut configs, |_| None, None).unwrap();
-    assert_eq!(seen.configs.len(), 2);
-    let asked = Cell::new(0);
+    // A config that does not exist need not be read.
+    let observed = web.observe_target(&target, &mut configs, |_| None, None).unwrap();
+    assert_eq!(observed.configs.len(), 2);
+    let lookups = Cell::new(0);
     let again = web.observe_target(
         &target,
         &mut configs,
         |_| {
-            asked.set(asked.get() + 1);
+            lookups.set(lookups.get() + 1);
             None
         },
         None,
     );
-    assert_eq!(again.unwrap(), seen);
-    assert_eq!(asked.get(), 2);
+    assert_eq!(again.unwrap(), observed);
+    assert_eq!(lookups.get(), 2);
     assert!(web.observe_target(&target, &mut configs, |_| Some("1".to_owned()), None).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! How the primary comes to be.
+//! Creation of the primary.
 
 use serde_json::json;
 use serin::workload::{Error, FromCache, Kind, UnsupportedTarget};
@@ -10,21 +10,21 @@ const D: Kind = Kind::Deployment;
 pub async fn the_primary_differs_in_one_label_value(world: World) {
     let labels =
         json!({ "app.kubernetes.io/name": "web", "app.kubernetes.io/instance": "shop", "tier": "front" });
-    let mut wanted = spec(labels, "web:1");
-    wanted["selector"]["matchExpressions"] =
+    let mut target = spec(labels, "web:1");
+    target["selector"]["matchExpressions"] =
         json!([{ "key": "app.kubernetes.io/name", "operator": "In", "values": ["web", "other"] }]);
-    wanted["replicas"] = 3.into();
-    wanted["template"]["metadata"]["labels"]["version"] = "one".into();
+    target["replicas"] = 3.into();
+    target["template"]["metadata"]["labels"]["version"] = "one".into();
     let itself = json!({ "matchLabels": { "app.kubernetes.io/name": "web" } });
     let term = json!({ "topologyKey": "zone", "labelSelector": itself });
-    wanted["template"]["spec"]["topologySpreadConstraints"] = json!([{
+    target["template"]["spec"]["topologySpreadConstraints"] = json!([{
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": itself,
     }]);
-    wanted["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
+    target["template"]["spec"]["affinity"] = json!({ "podAntiAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": [term],
         "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 1, "podAffinityTerm": term }],
     } });
-    world.apply(D, "web", json!({ "spec": wanted })).await;
+    world.apply(D, "web", json!({ "spec": target })).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
 
@@ -81,10 +81,10 @@ pub async fn the_primary_has_its_owner_and_gitops_ignore_annotations(mut world: 
     );
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"]["serin.dev/revision"], revision);
 
-    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
-    assert_eq!(seen.revision.as_deref(), Some(revision.as_str()));
-    assert_eq!(seen.pods.desired, 2);
-    // The mark on its pods is not part of what the target is.
+    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(observed.revision.as_deref(), Some(revision.as_str()));
+    assert_eq!(observed.pods.desired, 2);
+    // The revision annotation on its pods is not part of the target's revision.
     assert_eq!(world.revision(&workload).await, revision);
 }
 
@@ -156,7 +156,7 @@ pub async fn the_primary_is_created_only_from_the_requested_revision(world: Worl
     let revision = world.revision(&workload).await;
     world.apply(D, "web", deployment("web", "web:2")).await;
     let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
-    assert!(matches!(&error, Error::TargetChanged { wanted, .. } if *wanted == revision), "{error}");
+    assert!(matches!(&error, Error::TargetChanged { expected, .. } if *expected == revision), "{error}");
     assert!(!world.exists(D, "web-primary").await);
 
     world.delete(D, "web").await;

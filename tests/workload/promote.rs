@@ -1,4 +1,4 @@
-//! Promotion, and the way back.
+//! Promotion, backup and restore of the primary.
 
 use serde_json::{Value, json};
 use serin::workload::{Error, FromCache, Kind};
@@ -7,7 +7,7 @@ use crate::world::{World, deployment};
 
 const D: Kind = Kind::Deployment;
 
-/// What a template runs, without the mark that differs between copies.
+/// The pod spec of a template, without the revision annotation.
 fn pods(object: &Value) -> Value {
     object["spec"]["template"]["spec"].clone()
 }
@@ -31,8 +31,8 @@ pub async fn a_promotion_copies_exactly_the_analysed_template(world: World) {
     assert_eq!(primary["spec"]["paused"], Value::Null);
     let annotations = json!({ "team": "shop", "serin.dev/revision": revision });
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"], annotations);
-    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
-    assert_eq!(seen.revision, Some(revision));
+    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(observed.revision, Some(revision));
 }
 
 pub async fn a_promotion_refuses_a_changed_target(world: World) {
@@ -51,7 +51,7 @@ pub async fn a_promotion_refuses_a_changed_target(world: World) {
     let refused = async || {
         let error =
             workload.promote(&world.client, &world.cache, &analysed, FromCache::default()).await.unwrap_err();
-        assert!(matches!(&error, Error::TargetChanged { wanted, .. } if *wanted == analysed), "{error}");
+        assert!(matches!(&error, Error::TargetChanged { expected, .. } if *expected == analysed), "{error}");
         assert!(!error.is_conflict());
         assert_eq!(world.get(D, "web-primary").await["spec"], before);
         assert!(!world.exists(Kind::ConfigMap, "web-primary-before").await);
@@ -84,7 +84,7 @@ pub async fn a_promotion_from_a_stale_cache_overwrites_nothing(world: World) {
     assert_eq!(pods(&promoted)["containers"][0]["image"], "web:2");
     assert_eq!(promoted["metadata"]["labels"]["team"], "shop");
     assert_eq!(promoted["metadata"]["annotations"][applied], "{}");
-    // What a cache leaves out is still there when nothing is read afresh.
+    // Fields that the cache strips survive a promotion from the cache.
     world.apply(D, "web", deployment("web", "web:3")).await;
     world.promote(&workload).await;
     assert_eq!(world.get(D, "web-primary").await["metadata"]["annotations"][applied], "{}");
@@ -100,7 +100,7 @@ pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     world.apply(D, "web", deployment("web", "web:2")).await;
     let second = world.revision(&workload).await;
     let (target, primary) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
-    // The second time the cache has not heard of the first.
+    // At the second promotion the cache does not have the first yet.
     let known = FromCache { target: Some(&target), primary: Some(&primary) };
     workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
     let written = &world.cache.take_responses()[0];
@@ -121,14 +121,14 @@ pub async fn a_promotion_drops_removed_fields(mut world: World) {
     world.apply(D, "web", target).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
-    world.patch(D, "web-primary", json!({ "metadata": { "labels": { "seen": "by-people" } } })).await;
+    world.patch(D, "web-primary", json!({ "metadata": { "labels": { "team": "users" } } })).await;
 
     world.apply(D, "web", deployment("web", "web:1")).await;
     world.promote(&workload).await;
     let primary = world.get(D, "web-primary").await;
     assert_eq!(primary["spec"]["template"]["spec"]["containers"][0]["env"], Value::Null);
     assert_eq!(primary["spec"]["template"]["spec"]["hostNetwork"], Value::Null);
-    assert_eq!(primary["metadata"]["labels"], json!({ "app": "web-primary", "seen": "by-people" }));
+    assert_eq!(primary["metadata"]["labels"], json!({ "app": "web-primary", "team": "users" }));
 }
 
 /// The size of a primary of six after a promotion of a canary of this size.
@@ -172,9 +172,9 @@ pub async fn the_previous_revision_can_be_restored(world: World) {
         workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
         let primary = world.get(D, "web-primary").await;
         assert_eq!(primary["spec"]["template"], before["template"]);
-        assert_eq!(primary["spec"]["replicas"], 5, "its size is of today");
+        assert_eq!(primary["spec"]["replicas"], 5, "the size is not restored");
     }
-    // And forth again.
+    // Promoted and restored again.
     workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
     workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
@@ -193,11 +193,11 @@ pub async fn a_missing_backup_is_reported(world: World) {
         workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
         Some(second)
     );
-    // Whoever applies it again brings it back.
+    // With the revision applied to the target again it can be restored.
     world.apply(D, "web", deployment("web", "web:1")).await;
     workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
-    let seen = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
-    assert_eq!(seen.revision, Some(first));
+    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(observed.revision, Some(first));
 }
 
 pub async fn the_previous_version_runs_beside_the_primary(world: World) {
@@ -219,8 +219,8 @@ pub async fn the_previous_version_runs_beside_the_primary(world: World) {
     assert_eq!(previous["spec"]["template"]["metadata"]["labels"], json!({ "app": "web-previous" }));
     assert_eq!(previous["spec"]["replicas"], 3);
     assert_eq!(pods(&previous)["containers"][0]["image"], "web:1");
-    let seen = workload.observe_previous(&world.snapshot(D, "web-previous").await).unwrap();
-    assert_eq!((seen.revision.as_str(), seen.pods.desired), (first.as_str(), 3));
+    let observed = workload.observe_previous(&world.snapshot(D, "web-previous").await).unwrap();
+    assert_eq!((observed.revision.as_str(), observed.pods.desired), (first.as_str(), 3));
 
     workload.keep_previous(&world.client, &second).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-previous").await)["containers"][0]["image"], "web:2");

@@ -1,4 +1,5 @@
-//! A namespace with a Canary in it, and short ways to look and to write.
+//! The fixture of one test: a namespace with a Canary, and helpers to read and
+//! write.
 
 use std::{
     collections::BTreeMap,
@@ -45,8 +46,8 @@ impl World {
         }
     }
 
-    /// The workload of a Canary named after its target, which is created with
-    /// these fields beside those it needs.
+    /// Creates a Canary named after its target, with these fields merged into its
+    /// spec.
     pub async fn workload(&self, kind: &str, target: &str, spec: Value) -> Workload {
         let canary = self.canary(kind, target, spec).await;
         Workload::new(&canary, &Arc::new(self.options.clone())).expect("a target of a known kind")
@@ -81,7 +82,7 @@ impl World {
         Api::namespaced_with(self.client.clone(), &self.namespace, kind.resource())
     }
 
-    /// As a person applies a manifest.
+    /// As a user applies a manifest.
     pub async fn apply(&self, kind: Kind, name: &str, fields: Value) -> Value {
         let resource = kind.resource();
         let mut object = json!({
@@ -89,7 +90,7 @@ impl World {
         });
         json_patch::merge(&mut object, &fields);
         let applied =
-            self.api(kind).patch(name, &PatchParams::apply("people").force(), &Patch::Apply(&object)).await;
+            self.api(kind).patch(name, &PatchParams::apply("user").force(), &Patch::Apply(&object)).await;
         value(applied.unwrap_or_else(|error| panic!("apply {object:#}: {error}")))
     }
 
@@ -116,14 +117,14 @@ impl World {
         self.api(kind).delete(name, &DeleteParams::background()).await.expect("it is deleted");
     }
 
-    /// As a reflector gets it.
+    /// As a reflector stores it.
     pub async fn snapshot(&self, kind: Kind, name: &str) -> CachedWorkload {
         let api =
             Api::<CachedWorkload>::namespaced_with(self.client.clone(), &self.namespace, kind.resource());
         api.get(name).await.unwrap_or_else(|error| panic!("get {name}: {error}"))
     }
 
-    /// What a controller with fresh caches sees of the target.
+    /// The target as a controller with current caches observes it.
     pub async fn target(&self, workload: &Workload) -> Target {
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
         let mut versions = BTreeMap::new();
@@ -136,8 +137,8 @@ impl World {
             versions.get(&(config.kind.clone(), config.name.clone())).cloned().flatten()
         };
         let mut configs = ConfigContents::default();
-        if let Err(unread) = workload.observe_target(&target, &mut configs, version, None) {
-            configs.read(&self.client, &self.namespace, &unread.0).await.expect("configs can be read");
+        if let Err(missing) = workload.observe_target(&target, &mut configs, version, None) {
+            configs.read(&self.client, &self.namespace, &missing.0).await.expect("configs can be read");
         }
         workload.observe_target(&target, &mut configs, version, None).expect("all configs are read")
     }
@@ -146,14 +147,14 @@ impl World {
         self.target(workload).await.revision
     }
 
-    /// Makes the primary of the target as it is; returns the revision.
+    /// Creates the primary from the present target; returns the revision.
     pub async fn make_primary(&self, workload: &Workload) -> String {
         let revision = self.revision(workload).await;
         workload.create_primary(&self.client, &revision).await.expect("a primary");
         revision
     }
 
-    /// Promotes the target as it is; returns the revision.
+    /// Promotes the present target; returns the revision.
     pub async fn promote(&self, workload: &Workload) -> String {
         let revision = self.revision(workload).await;
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
@@ -163,7 +164,7 @@ impl World {
         revision
     }
 
-    /// What a controller does on each reconcile; returns how much it wrote.
+    /// Syncs companions as a reconcile does; returns the number of writes.
     pub async fn sync_companions(&self, workload: &Workload) -> usize {
         let target = self.snapshot(workload.kind(), workload.target_name()).await;
         let canary = format!("{}-canary", workload.target_name());
@@ -251,10 +252,10 @@ pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
-/// Waits until something is so.
-pub async fn eventually(what: &str, mut is_in_sync: impl AsyncFnMut() -> bool) {
+/// Waits for a condition.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
-    while !is_in_sync().await {
+    while !condition().await {
         assert!(tokio::time::Instant::now() < deadline, "{what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
