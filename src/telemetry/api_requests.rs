@@ -1,4 +1,4 @@
-//! Requests to the API server, counted on their way.
+//! Counts the requests to the API server, as a layer of its client.
 
 use std::{
     sync::Arc,
@@ -13,8 +13,7 @@ use tower::{BoxError, Service};
 use super::Telemetry;
 use crate::error_chain::error_chain;
 
-/// The same service, with its requests counted. What it tries again by itself
-/// counts once.
+/// Counts the requests of a service. Retries inside of it count once.
 #[derive(Clone)]
 pub struct CountRequests<S> {
     service: S,
@@ -36,10 +35,10 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let verb = verb(request.method(), request.uri());
-        let tells = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
+        let is_canary_watch = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
         let telemetry = Arc::clone(&self.telemetry);
         let count =
-            move |answer: &Result<Response<B>, BoxError>| telemetry.count_response(verb, tells, answer);
+            move |answer: &Result<Response<B>, BoxError>| telemetry.count_response(verb, is_canary_watch, answer);
         self.service.call(request).inspect(count).boxed()
     }
 }
@@ -56,9 +55,9 @@ impl Telemetry {
         answer: &Result<Response<B>, BoxError>,
     ) {
         self.requests.inc([verb.into(), result_label(answer).into()]);
-        // The watch of Canaries is asked for again until it is there, so its
-        // last word holds; that of a single write would hold until the next,
-        // and another kind may be away alone.
+        // The list and watch of Canaries are retried until they succeed, so their
+        // last result is the present one. That of a write would be stale until
+        // the next write, and another kind may fail by itself.
         if is_canary_watch {
             *self.health.canary_watch_error.lock() = match answer {
                 Ok(answer) if !answer.status().is_server_error() => None,
@@ -80,7 +79,7 @@ fn result_label<B>(answer: &Result<Response<B>, BoxError>) -> &'static str {
     }
 }
 
-/// The verb that the API server would find in its rules.
+/// The RBAC verb of a request.
 fn verb(method: &Method, uri: &Uri) -> &'static str {
     match *method {
         Method::POST => "create",
@@ -97,8 +96,8 @@ pub fn is_watch(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|part| part == "watch=true"))
 }
 
-/// Does a path end in a kind rather than in a name? Else it is an object's, or
-/// that of what the server says of itself.
+/// Does a path end in a resource rather than in a name? Else it is an object's, or
+/// a discovery path.
 fn is_collection(path: &str) -> bool {
     let mut parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let version = match parts[0] {

@@ -1,15 +1,14 @@
-//! Counters and histograms, by their labels. Kept where things happen, read by
-//! whoever shows them.
+//! Counters and histograms with labels, as the metrics page reads them.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 
-/// What a series is told apart by; few different ones.
+/// Values of a series' labels; few distinct ones.
 pub type LabelValues<const N: usize> = [Cow<'static, str>; N];
 
-/// The word that a value of the API is written as.
+/// The serialized form of an enum value.
 pub fn label_value(value: &impl Serialize) -> Cow<'static, str> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => Cow::Owned(word),
@@ -17,13 +16,12 @@ pub fn label_value(value: &impl Serialize) -> Cow<'static, str> {
     }
 }
 
-/// How often, by labels.
+/// A counter per label values.
 #[derive(Debug)]
 pub struct CounterVec<const N: usize>(Mutex<BTreeMap<LabelValues<N>, u64>>);
 
 impl<const N: usize> CounterVec<N> {
-    /// Those that are known beforehand begin at zero, so that the first one is
-    /// seen as an increase.
+    /// Known label values start at zero, so that the first count is an increase.
     pub fn with_labels(known: impl IntoIterator<Item = LabelValues<N>>) -> Self {
         Self(Mutex::new(known.into_iter().map(|labels| (labels, 0)).collect()))
     }
@@ -37,7 +35,7 @@ impl<const N: usize> CounterVec<N> {
     }
 }
 
-/// How much, by labels.
+/// A histogram per label values.
 #[derive(Debug)]
 pub struct DurationHistogramVec<const N: usize> {
     bounds: &'static [f64],
@@ -45,7 +43,7 @@ pub struct DurationHistogramVec<const N: usize> {
 }
 
 impl<const N: usize> DurationHistogramVec<N> {
-    /// With these upper bounds of buckets, in their order.
+    /// `bounds` are the upper bounds of the buckets, ascending.
     pub fn with_buckets(bounds: &'static [f64], known: impl IntoIterator<Item = LabelValues<N>>) -> Self {
         let rows =
             known.into_iter().map(|labels| (labels, DurationHistogram::with_buckets(bounds))).collect();
@@ -65,11 +63,11 @@ impl<const N: usize> DurationHistogramVec<N> {
     }
 }
 
-/// Values, counted in buckets.
+/// Counts values in buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DurationHistogram {
     bounds: &'static [f64],
-    /// One for each bound, and one for what is beyond.
+    /// One per bound, and one beyond the last.
     counts: Vec<u64>,
     pub sum: f64,
 }
@@ -89,7 +87,7 @@ impl DurationHistogram {
         self.counts.iter().sum()
     }
 
-    /// Each bound, and how many values are within it; the last is infinite.
+    /// Each bound with its cumulative count; the last bound is infinite.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let mut within = 0;

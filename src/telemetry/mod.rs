@@ -28,12 +28,12 @@ pub use counters::{CounterVec, DurationHistogram, DurationHistogramVec, LabelVal
 pub const OUTCOMES: [Outcome; 4] =
     [Outcome::Promoted, Outcome::RolledBack, Outcome::Aborted, Outcome::Superseded];
 
-/// Of work on one Canary, from a millisecond to half a minute.
+/// Seconds of a reconcile: a millisecond to half a minute.
 const RECONCILE_BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
-/// Of a release, from a minute to two days.
+/// Seconds of a release: a minute to two days.
 const RELEASE_BUCKETS: [f64; 10] =
     [60.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0, 172800.0];
-/// Of a check, as Prometheus' own libraries choose them.
+/// Seconds of a check: the defaults of Prometheus' libraries.
 const CHECK_BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 pub struct Telemetry {

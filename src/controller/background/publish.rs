@@ -91,7 +91,7 @@ fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
     });
 }
 
-/// Nobody reads what the API server made of it.
+/// The response is not decoded.
 async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::Result<()> {
     let events = Request::new(Event::url_path(&(), Some(namespace)));
     let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
@@ -111,7 +111,7 @@ fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, 
                     let reply = ctx.webhooks.send_event(&hook, &about, &event, key.as_deref()).await;
                     ctx.telemetry.observe_gate_call(&HookType::Event, &reply);
                 }
-                Err(why) => tracing::warn!(hook = hook.name, why, "a webhook is not told"),
+                Err(why) => tracing::warn!(hook = hook.name, why, "an event webhook is not called"),
             }
         });
     }

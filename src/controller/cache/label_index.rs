@@ -1,11 +1,10 @@
-//! Who has which labels: a selector finds its objects without a look at all
-//! others.
+//! Names of objects by label: a selector finds its objects without a scan.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 type Labels = BTreeMap<String, String>;
 
-/// Names, by value, by key.
+/// Label key → label value → object names.
 #[derive(Default)]
 pub struct LabelIndex(HashMap<String, HashMap<String, BTreeSet<String>>>);
 
@@ -32,8 +31,7 @@ impl LabelIndex {
         }
     }
 
-    /// Those that have all of these labels, in the order of their names; nobody
-    /// is asked for if there are none.
+    /// Objects that have all of these labels, ordered by name; none for no labels.
     pub fn matching<'a>(&'a self, labels: &Labels) -> Vec<&'a str> {
         let named = |(key, value): (&String, &String)| self.0.get(key)?.get(value);
         let Some(mut sets) = labels.iter().map(named).collect::<Option<Vec<_>>>() else { return Vec::new() };

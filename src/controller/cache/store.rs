@@ -1,4 +1,5 @@
-//! Objects of one kind, by namespace and name, as watches tell of them.
+//! Objects of one kind, by namespace and name, as reflectors deliver them. Older
+//! versions are rejected, and write responses are applied before their events.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -14,25 +15,25 @@ use parking_lot::RwLock;
 use super::label_index::LabelIndex;
 use crate::controller::queue::trigger::{HasMeta, ObjectVersion};
 
-/// Clones of what it hands out share the object.
+/// Objects are shared, not copied.
 pub struct Store<K> {
     namespaces: RwLock<HashMap<String, NamespaceStore<K>>>,
     last_revision: AtomicU64,
     indexes_labels: bool,
 }
 
-/// Of one namespace.
+/// The objects of one namespace.
 struct NamespaceStore<K> {
-    /// Looked up a dozen times in a reconcile, so not in an order: the way through
-    /// a tree of names is one of memory that is not at hand.
+    /// Hashed, not ordered: a reconcile has a dozen lookups, and walking a tree
+    /// misses the CPU cache.
     by_name: HashMap<String, Arc<K>>,
-    /// None if nobody looks for them so.
+    /// None unless objects are listed by label.
     label_index: Option<LabelIndex>,
-    /// The last change among them.
+    /// Number of the last change.
     revision: u64,
 }
 
-/// Namespace and name of an object; a cluster's own have an empty namespace.
+/// Namespace and name of an object; the namespace of cluster-wide ones is empty.
 pub type Key = (String, String);
 
 impl<K> Default for Store<K> {
@@ -63,7 +64,7 @@ impl<K: HasMeta> NamespaceStore<K> {
 }
 
 impl<K: HasMeta> Store<K> {
-    /// Whose objects can be [list_matching](Self::list_matching).
+    /// A store with [`list_matching`](Self::list_matching).
     pub fn with_label_index() -> Self {
         Self { indexes_labels: true, ..Self::default() }
     }
@@ -72,12 +73,12 @@ impl<K: HasMeta> Store<K> {
         self.namespaces.read().get(namespace)?.by_name.get(name).cloned()
     }
 
-    /// Stays the same for as long as everything in a namespace does.
+    /// Unchanged as long as the objects of a namespace are.
     pub fn revision(&self, namespace: &str) -> u64 {
         self.namespaces.read().get(namespace).map_or(0, |rows| rows.revision)
     }
 
-    /// Everything in a namespace, in the order of names.
+    /// The objects of a namespace, ordered by name.
     pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
         let rows = self.namespaces.read();
         let mut all: Vec<_> = rows.get(namespace).iter().flat_map(|rows| &rows.by_name).collect();
@@ -85,7 +86,7 @@ impl<K: HasMeta> Store<K> {
         all.into_iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
-    /// What has all of these labels, in the order of names.
+    /// Objects that have all of these labels, ordered by name.
     pub fn list_matching(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<K>> {
         let rows = self.namespaces.read();
         let Some(NamespaceStore { by_name: named, label_index: Some(labelled), .. }) = rows.get(namespace)
@@ -95,7 +96,7 @@ impl<K: HasMeta> Store<K> {
         labelled.matching(labels).into_iter().filter_map(|name| named.get(name).cloned()).collect()
     }
 
-    /// Everything, in the order of namespaces and names.
+    /// All objects, ordered by namespace and name.
     pub fn list_all(&self) -> Vec<Arc<K>> {
         let rows = self.namespaces.read();
         let mut all: Vec<Arc<K>> = rows.values().flat_map(|rows| rows.by_name.values().cloned()).collect();
@@ -106,8 +107,7 @@ impl<K: HasMeta> Store<K> {
         all
     }
 
-    /// Is an object of which this is the metadata not here yet, or only an older
-    /// version of it?
+    /// Is the object with this metadata missing here, or older?
     pub fn is_outdated_by(&self, meta: &ObjectMeta) -> bool {
         let rows = self.namespaces.read();
         let held = rows.get(meta.namespace.as_deref().unwrap_or_default());
@@ -115,9 +115,8 @@ impl<K: HasMeta> Store<K> {
         held.is_none_or(|held| is_newer(meta, held.metadata()))
     }
 
-    /// Takes in an object; none if what is here is as new already, or is the
-    /// same but for its version. A watch may well tell of a version that a
-    /// write's answer has overtaken.
+    /// Applies a watch event. None if the stored object is as new (a write
+    /// response may have overtaken the event) or if `is_same` holds.
     pub fn apply(&self, object: K, is_same: fn(&K, &K) -> bool) -> Option<Key> {
         let key = key(object.metadata());
         let mut rows = self.namespaces.write();
@@ -137,8 +136,8 @@ impl<K: HasMeta> Store<K> {
         Some(key)
     }
 
-    /// Takes in the answer to a request, unless the object is gone or another
-    /// by now, or what is here is as new already.
+    /// Applies a response, unless the object was deleted or recreated, or the
+    /// stored one is as new.
     pub fn apply_existing(&self, object: K) -> Option<Key> {
         let key = key(object.metadata());
         let mut rows = self.namespaces.write();
@@ -153,8 +152,8 @@ impl<K: HasMeta> Store<K> {
         })
     }
 
-    /// Takes in the answer to a write, which is read only if a watch was not
-    /// faster. None if what is here is not of that version.
+    /// Applies a write response, decoding it only if the watch was not faster.
+    /// Returns the stored object if it is of that version.
     pub fn apply_write_response<T: HasMeta>(
         &self,
         response: T,
@@ -180,8 +179,8 @@ impl<K: HasMeta> Store<K> {
         key
     }
 
-    /// Takes in a complete list of a namespace, or of all of them; says which
-    /// are new, changed or gone.
+    /// Applies a complete list of a namespace, or of all; returns the keys that are
+    /// new, changed or gone.
     pub fn replace(&self, scope: Option<&str>, listed: Vec<K>) -> Vec<Key> {
         let known: HashSet<Key> = listed.iter().map(|object| key(object.metadata())).collect();
         let mut changed: Vec<Key> =
@@ -211,7 +210,7 @@ impl<K: HasMeta> Store<K> {
     }
 }
 
-/// Every version counts.
+/// A filter that passes every version.
 pub fn always_differs<K>(_: &K, _: &K) -> bool {
     false
 }
@@ -220,12 +219,12 @@ fn key(meta: &ObjectMeta) -> Key {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Versions that are no numbers cannot be compared: then the latest word counts.
+/// resourceVersions that are no numbers cannot be compared: then the latest counts.
 fn is_newer(incoming: &ObjectMeta, held: &ObjectMeta) -> bool {
     let version = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u64>().ok();
     let same = incoming.uid == held.uid;
     match (version(incoming), version(held)) {
-        (Some(told), Some(held)) if same => told > held,
+        (Some(incoming), Some(held)) if same => incoming > held,
         _ => incoming.resource_version != held.resource_version || !same,
     }
 }
@@ -249,10 +248,10 @@ mod tests {
     }
 
     fn contents(store: &Store<ConfigMap>) -> Vec<(String, String)> {
-        let told = |object: &Arc<ConfigMap>| {
+        let identity = |object: &Arc<ConfigMap>| {
             (object.metadata.name.clone().unwrap(), object.metadata.resource_version.clone().unwrap())
         };
-        store.list("shop").iter().map(told).collect()
+        store.list("shop").iter().map(identity).collect()
     }
 
     #[test]
@@ -274,15 +273,15 @@ mod tests {
         assert_eq!(contents(&store), [("a".to_owned(), "2".to_owned())]);
     }
 
-    /// Whoever takes Canaries over wakes them so, and simulations replay.
+    /// A replica that acquires shards enqueues in this order, so simulations replay.
     #[test]
     fn changes_are_reported_in_order() {
         let store = Store::default();
         let names = ["a", "b", "c", "d", "e", "f", "g"];
         names.iter().rev().for_each(|name| drop(store.apply(config(name, 1), always_differs)));
         let all = store.list_all();
-        let told: Vec<_> = all.iter().filter_map(|config| config.metadata.name.as_deref()).collect();
-        assert_eq!(told, names);
+        let listed: Vec<_> = all.iter().filter_map(|config| config.metadata.name.as_deref()).collect();
+        assert_eq!(listed, names);
         let gone: Vec<_> = store.replace(None, vec![]).into_iter().map(|(_, name)| name).collect();
         assert_eq!(gone, names);
     }

@@ -1,14 +1,14 @@
-//! Who is worked on: the Canaries of the shards that are held. A shard that is
-//! gained wakes its Canaries; one that is lost is forgotten.
+//! Feeds the work queue with the Canaries of the shards that are held. An
+//! acquired shard enqueues its Canaries; a lost one is dropped.
 //!
 //! ```text
-//!   NotHeld ─ held ─▶ Acquired ─▶ Syncing ─ its Canaries are as new as when
-//!      ▲                                          │ their last holder let go
+//!   NotHeld ─ acquired ─▶ Acquired ─ relist ─▶ Syncing ─ caches as new as the
+//!      ▲                                          │       last holder's
 //!      │                                          ▼
-//!      └─ nothing under way ◀─ Draining ◀─ asked ─ Active
+//!      └─ nothing in progress ◀─ Draining ◀─── Active
 //! ```
 //!
-//! and from anywhere back to NotHeld, at once, when the shard is lost.
+//! and from any phase back to NotHeld, at once, when the shard is lost.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -32,10 +32,10 @@ pub enum ReconcileResult {
     Failed(String),
 }
 
-/// How long to wait before Canaries are listed again after that failed.
+/// Between two attempts to relist.
 const RESYNC_RETRY: Duration = Duration::from_secs(1);
 
-/// The first wait after a failure; it doubles with each further one.
+/// Backoff of failed reconciles: doubles with each consecutive failure.
 const MIN_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -43,8 +43,9 @@ pub struct Dispatcher {
     ctx: Arc<Context>,
     fence: Fence,
     pub queue: WorkQueue<NamespacedName>,
-    /// What watches told of while a Canary was worked on. They may well tell of
-    /// a write before it is answered, and only the answer says whose it was.
+    /// Watch events that came during a reconcile of their Canary. An event may
+    /// precede the response of the write that caused it, and only the response
+    /// shows that it is an own write.
     deferred_changes: HashMap<NamespacedName, Vec<ObjectVersion>>,
     phases: Vec<ShardPhase>,
     resyncs: JoinSet<Vec<ShardTerm>>,
@@ -60,8 +61,7 @@ enum ShardPhase {
 }
 
 impl Dispatcher {
-    /// A replica that is alone begins with everything, and need not ask what
-    /// others wrote.
+    /// An unsharded controller starts active and needs no relist.
     pub fn new(ctx: Arc<Context>) -> Self {
         let mut fence = ctx.fence.clone();
         let alone = fence.is_unsharded();
@@ -79,7 +79,7 @@ impl Dispatcher {
         dispatcher
     }
 
-    /// Until something is to be done about shards.
+    /// Returns when ownership changed or a relist is done.
     pub async fn next_shard_change(&mut self) -> ShardChange {
         tokio::select! {
             biased;
@@ -100,7 +100,7 @@ impl Dispatcher {
                 _ => None,
             })
             .collect();
-        // One list at a time, for all that were gained before it.
+        // One relist at a time, for all shards acquired before it.
         if !gained.is_empty() && self.resyncs.is_empty() {
             for ShardTerm { shard, term } in &gained {
                 self.phases[*shard] = ShardPhase::Syncing(*term);
@@ -167,7 +167,7 @@ impl Dispatcher {
                     match hold {
                         ShardOwnership::NotHeld => {}
                         ShardOwnership::Held { term } => self.phases[shard] = ShardPhase::Acquired(term),
-                        // Nothing of it ever began.
+                        // It was never active.
                         ShardOwnership::Draining { term } => {
                             self.phases[shard] = ShardPhase::Draining(term);
                             self.release_if_idle(shard);
@@ -197,7 +197,7 @@ impl Dispatcher {
         }
     }
 
-    /// Gives a shard back once nothing is under way for it.
+    /// Releases a draining shard once nothing is in progress for it.
     fn release_if_idle(&mut self, shard: usize) {
         let ShardPhase::Draining(term) = self.phases[shard] else { return };
         if self.queue.processing().iter().any(|canary| self.fence.shard_of(canary) == shard) {
@@ -214,7 +214,7 @@ impl Dispatcher {
     fn drop_shard(&mut self, shard: usize) {
         self.dequeue_shard(shard);
         self.forget_shard(shard);
-        // What it had to say is not waited for.
+        // Its background tasks are not awaited.
         drop(self.ctx.task_groups[shard].shutdown());
         self.phases[shard] = ShardPhase::NotHeld;
     }
@@ -233,14 +233,14 @@ impl Dispatcher {
     }
 }
 
-/// What [`Dispatcher::apply`] is to take in.
+/// Input of [`Dispatcher::apply`].
 pub enum ShardChange {
     OwnershipChanged,
     Resynced(Vec<ShardTerm>),
 }
 
-/// Nothing may be decided on what is older than what its last holder saw, or
-/// wrote.
+/// Decisions must not be based on objects older than those that the last holder
+/// saw or wrote.
 async fn resync(ctx: Arc<Context>, gained: Vec<ShardTerm>) -> Vec<ShardTerm> {
     while let Err(error) = ctx.caches.relist().await {
         tracing::warn!(%error, "cannot list what the Canaries of new shards are about; trying again");
@@ -249,8 +249,8 @@ async fn resync(ctx: Arc<Context>, gained: Vec<ShardTerm>) -> Vec<ShardTerm> {
     gained
 }
 
-/// Spread by name, so that those that failed together are not tried together;
-/// by nothing else, so that simulations replay.
+/// Jitter by name, so that Canaries that failed together are not retried together;
+/// not random, so that simulations replay.
 fn backoff(canary: &NamespacedName, failures: u32) -> Duration {
     let wait = MIN_BACKOFF.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(MAX_BACKOFF);
     let spread = stable_hash(format!("{canary}{failures}").as_bytes());

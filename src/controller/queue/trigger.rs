@@ -61,20 +61,19 @@ impl RequestSender {
         self.send(ReconcileRequest { canary, changed: None });
     }
 
-    /// A watch told of this version; of none if it told of something else.
+    /// For a watch event of this version; none for a list or a deletion.
     pub fn request_for_change(&self, canary: NamespacedName, changed: Option<ObjectVersion>) {
         self.send(ReconcileRequest { canary, changed });
     }
 
-    /// Nobody listens any more when the controller ends, and then nobody needs
-    /// to.
+    /// The receiver is gone when the controller stops; requests are moot then.
     fn send(&self, request: ReconcileRequest) {
         let _ = self.0.send(request);
     }
 }
 
 impl NamespacedName {
-    /// Of a Canary, readable or not.
+    /// The name of a Canary, valid or not.
     pub fn of(canary: &impl HasMeta) -> Self {
         let meta = canary.metadata();
         Self {

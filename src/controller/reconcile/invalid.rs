@@ -52,7 +52,7 @@ pub async fn mark_stalled(ctx: &Context, name: &NamespacedName, invalid: &Object
     }
 }
 
-/// None if it can be read after all.
+/// None if it decodes after all.
 fn decode_error(object: &DynamicObject) -> Option<String> {
     let value = serde_json::to_value(object).ok()?;
     let error = serde_path_to_error::deserialize::<_, Canary>(value).err()?;
@@ -60,10 +60,10 @@ fn decode_error(object: &DynamicObject) -> Option<String> {
     Some(format!("This Canary cannot be read, so nothing is done: {path}: {why}. Correct the field."))
 }
 
-/// None if it is said already.
+/// None if the condition is there already.
 fn stalled_conditions(object: &DynamicObject, message: &str, now: Timestamp) -> Option<Vec<Value>> {
-    let said = object.data.pointer("/status/conditions").and_then(Value::as_array);
-    let mut conditions = said.cloned().unwrap_or_default();
+    let present = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let mut conditions = present.cloned().unwrap_or_default();
     let stalled = conditions.iter().position(|condition| condition["type"] == STALLED);
     let before = stalled.map(|at| conditions.remove(at));
     let is = |field: &str, value: &str| before.as_ref().is_some_and(|before| before[field] == value);

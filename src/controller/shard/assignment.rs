@@ -1,5 +1,5 @@
-//! How replicas share out the shards. Pure: Leases that were seen, answers and
-//! the time go in; requests come out.
+//! Assignment of shards to replicas. Pure: Leases, responses and the time go in;
+//! requests come out.
 //!
 //! ```text
 //!   member   web-7d4-x2k-18af…      renewed by its replica, every five seconds
@@ -11,20 +11,20 @@
 //!
 //! - A shard is its holder's as long as the holder's member Lease exists. So
 //!   renewing costs one write a replica, however many shards there are.
-//! - A member that was not seen to renew for [`LEASE_DURATION`] is removed, by a delete
-//!   of exactly the version that was seen. Its own renewals then find nothing,
-//!   so it cannot come back; its fence closed [`FENCE_MARGIN`] before, counted from
-//!   before it sent its last renewal. No clock is compared with another's.
-//! - Only a watch tells what is; it tells everything in order. So a holder whose
-//!   member Lease is not there has gone, and is not one that is yet to come.
+//! - A member without a renewal for [`LEASE_DURATION`] is removed, by a delete of
+//!   exactly the resourceVersion that was seen. Its own renewals then get 404, so
+//!   it cannot come back; its fence closed [`FENCE_MARGIN`] before, counted from
+//!   before it sent its last renewal. No two clocks are compared.
+//! - Only watch events change the view, and they come in order. So a holder whose
+//!   member Lease is missing has gone; it is not one that has yet to join.
 //! - A replica that was removed joins again under another name.
-//! - Each keeps its fair share, gives back what is more, and takes of what is
-//!   free what falls to it. Everybody computes this alike, so two reach for the
-//!   same shard only while one of them sees less; versions decide then.
-//! - Replicas that count shards differently would work on the same Canaries. A
-//!   replica joins only if it sees nobody alive that counts differently, looks
-//!   again once it sees itself, and else refuses to work: of two that begin at
-//!   once at least one sees the other.
+//! - Each replica keeps its fair share, releases the excess, and acquires its part
+//!   of the free shards. All compute the same, so two try for one shard only while
+//!   one view is behind; resourceVersions decide then.
+//! - Replicas with different shard counts would reconcile the same Canaries. A
+//!   replica joins only if no live member has another count, checks again once it
+//!   sees its own Lease, and otherwise stops: of two that start at once at least
+//!   one sees the other.
 
 use std::{
     cmp::Reverse,
@@ -38,15 +38,15 @@ use super::fence::{
     FENCE_MARGIN, LEASE_DURATION, RENEW_INTERVAL, ReplicaOwnership, ShardOwnership, ShardTerm,
 };
 
-/// How long to wait for the watch to tell of a write, or after one that failed.
+/// Wait for the watch event of a write, or after a failed one.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// What a Lease says, as far as it matters here.
+/// The parts of a Lease that the assignment uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     pub name: String,
     pub version: String,
-    /// How many shards there are, in its writer's opinion.
+    /// Shard count of its writer.
     pub shards: u32,
     pub role: LeaseRole,
 }
@@ -57,33 +57,33 @@ pub enum LeaseRole {
     Shard { number: u32, holder: Option<String> },
 }
 
-/// What to ask of the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseRequest {
     /// Create a member Lease.
     Join { name: String },
-    /// Change it, if it is there.
+    /// Renew it, if it exists.
     Renew { name: String },
     /// Delete exactly this version.
     Remove { name: String, version: String },
-    /// Make the shard the member's, if it is still at this version; create its
-    /// Lease if there is none.
+    /// Make the member the holder, if the Lease is still at this version; create it
+    /// if there is none.
     Acquire { shard: u32, member: String, version: Option<String> },
-    /// Make it nobody's, if it is still at this version.
+    /// Remove the holder, if the Lease is still at this version.
     Release { shard: u32, version: String },
 }
 
-/// What came of a request.
+/// The response to a [`LeaseRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseResponse {
     Done,
-    /// There is no such object.
+    /// 404.
     NotFound,
-    /// Refused or lost; it may have been done all the same.
+    /// Refused or timed out; it may have taken effect.
     Failed,
 }
 
-/// Another replica divides the Canaries differently.
+/// Another replica has another number of shards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the replica {other} divides the Canaries into {theirs} shards and this one into {ours}: start all \
@@ -95,31 +95,31 @@ pub struct ShardCountMismatch {
     ours: u32,
 }
 
-/// One replica.
+/// The view and the plans of one replica.
 pub struct ShardAssignment {
     shards: u32,
     name_prefix: String,
-    /// How many names it has had; each is used once.
+    /// Number of names used so far; each is used once.
     names_used: u32,
-    /// The first list has come.
+    /// The first list is complete.
     synced: bool,
-    /// It ends, and takes nothing more.
+    /// Shutting down: acquires nothing more.
     shutting_down: bool,
     members: BTreeMap<String, Member>,
     shard_leases: Vec<Option<Shard>>,
     membership: Option<OwnMembership>,
     owned: BTreeMap<u32, OwnedShard>,
     last_term: u64,
-    /// Leases with a request under way, or that are left alone until then.
+    /// Leases with a request in flight, or the time until which they are left alone.
     in_flight: HashMap<String, Option<Instant>>,
 }
 
 struct Member {
     version: String,
     shards: u32,
-    /// Since when this version has been here.
+    /// When this version was first seen.
     unchanged_since: Instant,
-    /// It was seen to change.
+    /// A renewal was seen.
     renewed: bool,
 }
 
@@ -132,7 +132,7 @@ struct OwnMembership {
     name: String,
     until: Instant,
     renew_at: Instant,
-    /// It was seen together with everybody who came before.
+    /// Its Lease was seen, and with it all that were created before.
     established: bool,
 }
 
@@ -153,7 +153,7 @@ pub fn shard_lease_name(shard: u32, shards: u32) -> String {
 }
 
 impl ShardAssignment {
-    /// The stem of its names must be nobody else's, and no earlier process's.
+    /// `stem` must be unique among replicas and among processes over time.
     pub fn new(stem: String, shards: u32) -> Self {
         Self {
             shards,
@@ -170,7 +170,7 @@ impl ShardAssignment {
         }
     }
 
-    /// All Leases there are.
+    /// A complete list of Leases.
     pub fn handle_list(&mut self, all: Vec<LeaseView>, now: Instant) {
         let stays: BTreeSet<&str> = all.iter().map(|seen| seen.name.as_str()).collect();
         let gone = self.members.keys().cloned();
@@ -181,7 +181,7 @@ impl ShardAssignment {
         self.synced = true;
     }
 
-    /// A Lease is new or has changed.
+    /// A Lease was created or changed.
     pub fn handle_lease(&mut self, seen: LeaseView, now: Instant) {
         match seen.role {
             LeaseRole::Member => {
@@ -221,7 +221,7 @@ impl ShardAssignment {
         self.recompute_owned();
     }
 
-    /// Nothing is under way any more for a shard.
+    /// Nothing is in progress for a draining shard.
     pub fn handle_drained(&mut self, ended: ShardTerm) {
         let mine = self.owned.get_mut(&(ended.shard as u32));
         if let Some(mine) = mine.filter(|mine| mine.term == ended.term && mine.stage == OwnedStage::Draining)
@@ -230,7 +230,7 @@ impl ShardAssignment {
         }
     }
 
-    /// From now on it takes nothing.
+    /// Acquires nothing from now on.
     pub fn begin_shutdown(&mut self) {
         self.shutting_down = true;
     }
@@ -239,12 +239,12 @@ impl ShardAssignment {
         self.shutting_down
     }
 
-    /// Of its member Lease.
+    /// Name of the own member Lease.
     pub fn member_name(&self) -> Option<&str> {
         self.membership.as_ref().map(|me| me.name.as_str())
     }
 
-    /// What came of a request that was sent at `asked`.
+    /// The response to a request that was sent at `asked`.
     pub fn handle_response(
         &mut self,
         request: &LeaseRequest,
@@ -272,7 +272,7 @@ impl ShardAssignment {
         }
     }
 
-    /// What to do now, and when to be called again at the latest.
+    /// The requests to send now, and when to poll again at the latest.
     pub fn poll(&mut self, now: Instant) -> Result<(Vec<LeaseRequest>, Option<Instant>), ShardCountMismatch> {
         if !self.synced {
             return Ok((Vec::new(), None));
@@ -312,7 +312,7 @@ impl ShardAssignment {
         }
     }
 
-    /// Its membership ran out or was removed: nothing is held any more.
+    /// The membership expired or was removed: nothing is held.
     fn drop_membership(&mut self) {
         self.membership = None;
         self.recompute_owned();
@@ -347,20 +347,20 @@ impl ShardAssignment {
             .collect()
     }
 
-    /// Members that count shards differently, dead ones among them: until they
-    /// are removed they might come back.
+    /// Members with another shard count, expired ones included: until they are
+    /// removed they might come back.
     fn mismatched_members(&self) -> impl Iterator<Item = (&String, &Member)> {
         self.members.iter().filter(|(_, member)| member.shards != self.shards)
     }
 
-    /// Makes sure, once, that nobody counts shards differently.
+    /// Checks, once, that no member has another shard count.
     fn check_shard_count(&mut self, now: Instant) -> Result<(), ShardCountMismatch> {
         let visible = match &self.membership {
             Some(me) if me.established => return Ok(()),
             Some(me) => self.members.contains_key(&me.name),
             None => false,
         };
-        // One that does not renew has ended, and its Lease only lasts.
+        // A member that does not renew has ended; its Lease remains.
         let works =
             |name: &str, member: &Member| self.is_alive(name, member, now) && (visible || member.renewed);
         if let Some((other, member)) = self.mismatched_members().find(|(name, member)| works(name, member)) {
@@ -389,7 +389,7 @@ impl ShardAssignment {
         Some(LeaseRequest::Join { name: format!("{}-{}", self.name_prefix, self.names_used) })
     }
 
-    /// Gives back what is too much; takes of what is free what falls to it.
+    /// Releases the excess, and acquires its part of the free shards.
     fn rebalance(&mut self, now: Instant) -> Vec<LeaseRequest> {
         let Some(me) = self.membership.as_ref().map(|me| me.name.clone()) else { return Vec::new() };
         let holders =
@@ -437,7 +437,7 @@ impl ShardAssignment {
         me.chain(others).chain(self.in_flight.values().copied()).flatten().filter(|at| *at > now).min()
     }
 
-    /// The Lease that a request is about; at most one is under way for each.
+    /// The Lease of a request; at most one is in flight for each.
     fn lease_name(&self, request: &LeaseRequest) -> String {
         match request {
             LeaseRequest::Join { .. } => self.name_prefix.clone(),
@@ -449,8 +449,8 @@ impl ShardAssignment {
     }
 }
 
-/// As many for each as for any other; of what does not divide evenly one more
-/// for those that hold most, so that nothing moves without need.
+/// Equal quotas; the remainder goes to those that hold most, so that nothing moves
+/// without need.
 fn quotas<'a>(shards: u32, held: &BTreeMap<&'a str, u32>) -> BTreeMap<&'a str, u32> {
     let members = (held.len() as u32).max(1);
     let mut order: Vec<(&str, u32)> = held.iter().map(|(name, count)| (*name, *count)).collect();

@@ -1,11 +1,11 @@
-//! Who may write: every Canary belongs to a shard, every shard to at most one
-//! replica, and a replica that lost one, or cannot tell, writes nothing more
-//! for its Canaries. How shards are divided out is told in [`super::shards`].
+//! The fence: every Canary belongs to a shard, every shard to at most one replica,
+//! and a replica that lost a shard, or cannot be sure of it, writes nothing more
+//! for its Canaries. [`super::assignment`] divides the shards.
 //!
-//! The fence is closed a while before anybody else may open theirs. A write
-//! that was sent before and takes longer than that still lands: then versions
-//! protect the status, and whoever holds the shard corrects the rest, since
-//! everything else is declared and read back.
+//! A fence closes [`FENCE_MARGIN`] before another replica may open its own. A write
+//! that was sent before and takes longer still lands: resourceVersions protect the
+//! status, and the next holder corrects the rest, which is declarative and read
+//! back.
 
 use std::time::Duration;
 
@@ -17,20 +17,19 @@ use tokio::{
 
 use crate::controller::queue::trigger::NamespacedName;
 
-/// How long a replica counts as alive without renewing its Lease.
+/// A replica is alive for this long without a renewal of its Lease.
 pub const LEASE_DURATION: Duration = Duration::from_secs(15);
-/// How often it renews it.
+/// Between two renewals.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(5);
-/// How long before that end it stops writing.
+/// Its fence closes this long before its Lease expires.
 pub const FENCE_MARGIN: Duration = Duration::from_millis(2500);
 
-/// The Canary belongs to another replica by now, or might.
+/// The Canary belongs to another replica, or might.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this replica does not hold the Canary's shard any more, so it writes nothing")]
 pub struct Fenced;
 
-/// What a replica has of one shard. The term tells one time of holding it from
-/// the next.
+/// Ownership of one shard. Each acquisition has a new term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShardOwnership {
     #[default]
@@ -38,7 +37,7 @@ pub enum ShardOwnership {
     Held {
         term: u64,
     },
-    /// Given back once nothing is under way.
+    /// Released once nothing is in progress for it.
     Draining {
         term: u64,
     },
@@ -50,14 +49,14 @@ impl ShardOwnership {
     }
 }
 
-/// What a replica has of all shards, and until when unless it is renewed.
+/// Ownership of all shards, and when it expires unless renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaOwnership {
     pub until: Option<Instant>,
     pub shards: Vec<ShardOwnership>,
 }
 
-/// Lets writes through for Canaries whose shard is held.
+/// Permits writes for Canaries whose shard is held.
 #[derive(Clone)]
 pub struct Fence(Option<FenceChannels>);
 
@@ -67,21 +66,21 @@ struct FenceChannels {
     drained: mpsc::UnboundedSender<ShardTerm>,
 }
 
-/// Nothing is under way any more for a shard that is to be given back.
+/// One acquisition of one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardTerm {
     pub shard: usize,
     pub term: u64,
 }
 
-/// The other side of a fence: who opens and closes it.
+/// Opens and closes a fence.
 pub struct FenceHandle {
     pub ownership: watch::Sender<ReplicaOwnership>,
     pub drained: mpsc::UnboundedReceiver<ShardTerm>,
 }
 
 impl Fence {
-    /// For a replica that is alone: one shard, always held.
+    /// For a single replica: one shard, always held.
     pub fn unsharded() -> Self {
         Self(None)
     }
@@ -90,14 +89,14 @@ impl Fence {
         self.0.is_none()
     }
 
-    /// Closed everywhere until its handle says otherwise.
+    /// Closed for all shards until its handle opens it.
     pub fn sharded(shards: u32) -> (Self, FenceHandle) {
         let shards = vec![ShardOwnership::NotHeld; shards as usize];
-        let (tell, ownership) = watch::channel(ReplicaOwnership { until: None, shards });
-        let (sender, ended) = mpsc::unbounded_channel();
+        let (sender, ownership) = watch::channel(ReplicaOwnership { until: None, shards });
+        let (drained_sender, drained) = mpsc::unbounded_channel();
         (
-            Self(Some(FenceChannels { ownership, drained: sender })),
-            FenceHandle { ownership: tell, drained: ended },
+            Self(Some(FenceChannels { ownership, drained: drained_sender })),
+            FenceHandle { ownership: sender, drained },
         )
     }
 
@@ -111,8 +110,8 @@ impl Fence {
         }
     }
 
-    /// A client that sends no write for a Canary once the fence is closed, in
-    /// whatever work of several requests the process stood still.
+    /// A client that sends no write for a Canary once the fence is closed, even in
+    /// the middle of several requests.
     pub fn fenced_client(&self, client: &Client, canary: &NamespacedName) -> Client {
         if self.0.is_none() {
             return client.clone();
@@ -134,7 +133,7 @@ impl Fence {
         self.0.as_ref().map_or(0, |channels| shard_of(canary, channels.ownership.borrow().shards.len()))
     }
 
-    /// What is held now.
+    /// Present ownership, by shard.
     pub fn owned_shards(&mut self) -> Vec<ShardOwnership> {
         match &mut self.0 {
             None => vec![ShardOwnership::Held { term: 0 }],
@@ -142,13 +141,13 @@ impl Fence {
         }
     }
 
-    /// Until something else is held than [`Fence::holds`] said last.
+    /// Returns when ownership differs from the last [`Fence::owned_shards`].
     pub async fn changed(&mut self) {
         let changed = match &mut self.0 {
             None => None,
             Some(channels) => channels.ownership.changed().await.ok(),
         };
-        // Whoever keeps the fence has ended: what was held runs out.
+        // The handle is dropped: ownership expires by itself.
         if changed.is_none() {
             std::future::pending().await
         }
@@ -156,13 +155,13 @@ impl Fence {
 
     pub fn report_drained(&self, ended: ShardTerm) {
         if let Some(channels) = &self.0 {
-            // Nobody listens any more when all shards are given back at once.
+            // The receiver is gone when all shards are released at once.
             let _ = channels.drained.send(ended);
         }
     }
 }
 
-/// Stable for ever: replicas of two versions must agree.
+/// Must never change: replicas of two versions must agree.
 fn shard_of(canary: &NamespacedName, shards: usize) -> usize {
     let text = [canary.namespace.as_bytes(), b"/", canary.name.as_bytes()];
     (stable_hash(text.into_iter().flatten()) % shards.max(1) as u64) as usize
@@ -209,7 +208,7 @@ mod tests {
             .ownership
             .send_replace(ReplicaOwnership { until, shards: vec![ShardOwnership::Draining { term: 1 }] });
         assert_eq!(fence.check(&named("web")), Ok(()));
-        // As if the process was stopped meanwhile: nobody told the fence.
+        // As if the process was stopped meanwhile: the fence got no update.
         tokio::time::advance(LEASE_DURATION - FENCE_MARGIN).await;
         assert_eq!(fence.check(&named("web")), Err(Fenced));
         handle.ownership.send_replace(ReplicaOwnership { until, shards: vec![ShardOwnership::NotHeld] });

@@ -1,5 +1,5 @@
-//! One replica of several, on the API: watches the Leases, sends what
-//! [`ShardAssignment`] asks for, and keeps the fence.
+//! The I/O of a replica's membership: watches the Leases, sends the requests of
+//! [`ShardAssignment`], and operates the fence.
 
 use std::{pin::pin, time::Duration};
 
@@ -30,19 +30,19 @@ use super::{
 };
 use crate::{clock::Clock, patch::FIELD_MANAGER};
 
-/// How many shards there are, on every Lease.
+/// On every Lease: the shard count.
 const SHARD_COUNT_LABEL: &str = "serin.dev/shards";
-/// Which of them it is, on the Lease of a shard.
+/// On the Lease of a shard: its number.
 const SHARD_LABEL: &str = "serin.dev/shard";
 
-/// A request that takes longer has failed.
+/// A request that takes longer counts as failed.
 const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Where the Leases are, and who this replica is.
+/// Namespace of the Leases, and identity of this replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     pub namespace: String,
-    /// The name that people know it by.
+    /// Its pod name; part of the member name.
     pub identity: String,
     pub shards: u32,
 }
@@ -66,7 +66,7 @@ impl Membership {
         let Self { client, clock, config, mut handle } = self;
         let ReplicaConfig { namespace, identity, shards } = config;
         let leases = LeaseClient { api: Api::namespaced(client, &namespace), clock, shards };
-        // Its container may have had a process before this one.
+        // The container may have run an earlier process.
         let mut assignment =
             ShardAssignment::new(format!("{identity}-{:x}", clock.now().as_microsecond()), shards);
         let ours = watcher::Config::default().labels(SHARD_COUNT_LABEL);
@@ -110,7 +110,7 @@ impl Membership {
     }
 }
 
-/// Says what is held, to the fence and to people.
+/// Passes ownership to the fence, and logs changes.
 fn publish_ownership(handle: &FenceHandle, assignment: &ShardAssignment) {
     let ownership = assignment.ownership();
     handle.ownership.send_if_modified(|current| {
@@ -135,7 +135,7 @@ struct LeaseClient {
 }
 
 impl LeaseClient {
-    /// Says too when it was sent.
+    /// Returns the send time too.
     fn send(
         &self,
         request: LeaseRequest,
@@ -145,7 +145,7 @@ impl LeaseClient {
             let answer = match timeout(LEASE_REQUEST_TIMEOUT, leases.execute(&request)).await {
                 Ok(Ok(())) => LeaseResponse::Done,
                 Ok(Err(kube::Error::Api(status))) if status.code == 404 => LeaseResponse::NotFound,
-                // Another replica was faster.
+                // Another replica won the race.
                 Ok(Err(kube::Error::Api(status))) if status.code == 409 => LeaseResponse::Failed,
                 Ok(Err(error)) => {
                     tracing::warn!(?request, %error, "a lease was not written");
@@ -206,7 +206,7 @@ impl LeaseClient {
         self.api.create(&params, &Lease { metadata, spec: Some(spec) }).await.map(drop)
     }
 
-    /// The version makes sure that only one replica does.
+    /// resourceVersion makes sure that one replica wins.
     async fn patch_shard(&self, shard: u32, version: &str, spec: Value) -> kube::Result<()> {
         let patch = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
         self.patch(&shard_lease_name(shard, self.shards), patch).await
@@ -222,7 +222,7 @@ impl LeaseClient {
         self.api.delete(name, &params).await.map(drop)
     }
 
-    /// Nobody need wait for it to run out.
+    /// Others need not wait for its expiry.
     async fn delete_member(&self, name: &str) {
         match timeout(LEASE_REQUEST_TIMEOUT, self.delete(name, None)).await {
             Ok(Ok(())) => {}
@@ -232,7 +232,7 @@ impl LeaseClient {
     }
 }
 
-/// None if it is no Lease of ours after all.
+/// None if it is not a member or shard Lease.
 fn parse_lease(lease: &Lease) -> Option<LeaseView> {
     let label = |key: &str| lease.labels().get(key);
     let role = match label(SHARD_LABEL) {

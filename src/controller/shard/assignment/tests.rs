@@ -63,11 +63,11 @@ struct Process {
     shards: u32,
     epoch: Instant,
     rate: f64,
-    /// How much of the log its watch has told.
+    /// How much of the log its watch has delivered.
     delivered: Option<usize>,
     paused_until: u64,
     partitioned_until: u64,
-    /// Its watch alone tells nothing.
+    /// Its watch alone delivers nothing.
     watch_stalled_until: u64,
     ownership: ReplicaOwnership,
     /// With when each arrives at the server.
@@ -214,8 +214,8 @@ impl World {
             if whole {
                 process.assignment.handle_list(self.server.leases.values().cloned().collect(), now);
                 process.delivered = Some(self.server.log.len());
-            } else if let Some(told) = process.delivered {
-                let new = &self.server.log[told..];
+            } else if let Some(delivered) = process.delivered {
+                let new = &self.server.log[delivered..];
                 let some =
                     if trouble { self.chance.next_u64() as usize % (new.len() + 1) } else { new.len() };
                 for event in &new[..some] {
@@ -224,7 +224,7 @@ impl World {
                         Err(name) => process.assignment.handle_delete(name),
                     }
                 }
-                process.delivered = Some(told + some);
+                process.delivered = Some(delivered + some);
             }
         }
         let (due, later) = process.responses.drain(..).partition(|(when, ..)| *when <= at);
@@ -386,8 +386,8 @@ fn quotas_divide_evenly_and_move_little() {
 #[test]
 fn no_shard_ever_has_two_holders_and_all_are_held_in_the_end() {
     for seed in 0..60 {
-        let told = std::panic::AssertUnwindSafe(|| run_random_history(seed));
-        if let Err(panic) = std::panic::catch_unwind(told) {
+        let history = std::panic::AssertUnwindSafe(|| run_random_history(seed));
+        if let Err(panic) = std::panic::catch_unwind(history) {
             eprintln!("seed {seed}");
             std::panic::resume_unwind(panic);
         }
@@ -425,7 +425,7 @@ fn run_random_history(seed: u64) {
         }
     }
     world.advance(30_000);
-    // Of those who disagreed, whoever is left goes on.
+    // Of the replicas that disagreed, the remaining one continues.
     let shards = match world.processes.iter().find(|process| !process.held_shards(world.at).is_empty()) {
         Some(process) => process.shards,
         None => shards,
