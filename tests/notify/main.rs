@@ -327,7 +327,7 @@ async fn a_full_queue_drops_and_logs_the_oldest() {
     let got: Vec<Value> =
         receiver.received().iter().map(|got| got.json()["data"]["sentence"].clone()).collect();
     assert_eq!(got, ["0", "8", "9", "10"]);
-    assert_eq!(log.text().matches("the oldest notice is dropped").count(), 7);
+    assert_eq!(log.text().matches("the oldest notification is dropped").count(), 7);
 }
 
 #[tokio::test]
