@@ -11,7 +11,7 @@
 //! | `kube-local` | a Kubernetes API in one process, with controllers, a node, a mesh   | `work-queue` |
 //! | `serin`      | the rooms below                                                     | all above    |
 //!
-//! Rooms of `serin`; each may import `serin-core` and:
+//! Rooms of `serin`; each may import `serin-core`, the last four rooms and:
 //!
 //! | room           | purpose                                                           | may import   |
 //! |----------------|-------------------------------------------------------------------|--------------|

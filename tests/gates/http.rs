@@ -120,7 +120,7 @@ pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
             "applaud",
             "",
             StatusCode::NOT_FOUND,
-            "say one of approve, reject, abort, promote, pause, resume, retry, rollback",
+            "use one of approve, reject, abort, promote, pause, resume, retry, rollback",
         ),
         ("approve", r#"{"gates": "qa"}"#, StatusCode::BAD_REQUEST, "unknown field `gates`, expected `gate`"),
         ("approve", "yes", StatusCode::BAD_REQUEST, "must be a JSON object"),
