@@ -35,7 +35,7 @@ impl FlakyConnection {
         {
             let mut recorder = self.recorder.lock();
             recorder.log(format!("  {} stands still", self.process));
-            recorder.set_running(false);
+            recorder.lag.set_running(false);
             recorder.remove_process(&self.process);
         }
         self.frozen.store(true, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl FlakyConnection {
         {
             let mut recorder = self.recorder.lock();
             recorder.log(format!("  {} runs again", self.process));
-            recorder.set_running(true);
+            recorder.lag.set_running(true);
         }
         self.frozen.store(false, Ordering::Relaxed);
         self.thawed.notify_waiters();
@@ -83,7 +83,7 @@ impl FlakyConnection {
                 connection.wait_until_running().await;
                 let listed = method == Method::GET && !watches && answer.status().is_success();
                 if let Some(of) = collection.as_ref().filter(|_| listed) {
-                    connection.recorder.lock().record_delivery(&connection.process, of, None);
+                    connection.recorder.lock().lag.record_delivery(&connection.process, of, None);
                 }
                 if method != Method::GET && !answer.status().is_success() {
                     let status = answer.status().as_u16();
@@ -99,7 +99,7 @@ impl FlakyConnection {
                         async move {
                             connection.wait_until_running().await;
                             if let (Some(of), Ok(frame)) = (of, &frame) {
-                                connection.recorder.lock().record_delivery(
+                                connection.recorder.lock().lag.record_delivery(
                                     &connection.process,
                                     &of,
                                     Some(resource_version(frame).unwrap_or(0)),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use serin::api::Canary;
+use serin::api::{Canary, CanaryStatus};
 use serin::engine::Plan;
 
 pub type Labels = BTreeMap<String, String>;
@@ -172,7 +172,7 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
 }
 
 impl CanaryModel {
-    pub fn status(&self) -> Option<&serin::api::CanaryStatus> {
+    pub fn status(&self) -> Option<&CanaryStatus> {
         self.canary.as_ref()?.status.as_ref()
     }
 
@@ -180,6 +180,24 @@ impl CanaryModel {
     /// decided on, and all since.
     pub fn possible_plans(&self) -> Vec<&Plan> {
         self.plans.range(self.generation()..).filter_map(|(_, plan)| plan.as_ref()).collect()
+    }
+
+    /// A status is recorded: keeps the evidence of the release it belongs to.
+    pub fn record_analysis(&mut self, before: &CanaryStatus, after: &CanaryStatus) {
+        if after.releases > before.releases {
+            self.has_negative_evidence = false;
+        }
+        let checks = |status: &CanaryStatus| status.step.as_ref().map(|step| step.checks);
+        if let Some(release) = &after.release
+            && after.step.is_some()
+            && checks(after) != checks(before)
+            && let Some(target) = self.target.now()
+        {
+            let images = self.analysed.entry(release.revision.clone()).or_default();
+            if target.is_ready(1) && !images.contains(&target.image) {
+                images.push(target.image.clone());
+            }
+        }
     }
 
     /// The present route ends.

@@ -144,7 +144,7 @@ impl World {
 
     /// Starts the controller, or as many of two replicas as are missing.
     pub fn start(&mut self) {
-        self.recorder.lock().set_running(true);
+        self.recorder.lock().lag.set_running(true);
         while self.running.len() < 1 + usize::from(self.scenario.replicas) {
             self.started += 1;
             let connection =
@@ -250,7 +250,7 @@ impl World {
             Event::Metrics { on, mode } => {
                 let name = self.scenario.canaries[*on].name.to_owned();
                 let mut recorder = self.recorder.lock();
-                recorder.metrics.insert(name, *mode);
+                recorder.traffic.metrics.insert(name, *mode);
                 if *mode != Metrics::Available {
                     recorder.count("metrics lost");
                 }
@@ -260,11 +260,11 @@ impl World {
                 self.recorder.lock().gates.insert(url, *mode);
             }
             Event::Faults(plan) => {
-                self.recorder.lock().faults_changed(*plan == FaultPlan::default());
+                self.recorder.lock().lag.set_faults(*plan != FaultPlan::default());
                 self.api_server.set_faults(plan.clone());
             }
             Event::Restart { gently, after, both } => {
-                self.recorder.lock().set_running(false);
+                self.recorder.lock().lag.set_running(false);
                 let ending = if *both { self.running.len() } else { 1 };
                 for running in self.running.drain(..ending).collect::<Vec<_>>() {
                     self.recorder.lock().log(format!("  {} ends", running.connection.process));
@@ -373,7 +373,7 @@ struct TrafficFetch(Arc<Mutex<Recorder>>);
 impl Fetch for TrafficFetch {
     async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
         let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let read = self.0.lock().read_pod(uri.host().unwrap_or_default());
+        let read = self.0.lock().scrape(uri.host().unwrap_or_default());
         match read {
             None => Err("connection refused".to_owned()),
             Some((_, Metrics::Gone)) => Err("connection refused".to_owned()),
