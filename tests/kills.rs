@@ -32,7 +32,7 @@ use serin::local::mesh::Mesh;
 use serin::local::seeded_rng::SeededRng;
 use serin::local::serve::ApiServerHandle;
 use serin::local::{self, ApiServer, Cluster};
-use support::{Child, Folder, definitions};
+use support::{Child, Folder, definitions, objects, spawn};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -138,7 +138,7 @@ impl World {
             _cluster: cluster,
             _tasks: tasks,
         };
-        world.apply(deployment()).await;
+        world.apply(objects::deployment("web", "web:v1")).await;
         world.apply(canary()).await;
         world
     }
@@ -420,10 +420,6 @@ async fn call(mesh: Mesh) {
     }
 }
 
-fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(work))
-}
-
 fn splits() -> ApiResource {
     ApiResource {
         group: "split.smi-spec.io".to_owned(),
@@ -434,27 +430,10 @@ fn splits() -> ApiResource {
     }
 }
 
-fn deployment() -> Value {
-    let ports = json!([{"name": "http", "containerPort": 8080}]);
-    let container = json!({"name": "web", "image": "web:v1", "ports": ports});
-    let spec = json!({
-        "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
-        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}},
-    });
-    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
-}
-
 fn canary() -> Value {
-    json!({
-        "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": "web"},
-        "spec": {
-            "provider": "smi:v1alpha2",
-            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "service": {"port": 80, "targetPort": 8080},
-            "analysis": {
-                "interval": "1s", "threshold": 2, "stepWeights": [20, 50],
-                "metrics": [{"name": "request-success-rate"}],
-            },
-        },
-    })
+    let analysis = json!({
+        "interval": "1s", "threshold": 2, "stepWeights": [20, 50],
+        "metrics": [{"name": "request-success-rate"}],
+    });
+    objects::canary("web", &json!({ "analysis": analysis }))
 }

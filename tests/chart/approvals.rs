@@ -1,6 +1,6 @@
 //! Who may approve, and who cannot forge it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use kube::Api;
@@ -9,8 +9,8 @@ use serin::gates::annotations::{APPROVALS, COMMANDS};
 use tokio::process::Command;
 
 use crate::install::installed;
-use crate::support::Cluster;
 use crate::support::chart::{CommandOutput, Kubectl, run, token};
+use crate::support::{self, Cluster};
 
 /// A machine that also compiles is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -75,12 +75,8 @@ impl World {
 }
 
 /// A policy and aggregated roles take effect a moment after they are written.
-async fn eventually(what: &str, mut test: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !test().await {
-        assert!(began.elapsed() < TIMEOUT, "{what}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
+    support::eventually(what, TIMEOUT, condition).await;
 }
 
 async fn can(who: &Kubectl, namespace: &str, verb: &str, subresource: &str) -> bool {

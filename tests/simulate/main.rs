@@ -7,6 +7,8 @@
 
 #[path = "../support/invariant.rs"]
 mod invariant;
+#[path = "../support/objects.rs"]
+mod objects;
 
 mod connection;
 mod invariant_checker;

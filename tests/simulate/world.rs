@@ -31,8 +31,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::FlakyConnection;
+use super::objects;
 use super::recorder::Recorder;
 use super::scenario::{CanarySetup, Event, Gate, Metrics, Scenario};
+
+const NAMESPACE: &str = "default";
 
 pub struct World {
     pub api_server: ApiServer,
@@ -86,10 +89,11 @@ impl World {
             if subject.reads_config {
                 let config =
                     json!({"metadata": {"name": format!("{}-config", subject.name)}, "data": {"value": "0"}});
-                self.create::<ConfigMap>(config).await;
+                objects::create::<ConfigMap>(&self.client, NAMESPACE, config).await;
             }
             if subject.has_autoscaler {
-                self.create::<HorizontalPodAutoscaler>(autoscaler(subject)).await;
+                objects::create::<HorizontalPodAutoscaler>(&self.client, NAMESPACE, autoscaler(subject))
+                    .await;
             }
             let workload = self.workload(on);
             let object: DynamicObject = serde_json::from_value(workload_of(subject)).expect("a workload");
@@ -105,23 +109,11 @@ impl World {
         self.start();
     }
 
-    async fn create<K>(&self, object: Value)
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::Serialize
-            + serde::de::DeserializeOwned,
-    {
-        let object: K = serde_json::from_value(object).expect("an object");
-        self.api::<K>().create(&PostParams::default(), &object).await.expect("a creation");
-    }
-
     fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     fn workload(&self, on: usize) -> Api<DynamicObject> {

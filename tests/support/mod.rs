@@ -15,6 +15,7 @@ pub mod http_fixtures;
 mod local;
 pub mod moto;
 pub mod node;
+pub mod objects;
 pub mod prometheus;
 mod real;
 pub mod receiver;
@@ -23,12 +24,14 @@ pub mod slack_rules;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::OnceCell;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use child::{Child, Folder};
 pub use real::Extras;
@@ -246,6 +249,20 @@ fn cache() -> PathBuf {
             .expect("one of SERIN_TESTBED, XDG_CACHE_HOME and HOME is set")
             .join("serin/testbed")
     })
+}
+
+/// Waits until a condition holds; panics after `limit`.
+pub async fn eventually(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !condition().await {
+        assert!(began.elapsed() < limit, "{what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A task that ends when its handle is dropped.
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(work))
 }
 
 async fn config(kubeconfig: Kubeconfig) -> Config {

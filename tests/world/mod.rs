@@ -13,11 +13,7 @@ pub mod together;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use axum::body::Body;
-use bytes::Bytes;
 use http::Request;
-use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
@@ -35,7 +31,6 @@ use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
 use serin::local::mesh::Mesh;
 use serin::local::node::Node;
-use serin::metrics::scrape::Fetch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -45,6 +40,9 @@ pub use backend::{NodeAndMesh, run_node_and_mesh};
 use callers::{Traffic, call};
 use followed::Followed;
 pub use objects::{weight, workload};
+
+pub use crate::support::spawn;
+use crate::support::{self, node::FromNode};
 
 /// Clones are the same world.
 #[derive(Clone)]
@@ -88,20 +86,15 @@ impl World {
             self.apply(workload(kind, "web", "web:v1")).await;
         }
         let group = if kind == "Service" { "v1" } else { "apps/v1" };
-        let mut canary = json!({
-            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": "web"},
-            "spec": {
-                "provider": "smi:v1alpha2",
-                "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
-                "service": {"port": 80, "targetPort": 8080},
-                "analysis": {
-                    "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
-                    "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
-                },
+        let mut fields = json!({
+            "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
+            "analysis": {
+                "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
+                "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
             },
         });
-        json_patch::merge(&mut canary["spec"], &spec);
-        self.apply(canary).await;
+        json_patch::merge(&mut fields, &spec);
+        self.apply(support::objects::canary("web", &fields)).await;
     }
 
     /// A Canary of the Deployment `web` that is initialized, and its controller.
@@ -335,22 +328,6 @@ pub fn holds(status: &CanaryStatus, condition: &str) -> ConditionStatus {
     found.unwrap_or_else(|| panic!("no condition {condition}: {status:#?}")).status
 }
 
-/// Reads pods that have no sockets.
-struct FromNode(Node);
-
-#[async_trait]
-impl Fetch for FromNode {
-    async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
-        let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let to = uri.authority().ok_or("no address")?.as_str();
-        let to = to.parse().map_err(|error| format!("{to}: {error}"))?;
-        let request = Request::get(uri.path()).body(Body::empty()).map_err(|error| error.to_string())?;
-        let response = self.0.call(to, request).await.map_err(|error| error.to_string())?;
-        let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
-        Ok(body.to_bytes())
-    }
-}
-
 /// A client whose requests are counted, except watches.
 fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -363,8 +340,4 @@ fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
         }
     });
     Client::new(service, "default")
-}
-
-pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(work))
 }
