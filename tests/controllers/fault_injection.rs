@@ -40,7 +40,7 @@ async fn workloads_survive_injected_faults() {
 }
 
 async fn check_seed(seed: u64) {
-    let weather = FaultPlan {
+    let faults = FaultPlan {
         conflict: 0.05,
         too_many_requests: 0.03,
         error_before: 0.05,
@@ -52,7 +52,7 @@ async fn check_seed(seed: u64) {
         watch_delayed: 0.1,
         watch_expired: 0.01,
     };
-    let cluster = Simulated::start(seed, weather, |client| client);
+    let cluster = Simulated::start(seed, faults, |client| client);
     cluster.create_namespace().await;
     let service = json!({
         "metadata": {"name": "web"},
@@ -107,7 +107,7 @@ async fn an_idle_cluster_sends_no_requests() {
     sleep(SETTLE_TIME).await;
     cluster.expect_pods(3, "app:v1").await;
     let before = requests.load(Ordering::Relaxed);
-    assert!(before > 0, "the controllers and the node do ask");
+    assert!(before > 0, "the controllers and the node send requests");
     sleep(Duration::from_secs(24 * 3600)).await;
     assert_eq!(requests.load(Ordering::Relaxed) - before, 0, "requests in a day without change");
 }
@@ -180,7 +180,7 @@ impl Simulated {
         self.api::<K>().list(&ListParams::default()).await.expect("a list").items
     }
 
-    /// So many pods, ready, of this image; all told of, and no others.
+    /// Exactly these pods are ready, with this image, and in the EndpointSlices.
     async fn expect_pods(&self, count: usize, image: &str) {
         let pods = self.list::<Pod>().await;
         let images: Vec<_> = pods
@@ -205,13 +205,13 @@ impl Simulated {
         );
         assert_eq!(status.observed_generation, deployment.metadata.generation);
         for slice in self.list::<EndpointSlice>().await {
-            let mut told: Vec<_> = slice
+            let mut endpoints: Vec<_> = slice
                 .endpoints
                 .iter()
                 .map(|endpoint| endpoint.target_ref.as_ref().and_then(|to| to.name.clone()))
                 .collect();
-            told.sort();
-            assert_eq!(told, pods.iter().map(|pod| Some(pod.name_any())).collect::<Vec<_>>());
+            endpoints.sort();
+            assert_eq!(endpoints, pods.iter().map(|pod| Some(pod.name_any())).collect::<Vec<_>>());
             assert!(
                 slice
                     .endpoints

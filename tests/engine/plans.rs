@@ -1,4 +1,4 @@
-//! What people write, understood or refused.
+//! Specs, compiled to plans or refused.
 
 use serin::{
     api::{Canary, Weight},

@@ -1,5 +1,5 @@
-//! A cluster with a Deployment `web`, people who call its pods, a controller,
-//! and the pages that it shows.
+//! A cluster with a Deployment `web`, requests to its pods, a controller, and its
+//! HTTP pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl World {
         AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())))
     }
 
-    /// Starts one replica of several, and its pages; ends when told to.
+    /// Starts one replica of several, and its pages, until the token is cancelled.
     pub async fn replica(&self, me: &str, shards: u32) -> (Pages, CancellationToken, JoinHandle<()>) {
         let options = controller::Options::default();
         let pages = pages(Arc::clone(&options.telemetry), server::Options::default()).await;
@@ -178,7 +178,7 @@ async fn pages(vitals: Arc<Telemetry>, options: server::Options) -> Pages {
     Pages { serving: server.serve(server::metrics_router(vitals, options), None) }
 }
 
-/// What is shown.
+/// The HTTP pages of a controller.
 pub struct Pages {
     pub serving: ServerHandle,
 }
@@ -201,7 +201,7 @@ impl Pages {
         Series::of(&answer.text)
     }
 
-    /// Waits until a page answers so.
+    /// Waits until a page has this status.
     pub async fn becomes(&self, path: &str, code: u16, says: &str) {
         let began = Instant::now();
         loop {

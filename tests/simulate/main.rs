@@ -1,9 +1,9 @@
-//! The whole of Serin in simulation: the real controller on `serin::local`,
-//! with virtual time, people who do as they please, and trouble from a seed. The invariants
-//! are checked at every write; in the end everything must come to rest.
+//! All of Serin in simulation: the real controller on `serin::local` in virtual
+//! time, with users and faults drawn from a seed. The invariants are checked at
+//! every write; when the faults end, every Canary must settle.
 //!
 //! `make simulate` runs two thousand seeds, `make simulate SEEDS=200` fewer;
-//! `make simulate SEED=n` runs one again and tells its history.
+//! `make simulate SEED=n` runs one again and prints its history.
 
 #[path = "../support/invariant.rs"]
 mod invariant;
@@ -90,7 +90,7 @@ fn every_seed_keeps_the_invariants() {
         let all = format!("{all:?}");
         panic!("seed {seed}: {violation}\nall that failed: {all}\nrun one again: make simulate SEED={seed}");
     }
-    // Each invariant could have been violated: by the twenty first seeds already.
+    // The first twenty seeds suffice to exercise every invariant.
     if first == 0 && count >= 20 {
         coverage.assert_complete();
     }
@@ -102,8 +102,7 @@ fn every_seed_keeps_the_invariants() {
     }
 }
 
-/// A simulation in which nothing happens proves nothing: so often at least in
-/// two hundred seeds.
+/// What two hundred seeds must contain at least, so that they prove something.
 const MIN_COUNTS: [(&str, u64); 16] = [
     ("promoted", 100),
     ("rolled back", 50),

@@ -142,7 +142,7 @@ impl Recorder {
             "events" if write.before.is_none() && object["involvedObject"]["kind"] == "Canary" => {
                 let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
                 let of = text(&object["involvedObject"]["name"]);
-                self.log(format!("    {of} says: {}", text(&object["message"])));
+                self.log(format!("    event of {of}: {}", text(&object["message"])));
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! One seed, from its first Canary to the last thing that has to settle.
+//! One seed, from its first Canary until every Canary has settled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::recorder::Recorder;
 use super::scenario::{ACTIVE_PERIOD, Event, Scenario};
 use super::world::World;
 
-/// Whatever is left over must be done by then, after everything calmed down.
+/// Every Canary must settle within this time after the last fault.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 
-/// Twice as long as anything in Serin waits before it looks again; what writes
-/// at rest would write within it.
+/// Twice the longest requeue delay: a controller that writes while idle would
+/// write within it.
 const QUIESCENCE: Duration = Duration::from_secs(600);
 
 /// The outcome of a seed.
@@ -33,7 +33,7 @@ pub struct RunResult {
 }
 
 pub fn run(seed: u64) -> RunResult {
-    // kube spreads its waits by it.
+    // kube draws its backoff jitter from it.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(run_scenario(seed))
@@ -69,7 +69,7 @@ fn run_result(world: &World) -> RunResult {
     }
 }
 
-/// Everything gets well and everybody says yes.
+/// Ends all faults, opens all gates, and waits until every Canary has settled.
 async fn heal_and_settle(world: &mut World) {
     world.perform(&Event::Faults(FaultPlan::default())).await;
     {

@@ -1,5 +1,5 @@
-//! The cluster of one seed: the local API server with its machines, the real
-//! controller, people, and whoever is asked.
+//! The cluster of one seed: the local API server with its controllers, the real
+//! controller, users, and webhook receivers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -159,7 +159,7 @@ impl World {
                 shards: 4,
             };
             let work = tokio::spawn(async move {
-                // A service manager starts what ends over and over.
+                // A service manager restarts the process.
                 loop {
                     let (client, fetch, options) = (client.clone(), fetch.clone(), options.clone());
                     let ended = if elected {
@@ -288,7 +288,7 @@ impl World {
 
     fn log_failure<T>(&self, done: kube::Result<T>) {
         if let Err(error) = done {
-            self.recorder.lock().log(format!("  (in vain: {error})"));
+            self.recorder.lock().log(format!("  (refused: {error})"));
         }
     }
 
@@ -313,7 +313,7 @@ impl World {
         );
     }
 
-    /// Adds entries to one of the two annotations that people speak through.
+    /// Adds entries to the annotation of approvals or of commands.
     async fn annotate(&self, on: usize, annotation: &str, entries: Vec<Value>) {
         let name = self.scenario.canaries[on].name;
         let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
@@ -358,7 +358,7 @@ impl World {
     }
 }
 
-/// Reads the pods of the flow.
+/// Scrapes the pods of the traffic model.
 struct TrafficFetch(Arc<Mutex<Recorder>>);
 
 #[async_trait]
@@ -387,7 +387,7 @@ impl HookTransport for HookReceivers {
             let mut recorder = self.0.lock();
             let mode = recorder.gates.get(&question.url).copied().unwrap_or(usual);
             let of = question.url.split('/').nth(3).unwrap_or_default().to_owned();
-            recorder.log(format!("    {} is asked: {mode:?}", question.url));
+            recorder.log(format!("    {} is called: {mode:?}", question.url));
             recorder.count(match mode {
                 Gate::Unreachable => "gate dead",
                 Gate::Slow(_) => "gate slow",

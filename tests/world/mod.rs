@@ -1,5 +1,5 @@
-//! A namespace with a workload `web` in it, a Canary of it, people who call
-//! it, and the controller; on `serin::local` or on the real servers.
+//! A namespace with a workload `web`, its Canary, requests to it, and the
+//! controller; on `serin::local` or on the real servers.
 
 // Several test binaries compile this module, each uses a part of it.
 #![allow(dead_code, unused_imports)]
@@ -47,7 +47,7 @@ use crate::support::{self, node::FromNode};
 /// Clones are the same world.
 #[derive(Clone)]
 pub struct World {
-    /// Of people: spared from faults, and not counted.
+    /// Of users: exempt from faults, and not counted.
     pub client: Client,
     pub clock: Clock,
     pub namespace: String,
@@ -73,7 +73,7 @@ impl Running {
     }
 }
 
-/// What people do.
+/// Actions of users.
 impl World {
     /// A Canary of the Deployment `web` with these fields beside those it needs.
     pub async fn canary(&self, spec: Value) {
@@ -148,7 +148,7 @@ impl World {
         Traffic::start(self.mesh.clone(), &self.namespace, "web", headers)
     }
 
-    /// As many who call the canary's own Service, whatever the weight.
+    /// The same to the canary's own Service, whatever the weight.
     pub fn direct_traffic(&self) -> Traffic {
         Traffic::start(self.mesh.clone(), &self.namespace, "web-canary", &[])
     }
@@ -211,7 +211,7 @@ impl World {
     }
 }
 
-/// What people look at.
+/// Observations.
 impl World {
     pub async fn status(&self) -> CanaryStatus {
         let status = self.get("Canary", "web").await["status"].take();
@@ -222,7 +222,7 @@ impl World {
         self.becomes(&format!("{phase:?}"), |status| status.phase == phase).await
     }
 
-    /// Waits until the so-manieth release is over and everything is at rest.
+    /// Waits until this release is over and the canary is scaled down.
     pub async fn released(&self, count: u64) -> CanaryStatus {
         let ended = |status: &CanaryStatus| matches!(status.phase, Phase::Succeeded | Phase::Failed);
         let over =
@@ -241,10 +241,10 @@ impl World {
         status
     }
 
-    /// Waits until the status is so.
-    pub async fn becomes(&self, what: &str, is_in_sync: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
+    /// Waits until the status satisfies the test.
+    pub async fn becomes(&self, what: &str, condition: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
         let met = |canary: Option<&Canary>| {
-            canary.is_some_and(|canary| is_in_sync(&canary.status.clone().unwrap_or_default()))
+            canary.is_some_and(|canary| condition(&canary.status.clone().unwrap_or_default()))
         };
         let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
         match timeout(self.timeout(), await_condition(canaries, "web", met)).await {
@@ -259,10 +259,10 @@ impl World {
         }
     }
 
-    /// Waits until something else is so.
-    pub async fn eventually(&self, what: &str, mut is_in_sync: impl AsyncFnMut() -> bool) {
+    /// Waits until a condition holds.
+    pub async fn eventually(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
         let deadline = Instant::now() + self.timeout();
-        while !is_in_sync().await {
+        while !condition().await {
             if Instant::now() > deadline {
                 panic!("{what}: {:#?}\n{:#?}", self.status().await, self.event_messages().await);
             }
@@ -270,22 +270,24 @@ impl World {
         }
     }
 
-    /// What was told, as Events.
+    /// Events of the Canary, as `reason: message`.
     pub async fn event_messages(&self) -> Vec<String> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut events = events.list(&ListParams::default()).await.expect("events").items;
         events.retain(|event| event.involved_object.kind.as_deref() == Some("Canary"));
         events.sort_by_key(|event| event.name_any());
-        let told = |event: Event| {
+        let describe = |event: Event| {
             format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
         };
-        events.into_iter().map(told).collect()
+        events.into_iter().map(describe).collect()
     }
 
-    /// Waits until an Event says so.
+    /// Waits until an Event contains the text.
     pub async fn event_contains(&self, text: &str) {
-        self.eventually(text, async || self.event_messages().await.iter().any(|told| told.contains(text)))
-            .await;
+        self.eventually(text, async || {
+            self.event_messages().await.iter().any(|message| message.contains(text))
+        })
+        .await;
     }
 
     pub async fn image(&self, deployment: &str) -> String {
