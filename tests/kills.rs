@@ -1,12 +1,12 @@
-//! `serin run`, killed as by kill -9 and started again, at moments of a release
-//! that nobody chose; one of two replicas of it; one whose connections die
-//! without a word; and one that has more watches than a connection carries.
+//! `serin run`, killed by SIGKILL and restarted at random moments of a release;
+//! one of two replicas; one whose connections die silently; and one that has more
+//! watches than a connection carries.
 //!
 //! The controller is the real binary in a process of its own, on
-//! `kube_local`'s API over TLS; pods have sockets, and it reads their metrics
-//! there. Everything that is written is followed by watches and put in order by
-//! its version, so that what was true at which moment is known exactly. A seed
-//! is printed with every run; `SEED=n` repeats it, as far as time can be.
+//! `kube_local`'s API over TLS; pods have sockets, and it scrapes them there.
+//! Watches follow every write, ordered by resourceVersion, so the state at each
+//! moment is known exactly. A seed is printed with every run; `SEED=n` repeats
+//! it, as far as real time allows.
 
 mod support;
 
@@ -32,7 +32,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase, status::Outcome};
 use serin::api::{Canary, Weight};
-use support::{Child, Folder, definitions};
+use kube_local::mesh::Mesh;
+use kube_local::seeded_rng::SeededRng;
+use kube_local::serve::ApiServerHandle;
+use kube_local::{ApiServer, Cluster};
+use support::{Child, Folder, definitions, objects, spawn};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -43,19 +47,19 @@ use tokio_util::task::AbortOnDropHandle;
 /// Two cores shared with a build are slow; a release takes ten seconds.
 const TIMEOUT: Duration = Duration::from_secs(240);
 
-/// A cluster with `web`, its Canary, and people who call it.
+/// A cluster with `web`, its Canary, and requests to it.
 struct World {
     client: Client,
     folder: Folder,
     observations: Arc<Mutex<Vec<Observation>>>,
-    /// How much was seen.
+    /// The number of observations.
     count: watch::Receiver<usize>,
     api_server: ApiServerHandle,
     _cluster: Cluster,
     _tasks: Vec<AbortOnDropHandle<()>>,
 }
 
-/// Something about an object, since a version.
+/// A change of an object, at its resourceVersion.
 #[derive(Clone, Debug)]
 struct Observation {
     version: u64,
@@ -64,7 +68,7 @@ struct Observation {
 
 #[derive(Clone, Debug)]
 enum ObservedChange {
-    /// What the split gives the canary.
+    /// The canary's weight in the split.
     Weight(u64),
     /// How many pods of the canary are ready.
     Ready(u64),
@@ -138,7 +142,7 @@ impl World {
             _cluster: cluster,
             _tasks: tasks,
         };
-        world.apply(deployment()).await;
+        world.apply(objects::deployment("web", "web:v1")).await;
         world.apply(canary()).await;
         world
     }
@@ -179,7 +183,7 @@ impl World {
         seen.iter().rev().find_map(status).unwrap_or_default()
     }
 
-    /// Waits until the status is so.
+    /// Waits until the status satisfies the test.
     async fn becomes(
         &self,
         what: &str,
@@ -193,7 +197,7 @@ impl World {
         self.status()
     }
 
-    /// Waits until so much more was written, or the status is so.
+    /// Waits for this many writes, or until the status satisfies the test.
     async fn await_writes(&self, writes: usize, or: impl Fn(&CanaryStatus) -> bool) {
         let mut count = self.count.clone();
         let from = *count.borrow();
@@ -201,7 +205,7 @@ impl World {
         assert!(met.await.is_ok(), "nothing happens any more: {:#?}", self.status());
     }
 
-    /// What must have been true at every moment, whatever was killed when.
+    /// The invariants of every moment, whichever process was killed when.
     async fn check(&self, images: &[&str], outcomes: &[Outcome]) {
         // The watches may be a moment behind each other.
         sleep(Duration::from_secs(1)).await;
@@ -228,8 +232,8 @@ impl World {
         assert_eq!(promoted, images, "the primary's template was changed once for each promotion");
         assert!(weights.contains(&50), "a release was judged to its end: {weights:?}");
         let status = self.status();
-        let told: Vec<Outcome> = status.history.iter().rev().map(|past| past.outcome).collect();
-        assert_eq!(told, outcomes);
+        let recorded: Vec<Outcome> = status.history.iter().rev().map(|past| past.outcome).collect();
+        assert_eq!(recorded, outcomes);
         assert_eq!(status.releases as usize, outcomes.len(), "{status:#?}");
     }
 }
@@ -240,7 +244,7 @@ fn is_over(status: &CanaryStatus, releases: usize) -> bool {
         && matches!(status.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// Printed, and the same again on demand.
+/// Printed; `SEED` sets it.
 fn seed() -> u64 {
     let given = std::env::var("SEED").ok().map(|seed| seed.parse().expect("SEED is a number"));
     let seed = given.unwrap_or_else(|| {
@@ -314,7 +318,7 @@ async fn one_of_two_replicas_is_killed(seed: u64) {
     let one = &replicas["first"];
     world.becomes("initialized", one, |status| status.phase == Phase::Initialized).await;
     world.push("web:v2").await;
-    world.becomes("under way", one, |status| status.phase == Phase::Progressing).await;
+    world.becomes("in progress", one, |status| status.phase == Phase::Progressing).await;
     await_random_moment(&world, &chance, 1).await;
     let killed = holder().await.expect("somebody holds the shard");
     println!("killed in {:?}", world.status().phase);
@@ -353,11 +357,11 @@ impl CuttableConnection {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let cuts = watch::Sender::new(0);
-        let told = cuts.clone();
+        let sender = cuts.clone();
         let task = spawn(async move {
             let mut carried = JoinSet::new();
             while let Ok((mut near, _)) = listener.accept().await {
-                let mut cut = told.subscribe();
+                let mut cut = sender.subscribe();
                 carried.spawn(async move {
                     let mut far = TcpStream::connect(server).await.expect("the server listens");
                     tokio::select! {
@@ -370,8 +374,7 @@ impl CuttableConnection {
         Self { address, cuts, _task: task }
     }
 
-    /// Whoever is connected hears nothing more, and not that either; whoever
-    /// connects anew is served.
+    /// Existing connections carry no more bytes and stay open; new ones are served.
     fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
@@ -388,14 +391,14 @@ async fn a_silent_connection_is_replaced() {
     world.becomes("initialized", &serin, |status| status.phase == Phase::Initialized).await;
     wire.cut();
     world.push("web:v2").await;
-    world.becomes("under way", &serin, |status| status.canary_weight > Weight::ZERO).await;
+    world.becomes("in progress", &serin, |status| status.canary_weight > Weight::ZERO).await;
     wire.cut();
     world.becomes("over", &serin, |status| is_over(status, 1)).await;
     world.check(&["web:v1", "web:v2"], &[Outcome::Promoted]).await;
 }
 
-/// Each has several watches, and the API server carries a hundred requests on a
-/// connection.
+/// Each namespace has several watches, and a connection carries a hundred
+/// requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_of_many_namespaces_leave_room_for_requests() {
     let world = World::new(seed()).await;
@@ -420,10 +423,6 @@ async fn call(mesh: Mesh) {
     }
 }
 
-fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(work))
-}
-
 fn splits() -> ApiResource {
     ApiResource {
         group: "split.smi-spec.io".to_owned(),
@@ -434,27 +433,10 @@ fn splits() -> ApiResource {
     }
 }
 
-fn deployment() -> Value {
-    let ports = json!([{"name": "http", "containerPort": 8080}]);
-    let container = json!({"name": "web", "image": "web:v1", "ports": ports});
-    let spec = json!({
-        "replicas": 2, "selector": {"matchLabels": {"app": "web"}},
-        "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}},
-    });
-    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec})
-}
-
 fn canary() -> Value {
-    json!({
-        "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": "web"},
-        "spec": {
-            "provider": "smi:v1alpha2",
-            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "service": {"port": 80, "targetPort": 8080},
-            "analysis": {
-                "interval": "1s", "threshold": 2, "stepWeights": [20, 50],
-                "metrics": [{"name": "request-success-rate"}],
-            },
-        },
-    })
+    let analysis = json!({
+        "interval": "1s", "threshold": 2, "stepWeights": [20, 50],
+        "metrics": [{"name": "request-success-rate"}],
+    });
+    objects::canary("web", &json!({ "analysis": analysis }))
 }

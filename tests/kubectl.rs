@@ -1,4 +1,4 @@
-//! The real kubectl, doing what people do with it.
+//! The real kubectl, as users run it.
 //!
 //! Each law runs against `serin local`, the binary, and against the real
 //! kube-apiserver with our node as its kubelet: `cargo test --test kubectl
@@ -175,15 +175,15 @@ async fn describe_shows_state_and_events(k: Kubectl) {
         ("pods", vec!["Status: Running", "Controlled By: ReplicaSet/web-", "Ready True", "Image: web:v1"]),
         ("service web", vec!["Selector: app=web", "TargetPort: 8080/TCP", "Type: ClusterIP"]),
     ] {
-        let told = k.ok(&format!("describe {what}")).await;
-        let squeezed = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let description = k.ok(&format!("describe {what}")).await;
+        let squeezed = description.split_whitespace().collect::<Vec<_>>().join(" ");
         for part in parts {
-            assert!(squeezed.contains(part), "{part} in {told}");
+            assert!(squeezed.contains(part), "{part} in {description}");
         }
     }
     k.apply(&[config_map("a", json!({"key": "value"}))]).await;
-    let told = k.ok("describe configmap a").await;
-    assert!(told.contains("key:\n----\nvalue"), "{told}");
+    let description = k.ok("describe configmap a").await;
+    assert!(description.contains("key:\n----\nvalue"), "{description}");
 }
 
 async fn all_three_patch_types_work(k: Kubectl) {
@@ -312,8 +312,11 @@ async fn the_definitions_are_applied_explained_and_enforced(k: Kubectl) {
     let short = k.json("get crd canaries.serin.dev").await["spec"]["names"]["shortNames"][0].clone();
     let by_short_name = k.ok(&format!("get {} -o wide", short.as_str().expect("a short name"))).await;
     assert!(words(&by_short_name, 0).len() > words(&table, 0).len(), "wide shows more: {by_short_name}");
-    let told = k.ok("describe canary podinfo").await;
-    assert!(told.contains("Kind:         Canary") && told.contains("Step Weight:"), "{told}");
+    let description = k.ok("describe canary podinfo").await;
+    assert!(
+        description.contains("Kind:         Canary") && description.contains("Step Weight:"),
+        "{description}"
+    );
 
     let explained = k.until("explain canary.spec.analysis", |answer| answer.code == 0).await.ok();
     assert!(explained.contains("KIND:       Canary"), "{explained}");
@@ -442,10 +445,10 @@ fn words(table: &str, line: usize) -> Vec<&str> {
         .collect()
 }
 
-/// Where kubectl is pointed.
+/// The server and the folders of kubectl.
 struct Server {
     kubeconfig: PathBuf,
-    /// kubectl keeps caches at home.
+    /// HOME, where kubectl keeps its caches.
     home: Folder,
     _serin: Option<Child>,
 }
@@ -462,12 +465,15 @@ async fn local() -> &'static Server {
             let mut serin = Child::start(home.path(), &program, arguments);
             let began = Instant::now();
             loop {
-                let said = serin.tail();
-                let export = said.lines().find_map(|line| line.strip_prefix("export KUBECONFIG="));
+                let output = serin.tail();
+                let export = output.lines().find_map(|line| line.strip_prefix("export KUBECONFIG="));
                 if let Some(path) = export {
                     return Server { kubeconfig: path.into(), home, _serin: Some(serin) };
                 }
-                assert!(!serin.has_ended() && began.elapsed() < TIMEOUT, "serin local did not start; {said}");
+                assert!(
+                    !serin.has_ended() && began.elapsed() < TIMEOUT,
+                    "serin local did not start; {output}"
+                );
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         })
@@ -552,8 +558,8 @@ impl Kubectl {
         KubectlOutput { command: what, code, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
-    /// Asks again until the answer is as wanted: discovery takes a moment to
-    /// learn of new kinds.
+    /// Retries until the output satisfies the test: discovery lists new kinds
+    /// after a moment.
     async fn until(&self, arguments: &str, test: impl Fn(&KubectlOutput) -> bool) -> KubectlOutput {
         let began = Instant::now();
         loop {

@@ -1,6 +1,6 @@
-//! Who may approve, and who cannot forge it.
+//! Rights to approve, and attempts to forge an approval.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use kube::Api;
@@ -9,13 +9,13 @@ use serin::gates::annotations::{APPROVALS, COMMANDS};
 use tokio::process::Command;
 
 use crate::install::installed;
-use crate::support::Cluster;
 use crate::support::chart::{CommandOutput, Kubectl, run, token};
+use crate::support::{self, Cluster};
 
 /// A machine that also compiles is slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A namespace with a Canary, and people in it.
+/// A namespace with a Canary and users.
 struct World {
     cluster: &'static Cluster,
     namespace: String,
@@ -42,7 +42,7 @@ impl World {
         })
     }
 
-    /// Somebody who has these ClusterRoles in the namespace.
+    /// A user with these ClusterRoles in the namespace.
     async fn user_with_roles(&self, name: &str, roles: &[&str]) -> Kubectl {
         let ok = async |arguments: &[&str]| _ = self.admin.run(arguments, "").await.ok();
         let within = format!("--namespace={}", self.namespace);
@@ -75,12 +75,8 @@ impl World {
 }
 
 /// A policy and aggregated roles take effect a moment after they are written.
-async fn eventually(what: &str, mut test: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !test().await {
-        assert!(began.elapsed() < TIMEOUT, "{what}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
+async fn eventually(what: &str, condition: impl AsyncFnMut() -> bool) {
+    support::eventually(what, TIMEOUT, condition).await;
 }
 
 async fn can(who: &Kubectl, namespace: &str, verb: &str, subresource: &str) -> bool {
@@ -115,11 +111,11 @@ async fn an_editor_cannot_forge_an_approval() {
     let born = forged.replace("\"web\"", "\"born\"");
     assert!(editor.run(&["create", "-f", "-"], &born).await.refused().contains("may not change"));
 
-    // Everything else is theirs to edit.
+    // Every other field may be edited.
     let other =
         json!({"metadata": {"annotations": {"team": "shop"}}, "spec": {"analysis": {"iterations": 3}}});
     world.patch(&editor, other, &[]).await.ok();
-    // Our own command line says the same before it tries.
+    // Our command line reports the same before it writes.
     let refused = world.serin(&editor, "abort").await.refused();
     assert!(refused.contains("the right to update canaries/approve"), "{refused}");
 }
@@ -132,7 +128,7 @@ async fn an_approver_is_admitted_and_others_may_reapply_the_result() {
     world.serin(&approver, "abort").await.ok();
     world.annotate(&approver, APPROVALS, "[]").await.ok();
 
-    // As a GitOps tool does: what is written already, and fields around it.
+    // As a GitOps tool does: the same annotations, and other fields.
     let get = ["get", "canary", "web", "-o", "json", &format!("--namespace={}", world.namespace)];
     let found: Value = serde_json::from_str(&world.admin.run(&get, "").await.ok()).expect("JSON");
     let annotations = &found["metadata"]["annotations"];
@@ -141,7 +137,7 @@ async fn an_approver_is_admitted_and_others_may_reapply_the_result() {
     let again = world.canary(json!({APPROVALS: "[]", COMMANDS: annotations[COMMANDS]})).to_string();
     editor.run(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &again).await.ok();
     editor.run(&["replace", "-f", "-"], &again).await.ok();
-    // Taking an answer away is an answer.
+    // Removing an approval changes the annotation, too.
     eventually("the policy is in force", async || {
         let without = json!({"metadata": {"annotations": {COMMANDS: null}}});
         world.patch(&editor, without, &["--dry-run=server"]).await.stderr.contains("may not")

@@ -1,4 +1,4 @@
-//! The Dockerfile cannot be built here; what it names must be there.
+//! The Dockerfile cannot be built here; the files that it names must exist.
 
 use std::path::Path;
 

@@ -76,7 +76,7 @@ async fn an_upgrade_installs_the_crds_and_an_uninstall_keeps_them() {
     release(&["uninstall", "serin", "--wait"]).await;
     kubectl.run(&["get", "--namespace=default", "canary", "web"], "").await.ok();
 
-    // What Helm does not know to be its own it takes only if told to.
+    // Helm takes objects without its own labels only with `--take-ownership`.
     kubectl.run(&["annotate", "crd", "canaries.serin.dev", "meta.helm.sh/release-name-"], "").await.ok();
     release(&["install", "serin", CHART, "--take-ownership"]).await;
 }

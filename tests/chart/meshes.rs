@@ -1,5 +1,5 @@
 //! The rights for meshes that are off by default: enough for a release through
-//! each, and none of them idle.
+//! each, and all of them used.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::support::{definitions, route_status};
 
 const GROUPS: [&str; 3] = ["networking.istio.io", "gateway.networking.k8s.io", "appmesh.k8s.aws"];
 
-/// A Canary of each, and what tells it from the others.
+/// A Canary of each mesh, with the fields that differ.
 const CANARIES: [(&str, &str); 4] = [
     ("istio", "provider: istio, service: {port: 80, targetPort: 8080}"),
     (
@@ -110,8 +110,8 @@ async fn each_mesh_needs_exactly_its_rbac_rules() {
     }
 }
 
-/// Plays the controllers of the Gateway and of App Mesh: they take whatever
-/// they see.
+/// Plays the controllers of the Gateway and of App Mesh: they accept every
+/// route.
 fn report_mesh_status(client: Client, namespace: String) -> AbortOnDropHandle<()> {
     let kinds = [
         ("gateway.networking.k8s.io", "v1", "HTTPRoute"),

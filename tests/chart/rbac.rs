@@ -1,9 +1,9 @@
 //! The controller under exactly the rights that the chart gives it: they are
-//! enough for every feature, and none of them is idle.
+//! enough for every feature, and all of them are used.
 //!
 //! It is the real binary with the arguments and the environment of the
-//! rendered Deployment and a token of its ServiceAccount; what it asked for is
-//! in the API server's audit log.
+//! rendered Deployment and a token of its ServiceAccount; its requests are in the
+//! API server's audit log.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -85,8 +85,8 @@ spec:
   analysis: {interval: 1s, iterations: 2}
 ";
 
-/// With every other setting that the chart hands on, so that the controller is
-/// seen to know them.
+/// With every other setting that the chart passes on: the controller must accept
+/// them.
 #[tokio::test]
 async fn disabled_features_send_no_requests() {
     let (cluster, _) = installed().await;
@@ -152,8 +152,8 @@ impl<'m> Stage<'m> {
         Self { cluster, controller_namespace: home, manifests, client, kubectl, _alone: ALONE.lock().await }
     }
 
-    /// Runs the features in each of these namespaces, then compares what was
-    /// asked for with what is granted.
+    /// Runs the features in each of these namespaces, then compares the
+    /// requests with the rights granted.
     async fn assert_rules_are_exact(&self, namespaces: &[String]) {
         let mut crew =
             ReplicaGroup::start(self.cluster, self.controller_namespace, self.manifests, &namespaces[0], 2)
@@ -162,7 +162,10 @@ impl<'m> Stage<'m> {
         let prometheus = Prometheus::start("").await;
         let urls = [chat.url.as_str(), &gate.url, &prometheus.url()];
         join_all(namespaces.iter().map(|namespace| self.features(namespace, urls, &crew))).await;
-        assert!(!chat.received().is_empty() && !gate.received().is_empty(), "chats are told and gates asked");
+        assert!(
+            !chat.received().is_empty() && !gate.received().is_empty(),
+            "alerts are sent and gates called"
+        );
         crew.assert_healthy().await;
         crew.kill_one();
 
@@ -178,8 +181,8 @@ impl<'m> Stage<'m> {
         }
     }
 
-    /// Uses every feature in one namespace, from the first look at the Canaries
-    /// to the last of their deletion.
+    /// Uses every feature in one namespace, from the first list of Canaries
+    /// to their deletion.
     async fn features(&self, namespace: &str, [chat, gate, prometheus]: [&str; 3], crew: &ReplicaGroup) {
         let features = include_str!("features.yaml");
         let words = [
@@ -291,7 +294,7 @@ impl FeatureNamespace<'_> {
         }
     }
 
-    /// Does every primary run it? Says yes to whoever asks on the way.
+    /// Does every primary run it? Approves all gates on the way.
     async fn primaries_run(&self, version: &str) -> bool {
         let web = self.get("Canary", "web").await.expect("the Canary");
         let gates = web.data["status"]["gates"].as_array().cloned().unwrap_or_default();
@@ -315,16 +318,16 @@ impl FeatureNamespace<'_> {
         true
     }
 
-    /// Over HTTP where the controller hears people, which it then writes itself.
+    /// Over HTTP if the command API listens: the controller then writes it itself.
     async fn approve(&self) {
         if let Some(ear) = self.replicas.command_api_url() {
             let url = format!("{ear}/api/v1/namespaces/{}/canaries/web/approve", self.namespace);
             let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
-            let said =
+            let response =
                 http.post(url).bearer_auth(self.stage.cluster.token()).send().await.expect("an answer");
-            // It may have moved on by now.
-            let code = said.status().as_u16();
-            assert!(matches!(code, 202 | 409), "{code}: {:?}", said.text().await);
+            // The gate may be open by now.
+            let code = response.status().as_u16();
+            assert!(matches!(code, 202 | 409), "{code}: {:?}", response.text().await);
             return;
         }
         let mut approve = Command::new(env!("CARGO_BIN_EXE_serin"));
@@ -333,7 +336,7 @@ impl FeatureNamespace<'_> {
         let _ = run(approve, "").await;
     }
 
-    /// People who call every pod of `web`, so that there is something to judge.
+    /// Requests to every pod of `web`, so that there is something to judge.
     fn call_web_pods(&self) -> AbortOnDropHandle<()> {
         let pods: Api<k8s_openapi::api::core::v1::Pod> =
             Api::namespaced(self.stage.client.clone(), self.namespace);

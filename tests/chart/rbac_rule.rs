@@ -8,10 +8,10 @@ use crate::support::chart::Manifests;
 
 /// Rights that no request shows to be used, and why they are needed.
 const UNAUDITED: [(&str, &str, &str); 4] = [
-    // Asked for by the API server itself when an object is written whose owner
+    // Required by the API server itself when an object is written whose owner
     // reference blocks the Canary's deletion.
     ("serin.dev", "canaries/finalizers", "update"),
-    // Asked for by the policy on approvals when one is written.
+    // Required by the policy on approvals when one is written.
     ("serin.dev", "canaries/approve", "update"),
     // For a Canary that cannot be read, which this Serin's own definition
     // refuses.

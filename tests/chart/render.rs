@@ -1,4 +1,4 @@
-//! What Helm makes of the chart, without a cluster.
+//! The chart as Helm renders it, without a cluster.
 
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ async fn helm_lint_passes() {
     for set in [&[][..], &ALL_FEATURES, &NO_FEATURES] {
         let mut arguments = vec!["lint", "--strict", CHART];
         arguments.extend(set.iter().flat_map(|set| ["--set", set]));
-        let said = helm.run(&arguments).await.ok();
-        assert!(!said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");
+        let output = helm.run(&arguments).await.ok();
+        assert!(!output.contains("[WARNING]") && !output.contains("[ERROR]"), "{output}");
     }
 }
 
@@ -106,7 +106,7 @@ async fn disabled_features_render_nothing() {
     assert_eq!(all.one("PodDisruptionBudget")["spec"]["maxUnavailable"], 1);
     let none = helm.template("serin", &NO_FEATURES).await;
     let kinds = |kind: &str| none.all(kind).count();
-    // Whoever installs this needs no right beyond three namespaces.
+    // Installing this takes no right beyond three namespaces.
     for kind in [
         "ClusterRole",
         "ClusterRoleBinding",

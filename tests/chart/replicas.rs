@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::chart::{Kubectl, Manifests, token};
 use crate::support::{self, Child, Cluster, Folder};
 
-/// The API server looks for new kinds every half minute.
+/// The API server refreshes its REST mapping every half minute.
 const OWNER_KINDS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Replicas of one Deployment, with a token of its ServiceAccount.
@@ -45,8 +45,7 @@ impl ReplicaGroup {
         }
     }
 
-    /// Everything that they asked the API server for, of which nothing was
-    /// refused.
+    /// Their requests to the API server, none of which was refused.
     pub fn audited_requests(&self) -> Vec<Value> {
         let mut events = self.cluster.audit().split_off(self.earlier_audit_events);
         events.retain(|event| event["user"]["username"] == *self.user);
@@ -62,18 +61,18 @@ impl ReplicaGroup {
         }
     }
 
-    /// The others take over what it held.
+    /// The others take over its shards.
     pub fn kill_one(&mut self) {
         self.replicas.pop();
     }
 
-    /// Where the first of them hears people, if it does.
+    /// The address of the first one's command API, if it has one.
     pub fn command_api_url(&self) -> Option<String> {
         let first = self.replicas.first()?;
         first.serves_command_api.then(|| format!("http://{}", first.command_api_address))
     }
 
-    /// The last that they said.
+    /// The end of their logs.
     pub fn log_tails(&self) -> String {
         self.replicas.iter().map(|replica| replica.child.tail()).collect()
     }
@@ -85,7 +84,7 @@ struct Replica {
     address: String,
     command_api_address: String,
     serves_command_api: bool,
-    /// What the rendered probes ask for.
+    /// The paths of the rendered probes.
     probes: Vec<String>,
     _folder: Folder,
 }
@@ -150,12 +149,12 @@ async fn await_owners(cluster: &Cluster, namespace: &str, token: &str) {
     }});
     let began = Instant::now();
     loop {
-        let said = kubectl.run(&["create", "--dry-run=server", "-f", "-"], &owned.to_string()).await;
-        if !said.stderr.contains("cannot find RESTMapping") {
-            said.ok();
+        let output = kubectl.run(&["create", "--dry-run=server", "-f", "-"], &owned.to_string()).await;
+        if !output.stderr.contains("cannot find RESTMapping") {
+            output.ok();
             return;
         }
-        assert!(began.elapsed() < OWNER_KINDS_TIMEOUT, "{said:?}");
+        assert!(began.elapsed() < OWNER_KINDS_TIMEOUT, "{output:?}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

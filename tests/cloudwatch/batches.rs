@@ -1,4 +1,4 @@
-//! Many who ask at once are few requests.
+//! Concurrent queries are batched into few requests.
 
 use super::*;
 use futures::future::join_all;
@@ -37,7 +37,7 @@ async fn concurrent_queries_share_requests_and_get_their_own_results() {
     let sizes: Vec<usize> = server.requests().iter().map(|request| request.queries().len()).collect();
     assert_eq!(sizes.iter().sum::<usize>(), 900);
     assert_eq!(sizes.len(), 2, "{sizes:?}");
-    // And nobody asks while nobody wants to know.
+    // Without a measurement there is no request.
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     assert_eq!(server.requests().len(), 2);
 }

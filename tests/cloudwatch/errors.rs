@@ -1,4 +1,4 @@
-//! Trouble is told as such, and is never a number.
+//! Errors are reported as errors, never as numbers.
 
 use super::*;
 
@@ -18,11 +18,11 @@ async fn partial_data_is_no_data() {
     for (status, says) in
         [("PartialData", "part of the data"), ("InternalError", "InternalError"), ("Forbidden", "Forbidden")]
     {
-        server.configure(|told| told.status = Some(("shop/M".to_owned(), status)));
+        server.configure(|state| state.status = Some(("shop/M".to_owned(), status)));
         let why = unavailable(measure(&sources(), &ask, window(0, 300)).await);
         assert!(why.contains(says) && why.contains("eu-west-1"), "{why}");
     }
-    server.configure(|told| told.status = None);
+    server.configure(|state| state.status = None);
     assert_eq!(measure(&sources(), &ask, window(0, 300)).await, Measurement::Scalar(3.0));
 }
 
@@ -32,7 +32,7 @@ async fn a_count_without_its_total_is_no_data() {
     for group in ["canary", "primary"] {
         server.put(&format!("shop/Requests{{Group={group}}}"), NOON, 10.0);
     }
-    server.configure(|told| told.status = Some(("Errors{Group=canary}".to_owned(), "PartialData")));
+    server.configure(|state| state.status = Some(("Errors{Group=canary}".to_owned(), "PartialData")));
     let ask = query_on_server(&server.url, counted(), JudgeType::Sequential);
     unavailable(measure(&sources(), &ask, window(0, 300)).await);
 }
@@ -42,10 +42,10 @@ async fn a_throttled_query_is_retried_a_limited_number_of_times() {
     let server = Server::start().await;
     server.put("shop/M{}", NOON, 3.0);
     let ask = one(&server.url);
-    server.configure(|told| told.throttle = 2);
+    server.configure(|state| state.throttle = 2);
     assert_eq!(measure(&sources(), &ask, window(0, 300)).await, Measurement::Scalar(3.0));
     assert_eq!(server.requests().len(), 3);
-    server.configure(|told| told.throttle = usize::MAX);
+    server.configure(|state| state.throttle = usize::MAX);
     let why = unavailable(measure(&sources(), &ask, window(0, 300)).await);
     assert!(why.contains("throttles requests") && why.contains("Rate exceeded"), "{why}");
     assert_eq!(server.requests().len(), 6);
@@ -63,11 +63,11 @@ async fn a_paged_response_is_read_to_its_end() {
             server.put(&format!("shop/{metric}"), NOON + minute * 60, value);
         }
     }
-    server.configure(|told| told.page = Some(7));
+    server.configure(|state| state.page = Some(7));
     let ask = query_on_server(&server.url, counted(), JudgeType::Sequential);
     assert_eq!(measure(&sources(), &ask, window(0, 720)).await, counts((10, 100), (0, 900)));
     assert_eq!(server.requests().len(), 5, "thirty datapoints");
-    server.configure(|told| told.endless = true);
+    server.configure(|state| state.endless = true);
     let why = unavailable(measure(&sources(), &ask, window(0, 720)).await);
     assert!(why.contains("pages"), "{why}");
 }

@@ -1,5 +1,5 @@
-//! CloudWatch is asked as it wants to be, and taken at its word: against moto,
-//! and against a server that computes what moto cannot.
+//! Queries to CloudWatch and their results: against moto, and against a server
+//! that computes the statistics that moto lacks.
 
 #![cfg(feature = "aws")]
 
@@ -64,7 +64,7 @@ fn query_of(app: &str, metric: &str, spec: Value, judge: JudgeType) -> Result<Me
     query_for_metric(app, &metric, spec, judge)
 }
 
-/// The same of a metric that says more than its name.
+/// The same for a metric with further fields.
 fn query_for_metric(
     app: &str,
     metric: &Metric,
@@ -91,7 +91,7 @@ fn query_for_metric(
     MetricQuery::new(&subject, metric, Some(&template), judge)
 }
 
-/// The same, asked of a server.
+/// The same, measured at a server.
 fn query_on_server(server: &str, spec: Value, judge: JudgeType) -> MetricQuery {
     let mut spec = spec;
     json_patch::merge(&mut spec, &json!({"provider": {"address": server}}));

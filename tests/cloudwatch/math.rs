@@ -15,7 +15,7 @@ pub enum Term {
     List(Vec<Series>),
 }
 
-/// What expressions are about.
+/// The inputs of an expression.
 pub struct EvalContext<'a> {
     pub ids: &'a BTreeMap<String, Series>,
     /// Of these, the metrics.
@@ -24,7 +24,7 @@ pub struct EvalContext<'a> {
     pub periods: Vec<i64>,
 }
 
-/// The series that an expression is; or what is wrong with it.
+/// The value of an expression, or its error.
 pub fn evaluate(expression: &str, known: &EvalContext<'_>) -> Result<Series, String> {
     let mut parser = Parser { rest: expression.trim(), context: known };
     let term = parser.sum()?;

@@ -1,5 +1,5 @@
-//! What others make of CloudWatch and STS: moto. It does not speak the protocol
-//! of the SDK, so its JSON is translated; whatever is answered is its own.
+//! CloudWatch and STS as moto imitates them. It lacks the protocol of the SDK, so
+//! requests and responses are translated to its JSON.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -76,7 +76,7 @@ async fn sums_and_averages_equal_those_of_moto() {
     };
     let config = Accounts::default().config(&account).await.expect("a region");
     let client = aws_sdk_cloudwatch::Client::new(&config);
-    // moto forgets what is older than two weeks, and takes no future.
+    // moto drops data older than two weeks, and refuses future timestamps.
     let recent = Timestamp::now().as_second().div_euclid(60) * 60 - 1800;
     for (name, arm, values) in [
         ("Requests", "canary", [7.0, 3.0]),

@@ -1,4 +1,4 @@
-//! What is asked, and what the answer means.
+//! Queries, and the meaning of their results.
 
 use super::*;
 
@@ -41,7 +41,7 @@ async fn a_flagger_query_reads_the_newest_complete_period() {
     // The third minute ended less than two minutes before the end.
     assert_eq!(measure(&sources(), &ask, window(0, 5 * 60 - 1)).await, Measurement::Scalar(2.0));
     assert_eq!(measure(&sources(), &ask, window(0, 5 * 60)).await, Measurement::Scalar(25.0));
-    // What was before the window does not count, however new it is.
+    // Data from before the window does not count, however new it is.
     assert_eq!(measure(&sources(), &ask, window(3 * 60, 9 * 60)).await, Measurement::NoData);
 }
 
@@ -127,7 +127,7 @@ async fn counts_are_of_the_window_and_windows_that_touch_count_nothing_twice() {
         since = ask.available_window(window).until;
         looks += 1;
         match measured {
-            Measurement::NoData => assert_eq!(since, window.since, "nothing told, nothing taken"),
+            Measurement::NoData => assert_eq!(since, window.since, "no data, and the window does not move"),
             other => seen.push(other),
         }
     }

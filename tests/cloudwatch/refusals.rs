@@ -1,5 +1,5 @@
-//! What could never be answered is refused before anything is asked, with what
-//! to write instead.
+//! Queries that can never have a result are refused before any request, with the
+//! text to write instead.
 
 use super::*;
 

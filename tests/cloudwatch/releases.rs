@@ -1,4 +1,4 @@
-//! Whole releases, judged by what CloudWatch says of real pods.
+//! Whole releases, judged by CloudWatch's metrics of real pods.
 
 use std::collections::HashMap;
 use std::time::Duration;

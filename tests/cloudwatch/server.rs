@@ -1,9 +1,9 @@
 //! CloudWatch and STS on loopback, over the protocols that Amazon's SDK speaks:
 //! `rpc-v2-cbor` and XML.
 //!
-//! It keeps datapoints and works every answer out of them: statistics by
-//! period, metric math, pages. It validates as CloudWatch documents it, knows
-//! who signs, and can be told to misbehave.
+//! It keeps datapoints and computes every response from them: statistics by
+//! period, metric math, pages. It validates as CloudWatch documents it, checks
+//! signatures, and can be set to fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ pub struct Server {
     _task: AbortOnDropHandle<()>,
 }
 
-/// What it knows and was told to do.
+/// Its data, and the faults to inject.
 #[derive(Default)]
 pub struct ServerState {
     data: Vec<Datum>,
     requests: Vec<Request>,
     assumed: usize,
-    /// So many requests are answered with Throttling.
+    /// Number of requests to reject with Throttling.
     pub throttle: usize,
     /// Results about this metric have this status.
     pub status: Option<(String, &'static str)>,
-    /// So many datapoints fit on a page.
+    /// Datapoints per page.
     pub page: Option<usize>,
     /// Every page has one after it.
     pub endless: bool,
@@ -53,7 +53,7 @@ struct Datum {
     value: f64,
 }
 
-/// A request for data that was understood.
+/// A valid request for data.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub path: String,
@@ -86,12 +86,12 @@ fn invalid(message: impl Into<String>) -> ErrorReply {
 
 impl Server {
     pub async fn start() -> Server {
-        let told = Arc::new(Mutex::new(ServerState::default()));
-        let app = Router::new().fallback(handle).with_state(Arc::clone(&told));
+        let state = Arc::new(Mutex::new(ServerState::default()));
+        let app = Router::new().fallback(handle).with_state(Arc::clone(&state));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let serve = async move { axum::serve(listener, app).await.expect("a server") };
-        Server { url, state: told, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
+        Server { url, state: state, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
     }
 
     /// A datapoint of a metric: namespace, name and dimensions in the order of
@@ -115,17 +115,17 @@ impl Server {
 }
 
 async fn handle(
-    State(told): State<Arc<Mutex<ServerState>>>,
+    State(state): State<Arc<Mutex<ServerState>>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
-    let mut told = told.lock();
+    let mut state = state.lock();
     let signed = signer(&headers);
     if uri.path() == "/" {
-        return sts(&mut told, &String::from_utf8_lossy(&body));
+        return sts(&mut state, &String::from_utf8_lossy(&body));
     }
-    let (status, content, error) = match metric_data(&mut told, &uri, headers, &body, signed) {
+    let (status, content, error) = match metric_data(&mut state, &uri, headers, &body, signed) {
         Ok(content) => (200, content, None),
         Err(ErrorReply { status, code, message }) => {
             let content = json!({"__type": format!("com.amazonaws.cloudwatch#{code}"), "message": message});
@@ -147,7 +147,7 @@ fn signer(headers: &HeaderMap) -> Option<(String, String)> {
     Some((parts.next()?.to_owned(), parts.nth(1)?.to_owned()))
 }
 
-fn sts(told: &mut ServerState, form: &str) -> Response<Body> {
+fn sts(state: &mut ServerState, form: &str) -> Response<Body> {
     let encoded_role = ROLE.replace(':', "%3A").replace('/', "%2F");
     let right = [
         "Action=AssumeRole".to_owned(),
@@ -159,18 +159,18 @@ fn sts(told: &mut ServerState, form: &str) -> Response<Body> {
         let xml = "<ErrorResponse><Error><Code>AccessDenied</Code><Message>you may not</Message></Error></ErrorResponse>";
         return Response::builder().status(403).body(xml.into()).expect("a response");
     }
-    told.assumed += 1;
+    state.assumed += 1;
     let xml = format!(
         "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
          <AccessKeyId>ASIA{}</AccessKeyId><SecretAccessKey>s</SecretAccessKey><SessionToken>t</SessionToken>\
          <Expiration>2999-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>",
-        told.assumed
+        state.assumed
     );
     Response::builder().header("content-type", "text/xml").body(xml.into()).expect("a response")
 }
 
 fn metric_data(
-    told: &mut ServerState,
+    state: &mut ServerState,
     uri: &Uri,
     headers: HeaderMap,
     body: &[u8],
@@ -190,9 +190,9 @@ fn metric_data(
         ));
     }
     let body = cbor::decode(body);
-    told.requests.push(Request { path: uri.path().to_owned(), headers, body: body.clone(), key, region });
-    if told.throttle > 0 {
-        told.throttle -= 1;
+    state.requests.push(Request { path: uri.path().to_owned(), headers, body: body.clone(), key, region });
+    if state.throttle > 0 {
+        state.throttle -= 1;
         return Err(error_reply(400, "Throttling", "Rate exceeded"));
     }
     let time = |field: &str| {
@@ -206,13 +206,13 @@ fn metric_data(
     if queries.is_empty() || queries.len() > 500 {
         return Err(invalid("The collection MetricDataQueries must not have a size greater than 500."));
     }
-    let results = results(told, &queries, start, end)?;
-    Ok(page(told, &body, results))
+    let results = results(state, &queries, start, end)?;
+    Ok(page(state, &body, results))
 }
 
 /// Every series that is to be returned, by its query.
 fn results(
-    told: &ServerState,
+    state: &ServerState,
     queries: &[Value],
     start: i64,
     end: i64,
@@ -227,7 +227,7 @@ fn results(
             return Err(invalid("Period must be 1, 5, 10, 20, 30 or a multiple of 60"));
         }
         shortest = shortest.min(period);
-        let series = statistic(told, query, period, start, end)?;
+        let series = statistic(state, query, period, start, end)?;
         metrics.push(series.clone());
         insert(&mut ids, query, series)?;
     }
@@ -280,7 +280,7 @@ fn metric_of(query: &Value) -> String {
 }
 
 fn statistic(
-    told: &ServerState,
+    state: &ServerState,
     query: &Value,
     period: i64,
     start: i64,
@@ -289,7 +289,7 @@ fn statistic(
     let metric = metric_of(query);
     let stat = query["MetricStat"]["Stat"].as_str().unwrap_or_default();
     let mut by_period: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
-    for datum in told.data.iter().filter(|datum| datum.metric == metric) {
+    for datum in state.data.iter().filter(|datum| datum.metric == metric) {
         let began = datum.at.div_euclid(period) * period;
         if (start..end).contains(&began) {
             by_period.entry(began).or_default().push(datum.value);
@@ -331,10 +331,10 @@ fn statistic(
         .collect()
 }
 
-/// The datapoints from where the token says, newest first.
-fn page(told: &ServerState, body: &Value, results: Vec<(Value, Series)>) -> Value {
+/// The datapoints from the page token on, newest first.
+fn page(state: &ServerState, body: &Value, results: Vec<(Value, Series)>) -> Value {
     let from: usize = body["NextToken"].as_str().map_or(0, |token| token.parse().expect("a token of ours"));
-    let until = told.page.map_or(usize::MAX, |page| from + page);
+    let until = state.page.map_or(usize::MAX, |page| from + page);
     let (mut at, mut page) = (0, Vec::new());
     for (query, series) in results {
         let begins = at;
@@ -351,7 +351,7 @@ fn page(told: &ServerState, body: &Value, results: Vec<(Value, Series)>) -> Valu
         }
         let metric = metric_of(&query);
         let forced =
-            told.status.as_ref().filter(|(of, _)| metric.contains(of.as_str())).map(|(_, status)| *status);
+            state.status.as_ref().filter(|(of, _)| metric.contains(of.as_str())).map(|(_, status)| *status);
         let status = forced.unwrap_or(if at > until { "PartialData" } else { "Complete" });
         let (timestamps, values): (Vec<i64>, Vec<f64>) = points.into_iter().unzip();
         page.push(json!({
@@ -360,7 +360,7 @@ fn page(told: &ServerState, body: &Value, results: Vec<(Value, Series)>) -> Valu
         }));
     }
     let mut answer = json!({"MetricDataResults": page, "Messages": []});
-    if at > until || told.endless {
+    if at > until || state.endless {
         answer["NextToken"] = json!(until.min(at).to_string());
     }
     answer

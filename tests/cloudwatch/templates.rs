@@ -1,4 +1,4 @@
-//! The files in analysis-templates/ that ask CloudWatch.
+//! The files in analysis-templates/ that query CloudWatch.
 
 use serin::analysis::measurement::Histogram;
 use serin::api::AnalysisTemplate;

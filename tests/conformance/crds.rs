@@ -61,10 +61,10 @@ pub async fn unknown_fields_are_reported(t: Session) {
     let answer = t.post(&format!("{path}?fieldValidation=Strict"), thing(&t, "a", spec.clone())).await;
     let expected = r#"Thing in version "v1" cannot be handled as a Thing: strict decoding error: unknown field "spec.bogus", unknown field "spec.list[0].z""#;
     assert_eq!(answer.refused(400, "BadRequest"), expected);
-    let told = [r#"unknown field "spec.bogus""#, r#"unknown field "spec.list[0].z""#];
+    let expected = [r#"unknown field "spec.bogus""#, r#"unknown field "spec.list[0].z""#];
     for (name, query) in [("a", "?fieldValidation=Warn"), ("b", "")] {
         let answer = t.post(&format!("{path}{query}"), thing(&t, name, spec.clone())).await;
-        assert_eq!(answer.warnings(), told, "{query}");
+        assert_eq!(answer.warnings(), expected, "{query}");
         answer.created();
     }
     let answer = t.post(&format!("{path}?fieldValidation=Ignore"), thing(&t, "c", spec)).await;
@@ -361,7 +361,7 @@ pub async fn plain(t: &Session) -> String {
     establish(t, definition(t, schema, json!({}))).await
 }
 
-/// Kind Thing with a bit of everything a schema can say; the path of its
+/// Kind Thing with a bit of everything a schema can express; the path of its
 /// instances.
 pub async fn things(t: &Session) -> String {
     let spec = json!({

@@ -1,4 +1,4 @@
-//! What a client asks before it asks for anything.
+//! Discovery: the requests of a client before any other.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! What one law works with: a namespace of its own and plain HTTP.
+//! The fixture of one law: a namespace of its own and plain HTTP.
 //!
-//! Laws speak HTTP rather than a typed client so that nothing between them and
+//! Laws use HTTP rather than a typed client so that nothing between them and
 //! the server hides a status code, a header or a field.
 
 use std::pin::Pin;
@@ -42,7 +42,7 @@ impl Session {
         Session { cluster, client: cluster.client().await, ns: cluster.namespace(area).await }
     }
 
-    /// The same session as somebody else.
+    /// The same session as another user.
     pub async fn as_user(&self, user: User) -> Session {
         Session { cluster: self.cluster, client: self.cluster.client_of(user).await, ns: self.ns.clone() }
     }
@@ -137,7 +137,7 @@ impl Session {
         Watch { url, stream: Box::pin(stream) }
     }
 
-    /// Asks again until the object is as wanted.
+    /// Polls until the object satisfies the test.
     pub async fn eventually(&self, path: &str, wanted: &str, test: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
@@ -150,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Asks again until the object is gone.
+    /// Polls until the object is gone.
     pub async fn eventually_gone(&self, path: &str) {
         let began = Instant::now();
         while self.get(path).await.code != 404 {
@@ -164,7 +164,7 @@ fn with_query(path: &str, query: &str) -> String {
     format!("{path}{}{query}", if path.contains('?') { '&' } else { '?' })
 }
 
-/// What the server said.
+/// A response.
 #[derive(Debug)]
 pub struct ApiResponse {
     request: String,

@@ -182,7 +182,7 @@ pub async fn a_last_bookmark_comes_before_the_timeout(t: Session) {
     }
     assert_eq!(seen, [version(&made)]);
     let last = last.expect("a bookmark");
-    assert!(last >= version(&made).parse().expect("a number"), "{last} tells where to go on from");
+    assert!(last >= version(&made).parse().expect("a number"), "{last} is the version to resume from");
 }
 
 pub async fn watch_from_old_version_gets_410(t: Session) {

@@ -1,4 +1,4 @@
-//! What the cluster's controllers make of workloads and services.
+//! Workloads and Services, as the cluster's controllers treat them.
 //!
 //! No node runs here: each law is the kubelet of its own pods.
 

@@ -20,6 +20,10 @@ use serde_json::json;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::support::objects;
+
+const NAMESPACE: &str = "shop";
+
 /// Longer than any back-off.
 const SETTLE_TIME: Duration = Duration::from_secs(120);
 
@@ -36,7 +40,7 @@ async fn workloads_survive_injected_faults() {
 }
 
 async fn check_seed(seed: u64) {
-    let weather = FaultPlan {
+    let faults = FaultPlan {
         conflict: 0.05,
         too_many_requests: 0.03,
         error_before: 0.05,
@@ -48,14 +52,14 @@ async fn check_seed(seed: u64) {
         watch_delayed: 0.1,
         watch_expired: 0.01,
     };
-    let cluster = Simulated::start(seed, weather, |client| client);
-    cluster
-        .create::<Service>(json!({
-            "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
-        }))
-        .await;
-    cluster.create::<Deployment>(deployment(4)).await;
+    let cluster = Simulated::start(seed, faults, |client| client);
+    cluster.create_namespace().await;
+    let service = json!({
+        "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+    });
+    objects::create::<Service>(&cluster.client, NAMESPACE, service).await;
+    objects::create::<Deployment>(&cluster.client, NAMESPACE, deployment(4)).await;
     sleep(SETTLE_TIME).await;
     cluster.expect_pods(4, "app:v1").await;
 
@@ -79,9 +83,9 @@ async fn check_seed(seed: u64) {
     assert!(cluster.list::<Pod>().await.is_empty(), "a pod is left");
 
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
-    namespaces.delete("shop", &DeleteParams::default()).await.expect("a deletion");
+    namespaces.delete(NAMESPACE, &DeleteParams::default()).await.expect("a deletion");
     sleep(SETTLE_TIME).await;
-    assert!(namespaces.get_opt("shop").await.expect("an answer").is_none(), "the namespace is left");
+    assert!(namespaces.get_opt(NAMESPACE).await.expect("an answer").is_none(), "the namespace is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,11 +102,12 @@ async fn an_idle_cluster_sends_no_requests() {
         });
         Client::new(service, "default")
     });
-    cluster.create::<Deployment>(deployment(3)).await;
+    cluster.create_namespace().await;
+    objects::create::<Deployment>(&cluster.client, NAMESPACE, deployment(3)).await;
     sleep(SETTLE_TIME).await;
     cluster.expect_pods(3, "app:v1").await;
     let before = requests.load(Ordering::Relaxed);
-    assert!(before > 0, "the controllers and the node do ask");
+    assert!(before > 0, "the controllers and the node send requests");
     sleep(Duration::from_secs(24 * 3600)).await;
     assert_eq!(requests.load(Ordering::Relaxed) - before, 0, "requests in a day without change");
 }
@@ -110,7 +115,8 @@ async fn an_idle_cluster_sends_no_requests() {
 #[tokio::test(start_paused = true)]
 async fn pods_answer_without_sockets() {
     let cluster = Simulated::start(1, FaultPlan::default(), |client| client);
-    cluster.create::<Deployment>(deployment(1)).await;
+    cluster.create_namespace().await;
+    objects::create::<Deployment>(&cluster.client, NAMESPACE, deployment(1)).await;
     sleep(SETTLE_TIME).await;
     let pod = cluster.list::<Pod>().await.remove(0);
     let ip = pod.status.and_then(|status| status.pod_ip).expect("an address");
@@ -149,24 +155,13 @@ impl Simulated {
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "shop")
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    async fn create<K>(&self, object: serde_json::Value)
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::Serialize
-            + DeserializeOwned,
-    {
+    async fn create_namespace(&self) {
+        let shop = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("a Namespace");
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        if namespaces.get_opt("shop").await.expect("an answer").is_none() {
-            let shop = serde_json::from_value(json!({"metadata": {"name": "shop"}})).expect("a namespace");
-            namespaces.create(&PostParams::default(), &shop).await.expect("a creation");
-        }
-        let object = serde_json::from_value(object).expect("an object");
-        self.api::<K>().create(&PostParams::default(), &object).await.expect("a creation");
+        namespaces.create(&PostParams::default(), &shop).await.expect("a namespace");
     }
 
     async fn change(&self, patch: serde_json::Value) {
@@ -185,7 +180,7 @@ impl Simulated {
         self.api::<K>().list(&ListParams::default()).await.expect("a list").items
     }
 
-    /// So many pods, ready, of this image; all told of, and no others.
+    /// Exactly these pods are ready, with this image, and in the EndpointSlices.
     async fn expect_pods(&self, count: usize, image: &str) {
         let pods = self.list::<Pod>().await;
         let images: Vec<_> = pods
@@ -210,13 +205,13 @@ impl Simulated {
         );
         assert_eq!(status.observed_generation, deployment.metadata.generation);
         for slice in self.list::<EndpointSlice>().await {
-            let mut told: Vec<_> = slice
+            let mut endpoints: Vec<_> = slice
                 .endpoints
                 .iter()
                 .map(|endpoint| endpoint.target_ref.as_ref().and_then(|to| to.name.clone()))
                 .collect();
-            told.sort();
-            assert_eq!(told, pods.iter().map(|pod| Some(pod.name_any())).collect::<Vec<_>>());
+            endpoints.sort();
+            assert_eq!(endpoints, pods.iter().map(|pod| Some(pod.name_any())).collect::<Vec<_>>());
             assert!(
                 slice
                     .endpoints

@@ -1,5 +1,4 @@
-//! The laws of workloads: what becomes of Deployments, DaemonSets, Services and
-//! pods.
+//! The laws of workload controllers: Deployments, DaemonSets, Services and pods.
 //!
 //! Each runs on the real kube-apiserver with the real controller-manager, and
 //! on `local/` with its own controllers; the node is `local`'s on both:

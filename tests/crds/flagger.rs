@@ -70,7 +70,7 @@ fn every_column_of_flagger_is_a_column_here() {
     }
 }
 
-/// The mesh of an example is the folder it is in, unless it says so itself.
+/// The mesh of an example is the folder it is in, unless it names one.
 #[test]
 fn every_example_is_understood_by_the_router_of_its_mesh() {
     let kind = |group: &str, version: &str, kind: &str| ApiResource {
@@ -177,7 +177,7 @@ fn our_kind(theirs: &str) -> &str {
     if theirs == "MetricTemplate" { "AnalysisTemplate" } else { theirs }
 }
 
-/// What stands between `<<EOF` and `EOF` in a shell script.
+/// The text between `<<EOF` and `EOF` in a shell script.
 fn here_documents(script: &str) -> Vec<String> {
     let mut documents = Vec::new();
     let mut lines = script.lines();
@@ -208,7 +208,7 @@ fn paths(crd: &CustomResourceDefinition) -> BTreeMap<String, bool> {
     paths
 }
 
-/// Whether a field lies inside an object that we pass on without looking.
+/// Whether a field lies inside an object that we pass on unchecked.
 fn is_kept_whole(path: &str, ours: &BTreeMap<String, bool>) -> bool {
     let ends = path.char_indices().filter(|(_, c)| ['.', '[', '{'].contains(c)).map(|(at, _)| at);
     ends.into_iter().any(|end| ours.get(&path[..end]) == Some(&true))

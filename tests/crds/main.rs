@@ -1,6 +1,6 @@
-//! The custom resource definitions, as the API servers see them.
+//! The custom resource definitions on API servers.
 //!
-//! Laws about what people may write run twice, on the real kube-apiserver and
+//! Laws about manifests run twice, on the real kube-apiserver and
 //! on `local/`: `cargo test --test crds real::`, or `local::`.
 
 #[path = "../support/mod.rs"]
@@ -69,7 +69,7 @@ impl Server {
         server
     }
 
-    /// What the server would store, or its whole complaint.
+    /// The object that the server would store, or its error message.
     async fn try_create(&self, manifest: &Value) -> Result<Value, String> {
         let object: DynamicObject =
             serde_json::from_value(manifest.clone()).map_err(|error| error.to_string())?;

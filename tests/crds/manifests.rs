@@ -1,4 +1,4 @@
-//! What people may write, and what they are told when they may not.
+//! Manifests that are accepted, and the messages for those that are refused.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::definitions::schema_of;
 use crate::{Server, normal, through_our_types};
 
-/// What may not be written, and what is then said.
+/// A manifest that is refused, and the message.
 #[derive(serde::Deserialize)]
 struct RefusedManifest {
     write: Value,
@@ -79,7 +79,7 @@ pub async fn alternative_notations_are_equivalent(server: &Server) {
     }
 }
 
-/// What the API server says by CEL can be said without one, word for word.
+/// The messages of the CEL rules, without an API server, are the same.
 #[test]
 fn the_cel_rules_hold_offline() {
     let mut wrong = Vec::new();
@@ -100,7 +100,7 @@ fn the_cel_rules_hold_offline() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the rules of its kind say about a manifest.
+/// The violations of the CEL rules of a manifest's kind.
 fn offline(manifest: &Value) -> Vec<String> {
     let crd = serin::api::crds()
         .into_iter()

@@ -1,4 +1,4 @@
-//! When a release looks, and what it remembers of it.
+//! When a release is checked, and which evidence it keeps.
 
 use std::time::Duration;
 
@@ -92,9 +92,9 @@ fn an_inconclusive_reason_with_new_numbers_is_not_reported_again() {
     world.health = Health::FewRequests;
     world.run_to_weight(50.0);
     world.run_for(20 * MINUTE);
-    let told: Vec<_> = world.journal.iter().filter(|line| line.contains("Holding")).collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert_ne!(Some(told[0].as_str()), world.status.message.as_deref(), "but the status says the latest");
+    let events: Vec<_> = world.journal.iter().filter(|line| line.contains("Holding")).collect();
+    assert_eq!(events.len(), 1, "{events:#?}");
+    assert_ne!(Some(events[0].as_str()), world.status.message.as_deref(), "but the status has the latest");
     world.health = Health::Unavailable;
     world.run_for(5 * MINUTE);
     assert_eq!(world.journal.iter().filter(|line| line.contains("Holding")).count(), 2);
@@ -155,9 +155,9 @@ fn a_sample_ratio_mismatch_holds_the_release_until_it_is_fixed() {
     let mut world = misrouted("");
     world.run_for(Duration::from_secs(1800));
     assert_eq!((world.status.phase, world.split.canary.percent()), (Phase::Progressing, 10.0));
-    let said = world.status.message.clone().unwrap_or_default();
-    assert!(said.contains("its weight is 10 %: the route does not split by its weight"), "{said}");
-    assert!(said.contains("spec.analysis.verifySplit: false"), "{said}");
+    let message = world.status.message.clone().unwrap_or_default();
+    assert!(message.contains("its weight is 10 %: the route does not split by its weight"), "{message}");
+    assert!(message.contains("spec.analysis.verifySplit: false"), "{message}");
 
     world.router_splits = true;
     world.run_for(Duration::from_secs(1800));

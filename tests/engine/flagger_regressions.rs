@@ -1,4 +1,4 @@
-//! What goes wrong in Flagger, each as a test that it does not here.
+//! Defects of Flagger, each with a test that Serin does not have it.
 
 use std::time::Duration;
 
@@ -165,17 +165,17 @@ fn a_deadline_rollback_is_reported_as_an_error() {
     let mut world = World::initialized(&canary(&format!("stepWeights: [50], {ERRORS}")));
     world.canary_starts = false;
     world.push("v1-b");
-    let told = loop {
+    let report = loop {
         let decision = world.step();
         if decision.status.phase == Phase::Failed {
             break decision.report;
         }
         world.now = world.next_wake.unwrap();
     };
-    assert!(told.should_notify);
-    assert_eq!(told.severity, Severity::Error);
+    assert!(report.should_notify);
+    assert_eq!(report.severity, Severity::Error);
     assert_eq!(
-        told.message,
+        report.message,
         "Revision v1-b is rolled back: no progress for 600 seconds; waiting for the canary: 0 of 3 pods ready."
     );
 }
@@ -194,7 +194,7 @@ fn no_data_is_no_failure() {
         let metrics = "metrics: [{name: request-success-rate}]";
         let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metrics}")));
         world.health = silence;
-        // Prometheus is down for a day, or nobody comes for a day.
+        // Prometheus is down for a day, or there is no traffic for a day.
         world.run_for(Duration::from_secs(24 * 3600));
         assert_eq!(world.status.phase, Phase::Progressing, "{silence:?}");
         assert_eq!(world.status.failed_checks, 0);
@@ -209,7 +209,7 @@ fn no_data_is_no_failure() {
 fn a_release_with_little_traffic_takes_longer_and_is_judged() {
     let metrics = "metrics: [{name: request-success-rate}]";
     let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metrics}")));
-    // Two requests at each look; twenty are needed.
+    // Two requests per check; twenty are needed.
     world.health = Health::FewRequests;
     world.run_to_weight(50.0);
     let began = world.now;
@@ -287,8 +287,8 @@ fn a_retry_needs_no_dummy_annotation() {
     assert_eq!(world.promotions, ["v1-b"]);
 }
 
-/// What is said of pods comes late: of pods that end it is still said that they
-/// are ready, and whoever scales up meanwhile is taken in.
+/// Status counts lag: terminating pods still count as ready, so a canary that is
+/// scaled up meanwhile looks ready too early.
 #[test]
 fn a_target_just_scaled_down_is_not_treated_as_ready() {
     // One of them was ready, two were about to be.

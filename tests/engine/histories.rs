@@ -1,13 +1,15 @@
-//! The invariants, over random histories: revisions, readiness, measurements,
-//! gate answers, commands, edits, clock jumps, stale observations, lost effects
-//! and crashes between any two actions. Each pass is checked against the laws
-//! and against a naive model of what was judged; then the world calms down and
-//! must come to a good end.
+//! The invariants over random histories: revisions, readiness, measurements,
+//! gate replies, commands, edits, clock jumps, stale observations, lost effects
+//! and crashes between any two actions. Each decision is checked against the laws
+//! and against a naive model of the evidence; then all faults end, and the
+//! release must settle.
 
 use std::{collections::BTreeSet, sync::LazyLock, time::Duration};
 
 use jiff::SignedDuration;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::TestRunner;
 use serin::{
     analysis::Measurement,
     api::{
@@ -25,6 +27,7 @@ use serin::{
 };
 
 use crate::{
+    invariant::{Coverage, Invariant, Violation},
     laws::{Laws, Model},
     world::{Health, World, canary_with, pods},
 };
@@ -88,10 +91,10 @@ enum Fault {
     Crash(usize),
     /// These actions have no effect.
     LostActions(u8),
-    /// The workloads and the router are seen as they were a pass ago.
+    /// The workloads and the router are observed as of the previous decision.
     Stale,
-    /// What took effect is followed up before it is recorded; and maybe the
-    /// controller dies then.
+    /// The status is recorded only after up to three decisions, or never if the
+    /// controller dies.
     FollowUps {
         dies: bool,
     },
@@ -150,6 +153,9 @@ struct History {
     world: World,
     model: Model,
     last_seen: Option<Observed>,
+    /// The controller died between two actions, or before it recorded.
+    crashed: bool,
+    coverage: Coverage,
     log: Vec<String>,
 }
 
@@ -157,7 +163,31 @@ impl History {
     fn new(plan: usize) -> Self {
         let mut world = World::new(&canary_with("", "stepWeight: 50"));
         world.plan = PLANS[plan].clone();
-        Self { world, model: Model::default(), last_seen: None, log: Vec::new() }
+        Self {
+            world,
+            model: Model::default(),
+            last_seen: None,
+            crashed: false,
+            coverage: Coverage::default(),
+            log: Vec::new(),
+        }
+    }
+
+    fn run(plan: usize, events: &[Event]) -> Self {
+        let mut history = Self::new(plan);
+        events.iter().for_each(|event| history.apply(event));
+        history.heal_and_settle();
+        history.assert_settled();
+        history
+    }
+
+    /// Panics if an invariant is violated.
+    fn require(&mut self, invariant: Invariant, kept: bool, details: impl FnOnce() -> String) {
+        self.coverage.count(invariant);
+        if !kept {
+            let violation = Violation { invariant: Some(invariant), details: details() };
+            panic!("{violation}\nafter\n{}", self.log.join("\n"));
+        }
     }
 
     fn apply(&mut self, event: &Event) {
@@ -219,6 +249,7 @@ impl History {
                 }
             }
             if *dies {
+                self.crashed = true;
                 self.world.status = recorded;
             } else {
                 self.world.recorded = started_releases(&self.world.status);
@@ -243,7 +274,10 @@ impl History {
         self.check(&before, &seen, &decision);
         for (at, action) in decision.actions.iter().enumerate() {
             match fault {
-                Fault::Crash(after) if *after == at => return,
+                Fault::Crash(after) if *after == at => {
+                    self.crashed = true;
+                    return;
+                }
                 Fault::LostActions(which) if which >> (at % 8) & 1 == 1 => continue,
                 _ => self.world.perform(action),
             }
@@ -257,12 +291,14 @@ impl History {
     fn check(&mut self, before: &CanaryStatus, seen: &Observed, decision: &Decision) {
         self.update_model(before, seen);
         let after = &decision.status;
-        let laws = Laws { plan: &self.world.plan, model: &self.model, before, seen, decision };
         let now = self.world.now;
-        let window_open = self.world.plan.windows.check(now).is_ok();
-        let broken = laws.violated(window_open);
-        let wants = &decision.actions;
-        assert!(broken.is_empty(), "{broken:#?}\nby {wants:?}\nafter\n{}", self.log.join("\n"));
+        let plan = &self.world.plan;
+        let window_open = plan.windows.check(now).is_ok();
+        let laws = Laws { plan, model: &self.model, before, seen, decision, window_open };
+        let violations = laws.violations(&mut self.coverage);
+        let violations: Vec<_> = violations.iter().map(Violation::to_string).collect();
+        let actions = &decision.actions;
+        assert!(violations.is_empty(), "{violations:#?}\nby {actions:?}\nafter\n{}", self.log.join("\n"));
         if let Some((wake, why)) = decision.wake {
             assert!(wake > now, "woken at once by {why:?}\nafter\n{}", self.log.join("\n"));
         }
@@ -275,9 +311,9 @@ impl History {
         }
     }
 
-    /// Deciding again on the same observation changes nothing and wants
-    /// nothing else.
-    fn assert_fixpoint(&self, after: &CanaryStatus, seen: &Observed, decision: &Decision) {
+    /// Deciding again on the same observation changes nothing, and requests the
+    /// same actions: a controller that starts after a crash repeats them.
+    fn assert_fixpoint(&mut self, after: &CanaryStatus, seen: &Observed, decision: &Decision) {
         let again = decide(&self.world.plan, after, seen, self.world.now);
         let strip = |status: &CanaryStatus| {
             let mut status = status.clone();
@@ -287,18 +323,16 @@ impl History {
             status
         };
         let third = decide(&self.world.plan, &again.status, seen, self.world.now);
-        assert_eq!(strip(&third.status), strip(&again.status), "restless after\n{}", self.log.join("\n"));
-        for action in &decision.actions {
-            let moved_on = again.status.phase != after.phase || strip(&again.status) != strip(after);
-            assert!(
-                moved_on || again.actions.contains(action),
-                "{action:?} is no longer wanted although nothing changed, after\n{}",
-                self.log.join("\n")
-            );
+        assert_eq!(strip(&third.status), strip(&again.status), "no fixpoint after\n{}", self.log.join("\n"));
+        let changed = again.status.phase != after.phase || strip(&again.status) != strip(after);
+        for action in decision.actions.iter().filter(|_| !changed) {
+            self.require(Invariant::CrashSafe, again.actions.contains(action), || {
+                format!("{action:?} is not requested again on the same observation")
+            });
         }
     }
 
-    /// Counts what this observation delivers.
+    /// Adds the evidence of this observation to the model.
     fn update_model(&mut self, before: &CanaryStatus, seen: &Observed) {
         if let Some(measured) = &seen.measurements {
             let bad = measured.results.values().any(|result| match result {
@@ -313,24 +347,20 @@ impl History {
             if bad {
                 self.model.with_negative_evidence.insert(measured.check.release);
             } else if !silent && measured.check.full {
-                let looks = self
-                    .model
-                    .passed_checks
-                    .entry((measured.check.release, measured.check.step))
-                    .or_default();
-                looks.insert(measured.check.index);
+                let step = (measured.check.release, measured.check.step);
+                self.model.passed_checks.entry(step).or_default().insert(measured.check.index);
             }
         }
-        for answer in &seen.gate_results {
-            if matches!(answer.reply, GateReply::No { .. }) && answer.call.release == before.releases {
-                self.model.with_negative_evidence.insert(answer.call.release);
+        for result in &seen.gate_results {
+            if matches!(result.reply, GateReply::No { .. }) && result.call.release == before.releases {
+                self.model.with_negative_evidence.insert(result.call.release);
             }
         }
     }
 
-    /// Everything gets well, everybody says yes, and enough time passes.
+    /// Ends all faults, opens all gates, and lets time pass until nothing changes.
     fn heal_and_settle(&mut self) {
-        self.log.push("calm".to_owned());
+        self.log.push("faults end".to_owned());
         let world = &mut self.world;
         if world.plan.suspend {
             world.plan = PLANS[0].clone();
@@ -373,7 +403,7 @@ impl History {
         }
     }
 
-    fn assert_settled(&self) {
+    fn assert_settled(&mut self) {
         let world = &self.world;
         let trail = || format!("{:?}\nafter\n{}", world.status, self.log.join("\n"));
         let status = &world.status;
@@ -383,18 +413,21 @@ impl History {
             status.phase,
             trail()
         );
-        assert_eq!(world.split, Split::all_primary(), "traffic is not home: {}", trail());
+        assert_eq!(world.split, Split::all_primary(), "not all traffic goes to the primary: {}", trail());
         assert!(status.release.is_none(), "not settled: {}", trail());
         let primary = world.primary.as_ref().unwrap();
         let revisions = status.revisions.as_ref().unwrap();
-        assert_eq!(primary.revision, revisions.primary, "the primary runs something else: {}", trail());
+        assert_eq!(primary.revision, revisions.primary, "the primary runs another revision: {}", trail());
         assert!(!primary.pinned, "still pinned: {}", trail());
-        let target = Some(&world.target.revision);
-        assert!(
-            primary.revision.as_ref() == target || revisions.rejected.as_ref() == target,
-            "revision {target:?} was lost: {}",
-            trail()
-        );
+        // A history with a crash settles by the same conditions as one without.
+        if self.crashed {
+            self.coverage.count(Invariant::CrashSafe);
+        }
+        let target = self.world.target.revision.clone();
+        let kept = [&primary.revision, &revisions.rejected].map(|known| known.as_ref() == Some(&target));
+        self.require(Invariant::RevisionIsNotLost, kept.contains(&true), || {
+            format!("{target} is neither promoted nor rejected")
+        });
     }
 }
 
@@ -416,11 +449,18 @@ proptest! {
         plan in 0..PLANS.len(),
         events in prop::collection::vec(event(), 1..120),
     ) {
-        let mut history = History::new(plan);
-        for event in &events {
-            history.apply(event);
-        }
-        history.heal_and_settle();
-        history.assert_settled();
+        History::run(plan, &events);
     }
+}
+
+#[test]
+fn every_invariant_is_exercised() {
+    let mut runner = TestRunner::deterministic();
+    let histories = (0..PLANS.len(), prop::collection::vec(event(), 1..120));
+    let mut coverage = Coverage::default();
+    for _ in 0..200 {
+        let (plan, events) = histories.new_tree(&mut runner).expect("a history").current();
+        coverage.merge(&History::run(plan, &events).coverage);
+    }
+    coverage.assert_complete();
 }

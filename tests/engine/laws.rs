@@ -1,4 +1,4 @@
-//! The laws that every pass must keep, whatever happened before.
+//! The laws that every decision must keep, on any history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,47 +19,113 @@ use serin::{
     },
 };
 
-/// What was really judged, counted without the engine's help.
+use crate::invariant::{Coverage, Invariant, Violation};
+
+/// The evidence that was delivered, counted independently of the engine.
 #[derive(Default)]
 pub struct Model {
-    /// Good full looks that were delivered, by release and step.
+    /// Full checks with good measurements, by release and step.
     pub passed_checks: BTreeMap<(u64, u32), BTreeSet<u32>>,
-    /// Releases that anything ever spoke against.
+    /// Releases with a bad measurement or a gate that was refused.
     pub with_negative_evidence: BTreeSet<u64>,
     /// Releases that a person promoted.
     pub promoted_by_command: BTreeSet<u64>,
 }
 
-/// One pass, and the laws it must keep.
+/// Of one law on one decision: was it kept? `None` where the state leaves no way
+/// to break it.
+type Verdict = Option<bool>;
+
+/// One decision with all that the laws need to know of it.
 pub struct Laws<'a> {
     pub plan: &'a Plan,
     pub model: &'a Model,
     pub before: &'a CanaryStatus,
     pub seen: &'a Observed,
     pub decision: &'a Decision,
+    pub window_open: bool,
 }
 
 impl Laws<'_> {
-    /// Those that it does not.
-    pub fn violated(&self, window_open: bool) -> Vec<&'static str> {
-        let laws: [(&'static str, bool); 15] = [
-            ("1: what is promoted was analysed", self.promotes_only_analysed_revisions()),
-            ("2: a canary gets traffic only while it can serve", self.routes_to_a_serving_canary()),
-            ("2: shares rise along the plan, after the present one was judged", self.rises_along_the_plan()),
-            ("2: a canary that is down loses its traffic", self.withdraws_from_a_dead_canary()),
-            ("3: a broken primary gets nothing back", self.spares_a_broken_primary()),
-            ("3: without a release nothing goes to the canary", self.keeps_traffic_on_the_primary()),
-            ("3: a lost canary loses its traffic at once", self.withdraws_traffic_at_once()),
-            ("4: traffic comes home to a ready primary", self.returns_to_a_ready_primary()),
-            ("4: a promotion is done once the primary is ready with it", self.records_promotion_when_ready()),
-            ("5: only evidence rolls back", self.rolls_back_on_evidence()),
-            ("a gate is opened by the answer to its own question", self.opens_gates_by_their_own_answers()),
-            ("8: nothing moves in a freeze", window_open || !self.moves()),
-            ("8: nothing moves while suspended", !self.plan.suspend || self.decision.actions.is_empty()),
-            ("a paused release does not move", !self.was_paused() || !self.moves()),
-            ("a canary is emptied only without traffic", self.scales_down_without_traffic()),
+    /// Checks every law, and counts those that could have been broken.
+    pub fn violations(&self, coverage: &mut Coverage) -> Vec<Violation> {
+        use Invariant::*;
+        let laws: [(Option<Invariant>, &str, Verdict); 16] = [
+            (
+                Some(PromotedIsAnalysed),
+                "only analysed revisions are promoted",
+                self.promotes_only_analysed_revisions(),
+            ),
+            (
+                Some(WeightFollowsPlan),
+                "a canary gets traffic only while it can serve",
+                self.routes_to_a_serving_canary(),
+            ),
+            (
+                Some(WeightFollowsPlan),
+                "weights rise along the plan, after the current step was judged",
+                self.rises_along_the_plan(),
+            ),
+            (
+                Some(WeightFollowsPlan),
+                "a canary without a ready pod loses its traffic",
+                self.withdraws_from_a_dead_canary(),
+            ),
+            (
+                Some(FailureReturnsTraffic),
+                "a broken primary gets no traffic back",
+                self.spares_a_broken_primary(),
+            ),
+            (
+                Some(FailureReturnsTraffic),
+                "without a release no traffic goes to the canary",
+                self.keeps_traffic_on_the_primary(),
+            ),
+            (
+                Some(FailureReturnsTraffic),
+                "a failed canary loses its traffic at once",
+                self.withdraws_traffic_at_once(),
+            ),
+            (
+                Some(ReturnsToReadyPrimary),
+                "traffic returns to a ready primary",
+                self.returns_to_a_ready_primary(),
+            ),
+            (
+                Some(ReturnsToReadyPrimary),
+                "a promotion is recorded once the primary is ready with it",
+                self.records_promotion_when_ready(),
+            ),
+            (Some(EvidenceRollsBack), "only evidence rolls back", self.rolls_back_on_evidence()),
+            (
+                Some(FreezeHolds),
+                "nothing advances in a freeze",
+                (!self.window_open).then(|| !self.advances()),
+            ),
+            (
+                Some(FreezeHolds),
+                "nothing is done while suspended",
+                self.plan.suspend.then_some(self.decision.actions.is_empty()),
+            ),
+            (
+                Some(UpgradeStartsNothing),
+                "a revision that was seen before starts no release",
+                self.starts_only_new_revisions(),
+            ),
+            (None, "a gate is opened by the reply to its own call", self.opens_gates_by_their_own_replies()),
+            (None, "a paused release does not advance", self.was_paused().then(|| !self.advances())),
+            (None, "a canary is scaled down only without traffic", self.scales_down_without_traffic()),
         ];
-        laws.into_iter().filter(|(_, kept)| !kept).map(|(law, _)| law).collect()
+        let mut violations = Vec::new();
+        for (invariant, details, verdict) in laws {
+            if let (Some(_), Some(invariant)) = (verdict, invariant) {
+                coverage.count(invariant);
+            }
+            if verdict == Some(false) {
+                violations.push(Violation { invariant, details: details.to_owned() });
+            }
+        }
+        violations
     }
 
     fn after(&self) -> &CanaryStatus {
@@ -83,7 +149,7 @@ impl Laws<'_> {
     }
 
     /// Starts, advances or promotes.
-    fn moves(&self) -> bool {
+    fn advances(&self) -> bool {
         let starts = self.before.phase == Phase::Waiting && self.after().phase == Phase::Progressing;
         let promotes = self.decision.actions.iter().any(|action| matches!(action, Action::Promote { .. }));
         let step = |status: &CanaryStatus| status.step.as_ref().map(|step| (status.releases, step.index));
@@ -92,20 +158,28 @@ impl Laws<'_> {
         starts || promotes || steps || self.rises()
     }
 
-    fn promotes_only_analysed_revisions(&self) -> bool {
-        self.decision.actions.iter().all(|action| {
-            let Action::Promote { revision } = action else { return true };
-            let release = self.after().release.as_ref().unwrap();
-            let is_target = self.seen.target.as_ref().is_some_and(|target| target.revision == *revision);
-            let releases = self.after().releases;
-            let last = self.plan.steps.len() as u32 - 1;
-            let was_judged = self.plan.skip_analysis
-                || self.before.phase == Phase::Promoting
-                || self.model.promoted_by_command.contains(&releases)
-                || self.after().last_command != self.before.last_command
-                || self.judged(releases, last);
-            release.revision == *revision && is_target && was_judged
-        })
+    fn promotes_only_analysed_revisions(&self) -> Verdict {
+        let promoted: Vec<_> = self
+            .decision
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Promote { revision } => Some(revision),
+                _ => None,
+            })
+            .collect();
+        let releases = self.after().releases;
+        let last = self.plan.steps.len() as u32 - 1;
+        let was_judged = self.plan.skip_analysis
+            || self.before.phase == Phase::Promoting
+            || self.model.promoted_by_command.contains(&releases)
+            || self.after().last_command != self.before.last_command
+            || self.judged(releases, last);
+        let is_released = |revision: &&String| {
+            let release = self.after().release.as_ref().is_some_and(|r| r.revision == **revision);
+            release && self.seen.target.as_ref().is_some_and(|target| target.revision == **revision)
+        };
+        (!promoted.is_empty()).then(|| was_judged && promoted.iter().all(is_released))
     }
 
     fn judged(&self, release: u64, step: u32) -> bool {
@@ -114,22 +188,21 @@ impl Laws<'_> {
         good >= needed
     }
 
-    fn routes_to_a_serving_canary(&self) -> bool {
+    fn routes_to_a_serving_canary(&self) -> Verdict {
         let serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
-        self.routed().all(|split| !split.reaches_canary() || serves)
+        self.routed().any(Split::reaches_canary).then_some(serves)
     }
 
-    fn withdraws_from_a_dead_canary(&self) -> bool {
+    fn withdraws_from_a_dead_canary(&self) -> Verdict {
         let running = matches!(self.after().phase, Phase::Progressing | Phase::WaitingPromotion);
         let dead = self.seen.target.as_ref().is_none_or(|target| target.pods.ready == 0);
         let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        !(running && dead && reaches)
-            || self.plan.suspend
-            || self.routed().any(|split| !split.reaches_canary())
+        (running && dead && reaches && !self.plan.suspend)
+            .then(|| self.routed().any(|split| !split.reaches_canary()))
     }
 
-    /// After a promotion that failed, a canary that serves goes on serving.
-    fn spares_a_broken_primary(&self) -> bool {
+    /// After a failed promotion, a canary that serves goes on serving.
+    fn spares_a_broken_primary(&self) -> Verdict {
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
         let ready =
             self.seen.primary.as_ref().is_some_and(|p| p.pods.are_ready(self.plan.primary_ready_percent));
@@ -137,25 +210,26 @@ impl Laws<'_> {
         let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.clone());
         let right = self.seen.primary.as_ref().is_some_and(|primary| primary.revision == promoted);
         let broken = !ready || !right;
-        let resting = matches!(self.after().phase, Phase::Failed | Phase::Waiting);
+        let stopped = matches!(self.after().phase, Phase::Failed | Phase::Waiting);
         let reached = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        !(resting && restoring && broken && canary_serves && reached)
-            || self.routed().all(|split| split.stable == Stable::Previous)
+        (stopped && restoring && broken && canary_serves && reached)
+            .then(|| self.routed().all(|split| split.stable == Stable::Previous))
     }
 
-    fn rises_along_the_plan(&self) -> bool {
+    fn rises_along_the_plan(&self) -> Verdict {
         let (before, after) = (self.before, self.after());
         let same_release = before.releases == after.releases;
         let index = |status: &CanaryStatus| status.step.as_ref().map(|step| step.index);
         let same_plan =
             before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
+        let mut next_step = None;
         if let (true, true, Some(from), Some(to)) = (same_release, same_plan, index(before), index(after))
-            && (to > from + 1 || (to == from + 1 && !self.judged(after.releases, from)))
+            && to > from
         {
-            return false;
+            next_step = Some(to == from + 1 && self.judged(after.releases, from));
         }
-        if !self.rises() {
-            return true;
+        if !self.rises() || next_step == Some(false) {
+            return next_step;
         }
         let ready = self.seen.target.as_ref().is_some_and(|target| {
             target.pods.desired > 0 && target.pods.are_ready(self.plan.canary_ready_percent)
@@ -165,19 +239,20 @@ impl Laws<'_> {
             Some(step) => self.plan.steps[step as usize].split.canary == after.canary_weight,
             None => false,
         };
-        ready && planned
+        Some(ready && planned)
     }
 
-    fn keeps_traffic_on_the_primary(&self) -> bool {
+    fn keeps_traffic_on_the_primary(&self) -> Verdict {
         let running = matches!(
             self.after().phase,
             Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising
         );
-        running || self.routed().all(|split| !split.reaches_canary())
+        (!running && self.routed().next().is_some())
+            .then(|| self.routed().all(|split| !split.reaches_canary()))
     }
 
-    fn withdraws_traffic_at_once(&self) -> bool {
-        let resting = matches!(
+    fn withdraws_traffic_at_once(&self) -> Verdict {
+        let stopped = matches!(
             self.after().phase,
             Phase::Initialized | Phase::Succeeded | Phase::Failed | Phase::Waiting
         );
@@ -187,16 +262,11 @@ impl Laws<'_> {
         let promoted = self.after().revisions.as_ref().and_then(|revisions| revisions.primary.as_ref());
         let right = primary.is_some_and(|primary| primary.revision.as_ref() == promoted);
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
-        !resting
-            || self.plan.suspend
-            || !reaches
-            || !serves
-            || !right
-            || restoring
-            || self.routed().any(|split| !split.reaches_canary())
+        (stopped && !self.plan.suspend && reaches && serves && right && !restoring)
+            .then(|| self.routed().any(|split| !split.reaches_canary()))
     }
 
-    fn returns_to_a_ready_primary(&self) -> bool {
+    fn returns_to_a_ready_primary(&self) -> Verdict {
         let promoting = matches!(self.before.phase, Phase::Promoting | Phase::Finalising);
         let after = self.after();
         let had = self.seen.split.as_ref().map_or(Weight::ZERO, |split| split.canary);
@@ -207,86 +277,95 @@ impl Laws<'_> {
         });
         let ready = primary.is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent));
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
-        if !promoting || !begun || !canary_serves || after.releases != self.before.releases {
-            return true;
-        }
-        self.routed().all(|split| {
-            let comes_home = split.canary < had && split.stable == Stable::Primary;
-            !comes_home || ready
-        })
+        let same_release = after.releases == self.before.releases;
+        let returns = self.routed().any(|split| split.canary < had && split.stable == Stable::Primary);
+        (promoting && begun && canary_serves && same_release && returns).then_some(ready)
     }
 
-    fn records_promotion_when_ready(&self) -> bool {
+    fn records_promotion_when_ready(&self) -> Verdict {
         let promoted =
             |status: &CanaryStatus| status.revisions.as_ref().and_then(|revisions| revisions.primary.clone());
         let (before, after) = (promoted(self.before), promoted(self.after()));
-        let taken_back = self.after().last_command != self.before.last_command;
-        let Some(primary) = &self.seen.primary else { return before == after };
-        let ready = primary.pods.are_ready(self.plan.primary_ready_percent) && primary.revision == after;
-        before == after || taken_back || ready
+        let rolled_back_by_command = self.after().last_command != self.before.last_command;
+        let ready = self.seen.primary.as_ref().is_some_and(|primary| {
+            rolled_back_by_command
+                || primary.pods.are_ready(self.plan.primary_ready_percent) && primary.revision == after
+        });
+        (before != after).then_some(ready)
     }
 
-    fn rolls_back_on_evidence(&self) -> bool {
+    fn rolls_back_on_evidence(&self) -> Verdict {
         let report = &self.decision.report;
-        let mut said = report.preceding.iter().chain([report]).map(|report| &report.reason);
-        let Some(Reason::RolledBack { cause, .. }) = said.find(|r| matches!(r, Reason::RolledBack { .. }))
-        else {
-            return true;
-        };
-        let accused = self.model.with_negative_evidence.contains(&self.before.releases);
+        let reports = report.preceding.iter().chain([report]);
+        let cause = reports.map(|report| &report.reason).find_map(|reason| match reason {
+            Reason::RolledBack { cause, .. } => Some(cause),
+            _ => None,
+        })?;
         let canary = self.seen.target.as_ref().map(|target| target.pods).unwrap_or_default();
         let primary = self.seen.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
-        match cause {
-            RollbackCause::Checks { .. } | RollbackCause::Metric { .. } => accused,
+        Some(match cause {
+            RollbackCause::Checks { .. } | RollbackCause::Metric { .. } => {
+                self.model.with_negative_evidence.contains(&self.before.releases)
+            }
             RollbackCause::Deadline { .. } => {
                 let unready = canary.desired == 0
                     || !canary.are_ready(self.plan.canary_ready_percent)
                     || !primary.are_ready(self.plan.primary_ready_percent);
-                let asked = self.before.canary_weight;
-                let wanted = match &self.before.step {
-                    // An edit may have taken the step away.
+                let planned = match &self.before.step {
+                    // An edit may have removed the step.
                     Some(step) => {
                         let planned = self.plan.steps.get(step.index as usize);
                         let planned = planned.map_or_else(Split::all_primary, |step| step.split.clone());
-                        Split { canary: asked, ..planned }
+                        Split { canary: self.before.canary_weight, ..planned }
                     }
                     None => Split::all_primary(),
                 };
-                let astray = self.seen.split.as_ref() != Some(&wanted);
-                // Copying to the primary was asked for and never seen.
+                let misrouted = self.seen.split.as_ref() != Some(&planned);
+                // The copy to the primary was requested and never observed.
                 let copying = self.before.phase == Phase::Promoting;
-                self.plan.deadline.explicit || unready || astray || copying
+                self.plan.deadline.explicit || unready || misrouted || copying
             }
             RollbackCause::GateExpired { .. }
             | RollbackCause::ApprovalRefused { .. }
-            | RollbackCause::RollbackGate { .. } => true,
+            | RollbackCause::RollbackGate { .. } => return None,
             RollbackCause::Aborted { .. } | RollbackCause::PromotionRolledBack { .. } => {
                 self.after().last_command != self.before.last_command
             }
-        }
-    }
-
-    fn opens_gates_by_their_own_answers(&self) -> bool {
-        let after = self.after();
-        let opened =
-            |gate: &&GateStatus| gate.state == GateState::Open && gate.type_ != Some(HookType::PostRollout);
-        after.gates.iter().filter(opened).all(|gate| {
-            let known = after.releases == self.before.releases && self.before.gates.contains(gate);
-            let answered = self.seen.gate_results.iter().any(|answer| {
-                let question = &answer.call;
-                matches!(answer.reply, GateReply::Yes { .. })
-                    && (question.release, question.kind, &question.gate)
-                        == (after.releases, gate.type_, &gate.name)
-                    && question.scope == gate.step.map_or(GateScope::Release, GateScope::Step)
-            });
-            known || answered
         })
     }
 
-    fn scales_down_without_traffic(&self) -> bool {
-        let empties = self.decision.actions.iter().any(|action| {
+    /// The engine's part of an upgrade: the caller hashes the target in the form
+    /// of the recorded revision, and an unchanged revision starts nothing.
+    fn starts_only_new_revisions(&self) -> Verdict {
+        let target = self.seen.target.as_ref().map(|target| &target.revision)?;
+        let recorded = self.before.revisions.as_ref().and_then(|revisions| revisions.seen.as_ref())?;
+        let commanded = self.after().last_command != self.before.last_command;
+        (target == recorded && !commanded).then_some(self.after().releases == self.before.releases)
+    }
+
+    fn opens_gates_by_their_own_replies(&self) -> Verdict {
+        let after = self.after();
+        let opened =
+            |gate: &&GateStatus| gate.state == GateState::Open && gate.type_ != Some(HookType::PostRollout);
+        let is_legitimate = |gate: &GateStatus| {
+            let was_open = after.releases == self.before.releases && self.before.gates.contains(gate);
+            let answered = self.seen.gate_results.iter().any(|result| {
+                let call = &result.call;
+                matches!(result.reply, GateReply::Yes { .. })
+                    && (call.release, call.kind, &call.gate) == (after.releases, gate.type_, &gate.name)
+                    && call.scope == gate.step.map_or(GateScope::Release, GateScope::Step)
+            });
+            was_open || answered
+        };
+        let mut opened = after.gates.iter().filter(opened).peekable();
+        opened.peek()?;
+        Some(opened.all(is_legitimate))
+    }
+
+    fn scales_down_without_traffic(&self) -> Verdict {
+        let scales_down = self.decision.actions.iter().any(|action| {
             matches!(action, Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. })
         });
-        !empties || self.seen.split.as_ref().is_some_and(|split| !split.reaches_canary())
+        scales_down.then(|| self.seen.split.as_ref().is_some_and(|split| !split.reaches_canary()))
     }
 }

@@ -1,5 +1,8 @@
-//! The release engine, from the outside: a simulated world performs what it
-//! wants done, and laws are checked on the way.
+//! The release engine from the outside: a simulated cluster performs its
+//! actions, and every decision is checked against the invariants.
+
+#[path = "../support/invariant.rs"]
+mod invariant;
 
 mod checks;
 mod flagger_regressions;

@@ -1,4 +1,4 @@
-//! What the simulation and a real Istio found, each as a test of its own.
+//! Bugs found by the simulation and with a real Istio.
 
 use std::time::Duration;
 
@@ -53,8 +53,8 @@ fn a_release_is_not_promoted_before_it_is_recorded() {
     assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
 }
 
-/// Nor while it waits by the record: whoever comes after a crash would give the
-/// primary back what it ran, and promote once more.
+/// After a crash, the recorded status says Waiting: the primary would be restored,
+/// and the revision promoted twice.
 #[test]
 fn a_release_recorded_as_waiting_is_not_promoted() {
     let mut world = World::initialized(&canary_with("skipAnalysis: true", "stepWeight: 50"));
@@ -82,15 +82,15 @@ fn restarted_steps_have_the_whole_deadline() {
     world.step();
     world.router_applies = true;
     world.step();
-    // Nobody looked for as long as the deadline is.
+    // The controller is down for as long as the deadline.
     world.pass_time(Duration::from_secs(600));
     world.plan = World::new(&canary("interval: 1m, stepWeights: [30, 60]")).plan;
     world.run();
     assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
-/// For a tenth of a second proxies followed the old weight, and called pods
-/// that were gone.
+/// Proxies follow the old weight for a tenth of a second, and would call deleted
+/// pods.
 #[test]
 fn canary_pods_are_kept_until_proxies_have_drained() {
     for (health, pushed_again) in [(Health::Good, false), (Health::Bad, false), (Health::Good, true)] {
@@ -103,27 +103,27 @@ fn canary_pods_are_kept_until_proxies_have_drained() {
             world.push("v1-c");
         }
         world.run_until(|world| world.split == Split::all_primary());
-        let home = world.now;
+        let withdrawn_at = world.now;
         world.run_until(|world| world.target.pods.desired == 0);
-        let stayed = world.now.duration_since(home);
+        let stayed = world.now.duration_since(withdrawn_at);
         assert!(stayed >= SignedDuration::from_secs(5), "{health:?}, pushed again: {pushed_again}");
     }
 }
 
-/// Neither the pods that served before there was a primary,
+/// The pods that served before the primary existed drain like canary pods.
 #[test]
 fn a_target_is_scaled_down_after_proxies_moved_to_its_primary() {
     let mut world = World::new(&canary("stepWeights: [50]"));
     world.split = Split::weight(Weight::FULL);
     world.run_until(|world| world.split == Split::all_primary());
-    let home = world.now;
+    let withdrawn_at = world.now;
     world.run_until(|world| world.target.pods.desired == 0);
-    assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
+    assert!(world.now.duration_since(withdrawn_at) >= SignedDuration::from_secs(5));
     world.run();
     assert_eq!(world.status.phase, Phase::Initialized);
 }
 
-/// nor the copy of the version before, when it has served once more.
+/// The previous version's copy drains like canary pods once it has served.
 #[test]
 fn a_previous_copy_that_served_during_a_restore_is_dropped_after_proxies_moved() {
     let mut world = World::releasing(&canary_with("rollback: {keepWarmSeconds: 3600}", "stepWeights: [50]"));
@@ -135,13 +135,13 @@ fn a_previous_copy_that_served_during_a_restore_is_dropped_after_proxies_moved()
     world.primary_starts = true;
     world.primary.iter_mut().for_each(|primary| primary.pods = pods(3));
     world.run_until(|world| world.split == Split::all_primary());
-    let home = world.now;
+    let withdrawn_at = world.now;
     world.run_until(|world| world.previous.is_none());
-    assert!(world.now.duration_since(home) >= SignedDuration::from_secs(5));
+    assert!(world.now.duration_since(withdrawn_at) >= SignedDuration::from_secs(5));
 }
 
-/// They go once. The note of it is on the target, so the status is not written
-/// again for it, and whoever scales the target up afterwards has it so.
+/// An annotation on the target records the scale-down, so the status is not
+/// written for it, and a user may scale the target up afterwards.
 #[test]
 fn canary_pods_are_scaled_down_once_and_later_sizes_are_kept() {
     for health in [Health::Good, Health::Bad] {
@@ -151,14 +151,14 @@ fn canary_pods_are_scaled_down_once_and_later_sizes_are_kept() {
         world.health = health;
         world.run_until(|world| matches!(world.status.phase, Phase::Succeeded | Phase::Failed));
         world.settle();
-        let told = world.status.clone();
-        assert!(told.release.is_none() && world.target.pods.desired > 0, "over, and draining: {told:?}");
+        let status = world.status.clone();
+        assert!(status.release.is_none() && world.target.pods.desired > 0, "over, and draining: {status:?}");
         world.run();
-        assert_eq!((world.target.pods.desired, &world.status), (0, &told));
+        assert_eq!((world.target.pods.desired, &world.status), (0, &status));
         world.target.pods = pods(2);
         world.run();
-        assert_eq!((world.target.pods.desired, &world.status), (2, &told));
-        // The next release leaves pods as well, and they go too.
+        assert_eq!((world.target.pods.desired, &world.status), (2, &status));
+        // The pods of the next release are scaled down, too.
         world.health = Health::Good;
         world.push("v1-c");
         world.run();
@@ -166,8 +166,7 @@ fn canary_pods_are_scaled_down_once_and_later_sizes_are_kept() {
     }
 }
 
-/// A release that left no pods has nothing to take away, whoever scales the
-/// target up later.
+/// A user may scale up the target of a release that left no pods.
 #[test]
 fn a_release_without_pods_scales_nothing_down() {
     let mut world = World::releasing(&canary(
@@ -184,8 +183,8 @@ fn a_release_without_pods_scales_nothing_down() {
     assert_eq!(world.target.pods.desired, 2);
 }
 
-/// Else the release would go on if that were lost, and its pods, noted to be
-/// gone, would stay.
+/// If the record of the failure is lost, the release continues, and its pods must
+/// not be annotated as scaled down.
 #[test]
 fn canary_pods_are_scaled_down_only_after_the_end_of_the_release_is_recorded() {
     let mut world = World::releasing(&canary(
@@ -203,7 +202,7 @@ fn canary_pods_are_scaled_down_only_after_the_end_of_the_release_is_recorded() {
     assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Failed, 0));
 }
 
-/// Else it would be promoted once more if that were lost.
+/// If the record of the failure is lost, the revision must not be promoted again.
 #[test]
 fn the_primary_is_restored_only_after_the_failure_is_recorded() {
     let mut world = World::releasing(&canary("interval: 1m, stepWeights: [50]"));
@@ -231,12 +230,12 @@ fn pods_of_an_earlier_revision_are_not_counted_as_ready() {
     let rolling = Pods { desired: 1, exist: true, updated: 0, ready: 2 };
     world.primary.as_mut().expect("a primary").pods = rolling;
     world.run_for(Duration::from_secs(120));
-    let said = world.status.message.expect("a message");
-    assert_eq!(said, "Waiting for the primary to run the promoted revision: 0 of 1 pods ready.");
+    let message = world.status.message.expect("a message");
+    assert_eq!(message, "Waiting for the primary to run the promoted revision: 0 of 1 pods ready.");
 }
 
-/// Somebody could approve what was over, and the status said for ever that it
-/// waited.
+/// A gate of an ended release could be approved, and stayed Waiting in the status
+/// for ever.
 #[test]
 fn no_gate_waits_after_its_release_went_on() {
     let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
@@ -251,13 +250,13 @@ fn no_gate_waits_after_its_release_went_on() {
     }
 }
 
-/// A Deployment's controller used to wake it by chance.
+/// Only an unrelated watch event of the Deployment triggered the report.
 #[test]
 fn a_waiting_reason_is_reported_without_any_other_event() {
     let mut world = World::initialized(&canary("interval: 10m, stepWeights: [50]"));
     (world.other_releases, world.release_cap) = (2, Some(2));
     world.push("v1-b");
     world.run_for(Duration::from_secs(1));
-    let said = world.status.message.as_deref();
-    assert_eq!(said, Some("Waiting for a free slot: 2 other releases are running, the limit is 2."));
+    let message = world.status.message.as_deref();
+    assert_eq!(message, Some("Waiting for a free slot: 2 other releases are running, the limit is 2."));
 }

@@ -1,4 +1,4 @@
-//! Whole releases, told as stories. `INSTA_UPDATE=always` writes them anew.
+//! Whole releases as snapshots of their actions. `INSTA_UPDATE=always` rewrites them.
 
 use std::time::Duration;
 
@@ -523,7 +523,7 @@ fn a_crash_at_any_action_does_not_change_the_outcome() {
             if dies {
                 crashed = true;
                 performed += 1;
-                // What the controller held in memory is gone.
+                // The controller's memory is lost.
                 world.answers.clear();
                 world.measured = None;
                 continue;

@@ -1,6 +1,6 @@
-//! A world small enough to hold in one hand: a target, a primary, a router,
-//! gates and metrics. It performs actions at once and completely unless told
-//! otherwise; the clock jumps from wake to wake.
+//! A minimal cluster: a target, a primary, a router, gates and metrics. It performs
+//! actions at once and completely unless set otherwise; the clock jumps from wake
+//! to wake.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ use serin::{
     },
 };
 
-/// How the canary does.
+/// The canary's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     Good,
@@ -54,27 +54,27 @@ pub struct World {
     pub canary_starts: bool,
     pub primary_starts: bool,
     pub router_applies: bool,
-    /// Otherwise requests are halved, whatever the router says.
+    /// Otherwise requests are halved, whatever the split.
     pub router_splits: bool,
     pub health: Health,
-    /// How late the source hears of requests.
+    /// The ingestion delay of the metric source.
     pub source_delay: Duration,
-    /// Gates that say no; all others say yes.
+    /// Gates that refuse; all others approve.
     pub closed: BTreeSet<String>,
-    /// Hooks that do not answer.
+    /// Hooks that do not respond.
     pub unreachable: BTreeSet<String>,
-    /// Rollback gates that say yes.
+    /// Rollback gates that are open.
     pub rollback_gates_open: BTreeSet<String>,
     pub approvals: BTreeMap<String, bool>,
     pub answers: Vec<GateResult>,
     pub measured: Option<CheckMeasurements>,
     pub commands: Vec<Command>,
-    /// Releases on record.
+    /// Releases that are recorded.
     pub recorded: u64,
     pub other_releases: u32,
     pub release_cap: Option<u32>,
 
-    /// Everything that was done, for golden stories.
+    /// Every action, for the snapshots.
     pub journal: Vec<String>,
     ineffective: Vec<Action>,
     /// Revisions written to the primary, in order.
@@ -156,7 +156,7 @@ impl World {
         world
     }
 
-    /// People change the pod template. Running pods are replaced by themselves.
+    /// Changes the pod template. Running pods are replaced by their controller.
     pub fn push(&mut self, revision: &str) {
         self.target.revision = revision.to_owned();
         if self.target.pods.desired > 0 {
@@ -234,7 +234,7 @@ impl World {
         self.run_for(Duration::from_secs(7 * 24 * 3600));
     }
 
-    /// Lets this much time pass, unless everything is at rest before.
+    /// Lets this much time pass, unless the release is idle before.
     pub fn run_for(&mut self, length: Duration) {
         let end = self.now + SignedDuration::try_from(length).unwrap();
         for _ in 0..20_000 {
@@ -281,8 +281,8 @@ impl World {
         panic!("never reached:\n{}", self.journal.join("\n"));
     }
 
-    /// Performs an action. One that has no effect, such as a question nobody
-    /// answers yet, is told once however often it is wanted.
+    /// Performs an action. One without effect, such as a call of a gate that does
+    /// not respond, is journaled once.
     pub fn perform(&mut self, action: &Action) {
         let before = self.state();
         self.apply_action(action);
@@ -360,7 +360,7 @@ impl World {
             return;
         }
         let pinned = self.primary.as_ref().is_some_and(|primary| primary.pinned);
-        // A rollout that does not come off leaves the old pods serving.
+        // A rollout that does not start leaves the old pods serving.
         let stuck = Pods { desired, exist: true, updated: 1, ready: desired };
         self.primary = Some(Primary {
             revision: Some(revision.to_owned()),
@@ -396,7 +396,7 @@ impl World {
             GateReply::Yes { by: None }
         };
         self.answers.push(GateResult { call: question.clone(), reply, at: self.now });
-        // Old answers stay around for a while, as they do in a controller.
+        // Old gate results are kept for a while, as in a controller.
         if self.answers.len() > 32 {
             self.answers.remove(0);
         }

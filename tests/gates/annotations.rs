@@ -1,4 +1,4 @@
-//! What people said, as it is read.
+//! Approvals and commands, read from annotations.
 
 use serde_json::{Value, json};
 use serin::api::Canary;
@@ -16,19 +16,23 @@ fn malformed_entries_are_reported_and_the_others_count() {
         ),
         (COMMANDS, "promote!"),
     ]);
-    let said = answers(&canary);
-    assert_eq!(said.len(), 1);
+    let approvals = answers(&canary);
+    assert_eq!(approvals.len(), 1);
     let question = GateCall { release: 3, gate: "go".to_owned(), kind: None, scope: GateScope::Release };
-    assert_eq!((&said[0].call, &said[0].reply), (&question, &GateReply::Yes { by: None }));
+    assert_eq!((&approvals[0].call, &approvals[0].reply), (&question, &GateReply::Yes { by: None }));
     assert!(commands(&canary).is_empty());
-    let told: Vec<String> = malformed(&canary).iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[0].starts_with("entry 1 of the annotation serin.dev/approvals is ignored: "), "{}", told[0]);
-    assert!(told[1].starts_with("entry 3 of"), "{}", told[1]);
+    let errors: Vec<String> = malformed(&canary).iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
     assert!(
-        told[2].starts_with("the whole of the annotation serin.dev/commands is ignored: "),
+        errors[0].starts_with("entry 1 of the annotation serin.dev/approvals is ignored: "),
         "{}",
-        told[2]
+        errors[0]
+    );
+    assert!(errors[1].starts_with("entry 3 of"), "{}", errors[1]);
+    assert!(
+        errors[2].starts_with("the whole of the annotation serin.dev/commands is ignored: "),
+        "{}",
+        errors[2]
     );
 }
 

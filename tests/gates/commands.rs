@@ -1,4 +1,4 @@
-//! What people say, as it is written.
+//! Approvals and commands, written to annotations.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ pub async fn an_approval_answers_the_waiting_gate(world: World) {
     let question = world.approve("alice", None).await.expect("alice may");
     assert_eq!(pending_approvals(&before), std::slice::from_ref(&question));
     let after = world.canary().await;
-    let said = answers(&after);
-    assert_eq!(said.len(), 1);
-    assert_eq!(said[0].call, question);
-    assert_eq!(said[0].reply, GateReply::Yes { by: Some("alice".to_owned()) });
+    let approvals = answers(&after);
+    assert_eq!(approvals.len(), 1);
+    assert_eq!(approvals[0].call, question);
+    assert_eq!(approvals[0].reply, GateReply::Yes { by: Some("alice".to_owned()) });
     assert_eq!((after.metadata.generation, after.spec), (before.metadata.generation, before.spec));
 
     world.set_waiting_gates(&[gate("go-live", None, Some(2))]).await;
     let who = world.caller("bob");
     commands::reject(&world.client, &who, world.name(), None, " too risky. ").await.expect("bob may");
-    let said = answers(&world.canary().await);
+    let approvals = answers(&world.canary().await);
     let no = GateReply::No { by: Some("bob".to_owned()), why: "too risky".to_owned() };
-    assert_eq!(said.last().map(|answer| &answer.reply), Some(&no));
+    assert_eq!(approvals.last().map(|answer| &answer.reply), Some(&no));
 }
 
 pub async fn an_approval_without_permission_is_refused_and_not_written(world: World) {
@@ -91,29 +91,30 @@ pub async fn a_second_answer_replaces_the_first(world: World) {
     world.approve("alice", None).await.expect("alice may");
     commands::reject(&world.client, &world.caller("alice"), world.name(), None, "").await.expect("alice may");
     world.approve("bob", None).await.expect("bob may");
-    let said: Vec<GateReply> =
+    let approvals: Vec<GateReply> =
         answers(&world.canary().await).into_iter().map(|answer| answer.reply).collect();
     let no = GateReply::No { by: Some("alice".to_owned()), why: String::new() };
-    assert_eq!(said, [no, GateReply::Yes { by: Some("bob".to_owned()) }]);
+    assert_eq!(approvals, [no, GateReply::Yes { by: Some("bob".to_owned()) }]);
 }
 
 pub async fn only_a_waiting_gate_can_be_approved(world: World) {
-    let told = |result: Result<GateCall, CommandError>| result.expect_err("nothing to approve").to_string();
-    let refused = told(world.approve("alice", None).await);
+    let refusal =
+        |result: Result<GateCall, CommandError>| result.expect_err("nothing to approve").to_string();
+    let refused = refusal(world.approve("alice", None).await);
     assert_eq!(refused, "nothing waits for approval: the controller has not seen this Canary yet");
     let mut open = gate("go-live", None, Some(2));
     open["state"] = json!("Open");
     world.set_waiting_gates(&[open, gate("tests", Some("pre-rollout"), None)]).await;
-    let refused = told(world.approve("alice", None).await);
+    let refused = refusal(world.approve("alice", None).await);
     assert_eq!(refused, "nothing waits for approval: Judging.");
     world.set_waiting_gates(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
-    let refused = told(world.approve("alice", None).await);
+    let refused = refusal(world.approve("alice", None).await);
     assert_eq!(refused, "several gates wait for approval: name one of first, second");
-    let refused = told(world.approve("alice", Some("third")).await);
+    let refused = refusal(world.approve("alice", Some("third")).await);
     assert_eq!(refused, "no gate named third waits for approval; these do: first, second");
     assert_eq!(world.approve("alice", Some("second")).await.expect("it waits").scope, GateScope::Step(2));
     let gone = CanaryRef { namespace: &world.namespace, name: "gone" };
-    let refused = told(commands::approve(&world.client, &world.caller("alice"), gone, None).await);
+    let refused = refusal(commands::approve(&world.client, &world.caller("alice"), gone, None).await);
     assert_eq!(refused, format!("there is no Canary gone in the namespace {}", world.namespace));
 }
 

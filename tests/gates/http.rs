@@ -1,4 +1,4 @@
-//! What people say over HTTP: real requests with real tokens.
+//! The command API over HTTP: real requests with real tokens.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use serin::server::{BoundServer, ServerHandle, command_router};
 
 use crate::world::{ApiUser, World, gate};
 
-/// Where the people of a world are heard.
+/// The command API of a world.
 struct CommandApiClient {
     http: reqwest::Client,
     serving: ServerHandle,
@@ -47,15 +47,18 @@ fn error(answer: &Value) -> &str {
 pub async fn a_permitted_users_command_is_accepted_over_http(world: World) {
     let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
     world.set_waiting_gates(&[gate("first", None, Some(1)), gate("second", None, Some(2))]).await;
-    let (code, said) = api.post_command(carol, "approve", r#"{"gate": "second"}"#).await;
-    assert_eq!((code, &said["gate"], &said["release"]), (StatusCode::ACCEPTED, &json!("second"), &json!(3)));
-    assert_eq!(said["by"], *carol.name);
+    let (code, reply) = api.post_command(carol, "approve", r#"{"gate": "second"}"#).await;
+    assert_eq!(
+        (code, &reply["gate"], &reply["release"]),
+        (StatusCode::ACCEPTED, &json!("second"), &json!(3))
+    );
+    assert_eq!(reply["by"], *carol.name);
     let written = answers(&world.canary().await);
     assert_eq!((written.len(), written[0].call.gate.as_str()), (1, "second"));
     assert_eq!(written[0].reply, GateReply::Yes { by: Some(carol.name.clone()) });
 
-    let (code, said) = api.post_command(carol, "reject", r#"{"gate": "first", "reason": "too slow"}"#).await;
-    assert_eq!(code, StatusCode::ACCEPTED, "{said}");
+    let (code, reply) = api.post_command(carol, "reject", r#"{"gate": "first", "reason": "too slow"}"#).await;
+    assert_eq!(code, StatusCode::ACCEPTED, "{reply}");
     let no = GateReply::No { by: Some(carol.name.clone()), why: "too slow".to_owned() };
     assert_eq!(answers(&world.canary().await).pop().expect("an answer").reply, no);
 }
@@ -74,8 +77,8 @@ pub async fn an_unauthenticated_command_is_rejected(world: World) {
         let response = request.send().await.expect("an answer");
         assert_eq!(response.headers()["www-authenticate"], "Bearer");
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{header:?}");
-        let said: Value = response.json().await.expect("JSON");
-        assert!(error(&said).contains("Authorization: Bearer TOKEN"), "{said}");
+        let reply: Value = response.json().await.expect("JSON");
+        assert!(error(&reply).contains("Authorization: Bearer TOKEN"), "{reply}");
     }
     assert_eq!(world.canary().await.metadata, before.metadata);
 }
@@ -85,13 +88,13 @@ pub async fn a_forbidden_user_learns_nothing_but_that(world: World) {
     world.set_waiting_gates(&[gate("go-live", None, Some(2))]).await;
     let before = world.canary().await;
     for verb in ["approve", "reject", "promote", "abort"] {
-        let (code, said) = api.post_command(&world.mallory, verb, "").await;
-        assert_eq!(code, StatusCode::FORBIDDEN, "{verb}: {said}");
+        let (code, reply) = api.post_command(&world.mallory, verb, "").await;
+        assert_eq!(code, StatusCode::FORBIDDEN, "{verb}: {reply}");
         let expected = format!("{} may not do that to web", world.mallory.name);
-        assert!(error(&said).starts_with(&expected), "{said}");
+        assert!(error(&reply).starts_with(&expected), "{reply}");
     }
     assert_eq!(world.canary().await.metadata, before.metadata);
-    // Nor do they learn what there is.
+    // Nor are existing Canaries disclosed.
     let gone =
         api.http.post(api.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
     assert_eq!(send_request(gone.bearer_auth(&world.mallory.token)).await.0, StatusCode::FORBIDDEN);
@@ -101,14 +104,14 @@ pub async fn every_command_is_accepted_over_http(world: World) {
     let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
     world.set_waiting_gates(&[]).await;
     for verb in Verb::ALL {
-        let (code, said) = api.post_command(carol, verb.name(), r#"{"revision": "1-mine"}"#).await;
-        assert_eq!((code, &said["verb"]), (StatusCode::ACCEPTED, &json!(verb.name())), "{said}");
+        let (code, reply) = api.post_command(carol, verb.name(), r#"{"revision": "1-mine"}"#).await;
+        assert_eq!((code, &reply["verb"]), (StatusCode::ACCEPTED, &json!(verb.name())), "{reply}");
         let last = commands(&world.canary().await).pop().expect("a command");
         assert_eq!((last.verb, last.revision.as_deref()), (verb, Some("1-mine")));
-        assert_eq!((said["id"].as_str(), last.by.as_deref()), (Some(&*last.id), Some(&*carol.name)));
+        assert_eq!((reply["id"].as_str(), last.by.as_deref()), (Some(&*last.id), Some(&*carol.name)));
     }
-    let (_, said) = api.post_command(carol, "promote", "").await;
-    assert_eq!(said["revision"], "1-abc", "without a word the present one is meant");
+    let (_, reply) = api.post_command(carol, "promote", "").await;
+    assert_eq!(reply["revision"], "1-abc", "the current revision by default");
 }
 
 pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
@@ -128,28 +131,31 @@ pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
         ("reject", &large, StatusCode::PAYLOAD_TOO_LARGE, "the body"),
         ("approve", "", StatusCode::CONFLICT, "nothing waits for approval: Judging."),
     ] {
-        let (is, said) = api.post_command(carol, verb, body).await;
-        assert_eq!(is, code, "{verb} {body:.40}: {said}");
-        assert!(error(&said).contains(expected), "{said}");
+        let (is, reply) = api.post_command(carol, verb, body).await;
+        assert_eq!(is, code, "{verb} {body:.40}: {reply}");
+        assert!(error(&reply).contains(expected), "{reply}");
     }
     let gone =
         api.http.post(api.url(&format!("/api/v1/namespaces/{}/canaries/gone/approve", world.namespace)));
-    let (code, said) = send_request(gone.bearer_auth(&carol.token)).await;
+    let (code, reply) = send_request(gone.bearer_auth(&carol.token)).await;
     let expected = format!("there is no Canary gone in the namespace {}", world.namespace);
-    assert_eq!((code, error(&said)), (StatusCode::NOT_FOUND, &*expected));
-    let (code, said) = send_request(api.http.get(api.url(&format!("{}/approve", api.web)))).await;
-    assert_eq!((code, error(&said)), (StatusCode::METHOD_NOT_ALLOWED, "only POST is supported"));
-    let (code, said) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
+    assert_eq!((code, error(&reply)), (StatusCode::NOT_FOUND, &*expected));
+    let (code, reply) = send_request(api.http.get(api.url(&format!("{}/approve", api.web)))).await;
+    assert_eq!(
+        (code, error(&reply)),
+        (StatusCode::METHOD_NOT_ALLOWED, "only POST is supported")
+    );
+    let (code, reply) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
     assert_eq!(code, StatusCode::NOT_FOUND);
-    assert!(error(&said).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{said}");
+    assert!(error(&reply).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{reply}");
 }
 
 pub async fn canaries_of_other_namespaces_are_not_disclosed(world: World) {
     let api = CommandApiClient::start(&world, &["shop".to_owned(), "front".to_owned()]).await;
-    let (code, said) = api.post_command(&world.carol, "approve", "").await;
+    let (code, reply) = api.post_command(&world.carol, "approve", "").await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert_eq!(
-        error(&said),
+        error(&reply),
         format!("namespace {} is not served here; these are: shop, front", world.namespace)
     );
     let api = CommandApiClient::start(&world, std::slice::from_ref(&world.namespace)).await;

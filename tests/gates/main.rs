@@ -1,4 +1,4 @@
-//! Who is asked: programs over real HTTP, and people on both API servers.
+//! Gates: webhooks over real HTTP, approvals and commands on both API servers.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Programs, asked over real HTTP.
+//! Webhooks over real HTTP.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -131,7 +131,7 @@ async fn an_endless_response_is_truncated() {
     let GateReply::No { why, .. } =
         webhooks().call_gate(&hook("gate", &receiver.url), &subject(), None).await
     else {
-        panic!("it said no")
+        panic!("a refusal")
     };
     assert!(why.starts_with("500 Internal Server Error: xxx") && why.len() < 300, "{why}");
     assert!(began.elapsed() < Duration::from_secs(5));
@@ -201,7 +201,7 @@ fn subject() -> HookContext {
     }
 }
 
-/// An HTTP server of one answer.
+/// An HTTP server with one response.
 async fn respond_ok(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin) {
     let mut request = [0; 4096];
     let _ = stream.read(&mut request).await;

@@ -1,4 +1,4 @@
-//! What one law works with.
+//! The fixture of one law.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use serin::gates::commands::{self, Caller, CanaryRef, CommandError};
 
 use crate::support;
 
-/// A namespace with a Canary in it, where alice, bob and a crowd may approve.
+/// A namespace with a Canary that alice, bob and the group `approvers` may approve.
 pub struct World {
     pub client: Client,
     pub namespace: String,
@@ -31,7 +31,7 @@ pub struct World {
     _kept: Option<(kube_local::serve::ApiServerHandle, support::Folder)>,
 }
 
-/// Somebody whom the API server knows.
+/// A user that the API server authenticates.
 pub struct ApiUser {
     pub name: String,
     pub token: String,
@@ -182,7 +182,7 @@ impl World {
     }
 }
 
-/// Somebody of one group, whom the API server has named.
+/// An authenticated user of one group.
 pub fn user_in_group(name: &str, group: &str) -> Caller {
     let (username, groups) = (Some(name.to_owned()), Some(vec![group.to_owned()]));
     Caller::User(UserInfo { username, groups, ..UserInfo::default() })

@@ -1,4 +1,4 @@
-//! People who call through the Gateway, all the time, and who answered them.
+//! Continuous requests through the Gateway, and the side that served each.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-/// So many at once; each calls again as soon as it was answered.
+/// Concurrent callers; each sends the next request after a response.
 const CALLERS: usize = 4;
 
 /// They call until dropped.
@@ -48,7 +48,7 @@ impl Callers {
         Callers { answers, _work: work }
     }
 
-    /// What became of this many calls made from now on.
+    /// The results of this many calls from now on.
     pub async fn next(&self, count: usize) -> Vec<Answer> {
         let now = Instant::now();
         loop {
@@ -60,7 +60,7 @@ impl Callers {
         }
     }
 
-    /// What became of the calls made since then.
+    /// The results of the calls since then.
     pub fn since(&self, then: Instant) -> Vec<Answer> {
         self.answers.lock().iter().filter(|answer| answer.called >= then).cloned().collect()
     }

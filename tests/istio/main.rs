@@ -1,7 +1,7 @@
 //! Releases through the real Istio: istiod with the real API server above it
 //! and a real Envoy below it, and requests through that Envoy.
 //!
-//! `make test-istio` brings what it takes and runs it.
+//! `make test-istio` sets up the servers and runs it.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -34,12 +34,12 @@ use callers::Callers;
 use mesh::Mesh;
 use world::{World, run_node_and_mesh, spawn};
 
-/// So many requests at each weight, of which so many percent may go astray.
+/// So many requests at each weight, with this deviation in percent.
 const REQUESTS: usize = 20_000;
 const MAX_SHARE_ERROR: f64 = 1.0;
 
-/// Releases from nothing to everything: two moments each at which the answers
-/// tell which weight they followed.
+/// Releases from nothing to everything: two moments each at which the responses
+/// show which weight is in force.
 const ROUTE_CHANGES: u64 = 5;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,7 +186,7 @@ impl RouteWrites {
         self.0.lock().len()
     }
 
-    /// What was the last to be written before this moment, and how long.
+    /// The last write before this moment, and its duration.
     fn before(&self, moment: Instant) -> String {
         let all = self.0.lock();
         let last = all.iter().rev().find(|(_, written)| written.sent <= moment);
@@ -204,7 +204,7 @@ impl RouteWrites {
     }
 }
 
-/// What a VirtualService gives the canary.
+/// The canary's weight in a VirtualService.
 fn weight(virtual_service: &[u8]) -> Option<u64> {
     let object: Value = serde_json::from_slice(virtual_service).ok()?;
     object["spec"]["http"][0]["route"].as_array()?.iter().find_map(|route| {

@@ -100,7 +100,7 @@ impl Mesh {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// What a person wants to see when something went wrong.
+    /// The logs, for a failure.
     pub async fn state(&self) -> String {
         let clusters = reqwest::get(format!("http://127.0.0.1:{}/clusters", self.admin)).await;
         let clusters = match clusters {
@@ -141,7 +141,7 @@ fn resource(kind: &str, plural: &str) -> ApiResource {
     }
 }
 
-/// A gateway of Istio that asks istiod for everything.
+/// A gateway of Istio that takes its configuration from istiod.
 fn bootstrap(namespace: &str, admin: u16, xds: u16) -> Value {
     let at = |port: u16| json!({"socket_address": {"address": "127.0.0.1", "port_value": port}});
     let ads = json!({"ads": {}, "resource_api_version": "V3"});

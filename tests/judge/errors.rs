@@ -24,7 +24,7 @@ struct Rollback {
     bad: u64,
 }
 
-/// Looks after every scrape.
+/// Checked after every scrape.
 fn sequential_rollback(
     judge: &Sequential,
     release: &Release,

@@ -1,5 +1,5 @@
-//! Does the judge keep its promises? Monte Carlo with fixed seeds, looking
-//! after every scrape. Each test prints its part of the table.
+//! Error rates of the judges, by Monte Carlo with fixed seeds and a check after
+//! every scrape. Each test prints its part of the table.
 
 mod errors;
 mod latency;

@@ -1,4 +1,4 @@
-//! Seeded chance, fast also without optimisation.
+//! Seeded random numbers, fast also without optimisation.
 
 /// SplitMix64: small, and good enough to draw traffic from.
 pub struct Random(u64);

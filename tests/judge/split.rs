@@ -1,4 +1,4 @@
-//! Is the split what was asked for?
+//! Sample ratio: does the observed split match the requested one?
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{median_and_p90, row, share};
 
 const RUNS: usize = 500;
 
-/// The seconds after which each run was found not to split by five percent.
+/// The seconds after which each run a split other than five percent was detected.
 fn detection_times(rps: f64, weight: f64) -> Vec<u64> {
     let split = SampleRatioTest::new(0.01).unwrap();
     let release = Release::new(&[TrafficPhase::healthy(rps, 0.0).weight(weight)]);

@@ -1,4 +1,4 @@
-//! Releases to judge: requests of both arms, look by look.
+//! Releases to judge: requests of both arms, check by check.
 
 use std::num::NonZero;
 use std::thread;
@@ -7,7 +7,7 @@ use serin::analysis::measurement::{Arms, Counts};
 
 use crate::random::{Poisson, Random};
 
-/// Seconds between two looks.
+/// Seconds between two checks.
 pub const CHECK_INTERVAL: u64 = 10;
 
 /// A stretch of a release during which nothing changes.
@@ -83,7 +83,7 @@ impl Release {
         Release(stretches.collect())
     }
 
-    /// What one run of this release measures, look by look.
+    /// The measurements of one run of this release, check by check.
     pub fn checks(&self, run: u64) -> impl Iterator<Item = Arms<Counts>> {
         let mut random = Random::seeded(run);
         let arms = self.0.iter().flat_map(|(looks, arms)| (0..*looks).map(move |_| arms));

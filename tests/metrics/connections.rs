@@ -1,4 +1,4 @@
-//! The way to Prometheus: who may, how long, how much, how often.
+//! Connections to Prometheus: credentials, timeouts, body limits, retries.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::support::http_fixtures::{GuardedProxy, serve};
 use crate::support::prometheus::Prometheus;
 
 const PASSWORD: &str = "a test password";
-/// What bcrypt makes of it.
+/// Its bcrypt hash.
 const USERS: &str = "serin: $2a$04$4N87f/vrPjJhtSO8apkg8ekeJ.ICozAkVW6VzqYl/I3pWdovsY2Na";
 
 fn one(provider: Value) -> MetricQuery {

@@ -1,4 +1,4 @@
-//! What grew within a window, whatever happens to counters and to Prometheus.
+//! The increase within a window, across counter resets and failed scrapes.
 
 use serin::analysis::measurement::Counts;
 

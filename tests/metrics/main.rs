@@ -1,4 +1,4 @@
-//! Measurements are what was served: against a real Prometheus and real pods.
+//! Measurements equal the requests served: with a real Prometheus and real pods.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -73,7 +73,7 @@ fn sources() -> Sources {
     Sources::new(Arc::new(HttpFetch::new().expect("an HTTP client")))
 }
 
-/// What is asked of a source that needs no pods, from `since` until now.
+/// The context of a source that needs no pods, from `since` until now.
 async fn measure_since(sources: &Sources, ask: &MetricQuery, since: Timestamp) -> Measurement {
     measure(sources, ask, None, since, &Arms::default()).await
 }
@@ -97,7 +97,7 @@ fn unavailable(measured: Measurement) -> String {
     }
 }
 
-/// Asks Prometheus itself until the answer to a query is this number.
+/// Polls Prometheus until the result of a query is this number.
 async fn await_value(server: &str, query: &str, expected: f64) {
     let client = reqwest::Client::new();
     let began = Instant::now();

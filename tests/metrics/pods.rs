@@ -1,4 +1,4 @@
-//! Real pods, which a real Prometheus finds through the API and reads.
+//! Real pods, which a real Prometheus discovers through the API and scrapes.
 
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -131,7 +131,7 @@ async fn success_rate_and_latency_are_what_the_pods_served() {
     };
     assert!((250.0..500.0).contains(&milliseconds), "{milliseconds}");
     let points = ask("request-success-rate", JudgeType::MannWhitney);
-    // They are asked for to the second; a part of one is left for later.
+    // Windows are whole seconds; the rest is left to the next.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let Measurement::Samples(arms) = measure_since(&sources, &points, since).await else {
         panic!("points are points")

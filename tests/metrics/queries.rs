@@ -1,4 +1,4 @@
-//! From what people wrote to what is asked.
+//! From specs to queries.
 
 use serin::metrics::{CountQueries, CountedPart, Query};
 
@@ -66,7 +66,7 @@ async fn every_template_of_flagger_works_as_it_is() {
     }
 }
 
-/// What Flagger's own tests write, with their names.
+/// The metrics of Flagger's own tests, with their names.
 fn flagger_templates() -> Vec<(String, AnalysisTemplateSpec)> {
     let folder = Bed::Flagger.folder().join("test");
     assert!(folder.exists(), "Flagger is not at {}: run `testbed/setup flagger`", folder.display());

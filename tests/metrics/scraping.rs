@@ -1,4 +1,4 @@
-//! Reading the pods themselves.
+//! Scraping pods without Prometheus.
 
 use async_trait::async_trait;
 use axum::body::Body;
@@ -93,7 +93,7 @@ async fn counter_resets_and_failed_scrapes_add_no_requests() {
     let sources = sources();
     let ask = built_in("shop", "request-success-rate", JudgeType::Sequential, None);
     let look = async |since| measure(&sources, &ask, None, since, &arms).await;
-    // The primary cannot be read yet: nobody knows what it counted before.
+    // The primary cannot be scraped yet: its earlier count is unknown.
     let since = open_window(&sources, &[&ask], &arms).await;
     let why = unavailable(look(since).await);
     assert!(
@@ -105,7 +105,7 @@ async fn counter_resets_and_failed_scrapes_add_no_requests() {
     canary.show(&hits(1010, 11));
     assert_eq!(look(since).await, counts(Counts::of_bad(1, 11), Counts::of_bad(0, 0)));
     let since = Timestamp::now();
-    // One restarts, the other is silent for a look and then catches up.
+    // One restarts, the other fails for one scrape and then catches up.
     canary.show(&hits(5, 0));
     primary.show(&hits(50_100, 70));
     assert_eq!(look(since).await, counts(Counts::of_bad(0, 5), Counts::of_bad(0, 100)));
@@ -173,7 +173,7 @@ async fn a_template_may_query_any_series() {
     assert_eq!(measure(&sources, &ask("x", "nothing"), None, since, &arms).await, Measurement::NoData);
 }
 
-/// Reaches pods that have no sockets.
+/// Scrapes pods that have no sockets.
 struct InProcess(Node);
 
 #[async_trait]

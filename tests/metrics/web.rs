@@ -1,4 +1,4 @@
-//! A service that answers in JSON.
+//! A metric source that returns JSON.
 
 use super::*;
 use crate::support::receiver::{CannedResponse, Receiver, answer};
@@ -14,7 +14,7 @@ async fn measure_query(ask: &MetricQuery) -> Measurement {
     measure(&sources(), ask, Some(&token), Timestamp::now(), &Arms::default()).await
 }
 
-/// A receiver that answers so, and where it is.
+/// A receiver with this response, and its URL.
 async fn service(answers: impl IntoIterator<Item = CannedResponse>) -> (Receiver, String) {
     let receiver = Receiver::start(answers).await;
     let address = receiver.url.trim_end_matches("/hook").to_owned();

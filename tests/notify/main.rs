@@ -1,4 +1,4 @@
-//! Who is told what, in which form, and what happens when they do not listen.
+//! Notifications: their selection, their format, and failing destinations.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,11 +24,11 @@ use support::slack_rules::check_slack;
 
 const MESSAGE: &str = "Revision 1-abc is rolled back: request-success-rate failed (98.1 % < 99 % & falling).";
 
-// What is told.
+// Selection.
 
 #[test]
 fn an_alert_without_a_severity_gets_every_notification() {
-    for (written, told) in [
+    for (written, expected) in [
         (json!({}), [true, true, true]),
         (json!({"severity": ""}), [true, true, true]),
         (json!({"severity": "info"}), [true, true, true]),
@@ -40,7 +40,7 @@ fn an_alert_without_a_severity_gets_every_notification() {
         let alert: Alert = serde_json::from_value(alert).expect("an alert");
         let wanted = [Severity::Info, Severity::Warn, Severity::Error]
             .map(|severity| Notification { severity, ..notification() }.meets_severity_of(&alert));
-        assert_eq!(wanted, told, "{written}");
+        assert_eq!(wanted, expected, "{written}");
     }
 }
 
@@ -54,13 +54,13 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
         ],
     }))
     .expect("a status");
-    let told = |report: &Report| notifications(&canary(), &status, report, Timestamp::UNIX_EPOCH);
+    let notified = |report: &Report| notifications(&canary(), &status, report, Timestamp::UNIX_EPOCH);
     let mut report = Report::from(Reason::RolledBack {
         revision: "1-abc".to_owned(),
         cause: RollbackCause::Metric { metric: "errors".to_owned(), why: "too many".to_owned() },
     });
     report.preceding.push(Reason::CheckFailed { failed: 1, threshold: 1, why: "too many".to_owned() }.into());
-    let both = told(&report);
+    let both = notified(&report);
     let codes: Vec<_> = both.iter().map(|notice| (notice.reason, notice.severity)).collect();
     assert_eq!(codes, [("CheckFailed", Severity::Warn), ("RolledBack", Severity::Error)]);
     assert_eq!(both[1].sentence, "Revision 1-abc is rolled back: errors failed (too many).");
@@ -68,9 +68,9 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
     assert_eq!(both[1].revision.as_deref(), Some("1-abc"));
     assert_eq!((both[1].metrics.len(), both[1].metrics[0].canary), (1, Some(2.5)), "what was judged");
     report.should_notify = false;
-    assert_eq!(told(&report).len(), 1, "the check that failed is still news");
+    assert_eq!(notified(&report).len(), 1, "the failed check is still notified");
     assert!(
-        told(&Reason::CanaryNotReady { ready: 1, desired: 3 }.into()).is_empty(),
+        notified(&Reason::CanaryNotReady { ready: 1, desired: 3 }.into()).is_empty(),
         "pods that start are not"
     );
 }
@@ -78,16 +78,16 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
 #[test]
 fn a_muted_webhook_raises_no_alert_but_the_end_of_its_release_does() {
     let status = CanaryStatus::default();
-    let told =
+    let count =
         |reason: Reason| notifications(&canary(), &status, &reason.into(), Timestamp::UNIX_EPOCH).len();
     let closed = |gate: &str| Reason::GateClosed { gate: gate.to_owned(), why: String::new() };
-    assert_eq!(told(closed("quiet")), 0);
-    assert_eq!(told(closed("loud")), 1);
+    assert_eq!(count(closed("quiet")), 0);
+    assert_eq!(count(closed("loud")), 1);
     let cause = RollbackCause::GateExpired { gate: "quiet".to_owned() };
-    assert_eq!(told(Reason::RolledBack { revision: "1-abc".to_owned(), cause }), 1);
+    assert_eq!(count(Reason::RolledBack { revision: "1-abc".to_owned(), cause }), 1);
 }
 
-// In which form.
+// Format.
 
 #[tokio::test]
 async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
@@ -124,8 +124,8 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     // A phone shows this and nothing else.
     assert!(message["text"].as_str().is_some_and(|text| text.starts_with("web.prod: Revision 1-abc is")));
     let sentence = "Revision 1-abc is rolled back: 98.1 against 99.95.".to_owned();
-    let said = destination("slack", "http://s/").message(&Notification { sentence, ..notification() });
-    assert!(!said["blocks"].to_string().contains("against"), "why is said once: {said:#}");
+    let message = destination("slack", "http://s/").message(&Notification { sentence, ..notification() });
+    assert!(!message["blocks"].to_string().contains("against"), "the reason appears once: {message:#}");
 }
 
 #[test]
@@ -254,7 +254,7 @@ async fn a_webhook_gets_a_cloud_event() {
     assert_eq!(event["data"]["metrics"][0]["verdict"], "Fail");
 }
 
-// And when they do not listen.
+// Failing destinations.
 
 #[tokio::test]
 async fn a_failed_delivery_is_retried_after_retry_after() {

@@ -1,4 +1,4 @@
-//! Whole releases, judged by what a real Prometheus has read from real pods.
+//! Whole releases, judged by a real Prometheus that scrapes real pods.
 //!
 //! The same on `kube_local` and on the real servers. Time is real here, so
 //! all releases of a server go on at once, each in a namespace of its own, with
@@ -57,7 +57,7 @@ async fn all_releases(cluster: &'static Cluster, network: Network) {
     .await;
 }
 
-/// What the releases on one server share.
+/// The fixture that the releases on one server share.
 struct Stage {
     cluster: &'static Cluster,
     node_and_mesh: NodeAndMesh,

@@ -1,4 +1,4 @@
-//! Who knows nothing judges nothing.
+//! Without data a release holds.
 
 use std::sync::Arc;
 
@@ -46,8 +46,8 @@ pub async fn missing_traffic_holds_the_release(stage: Arc<Stage>) {
     assert_eq!(world.image("web-primary").await, "web:v2");
 }
 
-/// Waits until a release has held for several looks, sees that nothing moved
-/// meanwhile, and that everybody who asks is told why.
+/// Waits until a release has held for several checks. It must not advance, and
+/// status, Events and conditions must have the reason.
 async fn assert_held(world: &World, why: &[&str]) -> CanaryStatus {
     let doubted = |status: &CanaryStatus, times: u32| {
         !status.metrics.is_empty() && status.metrics.iter().all(|metric| metric.inconclusives >= times)
@@ -60,16 +60,17 @@ async fn assert_held(world: &World, why: &[&str]) -> CanaryStatus {
     assert!(
         status.metrics.iter().all(|metric| metric.verdict == Verdict::Inconclusive && metric.failures == 0)
     );
-    let said = |text: &str| text.starts_with("Holding") && why.iter().all(|why| text.contains(why));
+    let explains = |text: &str| text.starts_with("Holding") && why.iter().all(|why| text.contains(why));
     let message = status.message.clone().unwrap_or_default();
-    assert!(said(&message), "{message}");
+    assert!(explains(&message), "{message}");
     for type_ in [READY, RECONCILING] {
         let condition = status.conditions.iter().find(|condition| condition.type_ == type_);
         let condition = condition.unwrap_or_else(|| panic!("no condition {type_}"));
         assert!(condition.reason == "Inconclusive" && condition.message == message, "{condition:?}");
     }
-    let news = world.event_messages().await;
-    let told = news.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| said(text));
-    assert_eq!(told.count(), 1, "it is told once: {news:#?}");
+    let events = world.event_messages().await;
+    let inconclusive =
+        events.iter().filter_map(|event| event.strip_prefix("Inconclusive: ")).filter(|text| explains(text));
+    assert_eq!(inconclusive.count(), 1, "one Event: {events:#?}");
     status
 }

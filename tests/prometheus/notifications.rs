@@ -1,5 +1,4 @@
-//! Chats and programs are told how a release goes, with the numbers that
-//! Prometheus had.
+//! Notifications about a release, with the numbers that Prometheus had.
 
 use std::sync::Arc;
 
@@ -27,7 +26,7 @@ async fn alerts(world: &World, receiver: &Receiver) -> Value {
     json!(alerts)
 }
 
-/// What was sent to a kind of receiver, in its order.
+/// The messages to a kind of receiver, in order.
 fn sent(receiver: &Receiver, kind: &str) -> Vec<Value> {
     let to_it = |got: &ReceivedRequest| got.uri.path() == format!("/hook/{kind}");
     receiver.received().iter().filter(|got| to_it(got)).map(ReceivedRequest::json).collect()
@@ -46,7 +45,7 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     let past = &status.history[0];
     let end = format!("Revision {} is rolled back: {}.", past.revision, past.reason);
     world
-        .eventually("everybody is told the end", async || {
+        .eventually("every receiver has the end", async || {
             KINDS.iter().all(|kind| was_notified(&receiver, kind, &end))
         })
         .await;
@@ -54,8 +53,8 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     let slack = sent(&receiver, "slack");
     slack.iter().for_each(check_slack);
     let about = |sentence: &str| {
-        let said = |message: &&Value| text(&message["attachments"][0]["text"]).contains(sentence);
-        slack.iter().find(said).unwrap_or_else(|| panic!("nobody said {sentence:?}: {slack:#?}"))
+        let matches = |message: &&Value| text(&message["attachments"][0]["text"]).contains(sentence);
+        slack.iter().find(matches).unwrap_or_else(|| panic!("no message {sentence:?}: {slack:#?}"))
     };
     let begin = about("New revision ");
     // It waits if pods of the target, which was just emptied, are still going.
@@ -80,12 +79,12 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     let measured = status.metrics.iter().find(|metric| metric.name == "request-success-rate");
     let measured = measured.and_then(|metric| metric.canary).expect("a success rate");
     assert!(errors[0] == "fail" && good < 99.0 && errors[3..] == ["100", "%"], "{errors:?}");
-    assert!((good - measured).abs() < 0.001, "{good} was told, and {measured} measured");
-    assert!(!blocks(rolled_back).contains("errors ("), "the reason is said once: {rolled_back:#}");
+    assert!((good - measured).abs() < 0.001, "{good} was sent, and {measured} measured");
+    assert!(!blocks(rolled_back).contains("errors ("), "the reason appears once: {rolled_back:#}");
 
     let last = |kind: &str| {
         let all = sent(&receiver, kind);
-        assert_eq!(all.len(), slack.len(), "{kind} is told as much as Slack");
+        assert_eq!(all.len(), slack.len(), "{kind} gets as many messages as Slack");
         all.into_iter().next_back().expect("a message")
     };
     let card = &last("msteams")["attachments"][0]["content"]["body"];
@@ -108,7 +107,7 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     );
 }
 
-/// Is this the last that they were told?
+/// Is this the last message?
 fn was_notified(receiver: &Receiver, kind: &str, sentence: &str) -> bool {
     let last = sent(receiver, kind).last().map(Value::to_string).unwrap_or_default();
     last.contains(sentence) || last.contains(&escaped(sentence))
@@ -125,7 +124,7 @@ fn blocks(message: &Value) -> String {
     blocks.iter().map(|block| text(&block["text"]["text"])).collect::<Vec<_>>().join("\n")
 }
 
-/// What the table in a message to Slack says of a metric.
+/// The row of a metric in the table of a message to Slack.
 fn row(message: &Value, metric: &str) -> Vec<String> {
     let blocks = blocks(message);
     let row = blocks.lines().find_map(|line| line.strip_prefix(metric));

@@ -1,4 +1,4 @@
-//! Thresholds and queries that people wrote themselves.
+//! Thresholds and queries of users.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A/B testing: whoever a condition names gets the canary, nobody else does.
+//! A/B testing: exactly the requests that match a condition go to the canary.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who is told: chats, by how severe it is.
+//! Alerts to chats, by severity.
 
 use serde_json::{Value, json};
 use serin::api::canary::Phase;
@@ -6,7 +6,7 @@ use serin::api::canary::Phase;
 use crate::support::receiver::Receiver;
 use crate::world::World;
 
-/// What a chat was told, each message as people read it.
+/// The messages of a chat, as text.
 fn read(chat: &Receiver) -> Vec<String> {
     let text = |message: Value| {
         let attachment = &message["attachments"][0];
@@ -39,15 +39,16 @@ pub async fn alerts_are_filtered_by_severity(world: World) {
     let _traffic = world.traffic();
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
-    for told in ["the pod template changed", "Step 1 of 2", "Step 2 of 2", "is promoted"] {
-        world.eventually(told, async || read(&all).iter().any(|text| text.contains(told))).await;
+    for expected in ["the pod template changed", "Step 1 of 2", "Step 2 of 2", "is promoted"] {
+        world.eventually(expected, async || read(&all).iter().any(|text| text.contains(expected))).await;
     }
     assert_eq!(read(&grave), [] as [String; 0], "nothing was grave");
     world.push("web:v3-errors-50").await;
     assert_eq!(world.released(2).await.phase, Phase::Failed);
     let rolled_back = |chat: &Receiver| {
-        let told = |text: &String| text.contains("is rolled back") && text.contains("request-success-rate");
-        read(chat).iter().any(told)
+        let expected =
+            |text: &String| text.contains("is rolled back") && text.contains("request-success-rate");
+        read(chat).iter().any(expected)
     };
     world.eventually("both know", async || rolled_back(&all) && rolled_back(&grave)).await;
     assert_eq!(read(&grave).len(), 1, "{:#?}", read(&grave));

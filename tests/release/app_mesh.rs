@@ -55,7 +55,7 @@ pub async fn one_revision_is_promoted_and_the_next_is_rolled_back(world: World) 
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// As whoever leaves App Mesh does.
+/// As a user migrates away from App Mesh.
 pub async fn another_router_takes_over_from_app_mesh(world: World) {
     let mesh = world.app_mesh();
     world.canary(json!({"provider": "appmesh:aws", "analysis": {"metrics": null}})).await;
@@ -74,7 +74,7 @@ pub async fn an_app_mesh_error_is_reported(world: World) {
     let _serin = world.serin_with(Options { app_mesh, ..world.options() }).await;
     let says = |text: &'static str| {
         move |status: &serin::api::CanaryStatus| {
-            status.message.as_ref().is_some_and(|said| said.contains(text))
+            status.message.as_ref().is_some_and(|message| message.contains(text))
         }
     };
     world.becomes("refused", says("check the mesh (spec.service.meshName or --appmesh-mesh)")).await;

@@ -9,14 +9,14 @@ use serin::workload;
 use crate::support::receiver::answer;
 use crate::world::{World, workload as manifest};
 
-/// Two looks, at nothing but what the hooks say.
+/// Two checks by hooks, without metrics.
 fn two_checks(more: Value) -> Value {
     let mut analysis = json!({"interval": "1s", "stepWeights": null, "iterations": 2, "metrics": null});
     json_patch::merge(&mut analysis, &more);
     json!({ "analysis": analysis })
 }
 
-/// Whom the apex Service leads to.
+/// The target of the apex Service.
 fn selected_app(service: &Value) -> Option<String> {
     Some(service["spec"]["selector"]["app"].as_str()?.to_owned())
 }

@@ -1,4 +1,4 @@
-//! Autoscalers: the primary has its own, and edits of people reach it at once.
+//! Autoscalers: the primary has its own, and edits of users reach it at once.
 
 use serde_json::{Value, json};
 use serin::api::canary::Phase;

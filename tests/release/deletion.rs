@@ -1,4 +1,4 @@
-//! What is left when a Canary goes.
+//! The objects that remain after a Canary is deleted.
 
 use serde_json::{Value, json};
 use serin::api::canary::Phase;
@@ -34,7 +34,7 @@ pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World
         .await;
     world.eventually("the target serves", async || world.answers().await).await;
     let (service, route) = (world.get("Service", "web").await, world.get("TrafficSplit", "web").await);
-    // From here on nobody may notice anything.
+    // From here on no request may fail.
     let traffic = world.traffic();
     world.canary(json!({"revertOnDeletion": true})).await;
     let _serin = world.serin().await;
@@ -61,7 +61,7 @@ pub async fn a_deletion_without_revert_leaves_everything_in_place(world: World) 
     assert_eq!(world.replicas("web").await, 0, "the target is left as it was");
 }
 
-/// What people wrote in an object and can expect to find again.
+/// The fields of an object that users wrote and must find again.
 fn user_fields(object: Value) -> Value {
     let metadata = &object["metadata"];
     json!({"labels": metadata["labels"], "annotations": metadata["annotations"], "spec": object["spec"]})

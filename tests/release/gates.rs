@@ -1,4 +1,4 @@
-//! Who is asked on the way of a release: webhooks over real HTTP, and people.
+//! Gates of a release: webhooks over real HTTP, and approvals.
 
 use serde_json::{Value, json};
 use serin::api::Weight;
@@ -59,13 +59,13 @@ pub async fn a_promotion_is_confirmed_and_hooks_get_the_outcome(world: World) {
     gate.set_responses([]);
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(after.received().len(), 1);
-    let told = |text: &str| {
+    let received = |text: &str| {
         let message =
             |event: Value| event["metadata"]["eventMessage"].as_str().unwrap_or_default().to_owned();
         events.received().iter().any(|got| message(got.json()).contains(text))
     };
     for text in ["the pod template changed", "Step 1 of 2", "Step 2 of 2", "is promoted"] {
-        world.eventually(text, async || told(text)).await;
+        world.eventually(text, async || received(text)).await;
     }
     let first = events.received()[0].json();
     assert_eq!((&first["metadata"]["eventType"], &first["name"]), (&json!("Normal"), &json!("web")));

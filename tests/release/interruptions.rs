@@ -1,4 +1,4 @@
-//! What may come in between.
+//! Interruptions of a release: pushes, edits, faults, restarts.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ async fn a_restart_at_any_moment_reaches_the_same_outcome() {
         let _traffic = world.traffic();
         world.push("web:v2").await;
         sleep(Duration::from_millis(137 + 800 * moment)).await;
-        // Odd ones are killed, even ones may say their last words.
+        // Odd ones are killed, even ones shut down.
         match moment % 2 {
             0 => serin.end().await,
             _ => drop(serin),
@@ -115,7 +115,7 @@ async fn a_restart_at_any_moment_reaches_the_same_outcome() {
     }
 }
 
-/// A minute for each look, and watches that are always behind the answers to
+/// A minute for each check, and watch events that always follow the responses to
 /// Serin's own writes.
 async fn with_delayed_watches(steps: Value) -> (World, Running) {
     let world = World::new().await;

@@ -21,7 +21,7 @@ pub async fn a_rolled_back_revision_is_retried_by_annotation(world: World) {
     assert_retried(world, retry, "the pod template changed.").await;
 }
 
-async fn assert_retried(world: World, retry: impl AsyncFn(&World), told: &str) {
+async fn assert_retried(world: World, retry: impl AsyncFn(&World), event: &str) {
     let noes = (0..4).map(|_| answer(500, "the database is down"));
     let acceptance = world.receiver(noes).await;
     let hooks = json!([{"name": "acceptance", "type": "rollout", "url": acceptance.url}]);
@@ -48,7 +48,7 @@ async fn assert_retried(world: World, retry: impl AsyncFn(&World), told: &str) {
     let status = world.released(3).await;
     assert_eq!((status.phase, world.image("web-primary").await.as_str()), (Phase::Succeeded, "web:v2"));
     weights.assert_sequence(&[0, 20, 0, 20, 0, 20, 50, 0]).await;
-    world.event_contains(told).await;
+    world.event_contains(event).await;
     traffic.assert_all_served();
 }
 

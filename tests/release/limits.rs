@@ -1,5 +1,4 @@
-//! How many releases are under way at a time, and Canaries that nobody can
-//! read.
+//! The limit of concurrent releases, and Canaries that cannot be decoded.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ async fn releases_beyond_the_limit_wait_for_a_slot() {
         waits.message.as_deref(),
         Some("Waiting for a free slot: 2 other releases are running, the limit is 2.")
     );
-    // Whoever comes next counts anew.
+    // A restarted controller counts the running releases again.
     drop(serin);
     let _again = world.serin_with(options).await;
     let mut started = Vec::new();
@@ -76,11 +75,11 @@ async fn an_invalid_canary_is_reported_and_blocks_no_other() {
         conditions.as_array().and_then(|all| all.iter().find(stalled).cloned())
     };
     world.eventually("it is stalled", async || stalled().await.is_some()).await;
-    let told = stalled().await.expect("a condition");
-    assert_eq!(told["reason"], "Unreadable");
-    let message = told["message"].as_str().expect("a sentence");
+    let condition = stalled().await.expect("a condition");
+    assert_eq!(condition["reason"], "Unreadable");
+    let message = condition["message"].as_str().expect("a sentence");
     assert!(message.contains("spec.service.port: invalid type: string \"eighty\""), "{message}");
-    // The others do not care, and what was said is not said again.
+    // The other Canaries go on, and the condition is not written again.
     others(&world).await;
     reach(&world, Phase::Initialized).await;
     world.annotate("seen", json!(true)).await;

@@ -1,4 +1,4 @@
-//! Releases through what other meshes read.
+//! Releases through the route objects of other meshes.
 
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};

@@ -25,13 +25,13 @@ pub async fn a_healthy_revision_is_promoted(world: World) {
     assert_eq!((world.image("web-primary").await.as_str(), world.replicas("web").await), ("web:v2", 0));
     traffic.assert_all_served();
     assert!(traffic.served_by("v1") > 0 && traffic.served_by("v2") > 0, "{:?}", traffic.versions());
-    for told in [
+    for event in [
         "the pod template changed",
         "Step 1 of 2, 20 %: the canary has 20 % of the traffic.",
         "Step 2 of 2, 50 %: the canary has 50 % of the traffic.",
         "is promoted and serves all traffic.",
     ] {
-        world.event_contains(told).await;
+        world.event_contains(event).await;
     }
 }
 
@@ -156,7 +156,7 @@ async fn an_idle_canary_costs_no_request() {
     assert_eq!(world.requests()[before..], [] as [String; 0], "in {:?}", began.elapsed());
 }
 
-/// The primary takes longer than an interval, and then traffic is home at once.
+/// The primary takes longer than an interval; then all traffic returns at once.
 #[tokio::test(start_paused = true)]
 async fn an_action_already_done_is_not_announced() {
     let world = World::new().await;
@@ -164,7 +164,7 @@ async fn an_action_already_done_is_not_announced() {
     world.push("web:v2-delay-20s").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     world.event_contains("is promoted and serves all traffic.").await;
-    let news = world.event_messages().await;
-    assert!(news.iter().any(|told| told.contains("Waiting for the primary")), "{news:#?}");
-    assert!(!news.iter().any(|told| told.contains("Shifting traffic back")), "{news:#?}");
+    let events = world.event_messages().await;
+    assert!(events.iter().any(|event| event.contains("Waiting for the primary")), "{events:#?}");
+    assert!(!events.iter().any(|event| event.contains("Shifting traffic back")), "{events:#?}");
 }

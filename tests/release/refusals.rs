@@ -1,4 +1,4 @@
-//! What cannot be done is said, and nothing is touched.
+//! Specs that are refused with a message and without any write.
 
 use serde_json::{Value, json};
 use serin::api::canary::Phase;
@@ -6,7 +6,7 @@ use serin::api::condition::ConditionStatus;
 
 use crate::world::{World, holds, workload};
 
-/// Refused with these words, and carried out once it is put right.
+/// Refused with this message, and released once it is corrected.
 async fn assert_refused(world: World, spec: Value, words: &str, right: Value) {
     world.canary(spec).await;
     let _serin = world.serin().await;

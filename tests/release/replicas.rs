@@ -1,4 +1,4 @@
-//! Several controllers on one cluster, all of them at work.
+//! Several replicas of the controller on one cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::world::{World, workload};
 
-/// Waits until each replica holds so many shards.
+/// Waits until each replica holds this many shards.
 async fn await_fair_shares(world: &World, fair: &[(&str, usize)]) {
     let fair: BTreeMap<String, usize> =
         fair.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();

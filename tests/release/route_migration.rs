@@ -1,4 +1,4 @@
-//! Another Service or another router for a Canary that lives.
+//! An existing Canary gets another Service or another router.
 
 use serde_json::json;
 use serin::api::Weight;
@@ -30,7 +30,7 @@ pub async fn another_router_replaces_the_route(world: World) {
     let serin = world.initialized(json!({ "analysis": analysis })).await;
     let traffic = world.traffic();
     assert_eq!(world.split().await, Some((0, 100)));
-    // Also if nobody looked when it was changed.
+    // Also if no controller ran when it was changed.
     serin.end().await;
     world.edit(json!({"provider": "kubernetes"})).await;
     let _again = world.serin().await;

@@ -1,4 +1,4 @@
-//! When it is well, and when it is not.
+//! Health and readiness.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::world::World;
 
 /// The loop has a thread and a runtime of its own. Of the threads of one runtime it
 /// may be the one that waits for sockets and timers on behalf of all, and when it
-/// hangs nobody is left to notice.
+/// hangs, no thread is left to detect it.
 #[tokio::test]
 async fn a_hanging_run_loop_fails_liveness() {
     let world = World::new().await;
@@ -153,7 +153,7 @@ async fn without_the_api_server_the_controller_is_alive_and_not_ready() {
     assert_eq!(pages.get("/healthz").await.code, 200);
 }
 
-/// A client whose requests pass something first.
+/// A client whose requests pass a filter.
 fn client_with_middleware<P, F>(client: Client, pass: P) -> Client
 where
     P: Fn(Request<kube::client::Body>) -> F + Send + Sync + 'static,

@@ -28,15 +28,15 @@ fn a_port_in_use_is_reported_with_its_flag() {
         serin.args(arguments).env_remove("SERIN_LISTEN");
         serin.envs(environment.map(|address| ("SERIN_LISTEN", address)));
         let Output { status, stderr, .. } = serin.output().expect("serin starts");
-        let said = String::from_utf8_lossy(&stderr).into_owned();
+        let message = String::from_utf8_lossy(&stderr).into_owned();
         assert!(!status.success());
         for expected in ["--listen", &format!("cannot listen on {address}"), "or none"] {
-            assert!(said.contains(expected), "{expected}: {said}");
+            assert!(message.contains(expected), "{expected}: {message}");
         }
     }
     let serin = Command::new(env!("CARGO_BIN_EXE_serin")).args(["run", "--listen", "8080"]).output();
-    let said = String::from_utf8_lossy(&serin.expect("serin starts").stderr).into_owned();
-    assert!(said.contains("--listen") && said.contains("127.0.0.1:8080, or none"), "{said}");
+    let message = String::from_utf8_lossy(&serin.expect("serin starts").stderr).into_owned();
+    assert!(message.contains("--listen") && message.contains("127.0.0.1:8080, or none"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,8 +66,8 @@ async fn serin_run_serves_its_pages_and_exits_cleanly() {
         &format!("flagger_info{{version=\"{}\",mesh_provider=\"linkerd\"}}", env!("CARGO_PKG_VERSION")),
         1.0,
     );
-    let told = Command::new("kill").arg(serin.id().to_string()).status().expect("kill runs");
-    assert!(told.success());
+    let killed = Command::new("kill").arg(serin.id().to_string()).status().expect("kill runs");
+    assert!(killed.success());
     let ended = tokio::task::spawn_blocking(move || serin.wait()).await.expect("a thread");
     assert!(ended.expect("a process").success());
 }
@@ -142,8 +142,8 @@ fn the_command_api_refuses_plain_http_off_loopback() {
     ] {
         let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"));
         let Output { status, stderr, .. } = serin.arg("run").args(&arguments).output().expect("serin starts");
-        let said = String::from_utf8_lossy(&stderr).into_owned();
-        assert!(!status.success() && said.contains(expected), "{arguments:?}: {said}");
+        let message = String::from_utf8_lossy(&stderr).into_owned();
+        assert!(!status.success() && message.contains(expected), "{arguments:?}: {message}");
     }
 }
 
@@ -166,7 +166,7 @@ async fn silent_clients_are_disconnected() {
         }
         silent.push(client);
     }
-    // It comes after them, and yet its turn comes.
+    // It connects after them, and is still served.
     assert_eq!(pages.get("/healthz").await.code, 200);
     for mut client in silent {
         let mut rest = Vec::new();

@@ -1,5 +1,5 @@
-//! What a controller shows over HTTP: the real controller on `kube_local`, in
-//! real time, asked over real sockets.
+//! The HTTP pages of the real controller on `kube_local`, in real time, over
+//! real sockets.
 
 #[path = "../support/mod.rs"]
 mod support;

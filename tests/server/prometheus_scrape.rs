@@ -1,4 +1,4 @@
-//! A real Prometheus reads it.
+//! A real Prometheus scrapes the controller.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ async fn prometheus_scrapes_both_formats_and_drops_deleted_canaries() {
     becomes(&prometheus, r#"count(up{job=~"open|plain"} == 1)"#, Some("2")).await;
 }
 
-/// Waits until the query has this answer.
+/// Waits until the query has this result.
 async fn becomes(prometheus: &Prometheus, query: &str, expected: Option<&str>) {
     let began = Instant::now();
     loop {

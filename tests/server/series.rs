@@ -1,4 +1,4 @@
-//! What the series say.
+//! The controller's metrics.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ async fn a_release_leaves_series_that_end_with_the_canary() {
     let pages = world.pages(Options { flagger_metrics: true, ..Options::default() }).await;
     let chat = Receiver::start([]).await;
     world.alert_provider(&chat.url).await;
-    // The gate is closed for as long as it takes to look around.
+    // The gate stays closed while the metrics are read.
     let gate = Receiver::start((0..1000).map(|_| answer(403, "not yet"))).await;
     let open = Receiver::start([]).await;
     let hook = |url: &str| json!([{"name": "go", "type": "confirm-promotion", "url": url}]);
@@ -132,7 +132,7 @@ async fn flagger_metric_names_are_served_only_if_enabled() {
         names.dedup();
         names
     };
-    // The other two come with the first look.
+    // The other two appear with the first check.
     assert_eq!(
         names(&with.series().await),
         [
@@ -162,7 +162,7 @@ async fn openmetrics_is_served_if_the_client_accepts_it() {
     assert_eq!(names(&open.text), names(&plain.text));
 }
 
-/// With every pod that comes or goes a budget says how it is.
+/// A PodDisruptionBudget's status changes with every pod.
 #[tokio::test]
 async fn the_status_of_a_companion_triggers_no_reconcile_and_its_spec_does() {
     let world = World::new().await;
@@ -204,7 +204,7 @@ async fn the_status_of_a_companion_triggers_no_reconcile_and_its_spec_does() {
     assert!((1.0..10.0).contains(&woken), "woken {woken} times");
 }
 
-/// Over another connection a watch may tell of a write before it is answered.
+/// On another connection, a watch may deliver a write before its response.
 #[tokio::test]
 async fn own_writes_trigger_no_reconcile() {
     let world = World::new().await;

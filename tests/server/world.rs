@@ -1,27 +1,23 @@
-//! A cluster with a Deployment `web`, people who call its pods, a controller,
-//! and the pages that it shows.
+//! A cluster with a Deployment `web`, requests to its pods, a controller, and its
+//! HTTP pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use axum::body::Body;
-use bytes::Bytes;
 use http::Request;
-use http_body_util::BodyExt as _;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube_local::node::Node;
-use kube_local::{ApiServer, Cluster};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::{AlertProvider, Canary};
 use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
 use serin::controller::{self, Controller, Environment, run_replicated};
+use kube_local::{ApiServer, Cluster};
 use serin::metrics::scrape::Fetch;
 use serin::server::{self, BoundServer, ServerHandle};
 use serin::telemetry::Telemetry;
@@ -30,10 +26,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tower::BoxError;
 
-use crate::support::definitions;
+use crate::support::node::FromNode;
+use crate::support::{definitions, objects};
 
 /// Everything is slow on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(240);
+
+const NAMESPACE: &str = "default";
 
 pub struct World {
     pub api_server: ApiServer,
@@ -51,20 +50,7 @@ impl World {
         let world = Self { api_server: local, client, vitals: Arc::default(), cluster };
         let definitions = definitions::ours().into_iter().chain(definitions::smi());
         definitions::install(&world.client, definitions).await;
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
-            "spec": {
-                "replicas": 2,
-                "selector": {"matchLabels": {"app": "web"}},
-                "template": {
-                    "metadata": {"labels": {"app": "web"}},
-                    "spec": {"containers": [{
-                        "name": "web", "image": "web:v1", "ports": [{"name": "http", "containerPort": 8080}],
-                    }]},
-                },
-            },
-        });
-        world.create::<Deployment>(deployment).await;
+        objects::create::<Deployment>(&world.client, NAMESPACE, objects::deployment("web", "web:v1")).await;
         world
     }
 
@@ -72,37 +58,19 @@ impl World {
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
-    }
-
-    async fn create<K>(&self, object: Value)
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::Serialize
-            + serde::de::DeserializeOwned,
-    {
-        let object: K = serde_json::from_value(object).expect("an object");
-        self.api::<K>().create(&PostParams::default(), &object).await.expect("it is accepted");
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     /// A Canary `name` of `web` with these fields beside those it needs.
     pub async fn canary(&self, name: &str, spec: Value) {
-        let mut canary = json!({
-            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": name},
-            "spec": {
-                "provider": "smi:v1alpha2",
-                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-                "service": {"port": 80, "targetPort": 8080},
-                "analysis": {
-                    "interval": "1s", "threshold": 2, "stepWeights": [10, 30],
-                    "metrics": [{"name": "request-success-rate"}],
-                },
+        let mut fields = json!({
+            "analysis": {
+                "interval": "1s", "threshold": 2, "stepWeights": [10, 30],
+                "metrics": [{"name": "request-success-rate"}],
             },
         });
-        json_patch::merge(&mut canary["spec"], &spec);
-        self.create::<Canary>(canary).await;
+        json_patch::merge(&mut fields, &spec);
+        objects::create::<Canary>(&self.client, NAMESPACE, objects::canary(name, &fields)).await;
     }
 
     pub async fn edit(&self, name: &str, spec: Value) {
@@ -119,7 +87,7 @@ impl World {
             "apiVersion": "serin.dev/v1alpha1", "kind": "AlertProvider", "metadata": {"name": "chat"},
             "spec": {"type": "slack", "channel": "releases", "address": url},
         });
-        self.create::<AlertProvider>(provider).await;
+        objects::create::<AlertProvider>(&self.client, NAMESPACE, provider).await;
     }
 
     /// As a person pushes a new image.
@@ -155,7 +123,7 @@ impl World {
         AbortOnDropHandle::new(tokio::spawn(controller.run(std::future::pending())))
     }
 
-    /// Starts one replica of several, and its pages; ends when told to.
+    /// Starts one replica of several, and its pages, until the token is cancelled.
     pub async fn replica(&self, me: &str, shards: u32) -> (Pages, CancellationToken, JoinHandle<()>) {
         let options = controller::Options::default();
         let environment = Environment::new(self.client.clone(), self.api_server.clock(), self.fetch());
@@ -213,7 +181,7 @@ async fn pages(vitals: Arc<Telemetry>, options: server::Options) -> Pages {
     Pages { serving: server.serve(server::metrics_router(vitals, options), None) }
 }
 
-/// What is shown.
+/// The HTTP pages of a controller.
 pub struct Pages {
     pub serving: ServerHandle,
 }
@@ -236,7 +204,7 @@ impl Pages {
         Series::of(&answer.text)
     }
 
-    /// Waits until a page answers so.
+    /// Waits until a page has this status.
     pub async fn becomes(&self, path: &str, code: u16, says: &str) {
         let began = Instant::now();
         loop {
@@ -300,21 +268,5 @@ impl Series {
 
     pub fn containing(&self, word: &str) -> Vec<&String> {
         self.0.keys().filter(|series| series.contains(word)).collect()
-    }
-}
-
-/// Reads pods that have no sockets.
-struct FromNode(Node);
-
-#[async_trait]
-impl Fetch for FromNode {
-    async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
-        let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let to = uri.authority().ok_or("no address")?.as_str();
-        let to = to.parse().map_err(|error| format!("{to}: {error}"))?;
-        let request = Request::get(uri.path()).body(Body::empty()).map_err(|error| error.to_string())?;
-        let response = self.0.call(to, request).await.map_err(|error| error.to_string())?;
-        let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
-        Ok(body.to_bytes())
     }
 }

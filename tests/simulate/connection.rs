@@ -1,7 +1,6 @@
-//! The connection between one process of Serin and the API server. A process that
-//! stands still hears nothing and says nothing: what it asked before is
-//! answered when it runs again, and what it would have asked meanwhile it has
-//! not asked.
+//! The connection of one process of Serin to the API server. A frozen process
+//! sends and receives nothing: responses to earlier requests arrive when it runs
+//! again.
 
 use std::io;
 use std::sync::Arc;
@@ -34,8 +33,8 @@ impl FlakyConnection {
     pub async fn freeze(&self, length: Duration) {
         {
             let mut recorder = self.recorder.lock();
-            recorder.log(format!("  {} stands still", self.process));
-            recorder.set_running(false);
+            recorder.log(format!("  {} is frozen", self.process));
+            recorder.lag.set_running(false);
             recorder.remove_process(&self.process);
         }
         self.frozen.store(true, Ordering::Relaxed);
@@ -43,21 +42,21 @@ impl FlakyConnection {
         {
             let mut recorder = self.recorder.lock();
             recorder.log(format!("  {} runs again", self.process));
-            recorder.set_running(true);
+            recorder.lag.set_running(true);
         }
         self.frozen.store(false, Ordering::Relaxed);
         self.thawed.notify_waiters();
     }
 
-    /// At once, unless the process stands still.
+    /// At once, unless the process is frozen.
     async fn wait_until_running(&self) {
         while self.frozen.load(Ordering::Relaxed) {
             self.thawed.notified().await;
         }
     }
 
-    /// A client whose every word goes over this connection. `elected` says whether
-    /// the process has to hold a Lease to write.
+    /// A client over this connection. With `elected` the process must hold a Lease
+    /// to write.
     pub fn client(self: &Arc<Self>, to: Client, elected: bool) -> Client {
         let connection = Arc::clone(self);
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -83,7 +82,7 @@ impl FlakyConnection {
                 connection.wait_until_running().await;
                 let listed = method == Method::GET && !watches && answer.status().is_success();
                 if let Some(of) = collection.as_ref().filter(|_| listed) {
-                    connection.recorder.lock().record_delivery(&connection.process, of, None);
+                    connection.recorder.lock().lag.record_delivery(&connection.process, of, None);
                 }
                 if method != Method::GET && !answer.status().is_success() {
                     let status = answer.status().as_u16();
@@ -99,7 +98,7 @@ impl FlakyConnection {
                         async move {
                             connection.wait_until_running().await;
                             if let (Some(of), Ok(frame)) = (of, &frame) {
-                                connection.recorder.lock().record_delivery(
+                                connection.recorder.lock().lag.record_delivery(
                                     &connection.process,
                                     &of,
                                     Some(resource_version(frame).unwrap_or(0)),
@@ -115,7 +114,7 @@ impl FlakyConnection {
     }
 }
 
-/// Of the object that a watch tells of: the first that its JSON names.
+/// Of a watch event's object: the first in its JSON.
 fn resource_version(frame: &[u8]) -> Option<u64> {
     const FIELD: &[u8] = b"\"resourceVersion\":\"";
     let at = frame.windows(FIELD.len()).position(|window| window == FIELD)? + FIELD.len();

@@ -1,26 +1,26 @@
-//! What the API server's writes come to: the state that the laws speak of,
-//! made from nothing but those writes, in their order.
+//! The state that the invariants are about, derived only from the API server's
+//! writes, in their order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use serin::api::Canary;
+use serin::api::{Canary, CanaryStatus};
 use serin::engine::Plan;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// A workload, as its object says.
+/// A Deployment or DaemonSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     pub image: String,
-    /// Of the copies; people's own has none.
+    /// Of the primary and the previous copy; the target has none.
     pub revision: String,
     pub desired: u64,
     pub existing: u64,
     pub updated: u64,
     pub available: u64,
-    /// The status speaks of the present spec.
+    /// The status is of the current generation.
     pub current: bool,
 }
 
@@ -51,7 +51,7 @@ impl Workload {
         }
     }
 
-    /// All its pods run the present template, and this share of them is ready.
+    /// All its pods run the current template, and this share of them is ready.
     pub fn is_ready(&self, percent: u32) -> bool {
         let enough = self.available * 100 >= self.desired * u64::from(percent);
         let replaced = self.current && self.updated >= self.desired && self.existing <= self.updated;
@@ -64,7 +64,7 @@ impl Workload {
 pub struct Route {
     /// To the target's pods, in hundredths of a percent.
     pub canary: u64,
-    /// Chosen requests go to the target's pods.
+    /// Requests that match the conditions go to the target's pods.
     pub chosen: bool,
     pub stable: StableTarget,
 }
@@ -89,7 +89,7 @@ pub enum StableTarget {
 pub struct CanaryModel {
     pub name: String,
     pub canary: Option<Canary>,
-    /// By generation; none where it cannot be carried out.
+    /// By generation; none if the spec is refused.
     pub plans: BTreeMap<i64, Option<Plan>>,
     pub target: Timeline<Option<Workload>>,
     pub primary: Timeline<Option<Workload>>,
@@ -103,43 +103,43 @@ pub struct CanaryModel {
     pub request_counts: RequestCounts,
     /// Since when requests go to a canary without a ready pod.
     pub unserved_since: Option<Duration>,
-    /// What people did that may start a release, and the releases started.
+    /// Events that may start a release, and the revisions promoted by each release.
     pub release_causes: u64,
     pub promotions: BTreeMap<u64, Vec<String>>,
-    /// Images that ran as the canary of a revision while it was looked at.
+    /// Images that ran as the canary of a revision while it was checked.
     pub analysed: BTreeMap<String, Vec<String>>,
-    /// The release that somebody last wanted promoted as it is.
+    /// The release that a user last promoted by command.
     pub promoted_by_command: Option<u64>,
-    /// Its deletion puts back what was there.
+    /// Deletion restores the target and its Service.
     pub reverts_on_deletion: bool,
-    /// Between releases the target's size is theirs.
+    /// A user scaled the target between releases.
     pub scaled_by_user: bool,
-    /// Hooks that ever said no to the release under way, or yes to its end.
+    /// A hook refused the current release, or a rollback gate opened.
     pub has_negative_evidence: bool,
 }
 
-/// What the canary got, and what is known of it.
+/// Requests to the canary.
 #[derive(Clone, Debug, Default)]
 pub struct RequestCounts {
-    /// Requests, ever.
+    /// Since the beginning.
     pub total: f64,
-    /// When a pod of it was last read.
+    /// At the last scrape of one of its pods.
     pub at_last_scrape: f64,
-    /// When the present route began.
+    /// At the start of the current route.
     pub at_route_start: f64,
-    /// By release and route, before the present one: how long it was in force,
-    /// and how many requests of that time were read. A route that was taken
-    /// back because it could not be recorded goes on where it was.
+    /// By release and route, before the current one: how long it was in force,
+    /// and how many requests of that time were scraped. A route that is restored
+    /// after an unrecorded change continues its sums.
     pub earlier_routes: BTreeMap<(u64, u64, bool), (Duration, f64)>,
-    /// Likewise, the generation that was recorded when it first began.
+    /// Likewise, the generation recorded at its first start.
     pub start_generations: BTreeMap<(u64, u64, bool), i64>,
 }
 
-/// What something is, and what it was.
+/// A value and its history.
 #[derive(Default)]
 pub struct Timeline<T> {
     now: T,
-    /// Until when it was what.
+    /// Earlier values, with the end of each.
     before: Vec<(Duration, T)>,
     since: Duration,
 }
@@ -153,7 +153,7 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
         self.since
     }
 
-    /// True if it is another.
+    /// True if the value changed.
     pub fn set(&mut self, value: T, at: Duration) -> bool {
         if value == self.now {
             return false;
@@ -164,25 +164,43 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
         true
     }
 
-    /// Was it so at any moment from then on?
-    pub fn held_since(&self, from: Duration, is_in_sync: impl Fn(&T) -> bool) -> bool {
-        is_in_sync(&self.now)
-            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| is_in_sync(t))
+    /// Did the condition hold at any moment since then?
+    pub fn held_since(&self, from: Duration, condition: impl Fn(&T) -> bool) -> bool {
+        condition(&self.now)
+            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| condition(t))
     }
 }
 
 impl CanaryModel {
-    pub fn status(&self) -> Option<&serin::api::CanaryStatus> {
+    pub fn status(&self) -> Option<&CanaryStatus> {
         self.canary.as_ref()?.status.as_ref()
     }
 
-    /// The plans that a decision could rest on: what the last status was
-    /// decided on, and all since.
+    /// The plans that a decision could rest on: that of the last recorded status,
+    /// and all since.
     pub fn possible_plans(&self) -> Vec<&Plan> {
         self.plans.range(self.generation()..).filter_map(|(_, plan)| plan.as_ref()).collect()
     }
 
-    /// The present route ends.
+    /// A status is recorded: keeps the evidence of the release it belongs to.
+    pub fn record_analysis(&mut self, before: &CanaryStatus, after: &CanaryStatus) {
+        if after.releases > before.releases {
+            self.has_negative_evidence = false;
+        }
+        let checks = |status: &CanaryStatus| status.step.as_ref().map(|step| step.checks);
+        if let Some(release) = &after.release
+            && after.step.is_some()
+            && checks(after) != checks(before)
+            && let Some(target) = self.target.now()
+        {
+            let images = self.analysed.entry(release.revision.clone()).or_default();
+            if target.is_ready(1) && !images.contains(&target.image) {
+                images.push(target.image.clone());
+            }
+        }
+    }
+
+    /// The current route ends.
     pub fn close_route(&mut self, at: Duration) {
         let route = *self.route.now();
         let release = self.status().map_or(0, |status| status.releases);
@@ -229,7 +247,7 @@ impl CanaryModel {
         (lasted + at.saturating_sub(self.route.since()), read + now)
     }
 
-    /// Where requests go, by what is written now.
+    /// The route by the objects as they are now.
     pub fn find_route(&self) -> Route {
         let side = |service: &str| match self.selectors.get(service).and_then(|labels| labels.get("app")) {
             None => StableTarget::Nobody,

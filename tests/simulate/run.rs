@@ -1,4 +1,4 @@
-//! One seed, from its first Canary to the last thing that has to settle.
+//! One seed, from its first Canary until every Canary has settled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,25 +10,30 @@ use serin::api::canary::Phase;
 use serin::engine::command::Verb;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::invariant::{Coverage, Violation};
+use super::model::{CanaryModel, Workload};
+use super::recorder::Recorder;
 use super::scenario::{ACTIVE_PERIOD, Event, Scenario};
 use super::world::World;
 
-/// Whatever is left over must be done by then, after everything calmed down.
+/// Every Canary must settle within this time after the last fault.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
 
-/// Twice as long as anything in Serin waits before it looks again; what writes
-/// at rest would write within it.
+/// Twice the longest requeue delay: a controller that writes while idle would
+/// write within it.
 const QUIESCENCE: Duration = Duration::from_secs(600);
 
-/// What came of a seed.
+/// The outcome of a seed.
 pub struct RunResult {
-    pub broken: Option<String>,
+    /// The first.
+    pub violation: Option<Violation>,
+    pub coverage: Coverage,
     pub history: String,
     pub counts: BTreeMap<String, u64>,
 }
 
 pub fn run(seed: u64) -> RunResult {
-    // kube spreads its waits by it.
+    // kube draws its backoff jitter from it.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(run_scenario(seed))
@@ -40,7 +45,7 @@ async fn run_scenario(seed: u64) -> RunResult {
     for (at, event) in world.scenario.events.clone() {
         sleep_until(began + at).await;
         world.perform(&event).await;
-        if world.recorder.lock().broken.is_some() {
+        if world.recorder.lock().violation.is_some() {
             return run_result(&world);
         }
     }
@@ -56,16 +61,21 @@ fn run_result(world: &World) -> RunResult {
         *tally.entry(format!("fault: {fault}")).or_default() += times;
     }
     *tally.entry("writes".to_owned()).or_default() += recorder.writes;
-    RunResult { broken: recorder.broken.clone(), history: recorder.history_text(), counts: tally }
+    RunResult {
+        violation: recorder.violation.clone(),
+        coverage: recorder.invariants.coverage.clone(),
+        history: recorder.history_text(),
+        counts: tally,
+    }
 }
 
-/// Everything gets well and everybody says yes.
+/// Ends all faults, opens all gates, and waits until every Canary has settled.
 async fn heal_and_settle(world: &mut World) {
     world.perform(&Event::Faults(FaultPlan::default())).await;
     {
         let mut recorder = world.recorder.lock();
         recorder.advance_traffic();
-        recorder.metrics.clear();
+        recorder.traffic.metrics.clear();
         recorder.gates.clear();
         for subject in recorder.canaries.values_mut() {
             subject.rate = 200.0;
@@ -84,97 +94,100 @@ async fn heal_and_settle(world: &mut World) {
         world.perform(&Event::Edit { on, spec: json!({"suspend": false, "releaseWindows": []}) }).await;
     }
     let end = Instant::now() + SETTLE_TIMEOUT;
-    let mut rests = false;
-    while Instant::now() < end && !rests {
+    let mut settled = false;
+    while Instant::now() < end && !settled {
         sleep(Duration::from_secs(20)).await;
-        if world.recorder.lock().broken.is_some() {
+        if world.recorder.lock().violation.is_some() {
             return;
         }
-        rests = true;
+        settled = true;
         for on in 0..world.scenario.canaries.len() {
-            let (require_idle, needs) = settle_state(world, on);
-            rests &= require_idle;
+            let name = world.scenario.canaries[on].name;
+            let (is_settled, needs) = settle_state(&world.recorder.lock().canaries[name]);
+            settled &= is_settled;
             world.answer_approvals(on, true).await;
             if let Some(verb) = needs {
                 world.perform(&Event::Command { on, verb }).await;
             }
         }
     }
-    if rests {
-        return check_quiescence(world).await;
+    if settled {
+        wait_for_quiescence(world).await;
     }
     let mut recorder = world.recorder.lock();
-    {
-        let messages: Vec<_> = recorder
-            .canaries
-            .values()
-            .map(|s| format!("{}: {:?}", s.name, s.status().map(|s| (s.phase, s.message.clone()))))
-            .collect();
-        recorder.check(Err(format!("6: not at rest after {SETTLE_TIMEOUT:?}: {}", messages.join("; "))));
+    let Recorder { canaries, invariants, .. } = &mut *recorder;
+    let results: Vec<_> = canaries
+        .values()
+        .map(|canary| invariants.check_settled(canary, settled || settle_state(canary).0))
+        .collect();
+    results.into_iter().for_each(|result| recorder.report(result));
+    if settled {
+        check_leftovers(world, &mut recorder);
     }
 }
 
-/// What is at rest costs nothing; and what is deleted has left nothing behind.
-async fn check_quiescence(world: &World) {
-    // The version before may have been kept warm.
+/// An idle controller writes nothing.
+async fn wait_for_quiescence(world: &World) {
+    // A previous version may be kept warm.
     sleep(Duration::from_secs(400)).await;
     let before = world.recorder.lock().requests;
     sleep(QUIESCENCE).await;
     let mut recorder = world.recorder.lock();
     let more = recorder.requests - before;
     if more > 0 {
-        recorder.check(Err(format!("at rest, and {more} writes in {QUIESCENCE:?}")));
+        recorder.report(Err(format!("idle, and {more} writes in {QUIESCENCE:?}").into()));
     }
-    for subject in &world.scenario.canaries {
-        let seen = &recorder.canaries[subject.name];
-        let reverted = seen.canary.is_none() && seen.reverts_on_deletion;
-        let target = seen.target.now().clone().unwrap_or_default();
-        let broken = match &seen.canary {
-            None if reverted && (target.desired == 0 || seen.split.is_some()) => {
-                Some(format!("{} was not put back: {target:?}, {:?}", subject.name, seen.split))
+}
+
+/// A deleted Canary has left nothing behind, and no canary runs without a release.
+fn check_leftovers(world: &World, recorder: &mut Recorder) {
+    for setup in &world.scenario.canaries {
+        let model = &recorder.canaries[setup.name];
+        let reverted = model.canary.is_none() && model.reverts_on_deletion;
+        let target = model.target.now().clone().unwrap_or_default();
+        let violation = match &model.canary {
+            None if reverted && (target.desired == 0 || model.split.is_some()) => {
+                Some(format!("{} was not put back: {target:?}, {:?}", setup.name, model.split))
             }
             Some(canary)
                 if canary.status.as_ref().is_some_and(|status| status.phase != Phase::Initializing)
                     && target.desired > 0
-                    && subject.kind == "Deployment"
-                    && !seen.scaled_by_user =>
+                    && setup.kind == "Deployment"
+                    && !model.scaled_by_user =>
             {
-                Some(format!("{} still runs as a canary: {target:?}", subject.name))
+                Some(format!("{} still runs as a canary: {target:?}", setup.name))
             }
             _ => None,
         };
-        if let Some(broken) = broken {
-            recorder.check(Err(broken));
+        if let Some(violation) = violation {
+            recorder.report(Err(violation.into()));
         }
     }
 }
 
-/// Has it come to its end? What does it need of somebody?
-fn settle_state(world: &World, on: usize) -> (bool, Option<Verb>) {
-    let recorder = world.recorder.lock();
-    let subject = &recorder.canaries[world.scenario.canaries[on].name];
-    let Some(status) = subject.status() else { return (subject.canary.is_none(), None) };
+/// Whether a Canary has settled, and the command that it waits for.
+fn settle_state(canary: &CanaryModel) -> (bool, Option<Verb>) {
+    let Some(status) = canary.status() else { return (canary.canary.is_none(), None) };
     let message = status.message.as_deref().unwrap_or_default();
     let paused = status.release.as_ref().is_some_and(|release| release.paused)
         || message.contains("until it is resumed");
-    // Such as after an edit, at the step of 100 %, that wants it compared.
+    // Such as after an edit that adds a comparison at the step of 100 %.
     let incomparable = status.canary_weight == Weight::FULL && message.contains("nothing to compare with");
     let needs = match (paused, incomparable) {
         (true, _) => Some(Verb::Resume),
         (false, true) => Some(Verb::Promote),
         (false, false) => None,
     };
-    let image = |workload: &Option<super::model::Workload>| workload.as_ref().map(|w| w.image.clone());
-    let promoted = image(subject.target.now()) == image(subject.primary.now());
+    let image = |workload: &Option<Workload>| workload.as_ref().map(|w| w.image.clone());
+    let promoted = image(canary.target.now()) == image(canary.primary.now());
     let refused = status.phase == Phase::Failed;
-    let rests = matches!(status.phase, Phase::Initialized | Phase::Succeeded | Phase::Failed);
-    let home = !subject.route.now().reaches_canary();
-    // A Canary of something that does not start has no primary to begin with.
-    let hopeless = |workload: &super::model::Workload| {
-        workload.image.contains("crash") || workload.image.contains("never-ready")
-    };
-    if status.phase == Phase::Initializing && subject.primary.now().as_ref().is_some_and(hopeless) {
+    let ended = matches!(status.phase, Phase::Initialized | Phase::Succeeded | Phase::Failed);
+    let all_to_primary = !canary.route.now().reaches_canary();
+    // A Canary whose first version never starts has no primary to begin with.
+    let hopeless =
+        |workload: &Workload| workload.image.contains("crash") || workload.image.contains("never-ready");
+    if status.phase == Phase::Initializing && canary.primary.now().as_ref().is_some_and(hopeless) {
         return (true, None);
     }
-    (rests && status.release.is_none() && (promoted || refused) && home, needs)
+    (ended && status.release.is_none() && (promoted || refused) && all_to_primary, needs)
 }

@@ -1,4 +1,4 @@
-//! What a seed decides: the Canaries, what people do, and what goes wrong.
+//! The scenario of a seed: Canaries, user events and faults.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kube_local::seeded_rng::SeededRng;
 use serde_json::{Value, json};
 use serin::engine::command::Verb;
 
-/// How long people and faults are at work; then everything calms down.
+/// The time of user events and faults.
 pub const ACTIVE_PERIOD: Duration = Duration::from_secs(15 * 60);
 
 pub struct Scenario {
@@ -50,7 +50,7 @@ pub enum Event {
         on: usize,
         verb: Verb,
     },
-    /// Answers what waits for a person.
+    /// Answers the pending approvals.
     Answer {
         on: usize,
         yes: bool,
@@ -92,7 +92,7 @@ pub enum Event {
         after: Duration,
         both: bool,
     },
-    /// One of two replicas stands still.
+    /// One of two replicas is frozen.
     Freeze {
         which: usize,
         length: Duration,
@@ -348,7 +348,7 @@ fn user_events(dice: &Dice, on: usize, subject: &CanarySetup, events: &mut Vec<(
         if subject.reads_config && dice.happens(0.3) {
             events.push((at + dice.time(0.0, 120.0), Event::EditConfig { on, value: number }));
         }
-        // Some follow at once, most give the one before its time.
+        // Some follow at once, most after the previous release.
         at += if dice.happens(0.2) { dice.time(0.1, 20.0) } else { dice.time(40.0, 240.0) };
         if at > ACTIVE_PERIOD {
             break;
@@ -448,7 +448,7 @@ fn environment_events(dice: &Dice, on: usize, subject: &CanarySetup, events: &mu
     }
 }
 
-/// What goes wrong with the API server and with the controller.
+/// Faults of the API server and restarts of the controller.
 fn fault_events(dice: &Dice, replicas: bool, events: &mut Vec<(Duration, Event)>) {
     let end = ACTIVE_PERIOD.as_secs_f64();
     if dice.happens(0.7) {

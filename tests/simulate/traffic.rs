@@ -1,59 +1,137 @@
-//! The traffic, as flows instead of requests: how many a second, divided as
-//! the split says, among the pods that are ready. Pods that are read tell what
-//! they would have counted.
+//! The traffic as rates instead of requests: divided by the route in force among
+//! the pods that are ready, and counted by the pods for those who scrape them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use serde_json::Value;
 use kube_local::node::behaviour::Behaviour;
 
+use super::model::{CanaryModel, Labels};
 use super::scenario::Metrics;
 
-/// The bounds of durations, and the share of requests within them.
+/// Bounds of the histogram in seconds, and the share of requests within them.
 const FAST_SHARES: [(f64, f64); 4] = [(0.01, 0.9), (0.1, 0.99), (0.5, 1.0), (2.5, 1.0)];
 const SLOW_SHARES: [(f64, f64); 4] = [(0.01, 0.0), (0.1, 0.1), (0.5, 0.6), (2.5, 1.0)];
 
-/// How much of the traffic the conditions of A/B tests choose.
+/// The share of the traffic that the conditions of A/B tests match.
 pub const MATCHED_SHARE: f64 = 0.2;
 
 #[derive(Default)]
 pub struct TrafficModel {
+    /// By name.
     pods: BTreeMap<String, Pod>,
+    counters: Counters,
+    advanced_to: Duration,
+    /// Faults of the pods' metrics endpoints, by Canary.
+    pub metrics: BTreeMap<String, Metrics>,
 }
 
-/// By its address.
 struct Pod {
+    address: String,
+    labels: Labels,
+    image: String,
+    ready: bool,
+}
+
+/// What each pod has counted, by address.
+#[derive(Default)]
+struct Counters(BTreeMap<String, Counter>);
+
+struct Counter {
     behaviour: Behaviour,
     requests: f64,
 }
 
-/// Which part of the traffic goes to these pods.
-pub struct TrafficShare<'a> {
-    pub share: f64,
-    pub pods: Vec<(&'a str, &'a str)>,
-}
-
 impl TrafficModel {
-    /// So many requests arrive. Says how many of them found a pod.
-    pub fn add_requests(&mut self, requests: f64, arm: &TrafficShare<'_>) -> f64 {
-        let each = requests * arm.share / arm.pods.len().max(1) as f64;
-        for (address, image) in &arm.pods {
-            let new = || Pod {
-                behaviour: Behaviour::of(image, &BTreeMap::new()).expect("images say what they do"),
-                requests: 0.0,
-            };
-            self.pods.entry((*address).to_owned()).or_insert_with(new).requests += each;
-        }
-        each * arm.pods.len() as f64
+    /// A pod was written; none if it was deleted.
+    pub fn set_pod(&mut self, name: &str, object: Option<&Value>) {
+        let Some(object) = object else {
+            self.pods.remove(name);
+            return;
+        };
+        let terminating = !object["metadata"]["deletionTimestamp"].is_null();
+        let conditions = object["status"]["conditions"].as_array();
+        let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let pod = Pod {
+            address: text(&object["status"]["podIP"]),
+            labels: serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default(),
+            image: text(&object["spec"]["containers"][0]["image"]),
+            ready: !terminating && conditions.is_some_and(|all| all.iter().any(is_ready)),
+        };
+        self.pods.insert(name.to_owned(), pod);
     }
 
-    /// What a pod answers to whoever reads it.
-    pub fn exposition(&self, address: &str, mode: Metrics) -> String {
+    /// Sends the requests of the time since the last call. False if no time passed.
+    pub fn advance(&mut self, canaries: &mut BTreeMap<String, CanaryModel>, at: Duration) -> bool {
+        let Self { pods, counters, advanced_to, .. } = self;
+        let from = std::mem::replace(advanced_to, at);
+        let seconds = at.saturating_sub(from).as_secs_f64();
+        if seconds == 0.0 {
+            return false;
+        }
+        let ready = |labels: &Labels| -> Vec<&Pod> {
+            let selected = |pod: &&Pod| {
+                pod.ready && labels.iter().all(|(key, value)| pod.labels.get(key) == Some(value))
+            };
+            pods.values().filter(selected).collect()
+        };
+        for canary in canaries.values_mut() {
+            let (mut to_canary, mut unserved) = (0.0, false);
+            for (share, labels, is_canary) in canary.traffic_shares() {
+                let pods = ready(labels);
+                let served = counters.add(canary.rate * seconds * share, &pods);
+                to_canary += if is_canary { served } else { 0.0 };
+                unserved |= is_canary && share > 0.0 && pods.is_empty();
+            }
+            canary.unserved_since = unserved.then(|| canary.unserved_since.unwrap_or(from));
+            if canary.direct_rate > 0.0 {
+                let own = Labels::from([("app".to_owned(), canary.name.clone())]);
+                to_canary += counters.add(canary.direct_rate * seconds, &ready(&own));
+            }
+            canary.request_counts.total += to_canary;
+        }
+        true
+    }
+
+    /// The metrics page of the pod at this address.
+    pub fn scrape(
+        &self,
+        canaries: &mut BTreeMap<String, CanaryModel>,
+        address: &str,
+    ) -> Option<(String, Metrics)> {
+        let pod = self.pods.values().find(|pod| pod.address == address)?;
+        let app = pod.labels.get("app").cloned().unwrap_or_default();
+        let name = app.trim_end_matches("-primary").trim_end_matches("-previous");
+        let mode = self.metrics.get(name).copied().unwrap_or_default();
+        if mode == Metrics::Available
+            && let Some(canary) = canaries.get_mut(&app)
+        {
+            canary.request_counts.at_last_scrape = canary.request_counts.total;
+        }
+        Some((self.counters.exposition(address, mode), mode))
+    }
+}
+
+impl Counters {
+    /// Divides requests equally among pods. Returns how many were served.
+    fn add(&mut self, requests: f64, pods: &[&Pod]) -> f64 {
+        let each = requests / pods.len().max(1) as f64;
+        for pod in pods {
+            let new = || Counter { behaviour: behaviour(&pod.image), requests: 0.0 };
+            self.0.entry(pod.address.clone()).or_insert_with(new).requests += each;
+        }
+        each * pods.len() as f64
+    }
+
+    fn exposition(&self, address: &str, mode: Metrics) -> String {
         if mode == Metrics::Garbage {
             return "<html><body>It works!</body></html>".to_owned();
         }
         let mut text = String::from("# TYPE http_requests_total counter\n");
-        let Some(pod) = self.pods.get(address) else { return text };
+        let Some(pod) = self.0.get(address) else { return text };
         let total = pod.requests.floor();
         let bad = (total * pod.behaviour.error_rate).floor();
         let _ = writeln!(text, "http_requests_total{{status=\"200\"}} {}", total - bad);
@@ -68,6 +146,10 @@ impl TrafficModel {
         let _ = writeln!(text, "http_request_duration_seconds_count {total}");
         text
     }
+}
+
+pub fn behaviour(image: &str) -> Behaviour {
+    Behaviour::of(image, &BTreeMap::new()).expect("an image whose tag names its behaviour")
 }
 
 pub fn is_slow(behaviour: &Behaviour) -> bool {

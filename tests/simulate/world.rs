@@ -1,5 +1,5 @@
-//! The cluster of one seed: the local API server with its machines, the real
-//! controller, people, and whoever is asked.
+//! The cluster of one seed: the local API server with its controllers, the real
+//! controller, users, and webhook receivers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +31,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::FlakyConnection;
+use super::objects;
 use super::recorder::Recorder;
 use super::scenario::{CanarySetup, Event, Gate, Metrics, Scenario};
+
+const NAMESPACE: &str = "default";
 
 pub struct World {
     pub api_server: ApiServer,
@@ -86,10 +89,11 @@ impl World {
             if subject.reads_config {
                 let config =
                     json!({"metadata": {"name": format!("{}-config", subject.name)}, "data": {"value": "0"}});
-                self.create::<ConfigMap>(config).await;
+                objects::create::<ConfigMap>(&self.client, NAMESPACE, config).await;
             }
             if subject.has_autoscaler {
-                self.create::<HorizontalPodAutoscaler>(autoscaler(subject)).await;
+                objects::create::<HorizontalPodAutoscaler>(&self.client, NAMESPACE, autoscaler(subject))
+                    .await;
             }
             let workload = self.workload(on);
             let object: DynamicObject = serde_json::from_value(workload_of(subject)).expect("a workload");
@@ -105,23 +109,11 @@ impl World {
         self.start();
     }
 
-    async fn create<K>(&self, object: Value)
-    where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + serde::Serialize
-            + serde::de::DeserializeOwned,
-    {
-        let object: K = serde_json::from_value(object).expect("an object");
-        self.api::<K>().create(&PostParams::default(), &object).await.expect("a creation");
-    }
-
     fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
-        Api::namespaced(self.client.clone(), "default")
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     fn workload(&self, on: usize) -> Api<DynamicObject> {
@@ -144,7 +136,7 @@ impl World {
 
     /// Starts the controller, or as many of two replicas as are missing.
     pub fn start(&mut self) {
-        self.recorder.lock().set_running(true);
+        self.recorder.lock().lag.set_running(true);
         while self.running.len() < 1 + usize::from(self.scenario.replicas) {
             self.started += 1;
             let connection =
@@ -167,7 +159,7 @@ impl World {
                 shards: 4,
             };
             let work = tokio::spawn(async move {
-                // A service manager starts what ends over and over.
+                // A service manager restarts the process.
                 loop {
                     let (environment, options) =
                         (Environment::new(client.clone(), clock, fetch.clone()), options.clone());
@@ -250,7 +242,7 @@ impl World {
             Event::Metrics { on, mode } => {
                 let name = self.scenario.canaries[*on].name.to_owned();
                 let mut recorder = self.recorder.lock();
-                recorder.metrics.insert(name, *mode);
+                recorder.traffic.metrics.insert(name, *mode);
                 if *mode != Metrics::Available {
                     recorder.count("metrics lost");
                 }
@@ -260,11 +252,11 @@ impl World {
                 self.recorder.lock().gates.insert(url, *mode);
             }
             Event::Faults(plan) => {
-                self.recorder.lock().faults_changed(*plan == FaultPlan::default());
+                self.recorder.lock().lag.set_faults(*plan != FaultPlan::default());
                 self.api_server.set_faults(plan.clone());
             }
             Event::Restart { gently, after, both } => {
-                self.recorder.lock().set_running(false);
+                self.recorder.lock().lag.set_running(false);
                 let ending = if *both { self.running.len() } else { 1 };
                 for running in self.running.drain(..ending).collect::<Vec<_>>() {
                     self.recorder.lock().log(format!("  {} ends", running.connection.process));
@@ -296,7 +288,7 @@ impl World {
 
     fn log_failure<T>(&self, done: kube::Result<T>) {
         if let Err(error) = done {
-            self.recorder.lock().log(format!("  (in vain: {error})"));
+            self.recorder.lock().log(format!("  (refused: {error})"));
         }
     }
 
@@ -321,7 +313,7 @@ impl World {
         );
     }
 
-    /// Adds entries to one of the two annotations that people speak through.
+    /// Adds entries to the annotation of approvals or of commands.
     async fn annotate(&self, on: usize, annotation: &str, entries: Vec<Value>) {
         let name = self.scenario.canaries[on].name;
         let Ok(Some(canary)) = self.api::<Canary>().get_opt(name).await else { return };
@@ -366,14 +358,14 @@ impl World {
     }
 }
 
-/// Reads the pods of the flow.
+/// Scrapes the pods of the traffic model.
 struct TrafficFetch(Arc<Mutex<Recorder>>);
 
 #[async_trait]
 impl Fetch for TrafficFetch {
     async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
         let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let read = self.0.lock().read_pod(uri.host().unwrap_or_default());
+        let read = self.0.lock().scrape(uri.host().unwrap_or_default());
         match read {
             None => Err("connection refused".to_owned()),
             Some((_, Metrics::Gone)) => Err("connection refused".to_owned()),
@@ -395,7 +387,7 @@ impl HookTransport for HookReceivers {
             let mut recorder = self.0.lock();
             let mode = recorder.gates.get(&question.url).copied().unwrap_or(usual);
             let of = question.url.split('/').nth(3).unwrap_or_default().to_owned();
-            recorder.log(format!("    {} is asked: {mode:?}", question.url));
+            recorder.log(format!("    {} is called: {mode:?}", question.url));
             recorder.count(match mode {
                 Gate::Unreachable => "gate dead",
                 Gate::Slow(_) => "gate slow",

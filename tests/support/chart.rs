@@ -17,7 +17,7 @@ use super::{Cluster, Folder, Part, program};
 
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/serin");
 
-/// What a program said.
+/// The output of a program.
 #[derive(Debug)]
 pub struct CommandOutput {
     command: String,
@@ -33,7 +33,7 @@ impl CommandOutput {
         self.stdout
     }
 
-    /// What it complained of.
+    /// Standard error of a failure.
     #[track_caller]
     pub fn refused(self) -> String {
         assert!(!self.success, "{} went through: {}", self.command, self.stdout);
@@ -46,7 +46,7 @@ pub async fn run(mut command: Command, input: &str) -> CommandOutput {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut stdin = child.stdin.take().expect("a pipe");
-    // Who wants no input may have gone already.
+    // A program without input may have ended already.
     let _ = stdin.write_all(input.as_bytes()).await;
     drop(stdin);
     let output = child.wait_with_output().await.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -76,8 +76,7 @@ impl Helm {
         run(command, "").await
     }
 
-    /// What the chart comes to with these `--set`s, installed under the name
-    /// of its namespace.
+    /// The chart rendered with these `--set`s, under the name of its namespace.
     pub async fn template(&self, namespace: &str, set: &[&str]) -> Manifests {
         self.template_of(CHART, namespace, set).await
     }
@@ -91,7 +90,7 @@ impl Helm {
     }
 }
 
-/// What Helm rendered.
+/// Rendered manifests.
 pub struct Manifests {
     pub text: String,
     pub objects: Vec<Value>,
@@ -122,7 +121,7 @@ impl Kubectl {
         Self::with(&cluster.kubeconfig(), Folder::new("kubectl"))
     }
 
-    /// As whoever has this token.
+    /// As the user with this token.
     pub fn of(cluster: &Cluster, token: &str) -> Self {
         let folder = Folder::new("kubectl");
         folder.write("kubeconfig", &cluster.kubeconfig_of(token).to_string());
@@ -160,8 +159,8 @@ pub async fn token(cluster: &Cluster, namespace: &str, account: &str) -> String 
     answer.expect("a token").status.expect("an answer").token
 }
 
-/// A client that may do what the chart lets a controller do whose home is this
-/// namespace, and nothing else.
+/// A client with exactly the rights that the chart gives to a controller in this
+/// namespace.
 pub async fn controller(cluster: &Cluster, namespace: &str) -> Client {
     const PLACEHOLDER: &str = "home-of-serin";
     static RENDERED: OnceCell<Manifests> = OnceCell::const_new();

@@ -1,7 +1,7 @@
 //! Processes and folders that cannot outlive us.
 //!
 //! A shell watches over each: it reads a pipe that only we hold open. When we
-//! end, by whatever cause, the kernel closes the pipe, and the shell kills the
+//! end, for any reason, the kernel closes the pipe, and the shell kills the
 //! process or removes the folder. It leads a process group of its own, so that
 //! a Ctrl-C in the terminal does not reach it.
 
@@ -57,7 +57,7 @@ impl Child {
         Child { name, supervisor: spawn(shell), log }
     }
 
-    /// Its number among the processes, once it runs.
+    /// Its process id, once it runs.
     pub fn process(&self) -> Option<u32> {
         let written = std::fs::read_to_string(self.log.with_extension("log.process")).ok()?;
         written.trim().parse().ok()
@@ -67,7 +67,7 @@ impl Child {
         !matches!(self.supervisor.try_wait(), Ok(None))
     }
 
-    /// The end of what it printed: what a person wants to see when it failed.
+    /// The end of its output, for a failure message.
     pub fn tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
         let lines: Vec<&str> = text.lines().collect();
@@ -88,7 +88,7 @@ pub struct Folder {
     supervisor: std::process::Child,
 }
 
-/// `$1` is the folder. Whoever works in it dies at the same moment, and may
+/// `$1` is the folder. Processes that work in it die at the same moment, and may
 /// still write for an instant.
 const REMOVE: &str = r#"read -r _; until rm -rf "$1"; do sleep 0.1; done"#;
 

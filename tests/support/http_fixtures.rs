@@ -1,5 +1,5 @@
 //! Small servers of the tests' own: applications whose counters a test sets,
-//! and doors in front of Prometheus.
+//! and proxies in front of Prometheus.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
-/// An application that shows what it is told to; nothing told, it is broken.
+/// An application with the metrics page that a test sets; without one it fails.
 pub struct App {
     text: Arc<Mutex<Option<String>>>,
     pub address: String,
@@ -49,11 +49,10 @@ async fn show(State(text): State<Arc<Mutex<Option<String>>>>) -> Response {
     }
 }
 
-/// A proxy: it asks who comes, may be closed for a while, may be slow, and
-/// counts.
+/// A proxy that checks tokens, can be closed or slow, and counts requests.
 pub struct GuardedProxy {
     pub upstream: String,
-    /// The token it asks for; it may change.
+    /// The required token; it may change.
     pub bearer: Mutex<Option<&'static str>>,
     pub header: Option<(&'static str, &'static str)>,
     pub refuse_first: u32,

@@ -7,7 +7,7 @@ use super::{Cluster, Folder, NODE};
 
 pub async fn start() -> Result<Cluster, String> {
     serin::tls::install_crypto_provider();
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (send, started) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
         runtime.block_on(async {
@@ -15,15 +15,15 @@ pub async fn start() -> Result<Cluster, String> {
             let options = controllers::Options { clock: local.clock(), nodes: vec![NODE.to_owned()] };
             tokio::spawn(controllers::run(local.fault_exempt_client(), options));
             match local.serve(([127, 0, 0, 1], 0).into()).await {
-                Err(error) => _ = tell.send(Err(error.to_string())),
+                Err(error) => _ = send.send(Err(error.to_string())),
                 Ok(serving) => {
-                    let _ = tell.send(Ok(serving.kubeconfig()));
+                    let _ = send.send(Ok(serving.kubeconfig()));
                     std::future::pending::<()>().await;
                 }
             }
         });
     });
-    let kubeconfig = told.await.map_err(|_| "the local server's thread ended".to_owned())??;
+    let kubeconfig = started.await.map_err(|_| "the local server's thread ended".to_owned())??;
     let folder = Folder::new("local");
     folder.write("kubeconfig", &kubeconfig);
     Ok(Cluster { children: Vec::new(), folder })

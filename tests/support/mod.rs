@@ -1,7 +1,7 @@
 //! Clusters for the tests and benchmarks.
 //!
-//! Each test binary has at most one of each kind, started when first asked
-//! for, on free loopback ports, and gone when the binary is, however it ends.
+//! Each test binary has at most one of each kind, started when first
+//! needed, on free loopback ports, and gone when the binary is, however it ends.
 //! A part that is missing fails the test and names the command that brings it.
 
 // Every test binary compiles this module and uses a part of it.
@@ -15,6 +15,7 @@ pub mod http_fixtures;
 mod local;
 pub mod moto;
 pub mod node;
+pub mod objects;
 pub mod prometheus;
 mod real;
 pub mod receiver;
@@ -23,12 +24,14 @@ pub mod slack_rules;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::OnceCell;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use child::{Child, Folder};
 pub use real::Extras;
@@ -52,7 +55,7 @@ pub async fn real_with(extras: Extras) -> Cluster {
     real::start(extras).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Another real one, stricter, which remembers what ServiceAccounts asked for.
+/// A stricter real one, with an audit log of the ServiceAccounts' requests.
 pub async fn audited() -> &'static Cluster {
     static AUDITED: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
     AUDITED.get_or_init(real::start_audited).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
@@ -64,7 +67,7 @@ pub async fn local() -> &'static Cluster {
     LOCAL.get_or_init(local::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A client for whatever the text of a kubeconfig names.
+/// A client for the cluster of a kubeconfig.
 pub async fn client(kubeconfig: &str) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
     Client::try_from(config(kubeconfig).await).expect("a client of the kubeconfig")
@@ -77,7 +80,7 @@ pub struct Cluster {
     folder: Folder,
 }
 
-/// Who a client claims to be.
+/// The credentials of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// In `system:masters`: may do everything.
@@ -94,15 +97,14 @@ impl Cluster {
         self.folder.join("kubeconfig")
     }
 
-    /// Everything that ServiceAccounts asked the API server for, as its audit
-    /// log has it.
+    /// The requests of ServiceAccounts, from the API server's audit log.
     pub fn audit(&self) -> Vec<serde_json::Value> {
         let log = std::fs::read_to_string(self.folder.join("audit.log")).expect("an audited cluster");
         // The last line may be half written.
         log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// A kubeconfig like the administrator's for whoever has this token.
+    /// A kubeconfig like the administrator's with this token.
     pub fn kubeconfig_of(&self, token: &str) -> serde_json::Value {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
         let mut kubeconfig: serde_json::Value = serde_saphyr::from_str(&text).expect("a kubeconfig is YAML");
@@ -111,7 +113,7 @@ impl Cluster {
     }
 
     /// A client's connections live on the runtime that made it and every test
-    /// has a runtime of its own, so each test asks for its own client.
+    /// has a runtime of its own, so each test creates its own client.
     pub async fn client(&self) -> Client {
         self.client_of(User::Admin).await
     }
@@ -154,7 +156,7 @@ impl Cluster {
     }
 }
 
-/// Where `testbed/setup` put a program, or the command that would.
+/// The path of a program, or the `testbed/setup` command that brings it.
 pub fn program(part: Part, name: &str) -> Result<PathBuf, String> {
     let path = part.folder().join(name);
     if path.exists() {
@@ -164,7 +166,7 @@ pub fn program(part: Part, name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// What `testbed/setup` brings, each under its pinned version.
+/// The parts that `testbed/setup` brings, each under its pinned version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Etcd,
@@ -248,15 +250,28 @@ fn cache() -> PathBuf {
     })
 }
 
+/// Waits until a condition holds; panics after `limit`.
+pub async fn eventually(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !condition().await {
+        assert!(began.elapsed() < limit, "{what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A task that ends when its handle is dropped.
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(work))
+}
+
 async fn config(kubeconfig: Kubeconfig) -> Config {
     serin::tls::install_crypto_provider();
     let options = KubeConfigOptions::default();
     Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a complete kubeconfig")
 }
 
-/// A loopback port that nobody listens on, and none of those that the kernel gives
-/// to whoever connects or takes any: before a server has started on one of them,
-/// somebody else has it now and then.
+/// A free loopback port outside the kernel's ephemeral range: one inside it could be
+/// taken before the server has started.
 pub fn free_port() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let ports = 20_000..32_000_u32;

@@ -1,5 +1,5 @@
 //! moto: Amazon's APIs as others imitate them, on a free loopback port. All
-//! services share the address. What it gets wrong is in no test of ours: it has
+//! services share the address. No test relies on its gaps: it has
 //! no percentiles, no metric math, no virtual services, and error codes of its own.
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::{Child, Folder, Part, free_port, program};
 /// Two cores shared with a build are slow; a healthy start takes two seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Ends when dropped, and all that it was told with it.
+/// Ends when dropped; its data is lost.
 pub struct Moto {
     child: Child,
     /// After the process that works in it.

@@ -101,7 +101,7 @@ impl Prometheus {
         let began = Instant::now();
         loop {
             let answer = client.get(format!("{}/-/ready", self.url())).send().await;
-            // A guarded one asks even here who wants to know.
+            // With `basic_auth_users` even this needs credentials.
             if answer.is_ok_and(|answer| answer.status().is_success() || answer.status().as_u16() == 401) {
                 return;
             }

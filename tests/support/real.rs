@@ -1,7 +1,7 @@
 //! The real servers: etcd, kube-apiserver, kube-controller-manager.
 //!
-//! No scheduler and no kubelet: pods name their node, and whoever wants them
-//! to run brings a node that speaks the API.
+//! No scheduler and no kubelet: pods name their node, and a test that
+//! runs them brings a node.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ const CONTROLLERS: [&str; 9] = [
     "validatingadmissionpolicy-status-controller",
 ];
 
-/// Keeps a log of what ServiceAccounts ask for.
+/// Logs the requests of ServiceAccounts.
 const AUDIT: [&str; 2] = ["--audit-policy-file=audit.yaml", "--audit-log-path=audit.log"];
 const AUDIT_POLICY: &str = "
 apiVersion: audit.k8s.io/v1
@@ -42,7 +42,7 @@ rules:
 - {level: None}
 ";
 
-/// What a cluster has beyond the usual.
+/// Additions to the usual cluster.
 #[derive(Default)]
 pub struct Extras {
     /// Files in the folder that the servers work in.
@@ -55,8 +55,8 @@ pub struct Extras {
     pub without: Option<&'static str>,
 }
 
-/// As strict as an API server comes: it also minds who makes whom wait for a
-/// deletion. What ServiceAccounts ask for is in [`Cluster::audit`].
+/// As strict as an API server comes: it also checks the right to block an
+/// owner's deletion. Requests of ServiceAccounts are in [`Cluster::audit`].
 pub async fn start_audited() -> Result<Cluster, String> {
     let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
     let files = vec![("audit.yaml", AUDIT_POLICY.to_owned())];

@@ -1,5 +1,5 @@
-//! A real HTTP receiver on loopback that keeps what it gets and answers as it
-//! is told.
+//! A real HTTP receiver on loopback that keeps its requests and sends canned
+//! responses.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl ReceivedRequest {
     }
 }
 
-/// What to answer; 200 once there is nothing more to say.
+/// A response; 200 once the canned ones are used up.
 pub struct CannedResponse {
     status: u16,
     headers: Vec<(&'static str, String)>,
@@ -57,7 +57,7 @@ pub fn answer(status: u16, body: impl Into<Body>) -> CannedResponse {
     CannedResponse { status, headers: Vec::new(), body: body.into(), after: Duration::ZERO }
 }
 
-/// Says no for longer than any test lasts.
+/// Refuses for longer than any test lasts.
 pub fn endless_refusals() -> impl Iterator<Item = CannedResponse> {
     std::iter::repeat_with(|| answer(403, "not yet")).take(10_000)
 }
@@ -75,7 +75,7 @@ impl CannedResponse {
 }
 
 impl Receiver {
-    /// Answers the first requests with these, in their order.
+    /// Sends these responses first, in their order.
     pub async fn start(answers: impl IntoIterator<Item = CannedResponse>) -> Receiver {
         let shared =
             Arc::new(Shared { answers: Mutex::new(answers.into_iter().collect()), ..Default::default() });
@@ -86,7 +86,7 @@ impl Receiver {
         Receiver { url, shared, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// From now on answers with these, whatever was to come.
+    /// Replaces the remaining responses.
     pub fn set_responses(&self, answers: impl IntoIterator<Item = CannedResponse>) {
         *self.shared.answers.lock() = answers.into_iter().collect();
     }

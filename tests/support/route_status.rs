@@ -1,5 +1,4 @@
-//! What the controllers of meshes write into the status of what they carry, for
-//! tests that play them.
+//! The status of route objects, for tests that play the controllers of meshes.
 
 use serde_json::{Value, json};
 

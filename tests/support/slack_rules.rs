@@ -1,8 +1,8 @@
-//! What Slack documents, as a check of a message.
+//! Slack's documented limits, as a check of a message.
 
 use serde_json::{Value, json};
 
-/// What Slack documents of messages, blocks and attachments.
+/// Checks the limits of messages, blocks and attachments.
 #[track_caller]
 pub fn check_slack(message: &Value) {
     check_known_fields(
@@ -64,7 +64,7 @@ fn check_formatted(text: &Value, most: usize) {
     check_unmarked(text["text"].as_str().unwrap());
 }
 
-/// Nobody's bell is rung: `<`, `>` and `&` come escaped.
+/// No mention is possible: `<`, `>` and `&` are escaped.
 #[track_caller]
 fn check_unmarked(text: &str) {
     let plain = text.replace("&amp;", "").replace("&lt;", "").replace("&gt;", "");

@@ -1,11 +1,11 @@
-//! What the recordings say, as each template should put it.
+//! The values that each template must have on its recording.
 
-/// What one template is answered.
+/// The results of one template.
 pub struct ExpectedValues {
     pub template: &'static str,
-    /// The Canary it is asked for.
+    /// The Canary it is evaluated for.
     pub of: &'static str,
-    /// One whose value is 0: nothing but errors where success is asked for.
+    /// One whose value is 0: nothing but errors where success is measured.
     pub zero: Option<&'static str>,
     pub variables: &'static [(&'static str, &'static str)],
     /// The value, with a variable that changes it.
@@ -13,7 +13,7 @@ pub struct ExpectedValues {
     pub expected_counts: ExpectedCounts,
 }
 
-/// What is counted within the window.
+/// Counts within the window.
 pub enum ExpectedCounts {
     Uncounted,
     /// Bad and all, of each arm.

@@ -1,5 +1,5 @@
 //! Every file in analysis-templates/: applied with kubectl to the real API
-//! server, its PromQL read by a parser of its own, and asked of a real
+//! server, its PromQL read by a parser of its own, and evaluated by a real
 //! Prometheus that holds a recording of the system that the file is for.
 //!
 //! The recordings are in `recordings/`, by the names of the files. Beside both
@@ -33,8 +33,8 @@ use support::{Part, definitions, program};
 use expected_values::{EXPECTED, ExpectedCounts, ExpectedValues};
 use recording::Recording;
 
-/// Templates that ask somebody else than Prometheus, by name. The tests of
-/// their sources ask them.
+/// Templates for other sources than Prometheus, by name. The tests of those
+/// sources cover them.
 const TESTED_WITH_CLOUDWATCH: [&str; 2] = ["app-mesh-cloudwatch-latency", "app-mesh-cloudwatch-success-rate"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,7 +79,7 @@ async fn every_template_can_be_applied_and_measures_the_recorded_values() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The built-in metric that says the same as a template.
+/// The built-in metric that equals a template.
 fn built_in(template: &str) -> Option<(Provider, &'static str)> {
     let (mesh, name) = match template.strip_suffix("-success-rate") {
         Some(mesh) => (mesh, "request-success-rate"),
@@ -94,7 +94,7 @@ fn built_in(template: &str) -> Option<(Provider, &'static str)> {
         "traefik" => Provider::Traefik,
         _ => return None,
     };
-    // What it says in one number about durations is their mean.
+    // Its single value for durations is the mean.
     (mesh != Provider::Nginx || name == "request-success-rate").then_some((mesh, name))
 }
 
@@ -110,9 +110,9 @@ fn documented_templates() -> BTreeMap<String, PathBuf> {
         }
         let text = std::fs::read_to_string(&path).expect("a file that can be read");
         let header: Vec<&str> = text.lines().take_while(|line| line.starts_with('#')).collect();
-        for told in ["# Reads", "# Takes", "#       templateRef: {name: "] {
-            let is_told = header.iter().any(|line| line.starts_with(told));
-            assert!(is_told, "{} does not say {told:?} in its header", path.display());
+        for line_start in ["# Reads", "# Takes", "#       templateRef: {name: "] {
+            let has_line = header.iter().any(|line| line.starts_with(line_start));
+            assert!(has_line, "{} lacks {line_start:?} in its header", path.display());
         }
         let documents: Vec<AnalysisTemplate> = serde_saphyr::from_multiple(&text).expect("templates");
         for template in documents {
@@ -145,19 +145,19 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("analysis-templates")
 }
 
-/// What a file is for.
+/// The system of a file.
 fn system(file: &Path) -> &str {
     file.file_stem().and_then(|stem| stem.to_str()).expect("a file has a name")
 }
 
-/// Who answers.
+/// The Prometheus of the recordings.
 struct PrometheusServer {
     sources: Sources,
     window: Window,
     address: String,
 }
 
-/// One metric, and what it should be answered.
+/// One metric, and its expected result.
 struct TemplateCase<'a> {
     expected: &'a ExpectedValues,
     source: QuerySource<'a>,
@@ -171,7 +171,7 @@ enum QuerySource<'a> {
 }
 
 impl TemplateCase<'_> {
-    /// What is not as it should be.
+    /// The differences from the expected result.
     async fn check(&self, recording: &Recording) -> Vec<String> {
         let ExpectedValues { of, zero, variables, values, expected_counts: counted, .. } = self.expected;
         let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! Recordings of what systems show to Prometheus.
+//! Recordings of systems' metrics pages.
 //!
 //! A line is a series as a system shows it, and what it does each half minute:
 //! `+12` is a counter that grows by twelve, `12` a gauge that stays. Lines are
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::prometheus::Prometheus;
 
-/// What is counted is counted over this time.
+/// The window of counts.
 pub const WINDOW: Duration = Duration::from_secs(300);
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(30);

@@ -1,5 +1,5 @@
-//! What a world stands on: `kube_local` with a cluster of its own, or the
-//! real servers with a namespace of its own.
+//! The backends of a world: `kube_local` with a cluster of its own, or the real
+//! servers with a namespace of its own.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -69,7 +69,7 @@ impl World {
         let options =
             NodeOptions { listen: false, network: Network::Private, ..NodeOptions::named(support::NODE) };
         let world = Self::on(cluster, SHARED.get_or_init(|| run_node_and_mesh(cluster, options)).await).await;
-        // With the rights that the chart gives, so that they are shown to do.
+        // With the rights that the chart gives: they must suffice.
         Self { controller_client: chart::controller(cluster, &world.namespace).await, ..world }
     }
 
@@ -88,7 +88,7 @@ impl World {
         let namespace = match &*self.backend {
             Backend::Real(cluster) => cluster.namespace("release").await,
             Backend::Local { .. } => {
-                let name = format!("beside-{}", NEXT_NAMESPACE.fetch_add(1, Ordering::Relaxed));
+                let name = format!("other-{}", NEXT_NAMESPACE.fetch_add(1, Ordering::Relaxed));
                 let namespace: Namespace =
                     serde_json::from_value(json!({"metadata": {"name": name}})).expect("a Namespace");
                 let namespaces = Api::all(self.client.clone());
@@ -103,8 +103,8 @@ impl World {
         matches!(*self.backend, Backend::Real(_))
     }
 
-    /// Long enough for whatever would happen to have happened: many intervals
-    /// where they cost nothing.
+    /// Many intervals on virtual time, some on real time: long enough for an
+    /// unwanted write to happen.
     pub async fn sleep_long(&self) {
         let leaps = matches!(&*self.backend, Backend::Local { pace, .. } if pace.get().is_none());
         sleep(Duration::from_secs(if leaps { 120 } else { 8 })).await;
@@ -114,7 +114,7 @@ impl World {
         Duration::from_secs(if self.is_real() { 240 } else { 300 })
     }
 
-    /// Somebody on the other end of a real connection.
+    /// A receiver over real connections.
     pub async fn receiver(&self, answers: impl IntoIterator<Item = CannedResponse>) -> Receiver {
         self.pace_time();
         Receiver::start(answers).await
@@ -150,25 +150,25 @@ fn mesh(client: Client, node: Node) -> Mesh {
 pub type NodeAndMesh = (Node, Mesh);
 
 /// One node and one mesh for every world of a cluster, on a thread of their
-/// own: they outlive the test that asked first.
+/// own: they outlive the test that started them.
 pub async fn run_node_and_mesh(cluster: &'static support::Cluster, options: NodeOptions) -> NodeAndMesh {
-    let (tell, told) = oneshot::channel();
+    let (send, started) = oneshot::channel();
     thread::spawn(move || {
         Runtime::new().expect("a tokio runtime").block_on(async {
             let client = cluster.client().await;
             definitions::install(&client, all_definitions()).await;
             let node = Node::new(client.clone(), options);
             let mesh = mesh(client, node.clone());
-            let _ = tell.send((node.clone(), mesh.clone()));
+            let _ = send.send((node.clone(), mesh.clone()));
             join!(node.run(), mesh.run());
         });
     });
-    told.await.expect("a node and a mesh")
+    started.await.expect("a node and a mesh")
 }
 
-/// Paused time leaps to whatever is next, and would leave real connections
-/// behind. With somebody at work on another thread it does not leap, but goes
-/// as we let it: five times as fast as the clock on the wall.
+/// Paused time jumps to the next timer, and would time out real connections. While
+/// a blocking task runs it does not jump, and advances five times as fast as real
+/// time.
 async fn advance_time_steadily() {
     loop {
         let _ = spawn_blocking(|| thread::sleep(Duration::from_millis(1))).await;

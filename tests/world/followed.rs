@@ -1,4 +1,4 @@
-//! An object as a watch tells it: nothing in between is missed.
+//! The changes of an object by a watch: none is missed.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ impl<T: Clone + PartialEq + Debug + Send + 'static> Followed<T> {
     pub async fn start(api: Api<DynamicObject>, name: &str, read: fn(&Value) -> Option<T>) -> Self {
         let seen = Arc::<Mutex<Vec<T>>>::default();
         let (kept, config) = (Arc::clone(&seen), Config::default().fields(&format!("metadata.name={name}")));
-        let (tell, told) = oneshot::channel();
-        let mut tell = Some(tell);
+        let (send, listed) = oneshot::channel();
+        let mut send = Some(send);
         let work = spawn(async move {
             let mut events = std::pin::pin!(watcher(api, config).default_backoff());
             while let Some(event) = events.next().await {
@@ -39,12 +39,12 @@ impl<T: Clone + PartialEq + Debug + Send + 'static> Followed<T> {
                             seen.push(now);
                         }
                     }
-                    Ok(Event::InitDone) => _ = tell.take().map(|tell| tell.send(())),
+                    Ok(Event::InitDone) => _ = send.take().map(|send| send.send(())),
                     Ok(Event::Init | Event::Delete(_)) | Err(_) => {}
                 }
             }
         });
-        told.await.expect("a first list");
+        listed.await.expect("a first list");
         Self { values: seen, _work: work }
     }
 

@@ -1,5 +1,5 @@
-//! A namespace with a workload `web` in it, a Canary of it, people who call
-//! it, and the controller; on `kube_local` or on the real servers.
+//! A namespace with a workload `web`, its Canary, requests to it, and the
+//! controller; on `kube_local` or on the real servers.
 
 // Several test binaries compile this module, each uses a part of it.
 #![allow(dead_code, unused_imports)]
@@ -13,11 +13,7 @@ pub mod together;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use axum::body::Body;
-use bytes::Bytes;
 use http::Request;
-use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
@@ -35,7 +31,8 @@ use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Environment, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
-use serin::metrics::scrape::Fetch;
+use kube_local::mesh::Mesh;
+use kube_local::node::Node;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -46,10 +43,13 @@ use callers::{Traffic, call};
 use followed::Followed;
 pub use objects::{weight, workload};
 
+pub use crate::support::spawn;
+use crate::support::{self, node::FromNode};
+
 /// Clones are the same world.
 #[derive(Clone)]
 pub struct World {
-    /// Of people: spared from faults, and not counted.
+    /// Of users: exempt from faults, and not counted.
     pub client: Client,
     pub clock: Clock,
     pub namespace: String,
@@ -75,7 +75,7 @@ impl Running {
     }
 }
 
-/// What people do.
+/// Actions of users.
 impl World {
     /// A Canary of the Deployment `web` with these fields beside those it needs.
     pub async fn canary(&self, spec: Value) {
@@ -88,20 +88,15 @@ impl World {
             self.apply(workload(kind, "web", "web:v1")).await;
         }
         let group = if kind == "Service" { "v1" } else { "apps/v1" };
-        let mut canary = json!({
-            "apiVersion": "serin.dev/v1alpha1", "kind": "Canary", "metadata": {"name": "web"},
-            "spec": {
-                "provider": "smi:v1alpha2",
-                "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
-                "service": {"port": 80, "targetPort": 8080},
-                "analysis": {
-                    "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
-                    "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
-                },
+        let mut fields = json!({
+            "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
+            "analysis": {
+                "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
+                "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
             },
         });
-        json_patch::merge(&mut canary["spec"], &spec);
-        self.apply(canary).await;
+        json_patch::merge(&mut fields, &spec);
+        self.apply(support::objects::canary("web", &fields)).await;
     }
 
     /// A Canary of the Deployment `web` that is initialized, and its controller.
@@ -155,7 +150,7 @@ impl World {
         Traffic::start(self.mesh.clone(), &self.namespace, "web", headers)
     }
 
-    /// As many who call the canary's own Service, whatever the weight.
+    /// The same to the canary's own Service, whatever the weight.
     pub fn direct_traffic(&self) -> Traffic {
         Traffic::start(self.mesh.clone(), &self.namespace, "web-canary", &[])
     }
@@ -219,7 +214,7 @@ impl World {
     }
 }
 
-/// What people look at.
+/// Observations.
 impl World {
     pub async fn status(&self) -> CanaryStatus {
         let status = self.get("Canary", "web").await["status"].take();
@@ -230,7 +225,7 @@ impl World {
         self.becomes(&format!("{phase:?}"), |status| status.phase == phase).await
     }
 
-    /// Waits until the so-manieth release is over and everything is at rest.
+    /// Waits until this release is over and the canary is scaled down.
     pub async fn released(&self, count: u64) -> CanaryStatus {
         let ended = |status: &CanaryStatus| matches!(status.phase, Phase::Succeeded | Phase::Failed);
         let over =
@@ -249,10 +244,10 @@ impl World {
         status
     }
 
-    /// Waits until the status is so.
-    pub async fn becomes(&self, what: &str, is_in_sync: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
+    /// Waits until the status satisfies the test.
+    pub async fn becomes(&self, what: &str, condition: impl Fn(&CanaryStatus) -> bool) -> CanaryStatus {
         let met = |canary: Option<&Canary>| {
-            canary.is_some_and(|canary| is_in_sync(&canary.status.clone().unwrap_or_default()))
+            canary.is_some_and(|canary| condition(&canary.status.clone().unwrap_or_default()))
         };
         let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
         match timeout(self.timeout(), await_condition(canaries, "web", met)).await {
@@ -267,10 +262,10 @@ impl World {
         }
     }
 
-    /// Waits until something else is so.
-    pub async fn eventually(&self, what: &str, mut is_in_sync: impl AsyncFnMut() -> bool) {
+    /// Waits until a condition holds.
+    pub async fn eventually(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
         let deadline = Instant::now() + self.timeout();
-        while !is_in_sync().await {
+        while !condition().await {
             if Instant::now() > deadline {
                 panic!("{what}: {:#?}\n{:#?}", self.status().await, self.event_messages().await);
             }
@@ -278,22 +273,24 @@ impl World {
         }
     }
 
-    /// What was told, as Events.
+    /// Events of the Canary, as `reason: message`.
     pub async fn event_messages(&self) -> Vec<String> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut events = events.list(&ListParams::default()).await.expect("events").items;
         events.retain(|event| event.involved_object.kind.as_deref() == Some("Canary"));
         events.sort_by_key(|event| event.name_any());
-        let told = |event: Event| {
+        let describe = |event: Event| {
             format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
         };
-        events.into_iter().map(told).collect()
+        events.into_iter().map(describe).collect()
     }
 
-    /// Waits until an Event says so.
+    /// Waits until an Event contains the text.
     pub async fn event_contains(&self, text: &str) {
-        self.eventually(text, async || self.event_messages().await.iter().any(|told| told.contains(text)))
-            .await;
+        self.eventually(text, async || {
+            self.event_messages().await.iter().any(|message| message.contains(text))
+        })
+        .await;
     }
 
     pub async fn image(&self, deployment: &str) -> String {
@@ -336,22 +333,6 @@ pub fn holds(status: &CanaryStatus, condition: &str) -> ConditionStatus {
     found.unwrap_or_else(|| panic!("no condition {condition}: {status:#?}")).status
 }
 
-/// Reads pods that have no sockets.
-struct FromNode(Node);
-
-#[async_trait]
-impl Fetch for FromNode {
-    async fn fetch(&self, url: &str, _limit: usize) -> Result<Bytes, String> {
-        let uri: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-        let to = uri.authority().ok_or("no address")?.as_str();
-        let to = to.parse().map_err(|error| format!("{to}: {error}"))?;
-        let request = Request::get(uri.path()).body(Body::empty()).map_err(|error| error.to_string())?;
-        let response = self.0.call(to, request).await.map_err(|error| error.to_string())?;
-        let body = response.into_body().collect().await.map_err(|error| error.to_string())?;
-        Ok(body.to_bytes())
-    }
-}
-
 /// A client whose requests are counted, except watches.
 fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -364,8 +345,4 @@ fn counting(client: Client, requests: Arc<Mutex<Vec<String>>>) -> Client {
         }
     });
     Client::new(service, "default")
-}
-
-pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(work))
 }

@@ -1,6 +1,6 @@
-//! App Mesh, as its API says it answers: every operation that Serin uses, at
+//! App Mesh, as its API is documented: every operation that Serin uses, at
 //! its true path (a route is under the singular `virtualRouter`), with its true
-//! errors and statuses. What is in a mesh, and what is refused, is in [`store`].
+//! errors and statuses. Contents and validation are in [`store`].
 
 mod store;
 
@@ -37,11 +37,11 @@ pub struct AppMeshServer {
 
 struct Shared {
     store: Mutex<Store>,
-    /// What was asked, as `GET virtualNodes/web`.
+    /// Requests, as `GET virtualNodes/web`.
     requests: Mutex<Vec<String>>,
-    /// Refusals to come, whatever is asked; or asked of what ends so.
+    /// Errors for the next requests, or for those whose path has this suffix.
     faults: Mutex<Vec<Fault>>,
-    /// The most that a list says at a time.
+    /// The page size of lists.
     page: Mutex<usize>,
 }
 
@@ -70,7 +70,7 @@ impl AppMeshServer {
         Self { shared, url, _serving: AbortOnDropHandle::new(serving) }
     }
 
-    /// To call this server; what is seen counts for no time.
+    /// Options to call this server, without caching.
     pub fn options(&self) -> AppMeshOptions {
         let (access_key_id, secret_access_key) = ("AKIATEST".to_owned(), "secret".to_owned());
         let keys = Some(Keys { access_key_id, secret_access_key, session_token: None });
@@ -115,7 +115,7 @@ impl AppMeshServer {
         self.requests().iter().filter(|request| !request.starts_with("GET")).count()
     }
 
-    /// What people do, who have other ways to a mesh than this API.
+    /// A change by a user outside this API.
     pub fn as_user<T>(&self, work: impl FnOnce(&mut MeshUser<'_>) -> T) -> T {
         work(&mut MeshUser(&mut self.shared.store.lock()))
     }

@@ -1,4 +1,4 @@
-//! What is in a mesh, and what App Mesh refuses.
+//! The contents of a mesh, and the validation of App Mesh.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -106,14 +106,14 @@ struct StoredResource {
     tags: BTreeMap<String, String>,
     uid: u64,
     version: u64,
-    /// What is shown of it until then.
+    /// The value that is returned until then.
     before: Option<(Instant, Option<(Value, u64)>)>,
 }
 
 pub struct Store {
     mesh: &'static str,
     resources: BTreeMap<Path, StoredResource>,
-    /// What each token was used for.
+    /// Requests by client token.
     tokens: BTreeMap<String, (Path, Value)>,
     created: u64,
     /// Every specification that was accepted.
@@ -221,8 +221,8 @@ impl Store {
         Ok(shown.map(reference).collect())
     }
 
-    /// The same token for the same is answered and not done again; for
-    /// something else it is refused.
+    /// The same token with the same request is idempotent; with another request it
+    /// is refused.
     fn token_was_used(&mut self, path: &Path, body: &Value) -> Result<bool, AppMeshError> {
         let Some(token) = body["clientToken"].as_str() else { return Ok(false) };
         if token.len() > 36
@@ -295,7 +295,7 @@ impl Store {
         Ok(data)
     }
 
-    /// Who leads to it.
+    /// The resources that refer to it.
     pub fn users(&self, path: &Path) -> Vec<Path> {
         let uses = |user: &Path, thing: &StoredResource| match (path, user) {
             (Path::Node(name), Path::Route { .. }) => {
@@ -321,7 +321,7 @@ impl Store {
         (self.delay > Duration::ZERO).then(|| Instant::now() + self.delay)
     }
 
-    /// What a write answers, which shows it at once.
+    /// The response to a write, which has the new value at once.
     fn answer(&self, path: &Path) -> Result<Value, AppMeshError> {
         let thing = self.resources.get(path).ok_or_else(|| Self::missing(path))?;
         Ok(self.data(path, thing, &thing.spec, thing.version))
