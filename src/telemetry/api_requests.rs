@@ -37,8 +37,9 @@ where
         let verb = verb(request.method(), request.uri());
         let is_canary_watch = matches!(verb, "list" | "watch") && request.uri().path().ends_with("/canaries");
         let telemetry = Arc::clone(&self.telemetry);
-        let count =
-            move |answer: &Result<Response<B>, BoxError>| telemetry.count_response(verb, is_canary_watch, answer);
+        let count = move |answer: &Result<Response<B>, BoxError>| {
+            telemetry.count_response(verb, is_canary_watch, answer)
+        };
         self.service.call(request).inspect(count).boxed()
     }
 }

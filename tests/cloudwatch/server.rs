@@ -91,7 +91,7 @@ impl Server {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let serve = async move { axum::serve(listener, app).await.expect("a server") };
-        Server { url, state: state, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
+        Server { url, state, _task: AbortOnDropHandle::new(tokio::spawn(serve)) }
     }
 
     /// A datapoint of a metric: namespace, name and dimensions in the order of

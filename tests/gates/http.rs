@@ -141,10 +141,7 @@ pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
     let expected = format!("there is no Canary gone in the namespace {}", world.namespace);
     assert_eq!((code, error(&reply)), (StatusCode::NOT_FOUND, &*expected));
     let (code, reply) = send_request(api.http.get(api.url(&format!("{}/approve", api.web)))).await;
-    assert_eq!(
-        (code, error(&reply)),
-        (StatusCode::METHOD_NOT_ALLOWED, "only POST is supported")
-    );
+    assert_eq!((code, error(&reply)), (StatusCode::METHOD_NOT_ALLOWED, "only POST is supported"));
     let (code, reply) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert!(error(&reply).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{reply}");

@@ -10,7 +10,6 @@ use serin::api::canary::status::Outcome;
 use serin::api::{Canary, CanaryStatus};
 use serin::clock::Clock;
 use serin::engine::Plan;
-use kube_local::Write;
 
 use super::invariant::Violation;
 use super::invariant_checker::{InvariantChecker, LawResult, check_backup};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use serde_json::Value;
 use kube_local::node::behaviour::Behaviour;
+use serde_json::Value;
 
 use super::model::{CanaryModel, Labels};
 use super::scenario::Metrics;

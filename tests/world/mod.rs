@@ -31,8 +31,6 @@ use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Environment, Options, StartError, run_replicated};
 use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
-use kube_local::mesh::Mesh;
-use kube_local::node::Node;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
