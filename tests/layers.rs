@@ -146,13 +146,13 @@ fn flatten(tree: &str) -> Vec<String> {
 fn resolve(path: &str, module: &[String]) -> Option<Vec<String>> {
     let parts: Vec<&str> = path.split("::").map(str::trim).filter(|part| !part.is_empty()).collect();
     let mut base = module.to_vec();
-    let rest = match parts.first()? {
-        &"crate" if parts.get(1) == Some(&"controller") => {
+    let rest = match *parts.first()? {
+        "crate" if parts.get(1) == Some(&"controller") => {
             base.clear();
             &parts[2..]
         }
-        &"self" => &parts[1..],
-        &"super" => {
+        "self" => &parts[1..],
+        "super" => {
             let ups = parts.iter().take_while(|part| **part == "super").count();
             base.truncate(base.len().checked_sub(ups)?);
             &parts[ups..]

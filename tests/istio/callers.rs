@@ -13,7 +13,7 @@ const CALLERS: usize = 4;
 
 /// They call until dropped.
 pub struct Callers {
-    results: Arc<Mutex<Vec<Answer>>>,
+    results: Arc<Mutex<Vec<CallResult>>>,
     _work: Vec<AbortOnDropHandle<()>>,
 }
 
@@ -27,7 +27,7 @@ pub struct CallResult {
 
 impl Callers {
     pub fn start(url: &str) -> Callers {
-        let answers = Arc::<Mutex<Vec<Answer>>>::default();
+        let answers = Arc::<Mutex<Vec<CallResult>>>::default();
         let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
         let client = client.build().expect("an HTTP client");
         let work = (0..CALLERS).map(|_| {
@@ -37,7 +37,11 @@ impl Callers {
                     let called = Instant::now();
                     let by_canary = call(&client, &url).await;
                     let failed = by_canary.is_err();
-                    answers.lock().push(Answer { called, answered: Instant::now(), by_canary });
+                    answers.lock().push(CallResult {
+                        sent_at: called,
+                        answered_at: Instant::now(),
+                        by_canary,
+                    });
                     if failed {
                         sleep(Duration::from_millis(10)).await;
                     }
@@ -45,14 +49,14 @@ impl Callers {
             }))
         });
         let work = work.collect();
-        Callers { answers, _work: work }
+        Callers { results: answers, _work: work }
     }
 
     /// The results of this many calls from now on.
-    pub async fn next(&self, count: usize) -> Vec<Answer> {
+    pub async fn next(&self, count: usize) -> Vec<CallResult> {
         let now = Instant::now();
         loop {
-            let later: Vec<Answer> = self.since(now);
+            let later: Vec<CallResult> = self.since(now);
             if later.len() >= count {
                 return later[..count].to_vec();
             }
@@ -61,15 +65,15 @@ impl Callers {
     }
 
     /// The results of the calls since then.
-    pub fn since(&self, then: Instant) -> Vec<Answer> {
-        self.answers.lock().iter().filter(|answer| answer.called >= then).cloned().collect()
+    pub fn since(&self, then: Instant) -> Vec<CallResult> {
+        self.results.lock().iter().filter(|answer| answer.sent_at >= then).cloned().collect()
     }
 
     /// When the first answer of one side came after this moment.
     pub fn first(&self, after: Instant, by_canary: bool) -> Option<Instant> {
-        let answers = self.answers.lock();
-        let so = |answer: &&Answer| answer.answered > after && answer.by_canary == Ok(by_canary);
-        answers.iter().filter(so).map(|answer| answer.answered).min()
+        let answers = self.results.lock();
+        let so = |answer: &&CallResult| answer.answered_at > after && answer.by_canary == Ok(by_canary);
+        answers.iter().filter(so).map(|answer| answer.answered_at).min()
     }
 }
 

@@ -24,7 +24,7 @@ use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::controller::fence::Fence;
 use serin::controller::{Controller, Environment};
-use serin::gates::commands::{self, Name, Who};
+use serin::gates::commands::{self, Caller, CanaryRef};
 use serin::metrics::scrape::HttpFetch;
 use support::Extras;
 use tokio::time::Instant;
@@ -76,7 +76,7 @@ async fn requests_follow_the_weights_of_a_release() {
         let asked = Weight::from_percent(weight as f64).expect("a weight");
         world.becomes("at its weight", |status| status.canary_weight == asked).await;
         let written = writes.last();
-        until(&callers, |callers| callers.first(written.answered, true).is_some()).await;
+        until(&callers, |callers| callers.first(written.answered_at, true).is_some()).await;
         let answers = callers.next(REQUESTS).await;
         let by_canary = answers.iter().filter(|answer| answer.by_canary == Ok(true)).count();
         let share = 100.0 * by_canary as f64 / REQUESTS as f64;
@@ -86,8 +86,8 @@ async fn requests_follow_the_weights_of_a_release() {
             (share - weight as f64).abs() <= MAX_SHARE_ERROR,
             "{weight} % was asked for, {share} % measured"
         );
-        let web = Name { namespace: &world.namespace, name: "web" };
-        people::approve(&world.client, &Who::Current, web, None).await.expect("an approval");
+        let web = CanaryRef { namespace: &world.namespace, name: "web" };
+        commands::approve(&world.client, &Caller::Current, web, None).await.expect("an approval");
     }
     world.released(1).await;
 
@@ -98,9 +98,9 @@ async fn requests_follow_the_weights_of_a_release() {
         world.push(&format!("web:v{}", release + 1)).await;
         world.released(release).await;
         for (to, written) in writes.weights(before) {
-            until(&callers, |callers| callers.first(written.sent, to > 0).is_some()).await;
-            let first = callers.first(written.sent, to > 0).expect("an answer");
-            delays.push((first - written.sent).as_secs_f64() * 1000.0);
+            until(&callers, |callers| callers.first(written.sent_at, to > 0).is_some()).await;
+            let first = callers.first(written.sent_at, to > 0).expect("an answer");
+            delays.push((first - written.sent_at).as_secs_f64() * 1000.0);
         }
     }
     assert_eq!(delays.len() as u64, 2 * ROUTE_CHANGES, "there and back: {delays:?}");
@@ -116,7 +116,7 @@ async fn requests_follow_the_weights_of_a_release() {
     );
     let failed = callers.since(began).into_iter().filter_map(|answer| {
         let why = answer.by_canary.err()?;
-        Some(format!("{}: {why}", writes.before(answer.answered)))
+        Some(format!("{}: {why}", writes.before(answer.answered_at)))
     });
     let failures: Vec<String> = failed.collect();
     println!("{} of {} requests failed", failures.len(), callers.since(began).len());
@@ -143,7 +143,7 @@ async fn serin(world: &World, client: Client, writes: &RouteWrites) -> AbortOnDr
 
 /// When the controller wrote the VirtualService, and what weight.
 #[derive(Clone, Default)]
-struct RouteWrites(Arc<Mutex<Vec<(u64, Written)>>>);
+struct RouteWrites(Arc<Mutex<Vec<(u64, RouteWrite)>>>);
 
 #[derive(Clone, Copy)]
 struct RouteWrite {
@@ -167,7 +167,7 @@ impl RouteWrites {
                 let (head, body) = answer.into_parts();
                 let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
                 if let Some(weight) = weight(&body).filter(|_| head.status.is_success()) {
-                    writes.0.lock().push((weight, Written { sent, answered: Instant::now() }));
+                    writes.0.lock().push((weight, RouteWrite { sent_at: sent, answered_at: Instant::now() }));
                 }
                 Ok::<_, tower::BoxError>(http::Response::from_parts(
                     head,
@@ -178,7 +178,7 @@ impl RouteWrites {
         Client::new(service, "default")
     }
 
-    fn last(&self) -> Written {
+    fn last(&self) -> RouteWrite {
         self.0.lock().last().expect("a write").1
     }
 
@@ -189,14 +189,14 @@ impl RouteWrites {
     /// The last write before this moment, and its duration.
     fn before(&self, moment: Instant) -> String {
         let all = self.0.lock();
-        let last = all.iter().rev().find(|(_, written)| written.sent <= moment);
+        let last = all.iter().rev().find(|(_, written)| written.sent_at <= moment);
         last.map_or_else(String::new, |(weight, written)| {
-            format!("{} ms after weight {weight} was written", (moment - written.sent).as_millis())
+            format!("{} ms after weight {weight} was written", (moment - written.sent_at).as_millis())
         })
     }
 
     /// Those after the first so many that changed the weight, in order.
-    fn weights(&self, after: usize) -> Vec<(u64, Written)> {
+    fn weights(&self, after: usize) -> Vec<(u64, RouteWrite)> {
         let mut all = self.0.lock()[after..].to_vec();
         all.dedup_by_key(|(weight, _)| *weight);
         // Before the first of them it was nothing.

@@ -53,7 +53,7 @@ impl Mesh {
             Api::namespaced_with(client.clone(), namespace, &resource("Gateway", "gateways"));
         let params = PatchParams::apply("people");
         gateways.patch("public", &params, &Patch::Apply(&gateway)).await.expect("a Gateway");
-        let twins = tokio::spawn(show_twins(client, namespace.to_owned()));
+        let twins = tokio::spawn(sync_workload_entries(client, namespace.to_owned()));
 
         let folder = Folder::new("istio");
         // An Envoy that is not Istio's own has neither its filters nor its certificates.
@@ -179,7 +179,7 @@ async fn await_answer(child: &mut Child, url: &str) {
     let began = Instant::now();
     while !client.get(url).send().await.is_ok_and(|answer| answer.status().is_success()) {
         assert!(!child.has_ended(), "it ended while it started; {}", child.tail());
-        assert!(began.elapsed() < PATIENCE, "not ready after {START_TIMEOUT:?}; {}", child.tail());
+        assert!(began.elapsed() < START_TIMEOUT, "not ready after {START_TIMEOUT:?}; {}", child.tail());
         sleep(Duration::from_millis(100)).await;
     }
 }
@@ -198,9 +198,9 @@ async fn sync_workload_entries(client: Client, namespace: String) {
                     let applied = entries.patch(&pod.name_any(), &params, &Patch::Apply(&entry)).await;
                     applied.expect("a WorkloadEntry");
                 }
-                None => forget(&entries, &pod).await,
+                None => delete_entry(&entries, &pod).await,
             },
-            Ok(Event::Delete(pod)) => forget(&entries, &pod).await,
+            Ok(Event::Delete(pod)) => delete_entry(&entries, &pod).await,
             Ok(Event::Init | Event::InitDone) | Err(_) => {}
         }
     }
