@@ -40,8 +40,11 @@ impl ObjectCache for CachedObjects {
         self.0.get(&ObjectKey { kind: kind.clone(), namespace, name }).cloned()
     }
 
-    fn list(&self, _: &ApiResource, _: &str) -> Vec<Arc<DynamicObject>> {
-        unimplemented!("no router lists objects")
+    fn list(&self, kind: &ApiResource, namespace: &str) -> Vec<Arc<DynamicObject>> {
+        let is_meant = |key: &ObjectKey| key.kind == *kind && key.namespace == namespace;
+        let mut found: Vec<_> = self.0.iter().filter(|(key, _)| is_meant(key)).collect();
+        found.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        found.into_iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
     fn apply_write_response(&self, _: &ApiResource, _: DynamicObject) {}
