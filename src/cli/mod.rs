@@ -37,6 +37,7 @@ enum Command {
     Demo(demo::Args),
     /// Serve a Kubernetes API from this process, for kubectl and for experiments:
     /// no cluster, nothing to install
+    #[cfg(feature = "demo")]
     Local(local::Args),
     /// Approve the gate or approval step that a release waits for
     Approve(command::ApproveArgs),
@@ -64,6 +65,7 @@ pub fn main() -> ExitCode {
     log_to_stderr(match command {
         Command::Run(_) => "info",
         // The demo draws failures itself.
+        #[cfg(feature = "demo")]
         Command::Demo(_) => "off",
         _ => "warn",
     });
