@@ -151,7 +151,10 @@ async fn a_response_is_one_number_or_no_data() {
     assert_eq!(ask("sum(nothing_of_the_kind)").await, Measurement::NoData);
     assert_eq!(ask("vector(0) / vector(0)").await, Measurement::NoData);
     let why = unavailable(ask("hits_total").await);
-    assert!(why.contains("returned 3 values where one was expected") && why.contains("sum them in the query"), "{why}");
+    assert!(
+        why.contains("returned 3 values where one was expected") && why.contains("sum them in the query"),
+        "{why}"
+    );
     let why = unavailable(ask("sum(").await);
     assert!(why.contains("refused the query") && why.contains("parse error"), "{why}");
     let why = unavailable(ask("hits_total[1m]").await);
