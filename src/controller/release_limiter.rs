@@ -67,8 +67,8 @@ impl ReleaseLimiter {
         }
     }
 
-    /// Takes in a decision, if [`ahead_of`](Self::ahead_of) still gives what was
-    /// observed for it; else returns false, and the decision must be made again.
+    /// Takes in a decision, if [`ahead_of`](Self::ahead_of) still gives the
+    /// observed count; else returns false, and the decision must be made again.
     /// It counts until [`observe`](Self::observe) sees another status.
     pub fn update(&self, canary: &NamespacedName, observed: &Observed, decided: &CanaryStatus) -> bool {
         let Some(cap) = self.cap else { return true };

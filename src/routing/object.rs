@@ -1,7 +1,7 @@
 //! One object that a router writes: created, changed, adopted, restored.
 //!
 //! An object is written by server-side apply of exactly the fields that a router
-//! needs. Two annotations record what was written:
+//! needs. Two annotations record the writes:
 //!
 //! - `serin.dev/applied`: a hash of the set of applied fields, not of their
 //!   values. It reveals fields that are no longer desired; changed values show
