@@ -50,6 +50,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use http::Request;
+use jiff::Timestamp;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -62,7 +63,8 @@ use server::{FaultExempt, InProcess, Server};
 pub use store::{Write, WriteHook};
 use work_queue::clock::Clock;
 
-/// Configuration of a server; the default is an empty cluster on the wall clock.
+/// Configuration of a server; the default is an empty cluster on tokio's time, from
+/// now on.
 #[derive(Default)]
 pub struct Options {
     pub clock: Option<Clock>,
@@ -94,7 +96,7 @@ pub struct Cluster {
 impl ApiServer {
     /// Starts a server with the default namespaces and no other objects.
     pub fn new(options: Options) -> ApiServer {
-        let clock = options.clock.unwrap_or_else(Clock::system);
+        let clock = options.clock.unwrap_or_else(|| Clock::starting_at(Timestamp::now()));
         let admin_token = random_token();
         let mut users = options.users;
         users.push((admin_token.clone(), Identity::admin()));

@@ -110,6 +110,14 @@ impl<Name: Clone + Hash + Ord> WorkQueue<Name> {
         }
     }
 
+    /// Enqueues every scheduled item, whenever it is due.
+    pub fn enqueue_scheduled(&mut self) {
+        while let Some((_, name)) = self.scheduled.first().cloned() {
+            self.unschedule(&name);
+            self.enqueue(name);
+        }
+    }
+
     fn finish(&mut self, name: Name, requeue_at: Option<Instant>) {
         self.processing.remove(&name);
         if let Some(at) = requeue_at {
@@ -160,6 +168,19 @@ mod tests {
         assert_eq!(work_queue.next_due(), Some(later(60)));
         work_queue.enqueue_due(later(60));
         assert_eq!(work_queue.start_next(), Some("web"));
+        assert_eq!(work_queue.next_due(), None);
+    }
+
+    #[tokio::test]
+    async fn all_scheduled_items_can_be_enqueued_at_once() {
+        let (mut work_queue, now) = (WorkQueue::default(), Instant::now());
+        for (name, seconds) in [("web", 3600), ("api", 60)] {
+            work_queue.enqueue(name);
+            work_queue.start_next();
+            work_queue.done(name, Some(now + Duration::from_secs(seconds)));
+        }
+        work_queue.enqueue_scheduled();
+        assert_eq!((work_queue.start_next(), work_queue.start_next()), (Some("api"), Some("web")));
         assert_eq!(work_queue.next_due(), None);
     }
 

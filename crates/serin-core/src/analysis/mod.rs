@@ -31,6 +31,7 @@
 //! - No judge passes a canary without a measurement.
 
 mod contingency_table;
+pub mod floor;
 mod format;
 pub mod mann_whitney;
 pub mod measurement;

@@ -50,6 +50,7 @@ impl Score {
                 JudgeOutcome::Pass { .. } => passed += weight,
                 JudgeOutcome::Fail { critical: true } => critical = true,
                 JudgeOutcome::Fail { critical: false } => {}
+                JudgeOutcome::BeyondLimit => {}
                 JudgeOutcome::Inconclusive { .. } => continue,
             }
             all += weight;

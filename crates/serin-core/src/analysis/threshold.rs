@@ -34,6 +34,14 @@ impl Threshold {
         }
     }
 
+    pub(super) fn min(&self) -> Option<f64> {
+        self.min
+    }
+
+    pub(super) fn max(&self) -> Option<f64> {
+        self.max
+    }
+
     /// Judges the canary's value, or of counts its success rate in percent.
     /// Providers return NaN for no data.
     pub fn check(&self, measurement: &Measurement) -> Verdict {

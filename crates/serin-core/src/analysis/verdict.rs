@@ -26,6 +26,9 @@ pub enum JudgeOutcome {
     Pass { non_inferior: bool },
     /// Evidence against the canary. `critical`: a single such verdict is enough.
     Fail { critical: bool },
+    /// The canary's value is beyond its absolute limit and the primary's is not: one
+    /// failed check.
+    BeyondLimit,
     /// Neither; this look does not count.
     Inconclusive { reason: InconclusiveReason },
 }
@@ -41,6 +44,10 @@ pub enum InconclusiveReason {
     TooFewSamples,
     /// Some evidence against the canary, but not enough to fail it.
     Suspected,
+    /// The primary is broken too, or far from its usual self.
+    Incident,
+    /// The pods of the canary are young.
+    WarmingUp,
     /// The judge got a kind of measurement that it cannot judge.
     WrongMeasurementKind,
 }

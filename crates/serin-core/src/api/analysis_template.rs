@@ -110,7 +110,7 @@ pub struct AnalysisTemplateSpec {
     pub failure_limit: Option<u32>,
 
     /// Inconclusive checks of this metric in a row that roll the release back.
-    /// Default: no limit but the progress deadline.
+    /// Default: no limit but the Canary's `analysis.noDataDeadlineSeconds`.
     #[schemars(range(min = 1, max = 1000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive_limit: Option<u32>,

@@ -5,12 +5,18 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// No work is in progress and the last release, if any, was promoted.
+/// No work is in progress, the last release, if any, was promoted, and the primary
+/// is ready and has all traffic.
 pub const READY: &str = "Ready";
 /// Work is in progress.
 pub const RECONCILING: &str = "Reconciling";
 /// A user has to change something before work can continue.
 pub const STALLED: &str = "Stalled";
+/// Writes or watches for this object fail again and again; the message has the
+/// server's own words.
+pub const DEGRADED: &str = "Degraded";
+/// A person paused the release, its step pauses, or the Canary is suspended.
+pub const PAUSED: &str = "Paused";
 /// The result of the last release, as Flagger reports it.
 pub const PROMOTED: &str = "Promoted";
 
@@ -18,7 +24,8 @@ pub const PROMOTED: &str = "Promoted";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which aspect: Ready, Reconciling, Stalled or Promoted.
+    /// Which aspect: Ready, Reconciling, Stalled, Degraded, Paused or
+    /// Promoted.
     #[serde(rename = "type")]
     pub type_: String,
 

@@ -43,6 +43,13 @@ impl Duration {
             .message(Message::Message(format!("{field} must be at least {least}")))
     }
 
+    /// The rule for a field that must not be longer than `most`, which is followed
+    /// by a `hint`.
+    pub(super) fn at_most(most: &str, field: &str, hint: &str) -> Rule {
+        Rule::new(format!("!self.matches('{PATTERN}') || duration(self) <= duration('{most}')"))
+            .message(Message::Message(format!("{field} must be at most {most}; {hint}")))
+    }
+
     /// As a duration of the standard library.
     pub const fn get(self) -> time::Duration {
         self.0

@@ -32,7 +32,7 @@ pub struct Judge {
     /// `sequential`: how many times worse than the primary the canary may be,
     /// as an odds ratio. At 1.5 a canary with 1.5 % errors beside a primary
     /// with 1 % is still healthy. 1 is too strict for most services: pods
-    /// always differ a little. Default: 1.5.
+    /// always differ a little. Default: 1.5 for errors, 1.25 for latency.
     #[schemars(range(min = 1, max = 1000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
@@ -43,6 +43,13 @@ pub struct Judge {
     #[schemars(range(min = 1, max = 1_000_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_requests: Option<u32>,
+
+    /// `sequential`: a step passes only once a canary this many times worse than
+    /// the primary would have been found with a probability of 90 %. Default: none,
+    /// and the verdict says what it could have found.
+    #[schemars(range(min = 1, max = 1000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_power: Option<f64>,
 
     /// When a passing step is over. Default: interval.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -200,8 +207,8 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum OnMissing {
-    /// stay at the current weight until there is data, or the progress deadline is
-    /// over.
+    /// stay at the current weight until there is data, or `noDataDeadlineSeconds`
+    /// is over.
     #[default]
     Hold,
     /// count it as a failed check, as Flagger does.

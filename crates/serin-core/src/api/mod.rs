@@ -22,10 +22,15 @@ pub mod cloudwatch;
 pub mod cluster_analysis_template;
 pub mod condition;
 mod duration;
+pub mod inventory;
 pub mod judge;
+mod mesh;
+pub mod mesh_api;
+mod mesh_service;
 pub mod reference;
 mod schema;
 mod weight;
+mod workload;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -35,8 +40,12 @@ pub use analysis_template::{AnalysisTemplate, AnalysisTemplateSpec};
 pub use canary::{Canary, CanarySpec, CanaryStatus};
 pub use cluster_analysis_template::{ClusterAnalysisTemplate, ClusterAnalysisTemplateSpec};
 pub use duration::{Duration, NotADuration};
+pub use mesh::{Mesh, MeshSpec};
+pub use mesh_api::{MeshApi, MeshApiSpec, MeshApiStatus};
+pub use mesh_service::{MeshService, MeshServiceSpec};
 pub use schema::Object;
 pub use weight::{NotAPercentage, NotAWeight, Percent, Weight};
+pub use workload::{Workload, WorkloadSpec};
 
 /// The API group of all kinds.
 pub const GROUP: &str = "serin.dev";
@@ -44,8 +53,17 @@ pub const GROUP: &str = "serin.dev";
 pub const VERSION: &str = "v1alpha1";
 
 /// Every definition to install, in the order of their names.
-pub fn crds() -> [CustomResourceDefinition; 4] {
-    [AlertProvider::crd(), AnalysisTemplate::crd(), Canary::crd(), ClusterAnalysisTemplate::crd()]
+pub fn crds() -> [CustomResourceDefinition; 8] {
+    [
+        AlertProvider::crd(),
+        AnalysisTemplate::crd(),
+        Canary::crd(),
+        ClusterAnalysisTemplate::crd(),
+        MeshApi::crd(),
+        Mesh::crd(),
+        MeshService::crd(),
+        Workload::crd(),
+    ]
 }
 
 /// For `skip_serializing_if`: an omitted field stays omitted.

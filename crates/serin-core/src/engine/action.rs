@@ -1,6 +1,6 @@
 //! Actions that the engine requests. Actions are values: the controller
-//! performs them in order, each time they are requested, and writes the status
-//! last.
+//! performs them by [`Purpose`], each time they are requested, and writes the
+//! status last.
 //!
 //! An action is requested until its effect is observed, so every one must be
 //! idempotent, and a running one is not started again.
@@ -16,7 +16,8 @@ use crate::api::{
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Create the primary, as a copy of the target at exactly this revision.
+    /// Create the primary, as a copy of the target at exactly this revision, or
+    /// overwrite one at another revision that has not served yet.
     CreatePrimary { revision: String },
     /// Give the target, which is the canary, this many replicas.
     ScaleCanary { replicas: u32 },
@@ -40,14 +41,82 @@ pub enum Action {
     DropPrevious,
     /// Copy the target to the primary, if it still is at exactly this revision.
     Promote { revision: String },
-    /// Restore the primary's backup, at exactly this revision.
-    RestorePrimary { revision: String },
+    /// Give the primary this many replicas, and keep it from shrinking below them.
+    ScalePrimary { replicas: u32 },
+    /// Restore the primary's backup, at exactly this revision; one that does not
+    /// exist is created with this many replicas, by default those of the backup.
+    RestorePrimary { revision: String, replicas: Option<u32> },
     /// Remove the objects of the recorded route, which the Canary no longer uses.
     MigrateRoute { from: RouteStatus },
     /// Restore Services and routes to their state before this Canary.
     RestoreRouting,
     /// Let the API server delete the Canary.
     RemoveFinalizer,
+}
+
+/// Why an action is performed, in the order of performance. A failure of a later
+/// purpose never blocks an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Users: traffic, judging what has traffic.
+    Protect,
+    /// The release: its pods, its promotion, its end.
+    Advance,
+    /// Everything around it: companions, warm copies, orphaned routes.
+    Maintain,
+}
+
+impl Purpose {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Protect => "protect",
+            Self::Advance => "advance",
+            Self::Maintain => "maintain",
+        }
+    }
+}
+
+impl Action {
+    pub fn purpose(&self) -> Purpose {
+        match self {
+            Self::Route(_) | Self::Measure(_) | Self::CallGate(_) | Self::RestorePrimary { .. } => {
+                Purpose::Protect
+            }
+            Self::CreatePrimary { .. }
+            | Self::ScaleCanary { .. }
+            | Self::ScaleDownCanary { .. }
+            | Self::KeepPrevious { .. }
+            | Self::Promote { .. }
+            | Self::ScalePrimary { .. }
+            | Self::RestoreRouting
+            | Self::RemoveFinalizer => Purpose::Advance,
+            Self::PinPrimary | Self::UnpinPrimary | Self::DropPrevious | Self::MigrateRoute { .. } => {
+                Purpose::Maintain
+            }
+        }
+    }
+
+    /// As part of a sentence.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::CreatePrimary { .. } => "create the primary",
+            Self::ScaleCanary { .. } => "scale the canary",
+            Self::ScaleDownCanary { .. } => "scale the canary down",
+            Self::PinPrimary => "pin the primary",
+            Self::UnpinPrimary => "unpin the primary",
+            Self::Route(_) => "set the split",
+            Self::CallGate(_) => "call a gate",
+            Self::Measure(_) => "measure",
+            Self::KeepPrevious { .. } => "keep a warm copy of the primary",
+            Self::DropPrevious => "delete the warm copy of the primary",
+            Self::Promote { .. } => "promote",
+            Self::ScalePrimary { .. } => "scale the primary",
+            Self::RestorePrimary { .. } => "restore the primary",
+            Self::MigrateRoute { .. } => "remove the previous route",
+            Self::RestoreRouting => "restore the routing",
+            Self::RemoveFinalizer => "remove the finalizer",
+        }
+    }
 }
 
 /// How traffic is divided.

@@ -4,7 +4,7 @@
 //! A check begins when the step's split is in force and ends, one interval
 //! later, with a full check of every metric of the step. Sequential judges run
 //! interim checks in between: they can end a bad release early, and on evidence
-//! a good step.
+//! a good step. While a canary is suspected they come twice as often.
 
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use super::{
 use crate::{
     analysis::{
         measurement::{Arms, Counts, Histogram, Measurement, SLOW_QUANTILE},
+        sequential::Look,
         verdict::{InconclusiveReason, JudgeOutcome, Verdict},
     },
     api::{
@@ -50,18 +51,53 @@ pub(super) enum CheckResult {
 const INTERIM_CHECKS: u32 = 4;
 const MIN_INTERIM_GAP: Duration = Duration::from_secs(1);
 const MAX_INTERIM_GAP: Duration = Duration::from_secs(10);
+/// Evidence against the canary from which on it is suspected.
+const SUSPICION: f64 = 10.0;
+/// Checks in a row at which only the primary has requests, and the time since the
+/// step began, after which the release is rolled back: a metrics server may find new
+/// pods late.
+const MAX_SILENT_CHECKS: u32 = 3;
+const MIN_SILENCE: Duration = Duration::from_secs(120);
+/// Requests that the weight owes the canary for their absence to be silence.
+const MIN_OWED_REQUESTS: f64 = 20.0;
+/// A part of the ready pods that is young if it is at least one in this many.
+const YOUNG_PART: u32 = 4;
 
 impl Decider<'_> {
     /// Starts to count requests once the split is in force.
     pub fn start_check_window(&mut self) {
         let now = self.now;
+        self.count_young_pods();
         if let Some(step) = &mut self.status.step
             && step.check_started_at.is_none()
         {
             step.check_started_at = Some(Time(now));
             self.status.metrics.iter_mut().for_each(|metric| metric.measured_until = None);
-            self.note_progress();
+            match self.status.release.as_ref().is_some_and(|release| release.state.reverted_since.is_some()) {
+                true => self.stop_deadline(),
+                false => self.note_progress(),
+            }
         }
+    }
+
+    /// Notes when the canary has traffic and a good part of its pods became ready.
+    fn count_young_pods(&mut self) {
+        let now = self.now;
+        let ready = self.observed.target.as_ref().map_or(0, |target| target.pods.ready);
+        let state = &mut self.release().state;
+        let young = ready.saturating_sub(state.warm_pods);
+        if young > 0 && young.saturating_mul(YOUNG_PART) >= ready {
+            state.young_since = Some(Time(now));
+        }
+        state.warm_pods = ready;
+    }
+
+    /// Whether a window has requests of young pods. A source that lags counts them
+    /// later.
+    fn is_warming_up(&self, since: Timestamp, lag: Duration) -> bool {
+        let young_since = self.status.release.as_ref().and_then(|release| release.state.young_since.as_ref());
+        young_since.is_some_and(|young| since < after(young.0, self.plan.warmup.saturating_add(lag)))
+            && !self.plan.warmup.is_zero()
     }
 
     /// Discards the running measurement: the split is no longer in force.
@@ -126,7 +162,11 @@ impl Decider<'_> {
             step.check_started_at = Some(Time(self.now));
             step.checks = step.checks.saturating_add(1);
         }
+        self.end_reverts();
         self.wake_at(after(self.now, step.interval), WakeReason::CheckDue);
+        if step.metrics.iter().any(|at| self.plan.metrics[*at].policy.judge.may_peek()) {
+            self.wake_at(after(self.now, self.interim_gap(step)), WakeReason::CheckDue);
+        }
         check_result
     }
 
@@ -166,7 +206,7 @@ impl Decider<'_> {
         };
         let Some(first) = peeking.next() else { return CheckResult::Pending };
         let last = peeking.filter_map(last).chain(last(first)).max();
-        let gap = (step.interval / INTERIM_CHECKS).clamp(MIN_INTERIM_GAP, MAX_INTERIM_GAP);
+        let gap = self.interim_gap(step);
         let due = after(last.map_or(began, |last| last.max(began)), gap);
         if due >= after(began, step.interval) {
             return CheckResult::Pending;
@@ -184,12 +224,25 @@ impl Decider<'_> {
         if let Some(step) = &mut self.status.step {
             step.checks = step.checks.saturating_add(1);
         }
+        self.wake_at(after(self.now, self.interim_gap(step)), WakeReason::CheckDue);
         let all =
             check.metrics.len() == step.metrics.len() && self.plan.gates(HookType::Rollout).next().is_none();
         match check_result {
             CheckResult::RollBack(_) => check_result,
             CheckResult::PassedEarly if all => check_result,
             _ => CheckResult::Pending,
+        }
+    }
+
+    fn interim_gap(&self, step: &Step) -> Duration {
+        let gap = (step.interval / INTERIM_CHECKS).clamp(MIN_INTERIM_GAP, MAX_INTERIM_GAP);
+        let suspected = |metric: &MetricStatus| {
+            metric.verdict == StatusVerdict::Inconclusive
+                && metric.evidence.is_some_and(|evidence| evidence >= SUSPICION)
+        };
+        match self.status.metrics.iter().any(suspected) {
+            true => (gap / 2).max(MIN_INTERIM_GAP),
+            false => gap,
         }
     }
 
@@ -227,12 +280,20 @@ impl Decider<'_> {
             };
             let measured = self.observed.measurements.as_ref();
             let until = measured.map_or(self.now, |measured| measured.measured_until(&metric.name));
+            let known = measured.map_or(until, |measured| measured.known_until(&metric.name));
+            let lag = Duration::try_from(until.duration_since(known)).unwrap_or_default();
+            let look = Look {
+                until: until.as_millisecond(),
+                known_until: known.as_millisecond(),
+                warming_up: self.is_warming_up(requested.since, lag),
+                full: check.full,
+            };
             let window = (requested.since, until);
             let check_result = match measured.and_then(|measured| measured.results.get(&metric.name)) {
-                Some(result) => self.judge_metric(metric, result, window, check.full),
+                Some(result) => self.judge_metric(metric, result, window, look),
                 None => {
                     let missing = Measurement::Unavailable { why: "nothing was returned".to_owned() };
-                    self.judge_metric(metric, &missing, window, check.full)
+                    self.judge_metric(metric, &missing, window, look)
                 }
             };
             match (&metric.policy.score_weight, &check_result) {
@@ -253,10 +314,51 @@ impl Decider<'_> {
                 ),
             );
         }
+        all = most_severe(all, self.check_silence(step, check));
         match most_severe(all, self.check_sample_ratio(step, check)) {
             CheckResult::PassedEarly if step.metrics.is_empty() => CheckResult::Passed,
             all => all,
         }
+    }
+
+    /// A canary that has a weight and no requests, while the primary has some, for
+    /// several checks: its requests are lost, or nobody sees what it answers.
+    fn check_silence(&mut self, step: &Step, check: &Check) -> CheckResult {
+        let plan = self.plan;
+        let mut counting = step.metrics.iter().map(|at| &plan.metrics[*at]);
+        let Some(metric) = counting.find(|metric| {
+            metric.counts_requests
+                && metric.policy.on_no_data != OnMissing::Ignore
+                && self.sample_ratio_applies(step)
+        }) else {
+            return CheckResult::PassedEarly;
+        };
+        let measured = self.results(check).and_then(|measured| measured.results.get(&metric.name));
+        let Some(requests) = measured.map(|measured| summary_values(measured).1) else {
+            return CheckResult::PassedEarly;
+        };
+        let (weight, now) = (step.split.canary, self.now);
+        let owed = requests.primary as f64 * weight.percent() / weight.complement().percent();
+        let began =
+            self.status.step.as_ref().and_then(|step| step.started_at.as_ref()).map_or(now, |at| at.0);
+        let state = &mut self.release().state;
+        if requests.canary > 0 {
+            state.silent_checks = 0;
+        } else if check.full && owed >= MIN_OWED_REQUESTS {
+            state.silent_checks = state.silent_checks.saturating_add(1);
+        }
+        let checks = state.silent_checks;
+        if checks < MAX_SILENT_CHECKS || now < after(began, MIN_SILENCE) {
+            return CheckResult::PassedEarly;
+        }
+        roll_back_for(
+            metric,
+            &format!(
+                "the canary has a weight of {weight} % and counted no request in {checks} checks, the primary {} \
+                 in the last one: its requests are lost, or its metrics are; set onNoData: ignore to go on",
+                requests.primary
+            ),
+        )
     }
 
     /// Feeds the requests of the first metric that counts them to the sample
@@ -284,20 +386,25 @@ impl Decider<'_> {
         plan: &MetricPlan,
         measured: &Measurement,
         (since, until): (Timestamp, Timestamp),
-        full: bool,
+        look: Look,
     ) -> CheckResult {
+        let full = look.full;
         let (began, now) = (self.check_started_at(), self.now);
         let policy = &plan.policy;
         let status = self.metric_status(&plan.name);
         let (verdict, evidence) =
-            policy.judge.check(&mut status.analysis_state, measured, status.measured_until.is_none());
+            policy.judge.check(&mut status.analysis_state, measured, look, status.measured_until.is_none());
         let passed_before = status.verdict == StatusVerdict::Pass
             && status.at.as_ref().zip(began).is_some_and(|(at, began)| at.0 > began);
         let counted = match verdict.outcome {
-            JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => true,
+            JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } | JudgeOutcome::BeyondLimit => true,
             JudgeOutcome::Inconclusive { reason } => {
-                matches!(reason, InconclusiveReason::TooFewSamples | InconclusiveReason::Suspected)
-                    && policy.judge.is_stateful()
+                !matches!(
+                    reason,
+                    InconclusiveReason::NoData
+                        | InconclusiveReason::Unavailable
+                        | InconclusiveReason::WrongMeasurementKind
+                ) && policy.judge.is_stateful()
             }
         };
         if counted {
@@ -316,18 +423,28 @@ impl Decider<'_> {
                 status.at = Some(Time(now));
                 return CheckResult::Passed;
             }
-            outcome => to_check_result(plan, outcome, &verdict.message),
+            outcome => to_check_result(plan, outcome, &verdict.message, full),
         };
+        let outcome = verdict.outcome;
         record_verdict(status, verdict, measured, now);
         status.evidence = evidence;
         let (count, limit) = match &check_result {
             CheckResult::Failed(_) => {
                 status.inconclusives = 0;
                 status.failures = status.failures.saturating_add(u32::from(full));
-                (status.failures.max(1), policy.failure_limit)
+                match outcome {
+                    JudgeOutcome::Fail { .. } => (status.failures.max(1), policy.failure_limit),
+                    _ => (status.failures, policy.check_failure_limit),
+                }
             }
             CheckResult::Inconclusive(_) => {
-                status.inconclusives = status.inconclusives.saturating_add(u32::from(full));
+                let temporary = matches!(
+                    outcome,
+                    JudgeOutcome::Inconclusive {
+                        reason: InconclusiveReason::WarmingUp | InconclusiveReason::Incident
+                    }
+                );
+                status.inconclusives = status.inconclusives.saturating_add(u32::from(full && !temporary));
                 (status.inconclusives, policy.inconclusive_limit)
             }
             _ => {
@@ -379,8 +496,9 @@ fn most_severe(a: CheckResult, b: CheckResult) -> CheckResult {
     if rank(&b) > rank(&a) { b } else { a }
 }
 
-/// Applies the policy of a metric to a verdict.
-fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, message: &str) -> CheckResult {
+/// Applies the policy of a metric to a verdict. A metric without data at an interim
+/// check may have some at the full one.
+fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, message: &str, full: bool) -> CheckResult {
     let why = || format!("{}: {message}", plan.name);
     let on_missing = match outcome {
         JudgeOutcome::Pass { non_inferior: true } if plan.policy.ends_on_evidence => {
@@ -388,19 +506,24 @@ fn to_check_result(plan: &MetricPlan, outcome: JudgeOutcome, message: &str) -> C
         }
         JudgeOutcome::Pass { .. } => return CheckResult::Passed,
         JudgeOutcome::Fail { critical: true } => return roll_back_for(plan, message),
-        JudgeOutcome::Fail { critical: false } => return CheckResult::Failed(why()),
+        JudgeOutcome::Fail { critical: false } | JudgeOutcome::BeyondLimit => {
+            return CheckResult::Failed(why());
+        }
         JudgeOutcome::Inconclusive { reason: InconclusiveReason::NoData } => plan.policy.on_no_data,
         JudgeOutcome::Inconclusive { reason: InconclusiveReason::Unavailable } => plan.policy.on_unavailable,
         JudgeOutcome::Inconclusive {
             reason:
                 InconclusiveReason::TooFewSamples
                 | InconclusiveReason::Suspected
+                | InconclusiveReason::Incident
+                | InconclusiveReason::WarmingUp
                 | InconclusiveReason::WrongMeasurementKind,
         } => OnMissing::Hold,
     };
     match on_missing {
         OnMissing::Hold => CheckResult::Inconclusive(why()),
-        OnMissing::Fail => CheckResult::Failed(why()),
+        OnMissing::Fail if full => CheckResult::Failed(why()),
+        OnMissing::Fail => CheckResult::Inconclusive(why()),
         OnMissing::Ignore => CheckResult::Passed,
     }
 }
@@ -413,7 +536,7 @@ fn roll_back_for(plan: &MetricPlan, why: &str) -> CheckResult {
 fn score_result(verdict: Verdict) -> CheckResult {
     match verdict.outcome {
         JudgeOutcome::Pass { .. } => CheckResult::Passed,
-        JudgeOutcome::Fail { .. } => CheckResult::Failed(verdict.message),
+        JudgeOutcome::Fail { .. } | JudgeOutcome::BeyondLimit => CheckResult::Failed(verdict.message),
         JudgeOutcome::Inconclusive { .. } => CheckResult::Inconclusive(verdict.message),
     }
 }
@@ -421,7 +544,7 @@ fn score_result(verdict: Verdict) -> CheckResult {
 fn record_verdict(status: &mut MetricStatus, verdict: Verdict, measured: &Measurement, now: Timestamp) {
     status.verdict = match verdict.outcome {
         JudgeOutcome::Pass { .. } => StatusVerdict::Pass,
-        JudgeOutcome::Fail { .. } => StatusVerdict::Fail,
+        JudgeOutcome::Fail { .. } | JudgeOutcome::BeyondLimit => StatusVerdict::Fail,
         JudgeOutcome::Inconclusive { .. } => StatusVerdict::Inconclusive,
     };
     status.reason = verdict.message;

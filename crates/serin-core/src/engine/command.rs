@@ -67,6 +67,8 @@ pub enum Denied {
     Deleting,
     #[error("this Canary is suspended; set spec.suspend to false first")]
     Suspended,
+    #[error("this Canary is invalid; correct its spec first, or abort")]
+    Invalid,
     #[error("no release is running")]
     NoRelease,
     #[error("a release is running; abort it first")]
@@ -108,7 +110,7 @@ pub fn admit(
     if observed.deleting {
         return Err(Denied::Deleting);
     }
-    if plan.suspend {
+    if plan.suspend && command.verb != Verb::Abort {
         return Err(Denied::Suspended);
     }
     match command.verb {

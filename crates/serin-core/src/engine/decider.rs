@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Split},
-    observed::{Observed, Target},
+    action::{Action, Purpose, Split},
+    clock_step::pull_back_future_times,
+    observed::{Failure, Observed, Target},
     plan::Plan,
     report::{Reason, RollbackCause},
 };
@@ -32,8 +33,12 @@ pub(super) struct Decider<'a> {
     pub wake: Option<(Timestamp, WakeReason)>,
     /// Transitions, in order.
     pub emitted: Vec<Reason>,
+    /// Reported besides the reason of the decision, which they do not replace.
+    pub refused_commands: Vec<Reason>,
     /// Why there was no transition.
     pub idle_reason: Option<Reason>,
+    /// Why the spec is invalid; see [`protect`](super::protect()).
+    pub invalid: Option<&'a str>,
 }
 
 /// Whether the progress deadline runs while a release is blocked.
@@ -48,12 +53,20 @@ pub(super) enum ProgressDeadline {
 /// Part of a release that makes no progress. Each has the whole deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StallCause {
+    /// Pods of the canary; the deadline restarts as more become ready.
     Canary,
+    /// Pods of the primary, likewise.
     Primary,
+    /// The copy of the revision to the primary.
+    Copy,
     Route,
-    /// No data about the canary, which is no evidence against it: only an
-    /// explicit deadline runs.
+    /// No data about the canary, which is no evidence against it: has a deadline
+    /// of its own, by default none.
     Evidence,
+    /// The spec became invalid.
+    Spec,
+    /// An action fails again and again.
+    Failure,
 }
 
 impl StallCause {
@@ -61,10 +74,21 @@ impl StallCause {
         match self {
             Self::Canary => "canary",
             Self::Primary => "primary",
+            Self::Copy => "copy",
             Self::Route => "route",
             Self::Evidence => "evidence",
+            Self::Spec => "spec",
+            Self::Failure => "failure",
         }
     }
+}
+
+/// Result of [`Decider::run_deadline`].
+pub(super) enum DeadlineState {
+    StandsStill,
+    Ends(Timestamp),
+    /// There was no progress for this long.
+    Exceeded(Duration),
 }
 
 /// Long enough for the status of this decision to be written.
@@ -75,16 +99,21 @@ const HISTORY_LIMIT: usize = 10;
 
 impl<'a> Decider<'a> {
     pub fn new(plan: &'a Plan, status: &CanaryStatus, observed: &'a Observed, now: Timestamp) -> Self {
+        let persisted = (status.phase, status.releases);
+        let mut status = status.clone();
+        pull_back_future_times(&mut status, now);
         Self {
             plan,
             observed,
             now,
-            status: status.clone(),
-            persisted: (status.phase, status.releases),
+            status,
+            persisted,
             actions: Vec::new(),
             wake: None,
             emitted: Vec::new(),
+            refused_commands: Vec::new(),
             idle_reason: None,
+            invalid: None,
         }
     }
 
@@ -92,6 +121,16 @@ impl<'a> Decider<'a> {
     /// not, requeues for when the status is written.
     pub fn is_persisted(&mut self) -> bool {
         let persisted = self.persisted == (self.status.phase, self.status.releases);
+        if !persisted {
+            self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
+        }
+        persisted
+    }
+
+    /// Is the start of this release in the written status? If not, requeues for when
+    /// it is.
+    pub fn release_is_persisted(&mut self) -> bool {
+        let persisted = self.status.releases <= self.observed.persisted_releases;
         if !persisted {
             self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
         }
@@ -118,27 +157,79 @@ impl<'a> Decider<'a> {
     /// Reports why a release holds, and rolls it back once the deadline has
     /// passed.
     pub fn block(&mut self, reason: Reason, progress_deadline: ProgressDeadline) {
-        let (now, deadline) = (self.now, self.plan.deadline);
-        let state = &mut self.release().state;
+        if reason.yields_slot() {
+            self.release().state.holds_slot = false;
+        }
+        match self.run_deadline(progress_deadline) {
+            DeadlineState::StandsStill => {}
+            DeadlineState::Ends(at) => self.wake_at(at, WakeReason::Deadline),
+            DeadlineState::Exceeded(limit) => return self.fail_deadline(limit, &reason),
+        }
+        self.report_idle(self.revert_reason().unwrap_or(reason));
+    }
+
+    /// Rolls back a release that made no progress for this long.
+    pub fn fail_deadline(&mut self, limit: Duration, reason: &Reason) {
+        self.fail(RollbackCause::Deadline { seconds: limit.as_secs(), what: lowercase(&reason.to_string()) });
+    }
+
+    /// Lets the deadline of a stall run, which restarts as pods become ready, or
+    /// stops it: a release that goes on has the whole deadline again.
+    pub fn run_deadline(&mut self, progress_deadline: ProgressDeadline) -> DeadlineState {
+        let limits = self.plan.deadline;
         let stall = match progress_deadline {
-            ProgressDeadline::Running(stall) if stall != StallCause::Evidence || deadline.explicit => stall,
-            ProgressDeadline::Running(_) | ProgressDeadline::Paused => {
-                state.stalled_since = None;
-                state.stalled_on.clear();
-                return self.report_idle(reason);
+            ProgressDeadline::Running(StallCause::Evidence) => {
+                limits.no_data.map(|limit| (StallCause::Evidence, limit))
             }
+            ProgressDeadline::Running(stall) => Some((stall, limits.after)),
+            ProgressDeadline::Paused => None,
         };
-        if state.stalled_on != stall.name() {
-            state.stalled_since = None;
+        let failing = self.blocking_failure().map(|_| (StallCause::Failure, limits.after));
+        let Some((stall, limit)) = stall.or(failing).filter(|_| !self.deadlines_stand_still()) else {
+            self.stop_deadline();
+            return DeadlineState::StandsStill;
+        };
+        let (now, ready) = (self.now, self.ready_pods(stall));
+        let state = &mut self.release().state;
+        if state.stalled_on != stall.name() || ready > state.stalled_ready_pods {
             stall.name().clone_into(&mut state.stalled_on);
+            state.stalled_since = None;
+            state.stalled_ready_pods = ready;
         }
-        let until = after(state.stalled_since.get_or_insert(Time(now)).0, deadline.after);
-        if until <= now {
-            let seconds = deadline.after.as_secs();
-            return self.fail(RollbackCause::Deadline { seconds, what: lowercase(&reason.to_string()) });
+        let until = after(state.stalled_since.get_or_insert(Time(now)).0, limit);
+        if until <= now { DeadlineState::Exceeded(limit) } else { DeadlineState::Ends(until) }
+    }
+
+    /// Nothing is expected of a release that people stopped or that may not move.
+    pub fn deadlines_stand_still(&mut self) -> bool {
+        self.plan.suspend || self.release().paused || self.plan.windows.check(self.now).is_err()
+    }
+
+    pub fn stop_deadline(&mut self) {
+        if let Some(release) = &mut self.status.release {
+            release.state.stalled_since = None;
+            release.state.stalled_on.clear();
+            release.state.stalled_ready_pods = 0;
         }
-        self.wake_at(until, WakeReason::Deadline);
-        self.report_idle(reason);
+    }
+
+    /// Pods whose readiness is the progress of a stall.
+    fn ready_pods(&self, stall: StallCause) -> u32 {
+        let pods = match stall {
+            StallCause::Canary => self.observed.target.as_ref().map(|target| target.pods),
+            StallCause::Primary => self.observed.primary.as_ref().map(|primary| primary.pods),
+            StallCause::Copy
+            | StallCause::Route
+            | StallCause::Evidence
+            | StallCause::Spec
+            | StallCause::Failure => None,
+        };
+        pods.map_or(0, |pods| pods.ready_beyond_older())
+    }
+
+    /// A lasting failure that keeps the release from moving.
+    pub fn blocking_failure(&self) -> Option<&Failure> {
+        self.observed.failures.iter().find(|failure| failure.purpose != Purpose::Maintain)
     }
 
     pub fn wake_at(&mut self, at: Timestamp, why: WakeReason) {
@@ -170,9 +261,8 @@ impl<'a> Decider<'a> {
         let now = self.now;
         if let Some(release) = &mut self.status.release {
             release.last_progress_at = Time(now);
-            release.state.stalled_since = None;
-            release.state.stalled_on.clear();
         }
+        self.stop_deadline();
     }
 
     /// The current release. A status that lost it gets one without a revision,
@@ -224,6 +314,11 @@ impl<'a> Decider<'a> {
     /// The canary has at least one ready pod.
     pub fn canary_serves(&self) -> bool {
         self.observed.target.as_ref().is_some_and(|target| target.pods.ready > 0)
+    }
+
+    /// The primary has at least one ready pod, or none is desired.
+    pub fn primary_serves(&self) -> bool {
+        self.observed.primary.as_ref().is_some_and(|primary| primary.pods.can_serve())
     }
 
     pub fn primary_is_ready(&self) -> bool {
@@ -293,16 +388,8 @@ impl<'a> Decider<'a> {
         self.status.primary_session_affinity_cookie = None;
     }
 
-    /// The desired split while the canary may have traffic: the recorded weight,
-    /// with the matches and the mirror of the current step.
     pub fn step_split(&self) -> Split {
-        let withdrawn = self.status.release.as_ref().is_some_and(|release| release.state.traffic_withdrawn);
-        let step = self.status.step.as_ref().and_then(|step| self.plan.steps.get(step.index as usize));
-        match step {
-            _ if withdrawn => Split::all_primary(),
-            Some(step) => Split { canary: self.status.canary_weight, ..step.split.clone() },
-            None => Split::weight(self.status.canary_weight),
-        }
+        step_split(self.plan, &self.status)
     }
 
     /// Records the canary's share.
@@ -310,6 +397,18 @@ impl<'a> Decider<'a> {
         self.status.canary_weight = weight;
         let highest = &mut self.release().state.highest_weight;
         *highest = weight.max(*highest);
+    }
+}
+
+/// The desired split while the canary may have traffic: the recorded weight, with
+/// the matches and the mirror of the current step.
+pub(super) fn step_split(plan: &Plan, status: &CanaryStatus) -> Split {
+    let withdrawn = status.release.as_ref().is_some_and(|release| release.state.traffic_withdrawn);
+    let step = status.step.as_ref().and_then(|step| plan.steps.get(step.index as usize));
+    match step {
+        _ if withdrawn => Split::all_primary(),
+        Some(step) => Split { canary: status.canary_weight, ..step.split.clone() },
+        None => Split::weight(status.canary_weight),
     }
 }
 

@@ -8,8 +8,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, GateCall, GateScope},
+    clock_step::is_ahead,
     decider::{Decider, ProgressDeadline, after},
-    observed::{GateReply, GateResult},
+    observed::{GateReply, GateResult, Respondent},
     report::{Reason, RollbackCause},
 };
 use crate::api::canary::{
@@ -18,9 +19,9 @@ use crate::api::canary::{
 };
 
 impl<'a> Decider<'a> {
-    /// The latest result of a call, which is requested if there is none. Gates
-    /// are called until they open, rollback gates until the release ends, hooks
-    /// once.
+    /// The latest answer of a person, else the latest result of a call, which is
+    /// requested if there is none. Gates are called until they open, rollback gates
+    /// until the release ends, hooks once.
     pub fn call_gate(
         &mut self,
         gate: &str,
@@ -28,19 +29,20 @@ impl<'a> Decider<'a> {
         scope: GateScope,
     ) -> Option<&'a GateResult> {
         let call = GateCall { release: self.status.releases, gate: gate.to_owned(), kind, scope };
-        let latest =
-            self.observed.gate_results.iter().filter(|result| result.call == call).max_by_key(|r| r.at);
-        let Some(result) = latest else {
+        let results = self.observed.gate_results.iter().filter(|result| result.call == call);
+        let by_person = results.clone().rfind(|result| result.from == Respondent::Person);
+        let Some(result) = by_person.or_else(|| results.max_by_key(|result| result.at)) else {
             self.request(Action::CallGate(call));
             return None;
         };
         let is_final = match (kind, scope) {
+            _ if by_person.is_some() => true,
             (Some(HookType::PostRollout), _) | (_, GateScope::Check { .. }) => true,
             (Some(HookType::Rollback), _) => false,
             _ => matches!(result.reply, GateReply::Yes { .. }),
         };
         let retry_at = after(result.at, self.plan.interval);
-        if !is_final && retry_at <= self.now {
+        if !is_final && (retry_at <= self.now || is_ahead(result.at, self.now)) {
             self.request(Action::CallGate(call));
         } else if !is_final {
             self.wake_at(retry_at, WakeReason::GateRetry);
@@ -83,23 +85,24 @@ impl<'a> Decider<'a> {
             return Ok(());
         }
         let result = self.call_gate(name, kind, step.map_or(GateScope::Release, GateScope::Step));
+        let now = self.now;
         let status = self.gate_status(name, kind, step);
-        match result.map(|result| (&result.reply, result.at)) {
-            Some((GateReply::Yes { by }, at)) => {
+        match result.map(|result| &result.reply) {
+            Some(GateReply::Yes { by }) => {
                 status.state = GateState::Open;
-                status.since = Some(Time(at));
+                status.since = Some(Time(now));
                 status.by.clone_from(by);
                 status.message.clear();
                 self.note_progress();
                 return Ok(());
             }
             // A refused approval is final; a closed gate may open later.
-            Some((GateReply::No { by, why }, _)) if kind.is_none() => {
+            Some(GateReply::No { by, why }) if kind.is_none() => {
                 status.state = GateState::Refused;
                 status.by.clone_from(by);
                 return Err(Some(RollbackCause::ApprovalRefused { gate: name.to_owned(), why: why.clone() }));
             }
-            Some((GateReply::No { why, .. } | GateReply::Unreachable { why }, _)) => {
+            Some(GateReply::No { why, .. } | GateReply::Unreachable { why }) => {
                 status.message.clone_from(why)
             }
             None => {}

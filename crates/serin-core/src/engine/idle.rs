@@ -1,4 +1,4 @@
-//! The idle phases: before the first release, between releases, and deletion.
+//! The idle phases: before the first release, and between releases.
 //! However a release ended, `converge_idle` leads to the same state: all traffic
 //! to the primary, canary scaled down, primary not pinned.
 
@@ -33,6 +33,15 @@ impl Decider<'_> {
             self.request(Action::CreatePrimary { revision: target.revision.clone() });
             return self.report_idle(Reason::CreatingPrimary);
         };
+        let serves = primary.pods.ready > 0 && self.observed.split == Some(Split::all_primary());
+        let copied = primary.revision.as_ref() == Some(&target.revision);
+        let adopted = primary.revision.is_none();
+        if adopted || (!self.primary_is_ready() && !serves && !copied) {
+            // No copy of the target yet, or of a first version that was mended before
+            // it served anybody.
+            self.request(Action::CreatePrimary { revision: target.revision.clone() });
+            return self.report_idle(Reason::CreatingPrimary);
+        }
         if !self.primary_is_ready() {
             let pods = primary.pods;
             return self.report_idle(Reason::PrimaryStarting {
@@ -95,9 +104,12 @@ impl Decider<'_> {
         self.enter(if promoted_once { Phase::Succeeded } else { Phase::Initialized });
     }
 
-    /// Starts the release of a revision, in the phase `Waiting`.
+    /// Starts the release of a revision, in the phase `Waiting`. A changed config
+    /// restarts no pod, so pods that run already must terminate: they do not
+    /// carry it.
     pub fn start(&mut self, target: &Target, wait_for_termination: bool) {
         let cause = self.revision_cause(target);
+        let wait_for_termination = wait_for_termination || self.changed_configs(target).next().is_some();
         let trigger = match cause {
             RevisionCause::Template => Trigger::PodTemplate,
             RevisionCause::Configs(_) => Trigger::Config,
@@ -138,15 +150,9 @@ impl Decider<'_> {
         if rejected == Some(&target.revision) {
             return RevisionCause::Retry;
         }
-        let before = &self.status.tracked_configs;
-        let changed: Vec<String> = target
-            .configs
-            .iter()
-            .filter(|(name, digest)| before.get(*name).is_some_and(|before| before != *digest))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let changed: Vec<String> = self.changed_configs(target).cloned().collect();
         // A template that reads other configs than before has changed itself.
-        let same_configs = before.keys().eq(target.configs.keys());
+        let same_configs = self.status.tracked_configs.keys().eq(target.configs.keys());
         if same_configs && !changed.is_empty() {
             RevisionCause::Configs(changed)
         } else {
@@ -154,8 +160,16 @@ impl Decider<'_> {
         }
     }
 
+    /// Configs with other contents than before.
+    fn changed_configs<'t>(&self, target: &'t Target) -> impl Iterator<Item = &'t String> {
+        let before = &self.status.tracked_configs;
+        let changed =
+            move |(name, digest): &(&String, &String)| before.get(*name).is_some_and(|old| old != *digest);
+        target.configs.iter().filter(changed).map(|(name, _)| name)
+    }
+
     /// Leads to the idle state. True once it is reached.
-    fn converge_idle(&mut self) -> bool {
+    pub fn converge_idle(&mut self) -> bool {
         if !self.primary_at_promoted_revision() || !self.route_all_to_primary() {
             return false;
         }
@@ -234,13 +248,8 @@ impl Decider<'_> {
     pub fn primary_at_promoted_revision(&mut self) -> bool {
         let promoted = self.promoted_revision().map(str::to_owned);
         match (&self.observed.primary, promoted) {
-            (None, Some(promoted)) => {
-                if self.observed.target.as_ref().is_some_and(|target| target.revision == promoted) {
-                    self.request(Action::CreatePrimary { revision: promoted });
-                    self.report_idle(Reason::CreatingPrimary);
-                } else {
-                    self.report_idle(Reason::PrimaryMissing);
-                }
+            (None, Some(_)) => {
+                self.restore_missing_primary();
                 false
             }
             (Some(primary), Some(promoted)) if primary.revision.as_ref().is_some_and(|r| *r != promoted) => {
@@ -248,7 +257,7 @@ impl Decider<'_> {
                     release.state.restoring = true;
                 }
                 if self.is_persisted() {
-                    self.request(Action::RestorePrimary { revision: promoted });
+                    self.request(Action::RestorePrimary { revision: promoted, replicas: None });
                 }
                 self.route_during_restore();
                 false
@@ -259,15 +268,16 @@ impl Decider<'_> {
 
     /// While the primary is restored, the warm copy of the previous version
     /// serves if there is one; else the canary keeps its traffic as long as it
-    /// has a ready pod.
+    /// has a ready pod, and its revision was judged or the primary has none.
     fn route_during_restore(&mut self) {
         let revision = self.promoted_revision().unwrap_or_default().to_owned();
         self.report_idle(Reason::RestoringPrimary { revision });
+        let judged = self.status.phase != Phase::Waiting && self.target_is_at_release();
         let warm = self.observed.previous.as_ref().filter(|previous| previous.pods.ready > 0);
         if warm.is_some_and(|warm| self.promoted_revision() == Some(warm.revision.as_str())) {
             self.route(Split { stable: Stable::Previous, ..Split::all_primary() });
             self.status.canary_weight = Weight::ZERO;
-        } else if !self.canary_serves() {
+        } else if !self.canary_serves() || (self.primary_serves() && !judged) {
             self.route(Split::all_primary());
             self.status.canary_weight = Weight::ZERO;
         }
@@ -285,11 +295,9 @@ impl Decider<'_> {
             }
             return true;
         }
-        let primary = self.observed.primary.as_ref();
-        let down = !primary.is_some_and(|primary| primary.pods.can_serve());
         if restoring && !self.primary_is_ready() {
             self.route_during_restore();
-        } else if down && self.canary_serves() {
+        } else if !self.primary_serves() && (self.canary_serves() || self.previous_has_traffic()) {
             self.report_idle(Reason::PrimaryUnavailable);
         } else {
             self.status.canary_weight = Weight::ZERO;
@@ -337,50 +345,5 @@ impl Decider<'_> {
             }
         }
         all_called
-    }
-
-    /// The Canary is being deleted. With `revertOnDeletion` the target is ready
-    /// before the routes lead to it again; without, only the finalizer is
-    /// removed.
-    pub fn terminate(&mut self) {
-        if !matches!(self.status.phase, Phase::Terminating | Phase::Terminated) {
-            self.emit(Reason::RestoringOriginals);
-            self.enter(Phase::Terminating);
-            let now = self.now;
-            self.release().state.stalled_since = Some(Time(now));
-        }
-        if !self.plan.revert_on_deletion {
-            return self.finish_termination();
-        }
-        let now = self.now;
-        let since = self.release().state.stalled_since.as_ref().map_or(now, |since| since.0);
-        let deadline = after(since, self.plan.deadline.after);
-        if let Some(target) = &self.observed.target {
-            if target.pods.desired == 0 && self.plan.scalable && !self.is_scaling_down(target) {
-                let replicas =
-                    self.observed.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
-                self.request(Action::ScaleCanary { replicas });
-            }
-            // A target that never becomes ready must not block the deletion for
-            // ever: the primary is deleted with the Canary anyway.
-            if !self.is_ready(target) && deadline > self.now {
-                self.wake_at(deadline, WakeReason::Deadline);
-                return self.report_idle(Reason::RestoringOriginals);
-            }
-        }
-        if !self.observed.routing_restored {
-            self.request(Action::RestoreRouting);
-            return self.report_idle(Reason::RestoringOriginals);
-        }
-        self.finish_termination();
-    }
-
-    fn finish_termination(&mut self) {
-        self.request(Action::RemoveFinalizer);
-        self.status.release = None;
-        if self.status.phase != Phase::Terminated {
-            self.enter(Phase::Terminated);
-        }
-        self.report_idle(Reason::Terminated);
     }
 }

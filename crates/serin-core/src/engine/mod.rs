@@ -44,7 +44,9 @@
 //! 3. Failed, aborted or superseded: all traffic goes to the primary and stays
 //!    there, unless the primary is the broken one.
 //! 4. After a promotion traffic returns to the primary only once it is ready
-//!    with the promoted revision.
+//!    with the promoted revision, or can serve while the target is at another
+//!    revision, which nobody judged, or can serve and did not become ready again
+//!    within the deadline.
 //! 5. No data is not bad: only evidence, or the user's own deadline, rolls back.
 //! 6. A new revision is never lost.
 //! 7. A crash between any two actions changes nothing about the end.
@@ -53,9 +55,11 @@
 //!
 //! Duties of the caller:
 //!
-//! - It performs actions in order and writes the status last, guarded by its
-//!   resourceVersion, and never decides on a status older than it wrote. If its
-//!   actions changed the observation it may decide again, on the status that
+//! - It performs actions by [`Purpose`](action::Purpose), in order, and writes the
+//!   status last, guarded by its resourceVersion, and never decides on a status
+//!   older than it wrote. A failed action does not keep the status from being
+//!   written; if it lasts, it is passed in as [`Observed::failures`]. If actions
+//!   changed the observation it may decide again, on the status that
 //!   it has not written yet, and write only the last one
 //!   ([`Decision::absorb_earlier`]). [`Observed::persisted_releases`] counts
 //!   the releases in the written status even then.
@@ -71,16 +75,21 @@
 
 pub mod action;
 mod check;
+mod clock_step;
 pub mod command;
 mod conditions;
 mod decider;
+mod deletion;
 mod gate;
 mod idle;
+mod lost_primary;
 pub mod observed;
 pub mod plan;
 mod promotion;
+mod protect;
 mod release;
 pub mod report;
+mod revert;
 pub mod revision;
 mod run_step;
 mod sample_ratio;
@@ -94,13 +103,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 pub use action::Action;
 pub use observed::Observed;
 pub use plan::{Plan, PlanError, metrics::JudgeError};
+pub use protect::protect;
 pub use report::{Reason, Report};
+pub use revert::is_route_reverted;
 
 use crate::api::canary::{
     CanaryStatus, Phase,
     status::{CommandStatus, ReleaseStatus, Trigger},
 };
-use command::{Command, Verb, admit};
+use command::{Command, Denied, Verb, admit};
 use decider::Decider;
 use report::RollbackCause;
 
@@ -133,9 +144,10 @@ impl Decision {
 pub enum WakeReason {
     /// When to run the next check, interim or full.
     CheckDue,
-    /// When to roll back a release that made no progress, or to stop waiting
-    /// for the target of a deleted Canary.
+    /// When to roll back a release that made no progress.
     Deadline,
+    /// When the target of a deleted Canary gets the traffic, whatever it waits for.
+    TargetTakesOver,
     /// When to leave a step whose pause has a duration.
     PauseEnds,
     /// When to roll back because a gate or approval stayed closed.
@@ -146,6 +158,8 @@ pub enum WakeReason {
     WindowOpens,
     /// When to shift the next share of traffic back to the promoted primary.
     TrafficReturns,
+    /// When to stop waiting for a promoted primary that is no longer ready.
+    PrimaryAwaited,
     /// When to delete the warm copy of the previous version.
     WarmEnds,
     /// When to scale pods down that no proxy routes to any more.
@@ -161,10 +175,12 @@ impl WakeReason {
         match self {
             Self::CheckDue => Some("the next check"),
             Self::Deadline => Some("without progress the release is rolled back"),
+            Self::TargetTakesOver => Some("the target gets the traffic, and the Canary is deleted"),
             Self::PauseEnds => Some("the pause ends"),
             Self::GateExpires => Some("unless the gate opens the release is rolled back"),
             Self::WindowOpens => Some("releases may move again"),
             Self::TrafficReturns => Some("more traffic shifts back to the primary"),
+            Self::PrimaryAwaited => Some("the promoted primary is no longer awaited"),
             Self::WarmEnds => Some("the warm copy of the previous version is deleted"),
             Self::Drained | Self::GateRetry | Self::Requeue => None,
         }
@@ -175,6 +191,7 @@ impl WakeReason {
 pub fn decide(plan: &Plan, status: &CanaryStatus, observed: &Observed, now: Timestamp) -> Decision {
     let mut decider = Decider::new(plan, status, observed, now);
     decider.run();
+    decider.record_primary_size(status);
     decider.migrate_route();
     decider.into_decision()
 }
@@ -184,14 +201,18 @@ pub fn started_releases(status: &CanaryStatus) -> u64 {
     status.releases.saturating_sub(u64::from(status.phase == Phase::Waiting))
 }
 
-/// Decision on a Canary whose spec is invalid: a report and no action.
+/// Decision on an invalid Canary that has no routes: a report and no action. See
+/// [`protect`] for one that has.
 pub fn reject(error: &impl Display, status: &CanaryStatus, observed: &Observed, now: Timestamp) -> Decision {
-    let mut status = status.clone();
-    let mut report = Report::from(Reason::InvalidSpec { why: error.to_string() });
-    report.is_transition = false;
-    report.should_notify = !report.matches_status(&status);
-    conditions::write_conditions(&mut status, &report, observed.generation, now);
-    Decision { status, actions: Vec::new(), wake: None, report }
+    conditions::report_only(Reason::InvalidSpec { why: error.to_string() }, status, observed, now)
+}
+
+/// Decision while the cluster cannot be observed: a report of
+/// [`Observed::failures`] and no action.
+pub fn report_failures(status: &CanaryStatus, observed: &Observed, now: Timestamp) -> Decision {
+    let why = observed.failures.iter().map(|failure| failure.message.as_str()).collect::<Vec<_>>().join("; ");
+    let refused = observed.failures.iter().all(|failure| failure.refused);
+    conditions::report_only(Reason::Failing { why, refused }, status, observed, now)
 }
 
 /// More phases than one decision can go through.
@@ -205,19 +226,25 @@ impl Decider<'_> {
         }
         self.process_commands();
         if self.plan.suspend {
+            // An abort returns the traffic even so.
+            if self.status.phase == Phase::Failed && self.primary_at_promoted_revision() {
+                self.route_all_to_primary();
+            }
+            self.stop_deadline();
+            self.end_reverts();
+            if let Some(release) = &mut self.status.release {
+                release.state.holds_slot = false;
+            }
             return self.report_idle(Reason::Suspended);
         }
         self.track_all_primary();
         for _ in 0..MAX_PHASES_PER_DECISION {
             let before = (self.status.phase, self.status.releases);
-            match self.status.phase {
-                Phase::Initializing => self.initialize(),
-                Phase::Initialized | Phase::Succeeded | Phase::Failed => self.idle(),
-                Phase::Waiting => self.wait(),
-                Phase::Progressing | Phase::WaitingPromotion => self.progress_steps(),
-                Phase::Promoting => self.promote(),
-                Phase::Finalising => self.finalise(),
-                Phase::Terminating | Phase::Terminated => self.terminate(),
+            let lost = self.primary_is_lost();
+            match self.invalid {
+                _ if lost => self.hold_for_primary(),
+                None => self.run_phase(),
+                Some(why) => self.protect_phase(why),
             }
             if before == (self.status.phase, self.status.releases) {
                 break;
@@ -227,15 +254,38 @@ impl Decider<'_> {
         }
     }
 
-    /// Records the route that the split is in force on; the objects of another one
-    /// recorded before are orphaned.
+    fn run_phase(&mut self) {
+        match self.status.phase {
+            Phase::Initializing => self.initialize(),
+            Phase::Initialized | Phase::Succeeded | Phase::Failed => self.idle(),
+            Phase::Waiting => self.wait(),
+            Phase::Progressing | Phase::WaitingPromotion => self.progress_steps(),
+            Phase::Promoting => self.promote(),
+            Phase::Finalising => self.finalise(),
+            Phase::Terminating | Phase::Terminated => self.terminate(),
+        }
+    }
+
+    /// Records the route that the split is in force on, once the objects of another
+    /// one recorded before are removed.
     fn migrate_route(&mut self) {
         let Observed { route: Some(route), split: Some(_), deleting: false, .. } = self.observed else {
             return;
         };
-        let recorded = self.status.route.replace(route.clone());
-        if let Some(from) = recorded.filter(|recorded| recorded != route) {
-            self.request(Action::MigrateRoute { from });
+        match &self.status.route {
+            Some(from) if from != route && self.observed.migrated_from.as_ref() != Some(from) => {
+                self.request(Action::MigrateRoute { from: from.clone() });
+            }
+            known => {
+                let evidence = &self.observed.provider_evidence;
+                // Words that differ for the same provider are no news.
+                let is_same = known.as_ref().is_some_and(|known| known.provider == route.provider)
+                    && self.status.provider_evidence.is_some() == evidence.is_some();
+                if !is_same {
+                    self.status.provider_evidence.clone_from(evidence);
+                }
+                self.status.route = Some(route.clone());
+            }
         }
     }
 
@@ -246,7 +296,12 @@ impl Decider<'_> {
         let pending =
             commands.iter().position(|command| Some(command.id.as_str()) == last).map_or(0, |at| at + 1);
         for command in &commands[pending..] {
-            let denied = admit(self.plan, &self.status, self.observed, command, self.now).err();
+            let denied = match (self.invalid, command.verb) {
+                (None, _) | (Some(_), Verb::Abort | Verb::Rollback) => {
+                    admit(self.plan, &self.status, self.observed, command, self.now).err()
+                }
+                (Some(_), _) => Some(Denied::Invalid),
+            };
             let message = denied.as_ref().map_or("done".to_owned(), ToString::to_string);
             self.status.last_command = Some(CommandStatus {
                 id: command.id.clone(),
@@ -258,7 +313,8 @@ impl Decider<'_> {
             match denied {
                 None => self.apply_command(command),
                 Some(_) => {
-                    self.emit(Reason::CommandRefused { verb: command.verb.name().to_owned(), why: message })
+                    let verb = command.verb.name().to_owned();
+                    self.refused_commands.push(Reason::CommandRefused { verb, why: message });
                 }
             }
         }
@@ -271,7 +327,10 @@ impl Decider<'_> {
                 self.release().paused = false;
                 self.enter(Phase::Promoting);
             }
-            Verb::Pause => self.release().paused = true,
+            Verb::Pause => {
+                let release = self.release();
+                (release.paused, release.state.holds_slot) = (true, false);
+            }
             Verb::Resume => {
                 let release = self.release();
                 release.state.resumed = !release.paused;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::{
-    action::{Check, GateCall, Split},
+    action::{Check, GateCall, Purpose, Split},
     command::Command,
 };
 use crate::{analysis::measurement::Measurement, api::canary::status::RouteStatus};
@@ -29,11 +29,22 @@ pub struct Observed {
     pub split: Option<Split>,
     /// The route that the spec asks for.
     pub route: Option<RouteStatus>,
+    /// Why the provider of that route was chosen, if the spec names none.
+    pub provider_evidence: Option<String>,
     /// Why a written split is not in force yet, as the router reports it.
     pub route_pending: Option<String>,
+    /// The manager of the fields of the route, besides Serin, that wrote it last.
+    /// Read only while the route [is reverted](super::is_route_reverted()).
+    pub route_writer: Option<String>,
+    /// The recorded route whose objects were removed by [`Action::MigrateRoute`].
+    ///
+    /// [`Action::MigrateRoute`]: super::Action::MigrateRoute
+    pub migrated_from: Option<RouteStatus>,
     /// Services and routes are as they were before this Canary.
     pub routing_restored: bool,
-    /// Results of gate calls, in any order, including old ones.
+    /// Work for this Canary that failed again and again.
+    pub failures: Vec<Failure>,
+    /// Results of gate calls, including old ones: those of people oldest first.
     pub gate_results: Vec<GateResult>,
     /// Results of the last check.
     pub measurements: Option<CheckMeasurements>,
@@ -46,6 +57,17 @@ pub struct Observed {
     pub other_releases: u32,
     /// Limit of running releases.
     pub release_cap: Option<u32>,
+}
+
+/// A failure that lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub purpose: Purpose,
+    /// One sentence without its full stop: the attempt, and the server's own words.
+    pub message: String,
+    /// The server refuses, so a retry cannot succeed until an object, a policy or a
+    /// right changes.
+    pub refused: bool,
 }
 
 /// The workload that users edit.
@@ -68,6 +90,8 @@ pub struct Primary {
     pub pods: Pods,
     /// It is kept from shrinking.
     pub pinned: bool,
+    /// The most pods that it can have; none if there is no limit.
+    pub max_replicas: Option<u32>,
 }
 
 /// A copy of the primary from before the last promotion.
@@ -88,6 +112,8 @@ pub struct Pods {
     pub updated: u32,
     /// Ready to serve, of any template.
     pub ready: u32,
+    /// Of an earlier template, in any state.
+    pub older: u32,
 }
 
 impl Pods {
@@ -103,6 +129,12 @@ impl Pods {
         self.ready.min(self.updated)
     }
 
+    /// Pods of the present template that are ready, at least. Grows throughout a
+    /// rollout, however many pods it replaces at a time.
+    pub fn ready_beyond_older(&self) -> u32 {
+        self.ready.saturating_sub(self.older)
+    }
+
     /// At least one is ready, or none is desired: an autoscaler may start one on
     /// demand.
     pub fn can_serve(&self) -> bool {
@@ -115,7 +147,17 @@ impl Pods {
 pub struct GateResult {
     pub call: GateCall,
     pub reply: GateReply,
+    pub from: Respondent,
+    /// By the clock of the respondent's machine.
     pub at: Timestamp,
+}
+
+/// Who gave the result of a gate call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Respondent {
+    Webhook,
+    /// A person's answer counts before a webhook's, whatever the clocks show.
+    Person,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -141,6 +183,9 @@ pub struct CheckMeasurements {
     pub at: Timestamp,
     /// By the metric's name, where the source has data only until earlier.
     pub available_until: BTreeMap<String, Timestamp>,
+    /// By the metric's name, where not all pods were read at the end of the window:
+    /// requests before this moment are counted on all pods of both arms.
+    pub known_until: BTreeMap<String, Timestamp>,
     /// By the metric's name; a missing one could not be measured.
     pub results: BTreeMap<String, Measurement>,
 }
@@ -149,5 +194,11 @@ impl CheckMeasurements {
     /// Until when requests were counted for a metric.
     pub fn measured_until(&self, metric: &str) -> Timestamp {
         self.available_until.get(metric).copied().unwrap_or(self.at)
+    }
+
+    /// Until when all requests of both arms were counted for a metric.
+    pub fn known_until(&self, metric: &str) -> Timestamp {
+        let until = self.measured_until(metric);
+        self.known_until.get(metric).map_or(until, |known| until.min(*known))
     }
 }

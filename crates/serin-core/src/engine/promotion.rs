@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     WakeReason,
-    action::{Action, Split},
-    decider::{Decider, ProgressDeadline, REQUEUE_DELAY, StallCause, after},
+    action::{Action, Split, Stable},
+    decider::{DeadlineState, Decider, ProgressDeadline, StallCause, after},
     plan::steps::Strategy,
     report::Reason,
 };
@@ -26,23 +26,21 @@ impl Decider<'_> {
         if self.release().revision != target.revision {
             return self.supersede(target);
         }
-        if self.status.releases > self.observed.persisted_releases {
-            // The release must be in the written status first. Otherwise a
-            // restart would take the primary's new revision for a mistake and
+        if !self.release_is_persisted() {
+            // A restart would take the primary's new revision for a mistake and
             // restore the old one.
-            self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
             return self
                 .block(Reason::Promoting { revision: target.revision.clone() }, ProgressDeadline::Paused);
         }
         if !self.canary_is_ready() {
             let pods = target.pods;
-            self.withdraw_if_down();
+            self.withdraw_unless_judged();
             return self.block(
                 Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired },
                 ProgressDeadline::Running(StallCause::Canary),
             );
         }
-        if !self.may_advance() {
+        if !self.may_advance() || !self.take_slot() {
             return;
         }
         if self.plan.strategy == Strategy::BlueGreen && self.status.step.is_some() {
@@ -60,14 +58,15 @@ impl Decider<'_> {
             }
         }
         self.request(Action::Promote { revision: revision.clone() });
-        self.block(Reason::Promoting { revision }, ProgressDeadline::Running(StallCause::Primary));
+        self.block(Reason::Promoting { revision }, ProgressDeadline::Running(StallCause::Copy));
     }
 
     /// Traffic stays where it is until the primary is ready with the promoted
-    /// revision.
+    /// revision, unless the canary's pods are replaced by another one.
     fn wait_for_primary(&mut self) {
-        if !self.primary_is_ready() {
-            self.withdraw_if_down();
+        let has_capacity = self.primary_has_capacity();
+        if !self.primary_is_ready() || !has_capacity {
+            self.withdraw_unless_judged();
             let pods = self.observed.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
             return self.block(
                 Reason::PrimaryRolling { ready: pods.updated_and_ready(), desired: pods.desired },
@@ -86,21 +85,69 @@ impl Decider<'_> {
         self.enter(Phase::Finalising);
     }
 
-    /// A canary without a ready pod gets no traffic, whatever the plan was.
-    fn withdraw_if_down(&mut self) {
-        let down = !self.canary_serves();
-        let primary_serves = self.observed.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
-        if down && primary_serves {
-            self.withdraw();
-            self.route(Split::all_primary());
+    /// Has the primary, which gets the canary's traffic back, as many pods as carry
+    /// it now? If not, requests them.
+    fn primary_has_capacity(&mut self) -> bool {
+        let (Some(target), Some(primary)) = (&self.observed.target, &self.observed.primary) else {
+            return true;
+        };
+        let share = u64::from(self.status.canary_weight.hundredths());
+        let full = u64::from(Weight::FULL.hundredths());
+        let carrying = (u64::from(target.pods.desired) * share).div_ceil(full);
+        let carrying = if self.target_is_at_release() { carrying } else { 0 };
+        let most = primary.max_replicas.unwrap_or(u32::MAX);
+        let replicas = u32::try_from(carrying).unwrap_or(u32::MAX).min(most);
+        let enough = primary.pods.desired >= replicas;
+        if !enough {
+            self.request(Action::ScalePrimary { replicas });
         }
+        enough
+    }
+
+    /// A canary without a ready pod of the analysed revision gets no traffic, as
+    /// long as another workload can serve: any pod of the primary runs a revision
+    /// that was judged, the old or the new one.
+    pub fn withdraw_unless_judged(&mut self) {
+        if self.canary_serves() && self.target_is_at_release() {
+            return;
+        }
+        if let Some(stable) = self.serving_stable() {
+            self.withdraw();
+            self.route(Split { stable, ..Split::all_primary() });
+        }
+    }
+
+    /// The stable workload that has a ready pod.
+    fn serving_stable(&self) -> Option<Stable> {
+        let warm = self.observed.previous.as_ref().is_some_and(|previous| previous.pods.ready > 0);
+        match self.primary_serves() {
+            true => Some(Stable::Primary),
+            false => warm.then_some(Stable::Previous),
+        }
+    }
+
+    /// The target has the revision of this release, so its pods were judged.
+    pub fn target_is_at_release(&self) -> bool {
+        self.observed.target.as_ref().is_some_and(|target| target.revision == self.release_revision())
     }
 
     /// Returns traffic to the primary, at once or by steps; then the release
     /// has succeeded.
     pub fn finalise(&mut self) {
-        if !self.primary_is_ready() && self.canary_serves() {
-            return self.report_idle(self.primary_not_ready());
+        let has_capacity = self.primary_has_capacity();
+        if !(self.primary_is_ready() && has_capacity) && self.canary_serves() {
+            match self.run_deadline(ProgressDeadline::Running(StallCause::Primary)) {
+                DeadlineState::Exceeded(_) if self.primary_serves() => {}
+                // The idle phase returns the traffic once the primary can serve.
+                DeadlineState::Exceeded(_) => return self.finish_promotion(Reason::PrimaryUnavailable),
+                state => {
+                    if let DeadlineState::Ends(at) = state {
+                        self.wake_at(at, WakeReason::PrimaryAwaited);
+                    }
+                    self.withdraw_unless_judged();
+                    return self.report_idle(self.primary_not_ready());
+                }
+            }
         }
         let weight = self.status.canary_weight;
         if weight > Weight::ZERO {
@@ -110,15 +157,22 @@ impl Decider<'_> {
             return self.report_idle(Reason::TrafficReturning { weight });
         }
         let revision = self.release().revision.clone();
+        self.finish_promotion(Reason::Promoted { revision });
+    }
+
+    fn finish_promotion(&mut self, reason: Reason) {
         self.archive_release(Outcome::Promoted, "promoted".to_owned());
-        self.emit(Reason::Promoted { revision });
+        self.emit(reason);
         self.enter(Phase::Succeeded);
     }
 
     fn step_down_weight(&mut self, weight: Weight) {
         // Only pods of the analysed revision may keep traffic.
-        let unchanged = self.observed.target.as_ref().is_some_and(|t| t.revision == self.release_revision());
-        let by = if unchanged && self.canary_serves() { self.plan.step_down_weight } else { Weight::FULL };
+        let by = if self.target_is_at_release() && self.canary_serves() {
+            self.plan.step_down_weight
+        } else {
+            Weight::FULL
+        };
         let due = after(self.release().last_progress_at.0, self.plan.interval);
         if by < Weight::FULL && due > self.now {
             self.wake_at(due, WakeReason::TrafficReturns);

@@ -9,7 +9,7 @@ use super::{
     decider::{Decider, ProgressDeadline, StallCause},
     observed::{GateReply, Target},
     plan::Gate,
-    report::Reason,
+    report::{Reason, RollbackCause},
 };
 use crate::api::{
     Weight,
@@ -18,6 +18,9 @@ use crate::api::{
         status::{GateState, Outcome},
     },
 };
+
+/// A canary that lost all its pods under its traffic this often is rolled back.
+const MAX_WITHDRAWALS: u32 = 3;
 
 impl Decider<'_> {
     /// A revision waits to be released. No pod of it runs yet.
@@ -37,7 +40,11 @@ impl Decider<'_> {
         }
         if self.release().state.wait_for_termination {
             // No pod that started with the superseded template or config may
-            // be measured as the new one.
+            // be measured as the new one. The size that people wrote for it is
+            // the one to start again with.
+            if target.pods.desired > 0 {
+                self.release().state.written_replicas = Some(target.pods.desired);
+            }
             self.scale_canary_down();
             if self.plan.scalable && target.pods.exist {
                 return self.block(Reason::CanaryTerminating, ProgressDeadline::Paused);
@@ -50,12 +57,7 @@ impl Decider<'_> {
         if !self.may_advance() {
             return;
         }
-        if let (others, Some(cap)) = (self.observed.other_releases, self.observed.release_cap)
-            && others >= cap
-        {
-            return self.block(Reason::TooManyReleases { others, cap }, ProgressDeadline::Paused);
-        }
-        if self.gates_open(HookType::ConfirmRollout, None) {
+        if self.gates_open(HookType::ConfirmRollout, None) && self.take_slot() {
             let plan = self.plan;
             self.release().state.plan.clone_from(&plan.fingerprint);
             self.enter(Phase::Progressing);
@@ -68,6 +70,10 @@ impl Decider<'_> {
         let waited = self.status.phase == Phase::Waiting;
         let wait_for_termination = !waited || self.release().state.wait_for_termination;
         let paused = self.release().paused;
+        let written_replicas = self.release().state.written_replicas.filter(|_| waited);
+        let holds_slot = self.release().state.holds_slot;
+        let started_at = self.release().started_at.clone();
+        let queued_since = self.release().state.queued_since.take().unwrap_or(started_at);
         self.archive_release(Outcome::Superseded, format!("revision {by} took its place"));
         if self.promoted_revision() == Some(by.as_str()) {
             self.target_unchanged(target);
@@ -77,6 +83,9 @@ impl Decider<'_> {
             // A user paused the releases of this target: a new revision does not
             // end that.
             self.release().paused = paused;
+            let state = &mut self.release().state;
+            state.written_replicas = written_replicas;
+            (state.holds_slot, state.queued_since) = (holds_slot, Some(queued_since));
         }
     }
 
@@ -86,7 +95,7 @@ impl Decider<'_> {
         if self.release().paused {
             self.block(Reason::Paused, ProgressDeadline::Paused);
         } else if !self.primary_is_ready() {
-            self.block(self.primary_not_ready(), ProgressDeadline::Paused);
+            self.block(self.primary_not_ready(), ProgressDeadline::Running(StallCause::Primary));
         } else if let Err(closed) = self.plan.windows.check(self.now) {
             if let Some(until) = closed.until {
                 self.wake_at(until, WakeReason::WindowOpens);
@@ -99,6 +108,21 @@ impl Decider<'_> {
             return true;
         }
         false
+    }
+
+    /// Takes a slot of the limit of concurrent releases, unless the release holds
+    /// one. Blocks while none is free.
+    pub fn take_slot(&mut self) -> bool {
+        let others = self.observed.other_releases;
+        if let Some(cap) = self.observed.release_cap
+            && others >= cap
+            && !self.release().state.holds_slot
+        {
+            self.block(Reason::TooManyReleases { others, cap }, ProgressDeadline::Paused);
+            return false;
+        }
+        self.release().state.holds_slot = true;
+        true
     }
 
     /// The canary runs, and gets more traffic step by step.
@@ -160,6 +184,10 @@ impl Decider<'_> {
         if pods.ready == 0 {
             if self.step_split().reaches_canary() {
                 self.withdraw();
+                if self.observed.split.as_ref().is_some_and(Split::reaches_canary) && self.count_withdrawal()
+                {
+                    return false;
+                }
             }
             self.route(Split::all_primary());
         }
@@ -180,16 +208,32 @@ impl Decider<'_> {
         false
     }
 
+    /// Counts that the canary lost all its pods under its traffic. True if that was
+    /// once too often and the release is rolled back.
+    fn count_withdrawal(&mut self) -> bool {
+        let withdrawals = &mut self.release().state.withdrawals;
+        *withdrawals = withdrawals.saturating_add(1);
+        let times = *withdrawals;
+        let rolled_back = times >= MAX_WITHDRAWALS;
+        if rolled_back {
+            self.fail(RollbackCause::CanaryDied { times });
+        }
+        rolled_back
+    }
+
     /// Replicas of the step, or of the next one once the canary is scaled for
-    /// it; else the present ones, or as many as the primary has.
+    /// it; else the present ones, those written before it was scaled to zero, or
+    /// as many as the primary has.
     pub fn step_replicas(&self, desired: u32) -> u32 {
         let primary = self.observed.primary.as_ref().map_or(1, |primary| primary.pods.desired.max(1));
         let present = self.status.step.as_ref().map_or(0, |step| step.index);
         let next = self.status.release.as_ref().and_then(|release| release.state.scale_for_step);
         let at = next.unwrap_or(present) as usize;
+        let written = self.status.release.as_ref().and_then(|release| release.state.written_replicas);
         let scaled_by_steps = self.plan.steps.iter().any(|step| step.replicas.is_some());
         match self.plan.steps.get(at).and_then(|step| step.replicas) {
             Some(replicas) => replicas.of(primary),
+            None if desired == 0 && !scaled_by_steps => written.unwrap_or(primary),
             None if desired == 0 => primary,
             None if scaled_by_steps => desired.max(primary),
             None => desired,
@@ -211,8 +255,16 @@ impl Decider<'_> {
                 return;
             }
         }
-        if passed {
+        if !passed {
+            return;
+        }
+        if self.release_is_persisted() {
             self.advance(0);
+        } else {
+            // A release whose status cannot be written gets no traffic: nobody would
+            // know why.
+            let replicas = self.observed.target.as_ref().map_or(0, |target| target.pods.desired);
+            self.block(Reason::StartingCanary { replicas }, ProgressDeadline::Paused);
         }
     }
 

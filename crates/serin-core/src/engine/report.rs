@@ -46,6 +46,8 @@ pub enum Reason {
     NoChange { revision: String },
     RestoringPrimary { revision: String },
     PostRolloutHook { hook: String },
+    PrimaryDown,
+    PrimaryDegraded { ready: u32, desired: u32 },
 
     // A new revision waits.
     NewRevision { revision: String, cause: RevisionCause },
@@ -63,11 +65,13 @@ pub enum Reason {
     RouteNotInForce { weight: Weight },
     RoutePending { weight: Weight, why: String },
     RoutingUnknown,
+    RouteReverted { times: u32, by: Option<String> },
     HookPending { hook: String, why: String },
     Advanced { step: u32, of: u32, name: String, weight: Weight, matched: bool },
     StepsChanged { step: u32, of: u32, weight: Weight },
     Analyzing { step: u32, of: u32, name: String, passed: u32, needed: u32 },
     CheckFailed { failed: u32, threshold: u32, why: String },
+    LatestCheckFailed { why: String },
     Inconclusive { why: String },
     Paused,
     StepPaused { name: String, until: Option<Timestamp> },
@@ -87,9 +91,14 @@ pub enum Reason {
     // Commands.
     CommandRefused { verb: String, why: String },
 
+    // Work that fails again and again.
+    Failing { why: String, refused: bool },
+    MaintenanceFailing { why: String },
+
     // The Canary itself.
     InvalidSpec { why: String },
     RestoringOriginals,
+    DeletionHeld { revision: String, promoted: String, until: Timestamp },
     Terminated,
 }
 
@@ -119,6 +128,10 @@ pub enum RollbackCause {
     Deadline {
         seconds: u64,
         what: String,
+    },
+    /// The canary lost all its pods under its traffic.
+    CanaryDied {
+        times: u32,
     },
     GateExpired {
         gate: String,
@@ -168,11 +181,13 @@ impl Reason {
             Self::RouteNotInForce { .. } => "RouteNotInForce",
             Self::RoutePending { .. } => "RoutePending",
             Self::RoutingUnknown => "RoutingUnknown",
+            Self::RouteReverted { .. } => "RouteReverted",
             Self::HookPending { .. } => "HookPending",
             Self::Advanced { .. } => "Advanced",
             Self::StepsChanged { .. } => "StepsChanged",
             Self::Analyzing { .. } => "Analyzing",
             Self::CheckFailed { .. } => "CheckFailed",
+            Self::LatestCheckFailed { .. } => "LatestCheckFailed",
             Self::Inconclusive { .. } => "Inconclusive",
             Self::Paused => "Paused",
             Self::StepPaused { .. } => "StepPaused",
@@ -183,9 +198,14 @@ impl Reason {
             Self::TrafficReturning { .. } => "TrafficReturning",
             Self::RolledBack { .. } | Self::StaysRolledBack { .. } => "RolledBack",
             Self::PrimaryUnavailable => "PrimaryUnavailable",
+            Self::PrimaryDown => "PrimaryDown",
+            Self::PrimaryDegraded { .. } => "PrimaryNotReady",
             Self::CommandRefused { .. } => "CommandRefused",
+            Self::Failing { .. } => "Failing",
+            Self::MaintenanceFailing { .. } => "MaintenanceFailing",
             Self::InvalidSpec { .. } => "InvalidSpec",
             Self::RestoringOriginals => "RestoringOriginals",
+            Self::DeletionHeld { .. } => "DeletionHeld",
             Self::Terminated => "Terminated",
         }
     }
@@ -201,25 +221,51 @@ impl Reason {
                 | Self::StartingCanary { .. }
                 | Self::CanaryNotReady { .. }
                 | Self::RouteNotInForce { .. }
+                | Self::PrimaryDegraded { .. }
                 | Self::PrimaryRolling { .. }
                 | Self::TrafficReturning { .. }
         )
     }
 
+    /// The outcome of the last release, reported before, is all there is to report.
+    pub fn is_resting(&self) -> bool {
+        matches!(self, Self::Initialized | Self::Promoted { .. } | Self::StaysRolledBack { .. })
+    }
+
+    /// A release that holds for this reason waits for a person or a time, and others
+    /// may run meanwhile.
+    pub fn yields_slot(&self) -> bool {
+        match self {
+            Self::Paused
+            | Self::StepPaused { .. }
+            | Self::AwaitingApproval { .. }
+            | Self::WindowClosed { .. } => true,
+            // A gate that has not answered yet is no wait.
+            Self::GateClosed { why, .. } => !why.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Rollbacks are errors; problems of a running release are warnings.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::RolledBack { .. } | Self::StaysRolledBack { .. } | Self::PrimaryUnavailable => {
-                Severity::Error
-            }
+            Self::RolledBack { .. }
+            | Self::StaysRolledBack { .. }
+            | Self::PrimaryUnavailable
+            | Self::PrimaryDown => Severity::Error,
             Self::TargetMissing
             | Self::RestoringPrimary { .. }
             | Self::PrimaryMissing
             | Self::CanaryDown
             | Self::CheckFailed { .. }
+            | Self::LatestCheckFailed { .. }
             | Self::Inconclusive { .. }
             | Self::RoutingUnknown
+            | Self::RouteReverted { .. }
+            | Self::DeletionHeld { .. }
             | Self::CommandRefused { .. }
+            | Self::Failing { .. }
+            | Self::MaintenanceFailing { .. }
             | Self::InvalidSpec { .. } => Severity::Warn,
             _ => Severity::Info,
         }
@@ -231,7 +277,7 @@ impl fmt::Display for Reason {
         match self {
             Self::TargetMissing => f.write_str("Waiting for the target: it does not exist."),
             Self::PrimaryMissing => f.write_str(
-                "The primary does not exist and the target is at another revision: set the target back to the promoted revision to create the primary again.",
+                "The primary was deleted and is being created again; until it is ready, traffic goes to the canary or the previous version, if one of them can serve.",
             ),
             Self::CreatingPrimary => f.write_str("Creating the primary from the target."),
             Self::PrimaryStarting { ready, desired } => {
@@ -284,6 +330,12 @@ impl fmt::Display for Reason {
                 write!(f, "Holding until the split of {weight} % is in force: {why}.")
             }
             Self::RoutingUnknown => f.write_str("Holding: the router does not report which split is in force."),
+            Self::RouteReverted { times, by } => write!(
+                f,
+                "{} overwrote the route {times} times in this release, and the check starts again each time: {}.",
+                by.as_deref().unwrap_or("Something else"),
+                stop_reverting(by.as_deref())
+            ),
             Self::HookPending { hook, why } if why.is_empty() => write!(f, "Waiting for the hook {hook} to pass."),
             Self::HookPending { hook, why } => write!(f, "Waiting for the hook {hook} to pass: {why}."),
             Self::Advanced { step, of, name, weight, matched } => {
@@ -300,6 +352,9 @@ impl fmt::Display for Reason {
             }
             Self::CheckFailed { failed, threshold, why } => {
                 write!(f, "Check failed, {failed} of {threshold} that roll back: {why}.")
+            }
+            Self::LatestCheckFailed { why } => {
+                write!(f, "Holding until a check passes; the latest one failed: {why}.")
             }
             Self::Inconclusive { why } => write!(f, "Holding, inconclusive: {why}."),
             Self::Paused => f.write_str("Paused by command; analysis continues, and resume ends the pause."),
@@ -320,8 +375,24 @@ impl fmt::Display for Reason {
             Self::RolledBack { revision, cause } => write!(f, "Revision {revision} is rolled back: {cause}."),
             Self::StaysRolledBack { revision, why } => write!(f, "Revision {revision} is rolled back: {why}."),
             Self::PrimaryUnavailable => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
+            Self::PrimaryDown => f.write_str("The primary has no ready pod."),
+            Self::PrimaryDegraded { ready, desired } => {
+                write!(f, "The primary is not ready: {ready} of {desired} pods.")
+            }
             Self::CommandRefused { verb, why } => write!(f, "Refused to {verb}: {why}."),
+            Self::Failing { why, refused: true } => {
+                write!(f, "{}. Nothing advances until that is corrected.", capitalized(why))
+            }
+            Self::Failing { why, refused: false } => write!(f, "{}. Trying again.", capitalized(why)),
+            Self::MaintenanceFailing { why } => {
+                write!(f, "{}. The release continues meanwhile.", capitalized(why))
+            }
             Self::InvalidSpec { why } => write!(f, "The Canary is invalid: {why}."),
+            Self::DeletionHeld { revision, promoted, until } => write!(
+                f,
+                "The target is at revision {revision}, which was not promoted: the primary keeps the traffic \
+                 until the target is set back to {promoted}, or until {until}."
+            ),
             Self::RestoringOriginals => f.write_str("Restoring the state from before this Canary."),
             Self::Terminated => f.write_str("Everything is restored."),
         }
@@ -335,6 +406,9 @@ impl fmt::Display for RollbackCause {
             Self::Checks { failed, why } => write!(f, "{failed} checks failed, the last one {why}"),
             Self::Metric { metric, why } => write!(f, "{metric} failed ({why})"),
             Self::Deadline { seconds, what } => write!(f, "no progress for {seconds} seconds; {what}"),
+            Self::CanaryDied { times } => {
+                write!(f, "the canary lost all its ready pods {times} times while it had traffic")
+            }
             Self::GateExpired { gate } => write!(f, "the gate {gate} expired before it opened"),
             Self::ApprovalRefused { gate, why } if why.is_empty() => {
                 write!(f, "approval of {gate} was refused")
@@ -345,6 +419,28 @@ impl fmt::Display for RollbackCause {
             Self::PromotionRolledBack { by } => write_with_actor(f, "returned to the previous version", by),
         }
     }
+}
+
+/// How to keep a writer, by the name of its field manager, from the route.
+fn stop_reverting(manager: Option<&str>) -> String {
+    let known = match manager {
+        None => "find the writer in metadata.managedFields of the route and exclude the route from it",
+        Some(manager) if manager.starts_with("argocd") => {
+            "list the route in spec.ignoreDifferences of the Application with managedFieldsManagers: [serin], and add RespectIgnoreDifferences=true to its syncOptions"
+        }
+        Some("kustomize-controller") => {
+            "annotate the route in its source with kustomize.toolkit.fluxcd.io/ssa: IfNotPresent"
+        }
+        Some("helm-controller") => "list the route in spec.driftDetection.ignore of the HelmRelease",
+        Some(other) => return format!("keep {other} from writing the route"),
+    };
+    known.to_owned()
+}
+
+/// A message as a sentence of its own, without its full stop.
+fn capitalized(message: &str) -> String {
+    let mut chars = message.trim_end_matches('.').chars();
+    chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn write_with_actor(f: &mut fmt::Formatter<'_>, what: &str, by: &Option<String>) -> fmt::Result {

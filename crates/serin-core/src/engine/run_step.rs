@@ -7,13 +7,17 @@ use super::{
     WakeReason,
     action::Action,
     check::CheckResult,
-    decider::{Decider, ProgressDeadline, StallCause, after},
+    decider::{Decider, ProgressDeadline, REQUEUE_DELAY, StallCause, after},
     plan::steps::{ApprovalGate, Pause, Step},
     report::{Reason, RollbackCause},
+    revert::is_route_reverted,
 };
 use crate::api::{
     Weight,
-    canary::{HookType, Phase, status::StepStatus},
+    canary::{
+        HookType, Phase,
+        status::{StepStatus, UnpassedCheck, UnpassedOutcome},
+    },
 };
 
 impl Decider<'_> {
@@ -28,6 +32,9 @@ impl Decider<'_> {
             self.release().state.traffic_withdrawn = false;
             self.set_weight(step.split.canary);
         }
+        if is_route_reverted(plan, &self.status, self.observed) && self.count_revert(step) {
+            return;
+        }
         if !self.route(self.step_split()) {
             self.abort_check_window();
             let weight = self.status.canary_weight;
@@ -41,7 +48,6 @@ impl Decider<'_> {
             };
         }
         self.start_check_window();
-        let mut inconclusive = None;
         match self.check(at, step) {
             CheckResult::Pending => {}
             CheckResult::Passed => self.record_passed_checks(self.status.iterations.saturating_add(1), step),
@@ -49,23 +55,23 @@ impl Decider<'_> {
                 self.record_passed_checks(self.status.iterations.max(step.checks), step)
             }
             CheckResult::Failed(why) => {
+                self.record_unpassed_check(UnpassedOutcome::Failed, why.clone());
                 if self.check_failed(why) {
                     return;
                 }
             }
             CheckResult::RollBack(cause) => return self.fail(cause),
-            CheckResult::Inconclusive(why) => inconclusive = Some(why),
+            CheckResult::Inconclusive(why) => self.record_unpassed_check(UnpassedOutcome::Inconclusive, why),
         }
+        let unpassed = self.status.step.as_ref().and_then(|step| step.unpassed_check.clone());
+        let inconclusive =
+            |why| (Reason::Inconclusive { why }, ProgressDeadline::Running(StallCause::Evidence));
         if self.status.iterations < step.checks {
-            return match inconclusive
-                .or_else(|| self.inconclusive_reason(step))
-                .or_else(|| self.sample_ratio_warning(step))
-            {
-                Some(why) => {
-                    self.block(Reason::Inconclusive { why }, ProgressDeadline::Running(StallCause::Evidence))
-                }
-                None => self.block(self.analyzing_reason(at, step), ProgressDeadline::Paused),
-            };
+            let why = unpassed.filter(|check| check.outcome == UnpassedOutcome::Inconclusive);
+            let why = why.map(|check| check.reason).or_else(|| self.sample_ratio_warning(step));
+            let analyzing = || (self.analyzing_reason(at, step), ProgressDeadline::Paused);
+            let (reason, deadline) = why.map_or_else(analyzing, inconclusive);
+            return self.block(reason, deadline);
         }
         if let Some(pause) = step.pause
             && !self.pause_is_over(step, pause)
@@ -77,7 +83,16 @@ impl Decider<'_> {
         {
             return;
         }
-        self.advance(at + 1);
+        match unpassed {
+            None => self.advance(at + 1),
+            Some(UnpassedCheck { outcome: UnpassedOutcome::Failed, reason: why }) => {
+                self.block(Reason::LatestCheckFailed { why }, ProgressDeadline::Paused)
+            }
+            Some(UnpassedCheck { outcome: UnpassedOutcome::Inconclusive, reason: why }) => {
+                let (reason, deadline) = inconclusive(why);
+                self.block(reason, deadline)
+            }
+        }
     }
 
     /// Passed checks beyond those the step needs are no progress.
@@ -86,14 +101,15 @@ impl Decider<'_> {
             self.note_progress();
         }
         self.status.iterations = checks;
+        if let Some(step) = &mut self.status.step {
+            step.unpassed_check = None;
+        }
     }
 
-    /// Why the last check was inconclusive.
-    fn inconclusive_reason(&self, step: &Step) -> Option<String> {
-        let judged = |name: &str| step.metrics.iter().any(|at| self.plan.metrics[*at].name == name);
-        let metric =
-            self.status.metrics.iter().find(|metric| metric.inconclusives > 0 && judged(&metric.name))?;
-        Some(format!("{}: {}", metric.name, metric.reason))
+    fn record_unpassed_check(&mut self, outcome: UnpassedOutcome, reason: String) {
+        if let Some(step) = &mut self.status.step {
+            step.unpassed_check = Some(UnpassedCheck { outcome, reason });
+        }
     }
 
     fn analyzing_reason(&self, at: usize, step: &Step) -> Reason {
@@ -160,6 +176,9 @@ impl Decider<'_> {
             if rises && !self.gates_open(HookType::ConfirmTrafficIncrease, Some(next as u32)) {
                 return;
             }
+            if !self.take_slot() {
+                return;
+            }
             self.enter_step(next);
             self.emit(Reason::Advanced {
                 step: next as u32,
@@ -168,7 +187,11 @@ impl Decider<'_> {
                 weight: self.status.canary_weight,
                 matched: !step.split.matches.is_empty(),
             });
-            self.route(self.step_split());
+            if self.route(self.step_split()) {
+                // Nothing changes that would ask for the next decision: the check
+                // begins once this one is written.
+                self.wake_at(after(self.now, REQUEUE_DELAY), WakeReason::Requeue);
+            }
         } else if self.gates_open(HookType::ConfirmPromotion, None) {
             self.enter(Phase::Promoting);
         } else if self.status.phase == Phase::Progressing {
@@ -202,6 +225,7 @@ impl Decider<'_> {
             started_at: Some(Time(self.now)),
             check_started_at: None,
             checks: 0,
+            unpassed_check: None,
         });
         let state = &mut self.release().state;
         (state.resumed, state.scale_for_step) = (false, None);
@@ -211,6 +235,7 @@ impl Decider<'_> {
             gate.type_ != Some(HookType::ConfirmTrafficIncrease) || gate.step >= Some(at as u32)
         });
         self.reset_step_evidence();
+        self.end_reverts();
         self.note_progress();
     }
 

@@ -54,6 +54,7 @@ impl Decider<'_> {
         let verdict = SampleRatioTest::default().check(&mut evidence, expected, requests, tolerance);
         let check_result = match verdict.outcome {
             JudgeOutcome::Fail { .. }
+            | JudgeOutcome::BeyondLimit
             | JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples } => {
                 CheckResult::Inconclusive(with_remedy(&verdict.message))
             }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fixed::Fixed;
 use super::grid::{GRID_POINTS, Grid, POINTS_PER_SIDE};
-use super::overdispersion::Overdispersion;
+use super::overdispersion::{Overdispersion, RecentBursts};
 use crate::analysis::contingency_table::{ContingencyTable, OddsRatio};
 use crate::analysis::measurement::{Arms, Counts};
 use crate::analysis::verdict::Estimate;
@@ -33,8 +33,8 @@ pub(crate) struct EProcess {
     pub seen: Arms<Counts>,
     /// Counts since the evidence was last in the canary's favour.
     pub suspect: Arms<Counts>,
-    /// Counts of the canary while the primary was idle.
-    idle: Counts,
+    /// Counts that are not compared yet: one arm had no requests since.
+    pending: Arms<Counts>,
     /// Informative looks.
     checks: u32,
     /// Log-evidence that the canary has become worse, per odds ratio above the
@@ -44,6 +44,7 @@ pub(crate) struct EProcess {
     below: [Fixed; POINTS_PER_SIDE],
     above: [Fixed; POINTS_PER_SIDE],
     overdispersion: Overdispersion,
+    bursts: RecentBursts,
 }
 
 /// Kinds of bad request.
@@ -58,10 +59,12 @@ pub(crate) enum BadKind {
 /// Prior of a canary that is bad from the first look on; the n-th look after
 /// it has (1 − FIRST_CHECK_PRIOR) / n(n+1).
 const FIRST_CHECK_PRIOR: f64 = 0.75;
-/// Requests from which on a look is scaled down.
-const MAX_TABLE_REQUESTS: u64 = 2_000_000;
+/// Ways to fill a table from which on it is scaled down: they are the cost of a look.
+const MAX_TABLE_FILLINGS: u64 = 200_000;
+/// Requests beyond which a count is nonsense.
+const MAX_REQUESTS: u64 = 1_000_000_000_000_000;
 /// Logs whose exponentials are negligible, and near the maximum of a float.
-const MIN_LOG: f64 = -700.0;
+pub(super) const MIN_LOG: f64 = -700.0;
 const MAX_LOG: f64 = 700.0;
 
 impl EProcess {
@@ -70,12 +73,13 @@ impl EProcess {
             kind,
             seen,
             suspect: Arms::default(),
-            idle: Counts::default(),
+            pending: Arms::default(),
             checks: 0,
             alarm: [Fixed::of(MIN_LOG); POINTS_PER_SIDE],
             below: [Fixed::default(); POINTS_PER_SIDE],
             above: [Fixed::default(); POINTS_PER_SIDE],
             overdispersion: Overdispersion::default(),
+            bursts: RecentBursts::default(),
         }
     }
 
@@ -83,32 +87,43 @@ impl EProcess {
         EProcess { overdispersion: self.overdispersion.clone(), ..EProcess::new(self.kind, Arms::default()) }
     }
 
-    /// Adds one look.
+    /// Adds one look. A window in which an arm has no requests is not compared: requests
+    /// of an earlier window are no control for it.
     pub fn update(&mut self, grid: &Grid, look: Arms<Counts>) {
-        for total in [&mut self.seen, &mut self.suspect] {
+        for total in [&mut self.seen, &mut self.suspect, &mut self.pending] {
             total.canary.add(look.canary);
             total.primary.add(look.primary);
         }
-        if look.primary.total() == 0 {
-            self.idle.add(look.canary);
-        } else {
-            self.idle = Counts::default();
+        if self.pending.canary.total() == 0 || self.pending.primary.total() == 0 {
+            return;
         }
+        let look = std::mem::take(&mut self.pending);
         if let Some(gains) = log_likelihood_ratios(grid, look, self.overdispersion.variance_inflation()) {
             let (below, above) = (&gains[..POINTS_PER_SIDE], &gains[POINTS_PER_SIDE + 1..]);
             let start = start_prior(self.checks);
             for (alarm, gain) in self.alarm.iter_mut().zip(above) {
-                *alarm = log((exp(*alarm) + start) * self.overdispersion.damp(*gain).exp());
+                *alarm = log(log_add(alarm.get(), start.ln()) + gain);
             }
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
             self.checks = self.checks.saturating_add(1);
         }
-        if self.e_value(grid) < 1.0 {
+        if self.log_e_value() < 0.0 {
             self.suspect = Arms::default();
         }
         // Last, so that a look is never discounted by itself.
         self.overdispersion.update(look.primary);
+        self.bursts.update(look);
+    }
+
+    /// Drops an alarm that later requests did not confirm: the canary is as suspect
+    /// as at the beginning of a release. Evidence only ever shrinks by this, so the
+    /// error bound still holds.
+    pub fn drop_alarm(&mut self) {
+        if log_mean(&self.alarm) > FIRST_CHECK_PRIOR.ln() {
+            self.alarm = [log(FIRST_CHECK_PRIOR.ln()); POINTS_PER_SIDE];
+        }
+        self.suspect = Arms::default();
     }
 
     /// A new step: non-inferiority must be shown on its own traffic.
@@ -117,24 +132,16 @@ impl EProcess {
         self.above = [Fixed::default(); POINTS_PER_SIDE];
     }
 
-    /// The evidence that the canary is, or has become, worse than the margin allows.
-    pub fn e_value(&self, grid: &Grid) -> f64 {
-        let started = mean(self.alarm.map(exp));
-        let alarm = started + remaining_prior(self.checks);
-        match self.record_e_value(grid) {
-            Some(evidence) => (alarm + evidence) / 2.0,
-            None => alarm,
-        }
+    /// The log of the evidence that the canary is, or has become, worse than the margin
+    /// allows. Beyond one it is a root of that by the bursts of the last minutes.
+    pub fn log_e_value(&self) -> f64 {
+        let evidence = self.raw_log_e_value();
+        if evidence > 0.0 { evidence / self.bursts.variance_inflation() } else { evidence }
     }
 
-    /// With all traffic on the canary, it is compared with the primary's record
-    /// of this release. The record is one sample however often it is used, so
-    /// this is one comparison of all counts since with all counts before, and no
-    /// product of many.
-    fn record_e_value(&self, grid: &Grid) -> Option<f64> {
-        let table = Arms { canary: self.idle, primary: self.seen.primary };
-        let gains = log_likelihood_ratios(grid, table, self.overdispersion.variance_inflation())?;
-        Some(mean(gains[POINTS_PER_SIDE + 1..].iter().map(|&gain| gain.min(MAX_LOG).exp())))
+    /// The same without regard to the bursts of the last minutes.
+    pub fn raw_log_e_value(&self) -> f64 {
+        log_add(log_mean(&self.alarm), remaining_prior(self.checks).ln())
     }
 
     /// The evidence of this step that the canary is within the margin.
@@ -147,8 +154,9 @@ impl EProcess {
         self.overdispersion.variance_inflation()
     }
 
+    /// The canary has requests that cannot be compared with any of the primary.
     pub fn primary_is_idle(&self) -> bool {
-        self.idle.total() > 0
+        self.pending.canary.total() > 0 && self.pending.primary.total() == 0
     }
 
     /// The odds ratio of this step, and the interval that holds it with
@@ -215,15 +223,21 @@ fn log_likelihood_ratios(
     })
 }
 
-/// Scales down a table of too many requests, so that absurd counts from a
-/// provider cannot make a look take hours.
+/// Scales down a table that can be filled in too many ways, so that absurd counts
+/// from a provider cannot make a look take hours. Rare events are never scaled down,
+/// however many requests there are.
 fn downscale(look: Arms<Counts>) -> Arms<Counts> {
-    let by = look.canary.total().saturating_add(look.primary.total()) / MAX_TABLE_REQUESTS + 1;
+    let look = look.map(|counts| {
+        let by = counts.total() / MAX_REQUESTS + 1;
+        Counts::of_bad(counts.bad() / by, counts.total() / by)
+    });
+    let both = look.canary.bad() + look.primary.bad();
+    let by = both.min(look.canary.total()) / MAX_TABLE_FILLINGS + 1;
     look.map(|counts| Counts::of_bad(counts.bad() / by, counts.total() / by))
 }
 
 /// The prior of turning bad at the n-th look, counted from zero.
-fn start_prior(look: u32) -> f64 {
+pub(super) fn start_prior(look: u32) -> f64 {
     match f64::from(look) {
         0.0 => FIRST_CHECK_PRIOR,
         n => (1.0 - FIRST_CHECK_PRIOR) / (n * (n + 1.0)),
@@ -231,19 +245,32 @@ fn start_prior(look: u32) -> f64 {
 }
 
 /// The prior left for all later looks after n of them.
-fn remaining_prior(looks: u32) -> f64 {
+pub(super) fn remaining_prior(looks: u32) -> f64 {
     match f64::from(looks) {
         0.0 => 1.0,
         n => (1.0 - FIRST_CHECK_PRIOR) / n,
     }
 }
 
-fn exp(log: Fixed) -> f64 {
+pub(super) fn exp(log: Fixed) -> f64 {
     log.get().min(MAX_LOG).exp()
 }
 
-fn log(evidence: f64) -> Fixed {
-    Fixed::of(evidence.ln().clamp(MIN_LOG, MAX_LOG))
+/// To store; the smallest ones are as good as none.
+pub(super) fn log(evidence: f64) -> Fixed {
+    Fixed::of(evidence.max(MIN_LOG))
+}
+
+/// The log of a sum, from logs.
+pub(super) fn log_add(a: f64, b: f64) -> f64 {
+    let most = a.max(b);
+    most + ((a - most).exp() + (b - most).exp()).ln()
+}
+
+/// The log of the mean, from logs.
+pub(super) fn log_mean(logs: &[Fixed]) -> f64 {
+    let sum = logs.iter().map(|log| log.get()).reduce(log_add);
+    sum.map_or(MIN_LOG, |sum| sum - (logs.len() as f64).ln())
 }
 
 fn mean(of_side: impl IntoIterator<Item = f64>) -> f64 {

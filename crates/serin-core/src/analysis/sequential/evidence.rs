@@ -7,9 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::e_process::{BadKind, EProcess};
+use super::baseline::{Baseline, Incident};
+use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
+use super::e_process::{BadKind, EProcess, log_add};
 use super::fixed::Fixed;
 use super::grid::Grid;
+use super::total_failure::TotalFailure;
 use crate::analysis::measurement::{Arms, Counts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,27 +25,48 @@ pub struct Evidence {
     /// started yet.
     shares: u32,
     streams: Vec<EProcess>,
-    /// Log of the highest evidence against the canary so far.
+    /// Absent in evidence about latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    total_failure: Option<TotalFailure>,
+    /// Absent in evidence about latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    baseline: Option<Baseline>,
+    confirmation: Confirmation,
+    /// Convicted once is convicted for the rest of the release.
+    convicted: Option<Conviction>,
+    /// Log of the highest evidence against the canary since the last dropped alarm.
     peak: Fixed,
+    /// Counts of this check against the absolute limit.
+    limited: Arms<Counts>,
     /// Requests since the release began.
     seen: Arms<u64>,
-    /// Requests to the canary since its last pass.
-    fresh: u64,
+    /// Requests since the last pass.
+    fresh: Arms<u64>,
+}
+
+/// How the canary was convicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Conviction {
+    Compared,
+    TotalFailure,
 }
 
 impl Evidence {
     /// A new step is judged on its own traffic: request counts and evidence of
     /// non-inferiority start over. Evidence against the canary stays.
     pub fn begin_step(&mut self) {
-        self.fresh = 0;
+        self.fresh = Arms::default();
+        self.limited = Arms::default();
         self.streams.iter_mut().for_each(EProcess::begin_step);
     }
 
-    /// State for the next release: nothing about this canary, only the
-    /// overdispersion of the primary.
+    /// State for the next release: nothing about this canary, only the usual
+    /// failures of the primary and their overdispersion.
     pub fn next_release(&self) -> Self {
         Evidence {
             streams: self.streams.iter().map(EProcess::next_release).collect(),
+            baseline: self.baseline.as_ref().map(Baseline::next_release),
             ..Evidence::for_margin(self.margin)
         }
     }
@@ -66,21 +90,43 @@ impl Evidence {
         self.margin
     }
 
-    pub(super) fn fresh(&self) -> u64 {
+    pub(super) fn fresh(&self) -> Arms<u64> {
         self.fresh
     }
 
     /// After a pass: the next verdict needs new requests.
     pub(super) fn clear_fresh(&mut self) {
-        self.fresh = 0;
+        self.fresh = Arms::default();
     }
 
     /// Adds a look: for each kind of bad request the counts of both arms, out of
     /// the same requests. Kinds share the evidence equally; their number is fixed
-    /// at the first look, independent of the data.
-    pub(super) fn update(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
+    /// at the first look, independent of the data. `convicts` is the log-evidence
+    /// that convicts.
+    pub(super) fn update(
+        &mut self,
+        grid: &Grid,
+        kinds: &[(BadKind, Arms<Counts>)],
+        look: Look,
+        convicts: f64,
+    ) {
         let Some((_, first)) = kinds.first() else { return };
         let requests = first.map(Counts::total);
+        if let Some((_, failed)) = kinds.iter().find(|(kind, _)| *kind == BadKind::Failed) {
+            self.total_failure.get_or_insert_default().update(*failed);
+            self.baseline.get_or_insert_default().update(failed.primary);
+        }
+        if !look.warming_up {
+            self.compare(grid, kinds);
+            self.seen.canary = self.seen.canary.saturating_add(requests.canary);
+            self.seen.primary = self.seen.primary.saturating_add(requests.primary);
+            self.fresh.canary = self.fresh.canary.saturating_add(requests.canary);
+            self.fresh.primary = self.fresh.primary.saturating_add(requests.primary);
+        }
+        self.confirm(look, convicts);
+    }
+
+    fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
             self.streams.retain(|stream| kinds.iter().any(|(kind, _)| *kind == stream.kind));
@@ -95,18 +141,75 @@ impl Evidence {
                 self.streams.push(stream);
             }
         }
-        self.seen.canary = self.seen.canary.saturating_add(requests.canary);
-        self.seen.primary = self.seen.primary.saturating_add(requests.primary);
-        self.fresh = self.fresh.saturating_add(requests.canary);
-        self.peak = self.peak.max(Fixed::of(self.e_value(grid).ln()));
     }
 
-    /// The mean evidence of all e-processes: valid however they depend on each
-    /// other. One that has not started is at one.
-    pub(super) fn e_value(&self, grid: &Grid) -> f64 {
-        let started: f64 = self.streams.iter().map(|stream| stream.e_value(grid)).sum();
+    fn confirm(&mut self, look: Look, convicts: f64) {
+        let mut found = Vec::from([self.confirmation.update(self.log_e_values(), look, convicts)]);
+        found.extend(self.total_failure.as_mut().map(|total_failure| total_failure.finding(look, convicts)));
+        if found[0] == Finding::Refuted {
+            self.streams.iter_mut().for_each(EProcess::drop_alarm);
+        }
+        if found.get(1) == Some(&Finding::Refuted) {
+            self.total_failure.iter_mut().for_each(TotalFailure::drop_alarm);
+        }
+        let total_failure = self.total_failure.as_ref().map_or(0.0, TotalFailure::log_e_value_unless_shared);
+        let evidence = Fixed::of(self.log_e_value().max(total_failure));
+        self.peak = if found.contains(&Finding::Refuted) { evidence } else { self.peak.max(evidence) };
+        let kinds = [Conviction::Compared, Conviction::TotalFailure].into_iter().zip(found);
+        let convicted = kinds.filter(|(_, found)| *found == Finding::Convicted).map(|(kind, _)| kind).next();
+        self.convicted = self.convicted.or(convicted);
+    }
+
+    pub(super) fn convicted(&self) -> Option<Conviction> {
+        self.convicted
+    }
+
+    /// The primary is far from its usual self.
+    pub(super) fn incident(&self) -> Option<Incident> {
+        self.baseline.as_ref()?.incident()
+    }
+
+    /// Adds to the counts against the absolute limit; those of the whole check.
+    pub(super) fn add_limited(&mut self, counts: Arms<Counts>) -> Arms<Counts> {
+        self.limited.canary.add(counts.canary);
+        self.limited.primary.add(counts.primary);
+        self.limited
+    }
+
+    /// The next check has its own counts against the absolute limit.
+    pub(super) fn clear_limited(&mut self) {
+        self.limited = Arms::default();
+    }
+
+    /// The log of the mean evidence of all e-processes: valid however they depend on
+    /// each other. One that has not started is at one.
+    pub(super) fn log_e_value(&self) -> f64 {
+        self.log_mean_of(EProcess::log_e_value)
+    }
+
+    fn log_e_values(&self) -> LogEvidence {
+        LogEvidence { damped: self.log_e_value(), raw: self.log_mean_of(EProcess::raw_log_e_value) }
+    }
+
+    fn log_mean_of(&self, log_e_value: impl Fn(&EProcess) -> f64) -> f64 {
         let not_started = (self.shares as usize).saturating_sub(self.streams.len());
-        (started + not_started as f64) / f64::from(self.shares)
+        let logs = self.streams.iter().map(log_e_value);
+        let not_started = (not_started > 0).then(|| (not_started as f64).ln());
+        let sum = logs.chain(not_started).reduce(log_add);
+        sum.map_or(0.0, |sum| sum - f64::from(self.shares.max(1)).ln())
+    }
+
+    /// The canary's requests behind a total failure.
+    pub(super) fn total_failure(&self) -> Option<Counts> {
+        let convicted = self.convicted == Some(Conviction::TotalFailure);
+        self.total_failure.as_ref().filter(|_| convicted).map(TotalFailure::suspect)
+    }
+
+    /// Are there requests of the primary to compare with? None at all, as with all
+    /// traffic on the canary, need not be awaited.
+    pub(super) fn lacks_control(&self, min_requests: u64) -> bool {
+        let idle = self.streams.iter().all(EProcess::primary_is_idle);
+        self.seen.primary < min_requests || (self.fresh.primary < min_requests && !idle)
     }
 
     /// The e-processes, for a verdict to name the worst.
@@ -143,7 +246,7 @@ fn sum_arms(Arms { canary, primary }: Arms<Counts>) -> Counts {
 struct LayoutVersion;
 
 impl LayoutVersion {
-    const CURRENT: u8 = 1;
+    const CURRENT: u8 = 2;
 }
 
 impl From<LayoutVersion> for u8 {

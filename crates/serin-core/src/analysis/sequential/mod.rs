@@ -6,29 +6,39 @@
 //! either moves: ramps and shared incidents are harmless.
 //!
 //! ```text
-//! look ─▶ ContingencyTable ─▶ log-likelihood on the Grid ─▶ EProcess (÷ Overdispersion) ─▶ Evidence ─▶ Verdict
+//! look ─▶ ContingencyTable ─▶ log-likelihood on the Grid ─▶ EProcess (÷ Overdispersion) ─▶ Evidence
+//!                                                         Verdict ◀─ Confirmation ◀─┘
 //! ```
 //!
-//! Errors are one e-process. Latency is one e-process for each histogram bound
-//! ("slower than 250 ms"), and their evidence is averaged.
+//! Errors are one e-process, beside that of a [`TotalFailure`](total_failure), which
+//! needs no primary. Latency is one e-process for each histogram bound
+//! ("slower than 250 ms"), and their evidence is averaged. No single look convicts
+//! ([`confirmation`]), and nothing passes while the primary itself is far from its
+//! usual self ([`baseline`]).
 
+mod baseline;
+mod confirmation;
 mod e_process;
 mod evidence;
 mod fixed;
 mod grid;
 mod overdispersion;
+mod power;
 #[cfg(test)]
 mod tests;
+mod total_failure;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use self::e_process::{BadKind, EProcess};
 use self::grid::Grid;
+use super::floor::Floor;
 use super::format::{duration, number, percent, thousands};
 use super::measurement::{Arms, Counts, Histogram, Measurement};
 use super::verdict::{InconclusiveReason, JudgeOutcome, Verdict};
 
+pub use self::confirmation::Look;
 pub use self::evidence::Evidence;
 
 /// Settings of the judge. Their defaults are those of the CRD.
@@ -44,11 +54,22 @@ pub struct Settings {
     pub margin: f64,
     /// New requests to the canary that a verdict needs.
     pub min_requests: u64,
+    /// A pass needs that a canary this many times worse would have been found.
+    pub min_power: Option<f64>,
+    /// An absolute limit beside the comparison.
+    pub floor: Option<Floor>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { false_rollback: 0.01, false_promotion: 0.01, margin: 1.5, min_requests: 20 }
+        Settings {
+            false_rollback: 0.01,
+            false_promotion: 0.01,
+            margin: 1.5,
+            min_requests: 20,
+            min_power: None,
+            floor: None,
+        }
     }
 }
 
@@ -62,6 +83,8 @@ pub enum SettingsError {
         "margin: {0} is no margin; write how many times worse is still healthy, from 1 to 1000, such as 1.5"
     )]
     Margin(f64),
+    #[error("minPower: {power} is not above the margin of {margin}; raise it, or lower the margin")]
+    MinPower { power: f64, margin: f64 },
 }
 
 /// The judge, with validated settings.
@@ -85,6 +108,9 @@ impl TryFrom<Settings> for Sequential {
         if !(1.0..=1000.0).contains(&settings.margin) {
             return Err(SettingsError::Margin(settings.margin));
         }
+        if let Some(power) = settings.min_power.filter(|power| *power <= settings.margin) {
+            return Err(SettingsError::MinPower { power, margin: settings.margin });
+        }
         settings.margin = (settings.margin * 1e3).round() / 1e3;
         Ok(Sequential { settings, grid: Grid::around(settings.margin) })
     }
@@ -101,24 +127,33 @@ const SUSPICION_EXPONENT: f64 = 0.5;
 const NOTABLE_OVERDISPERSION: f64 = 1.5;
 
 impl Sequential {
-    /// Adds one look and returns the verdict on everything so far.
+    /// Adds one look at both arms at the same moment, and returns the verdict on
+    /// everything so far.
     pub fn check(&self, evidence: &mut Evidence, measurement: &Measurement) -> Verdict {
-        match self.update_evidence(evidence, measurement) {
-            Ok(outcome) => self.describe(evidence, outcome),
-            Err(verdict) => *verdict,
-        }
+        self.check_at(evidence, measurement, Look { full: true, ..Look::default() })
     }
 
     /// As [`Sequential::check`], without the message.
     pub fn outcome(&self, evidence: &mut Evidence, measurement: &Measurement) -> JudgeOutcome {
-        self.update_evidence(evidence, measurement).unwrap_or_else(|verdict| verdict.outcome)
+        let look = Look { full: true, ..Look::default() };
+        self.update_evidence(evidence, measurement, look).unwrap_or_else(|verdict| verdict.outcome)
+    }
+
+    /// Adds one look and returns the verdict on everything so far.
+    pub fn check_at(&self, evidence: &mut Evidence, measurement: &Measurement, look: Look) -> Verdict {
+        match self.update_evidence(evidence, measurement, look) {
+            Ok(outcome) => self.describe(evidence, outcome),
+            Err(verdict) => *verdict,
+        }
     }
 
     fn update_evidence(
         &self,
         evidence: &mut Evidence,
         measurement: &Measurement,
+        look: Look,
     ) -> Result<JudgeOutcome, Box<Verdict>> {
+        let convicts = -self.settings.false_rollback.ln();
         if evidence.margin() != self.settings.margin {
             *evidence = Evidence::for_margin(self.settings.margin);
         }
@@ -126,7 +161,9 @@ impl Sequential {
             Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
-            Measurement::Counts(arms) => evidence.update(&self.grid, &[(BadKind::Failed, *arms)]),
+            Measurement::Counts(arms) => {
+                evidence.update(&self.grid, &[(BadKind::Failed, *arms)], look, convicts)
+            }
             Measurement::Histogram(arms) => {
                 let kinds = slower_than_each_bound(arms);
                 if kinds.is_empty() {
@@ -138,7 +175,7 @@ impl Sequential {
                     )
                     .into());
                 }
-                evidence.update(&self.grid, &kinds);
+                evidence.update(&self.grid, &kinds, look, convicts);
             }
             Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
                 return Err(Verdict::wrong_measurement_kind(
@@ -148,22 +185,68 @@ impl Sequential {
                 .into());
             }
         }
-        Ok(self.conclude(evidence))
+        let beyond = self.check_floor(evidence, measurement, look)?;
+        Ok(self.conclude(evidence, beyond, look))
     }
 
-    fn conclude(&self, evidence: &mut Evidence) -> JudgeOutcome {
-        if evidence.p_value() <= self.settings.false_rollback {
+    /// At the end of a check: whether the canary is beyond its absolute limit. An
+    /// error if the primary is too.
+    fn check_floor(
+        &self,
+        evidence: &mut Evidence,
+        measurement: &Measurement,
+        look: Look,
+    ) -> Result<bool, Box<Verdict>> {
+        let Some(floor) = self.settings.floor.filter(|_| !look.warming_up) else { return Ok(false) };
+        let arms = evidence.add_limited(floor.counts(measurement));
+        if !look.full || arms.canary.total() < self.settings.min_requests {
+            return Ok(false);
+        }
+        evidence.clear_limited();
+        let beyond = arms.map(|counts| counts.rate().is_some_and(|rate| rate > floor.limit()));
+        if beyond.canary && beyond.primary && evidence.convicted().is_none() {
+            let message = format!(
+                "incident: both arms are beyond the limit of thresholdRange, {}",
+                comparison(BadKind::Failed, arms)
+            );
+            let requests = arms.map(Counts::total);
+            return Err(Verdict::inconclusive(InconclusiveReason::Incident, requests, message).into());
+        }
+        Ok(beyond.canary)
+    }
+
+    fn conclude(&self, evidence: &mut Evidence, beyond_limit: bool, look: Look) -> JudgeOutcome {
+        let inconclusive = |reason| JudgeOutcome::Inconclusive { reason };
+        if evidence.convicted().is_some() {
             JudgeOutcome::Fail { critical: false }
-        } else if evidence.fresh() < self.settings.min_requests
-            || evidence.seen().primary < self.settings.min_requests
+        } else if beyond_limit {
+            JudgeOutcome::BeyondLimit
+        } else if look.warming_up {
+            inconclusive(InconclusiveReason::WarmingUp)
+        } else if evidence.fresh().canary < self.settings.min_requests
+            || evidence.lacks_control(self.settings.min_requests)
         {
-            JudgeOutcome::Inconclusive { reason: InconclusiveReason::TooFewSamples }
-        } else if evidence.e_value(&self.grid) >= self.settings.false_rollback.powf(-SUSPICION_EXPONENT) {
-            JudgeOutcome::Inconclusive { reason: InconclusiveReason::Suspected }
+            inconclusive(InconclusiveReason::TooFewSamples)
+        } else if evidence.log_e_value() >= -self.settings.false_rollback.ln() * SUSPICION_EXPONENT {
+            inconclusive(InconclusiveReason::Suspected)
+        } else if evidence.incident().is_some() {
+            inconclusive(InconclusiveReason::Incident)
+        } else if self.settings.min_power.is_some_and(|power| !self.could_find(evidence, power)) {
+            inconclusive(InconclusiveReason::TooFewSamples)
         } else {
             evidence.clear_fresh();
             JudgeOutcome::Pass { non_inferior: self.is_non_inferior(evidence.streams()) }
         }
+    }
+
+    /// Would a canary this many times worse have been found?
+    fn could_find(&self, evidence: &Evidence, times: f64) -> bool {
+        self.power(evidence).is_some_and(|found| found <= times)
+    }
+
+    /// How many times worse a canary would have been found by now.
+    fn power(&self, evidence: &Evidence) -> Option<f64> {
+        power::detectable(evidence.streams(), &self.grid, self.settings.false_rollback)
     }
 
     fn is_non_inferior(&self, streams: &[EProcess]) -> bool {
@@ -179,9 +262,8 @@ impl Sequential {
     }
 
     fn describe(&self, evidence: &Evidence, outcome: JudgeOutcome) -> Verdict {
-        let Settings { false_rollback, false_promotion, margin, min_requests } = self.settings;
-        let worst =
-            evidence.streams().iter().max_by(|a, b| a.e_value(&self.grid).total_cmp(&b.e_value(&self.grid)));
+        let Settings { false_rollback, false_promotion, margin, min_requests, min_power, .. } = self.settings;
+        let worst = evidence.streams().iter().max_by(|a, b| a.log_e_value().total_cmp(&b.log_e_value()));
         let times = number(margin);
         let finding = match outcome {
             JudgeOutcome::Fail { .. } => {
@@ -191,33 +273,94 @@ impl Sequential {
                 format!("less than {times} times worse, chance of error < {}", percent(false_promotion))
             }
             JudgeOutcome::Pass { non_inferior: false } => {
-                format!("nothing shows it to be {times} times worse")
+                format!("nothing shows it to be {times} times worse; {}", self.describe_power(evidence))
+            }
+            JudgeOutcome::BeyondLimit => "it is beyond the limit of thresholdRange".to_owned(),
+            JudgeOutcome::Inconclusive { reason: InconclusiveReason::WarmingUp } => {
+                "its pods are young, and only total failure counts".to_owned()
+            }
+            JudgeOutcome::Inconclusive { reason: InconclusiveReason::Incident } => {
+                return self.describe_incident(evidence, outcome);
             }
             JudgeOutcome::Inconclusive { reason: InconclusiveReason::Suspected } => {
                 format!("it looks {times} times worse, and more requests must confirm it")
             }
-            JudgeOutcome::Inconclusive { .. } if evidence.seen().primary < min_requests => format!(
+            JudgeOutcome::Inconclusive { .. } if evidence.lacks_control(min_requests) => format!(
                 "too few requests to the primary, {} of the {} needed",
-                thousands(evidence.seen().primary),
+                thousands(evidence.fresh().primary),
                 thousands(min_requests)
+            ),
+            JudgeOutcome::Inconclusive { .. } if evidence.fresh().canary >= min_requests => format!(
+                "too little evidence, and minPower asks that {} times worse would be found; {}",
+                number(min_power.unwrap_or(margin)),
+                self.describe_power(evidence)
             ),
             JudgeOutcome::Inconclusive { .. } => format!(
                 "too few new requests to the canary, {} of the {} needed",
-                thousands(evidence.fresh()),
+                thousands(evidence.fresh().canary),
                 thousands(min_requests)
             ),
         };
-        let message = match worst {
-            Some(stream) => {
+        let message = match (evidence.total_failure(), worst) {
+            (Some(canary), _) => format!(
+                "canary fails {} of its requests ({} of {}), whatever the primary does: chance of a false alarm < {}",
+                canary.rate().map_or("no".into(), percent),
+                thousands(canary.bad()),
+                thousands(canary.total()),
+                percent(false_rollback)
+            ),
+            (None, Some(stream)) => {
                 let counts =
                     if matches!(outcome, JudgeOutcome::Fail { .. }) { stream.suspect } else { stream.seen };
                 format!("{}: {finding}{}", comparison(stream.kind, counts), caveats(stream))
             }
-            None => format!("no request is beyond any latency bound: {finding}"),
+            (None, None) => format!("no request is beyond any latency bound: {finding}"),
         };
         let estimate = worst.and_then(|stream| stream.estimate(&self.grid, INTERVAL_RISK));
         Verdict { outcome, estimate, samples: evidence.seen(), message }
     }
+
+    /// `a canary 4 times worse would have shown with 90 %`. Without a failure on
+    /// either arm no ratio is known, but a bound of the canary's own share is.
+    fn describe_power(&self, evidence: &Evidence) -> String {
+        match self.power(evidence) {
+            Some(times) => format!("a canary {} times worse would have shown with 90 %", one_decimal(times)),
+            None => match clean_canary_bound(evidence.streams()) {
+                Some(bound) => format!("its share is below {} with 95 %", percent(bound)),
+                None => "even a far worse canary would hardly have shown".to_owned(),
+            },
+        }
+    }
+
+    fn describe_incident(&self, evidence: &Evidence, outcome: JudgeOutcome) -> Verdict {
+        let message = match evidence.incident() {
+            Some(incident) if incident.usual > 0.0 => format!(
+                "incident: the primary fails {} of its requests, usually {}; the canary is not worse",
+                percent(incident.recent),
+                percent(incident.usual)
+            ),
+            Some(incident) => format!(
+                "incident: the primary fails {} of its requests; the canary is not worse",
+                percent(incident.recent)
+            ),
+            None => "incident: both arms are broken".to_owned(),
+        };
+        Verdict { outcome, estimate: None, samples: evidence.seen(), message }
+    }
+}
+
+/// The share of bad requests that the canary is below, with a confidence of 95 % at any
+/// time: for `n` requests without a bad one 3/n, as (1 - 3/n)^n is 5 %. None if either
+/// arm has a bad one, or where that says nothing.
+fn clean_canary_bound(streams: &[EProcess]) -> Option<f64> {
+    let is_clean = |stream: &EProcess| stream.seen.canary.bad() + stream.seen.primary.bad() == 0;
+    let requests = streams.iter().map(|stream| stream.seen.canary.total()).min()?;
+    (streams.iter().all(is_clean) && requests >= 30).then(|| 3.0 / requests as f64)
+}
+
+/// `4`, `2.3`
+fn one_decimal(value: f64) -> String {
+    number((value * 10.0).round() / 10.0)
 }
 
 /// A look without a request to the canary is discarded; the next one covers its
@@ -263,10 +406,7 @@ fn comparison(of: BadKind, counts: Arms<Counts>) -> String {
 fn caveats(stream: &EProcess) -> String {
     let mut caveats = String::new();
     if stream.primary_is_idle() {
-        caveats.push_str(match stream.seen.primary.total() {
-            0 => "; the primary is idle, so there is nothing to compare with",
-            _ => "; the primary is idle, so its earlier requests are compared",
-        });
+        caveats.push_str("; the primary is idle, so there is nothing to compare with");
     }
     let inflation = stream.variance_inflation();
     if inflation > NOTABLE_OVERDISPERSION {

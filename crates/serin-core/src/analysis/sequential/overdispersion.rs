@@ -7,15 +7,14 @@
 //! is used because it has most of the traffic.
 //!
 //! Only neighbouring looks are compared: a rising baseline, a shared incident
-//! or a changed weight moves one pair, not all of them. And old pairs fade.
-//!
-//! Until enough pairs are known, there might be bursts. A single look should
-//! hardly fail the canary then, since a first retry storm is one look.
+//! or a changed weight moves one pair, not all of them. A pair that is far beyond
+//! all before counts for a limited part, so that one incident does not blunt the
+//! judge for the rest of a release; and old pairs fade.
 
 use serde::{Deserialize, Serialize};
 
 use super::fixed::Fixed;
-use crate::analysis::measurement::Counts;
+use crate::analysis::measurement::{Arms, Counts};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Overdispersion {
@@ -27,14 +26,36 @@ pub(crate) struct Overdispersion {
 
 /// Pseudo-pairs without a burst, so that a first burst does not dominate.
 const PRIOR_PAIRS: f64 = 2.0;
-/// Pairs after which the damping has halved.
-const CAUTION_HALF_LIFE: f64 = 4.0;
-/// The log-evidence of a look that counts in full, and the initial divisor of
-/// the rest, minus one.
-const UNDAMPED_GAIN: f64 = 2.0;
-const INITIAL_DAMPING: f64 = 7.0;
+/// A jump counts for at most this many times the usual one.
+const MAX_JUMP: f64 = 10.0;
 /// A pair counts for about this many looks; then it has faded.
-const MEMORY_CHECKS: f64 = 64.0;
+const MEMORY_CHECKS: f64 = 40.0;
+
+/// Pairs of either arm that the recent bursts are estimated from.
+const RECENT_CHECKS: f64 = 8.0;
+const RECENT_PRIOR_PAIRS: f64 = 4.0;
+const MAX_RECENT_JUMP: f64 = 40.0;
+
+/// Bursts of the last minutes, on either arm: those that began in the middle of a
+/// release, and those that the canary alone had, are not in the variance of the
+/// primary yet. A canary that is steadily bad has none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecentBursts(Arms<Overdispersion>);
+
+impl RecentBursts {
+    pub fn update(&mut self, look: Arms<Counts>) {
+        for (arm, counts) in [(&mut self.0.canary, look.canary), (&mut self.0.primary, look.primary)] {
+            arm.add_pair(counts, MAX_RECENT_JUMP, RECENT_CHECKS);
+        }
+    }
+
+    pub fn variance_inflation(&self) -> f64 {
+        let Arms { canary, primary } = &self.0;
+        let sum = |of: fn(&Overdispersion) -> Fixed| of(canary).get() + of(primary).get();
+        let (jumps, pairs) = (sum(|arm| arm.jumps), sum(|arm| arm.pairs));
+        ((RECENT_PRIOR_PAIRS + jumps) / (RECENT_PRIOR_PAIRS + pairs)).max(1.0)
+    }
+}
 
 impl Overdispersion {
     /// Variance of the primary's bad counts over that by chance alone; at least one.
@@ -42,20 +63,17 @@ impl Overdispersion {
         ((PRIOR_PAIRS + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
     }
 
-    /// Damps a single look's gain in log-evidence while few pairs are known: up
-    /// to a point all of it counts, beyond that a part. It only ever shrinks the
-    /// gain, so the error bound still holds.
-    pub fn damp(&self, gain: f64) -> f64 {
-        let unknown = CAUTION_HALF_LIFE / (CAUTION_HALF_LIFE + self.pairs.get());
-        gain.min(UNDAMPED_GAIN + (gain - UNDAMPED_GAIN) / (1.0 + INITIAL_DAMPING * unknown))
+    pub fn update(&mut self, primary: Counts) {
+        self.add_pair(primary, MAX_JUMP * self.variance_inflation(), MEMORY_CHECKS);
     }
 
-    pub fn update(&mut self, primary: Counts) {
+    fn add_pair(&mut self, primary: Counts, most: f64, memory: f64) {
         if primary.total() == 0 {
             return;
         }
         if let Some(jump) = jump(self.last, primary) {
-            let fade = 1.0 - 1.0 / MEMORY_CHECKS;
+            let jump = jump.min(most);
+            let fade = 1.0 - 1.0 / memory;
             self.jumps = Fixed::of(self.jumps.get() * fade + jump);
             self.pairs = Fixed::of(self.pairs.get() * fade + 1.0);
         }
@@ -90,11 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn a_first_check_alone_hardly_fails_and_a_later_one_may() {
-        let mut overdispersion = Overdispersion::default();
-        assert_eq!([-3.0, 1.5, 10.0].map(|gain| overdispersion.damp(gain)), [-3.0, 1.5, 3.0]);
-        (0..400).for_each(|i| overdispersion.update(Counts::of_bad(5 + i % 3, 1000)));
-        assert!(overdispersion.damp(10.0) > 7.0);
+    fn one_incident_inflates_the_variance_little() {
+        let incident = |i: u64| (if (50..60).contains(&i) { 500 } else { 5 + i % 3 }, 10_000);
+        let after = variance_inflation_of((0..65).map(incident));
+        assert!(after < 2.0, "{after}");
     }
 
     #[test]

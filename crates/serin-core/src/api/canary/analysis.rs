@@ -159,6 +159,22 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
+    /// How long the requests of young pods of the canary count for nothing but
+    /// total failure, from when they are ready and have traffic: caches are cold and
+    /// code is not compiled yet. For judge `sequential`; steps wait for it. 0s
+    /// switches it off. Default: 30s.
+    #[x_kube(validation = Duration::at_most("1h", "analysis.warmup", "a canary must be judged at some time"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<Duration>,
+
+    /// The share of the traffic, in percent, that stays with the primary in a step
+    /// of 100 % that is judged by `sequential`: without requests to the primary there
+    /// is nothing to compare with. 0 sends all traffic to the canary, and then only
+    /// `thresholdRange` and total failure are judged. Default: 5.
+    #[x_kube(validation = ("self <= 50", "analysis.controlWeight must be at most 50: it is the smaller part of the traffic"))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_weight: Option<Weight>,
+
     /// Hold the release when the request counts of the built-in metrics do not
     /// match the weight (sample ratio mismatch): a mesh that ignores the weight
     /// makes every other judgement meaningless. Switch it off where many
@@ -175,6 +191,14 @@ pub struct Analysis {
     /// Default: hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_unavailable: Option<OnMissing>,
+
+    /// Seconds that checks may be inconclusive before the release is rolled back:
+    /// no data, too little of it, or a provider that cannot be reached.
+    /// `progressDeadlineSeconds` does not count that time. Default: none, and the
+    /// release holds until there is data, or a user promotes or aborts it.
+    #[schemars(range(min = 1, max = 31_536_000))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_data_deadline_seconds: Option<u32>,
 }
 
 /// A cookie that keeps a user on one version.

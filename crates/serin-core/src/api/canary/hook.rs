@@ -37,11 +37,14 @@ pub struct Webhook {
     #[schemars(length(min = 1, max = 2048))]
     pub url: String,
 
-    /// How long to wait for a response. Default: 10s.
+    /// How long to wait for a response, at most 5m. Default: 10s.
+    #[x_kube(validation = Duration::at_most("5m", "webhooks[].timeout",
+        "for a longer test, let a gate say no until it is done, which is called again at each interval"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 
-    /// How often to retry when there is no response. Default: 0.
+    /// How often to retry when there is no response; all attempts together take
+    /// at most 5m. Default: 0.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,

@@ -41,8 +41,10 @@ pub struct Metric {
     pub threshold: Option<f64>,
 
     /// The values that pass. A metric with a range and no judge is judged by
-    /// `threshold`. Default: for built-in metrics none, and the canary is
-    /// compared with the primary.
+    /// `threshold`. Beside judge `sequential` it is a limit in addition to the
+    /// comparison: each check beyond it is a failed check, and while the primary is
+    /// beyond it too the release holds. Default: for built-in metrics none, and the
+    /// canary is compared with the primary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threshold_range: Option<ThresholdRange>,
 
@@ -87,7 +89,7 @@ pub struct Metric {
     pub failure_limit: Option<u32>,
 
     /// Inconclusive checks of this metric in a row that roll the release back.
-    /// Default: that of its template, else no limit but the progress deadline.
+    /// Default: that of its template, else no limit but that of `noDataDeadlineSeconds`.
     #[schemars(range(min = 1, max = 1_000_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inconclusive_limit: Option<u32>,

@@ -90,7 +90,10 @@ pub struct CanarySpec {
     pub metrics_server: Option<String>,
 
     /// The workload to release. Each change of its pod template, or of a
-    /// ConfigMap or Secret it uses, is a new revision.
+    /// ConfigMap or Secret it uses, is a new revision. It cannot be changed: the
+    /// primary of one workload is no primary of another.
+    #[x_kube(validation = ("self == oldSelf",
+        "spec.targetRef cannot be changed: delete this Canary and create one for the other workload"))]
     pub target_ref: TargetRef,
 
     /// The autoscaler of the target. It is copied for the primary, so that both
@@ -145,8 +148,11 @@ pub struct CanarySpec {
     /// ```
     pub analysis: Analysis,
 
-    /// Seconds that a release may make no progress before it is rolled back.
-    /// Default: 600.
+    /// Seconds that a release may make no progress before it is rolled back: no
+    /// further pod becomes ready, a route is not in force, a write is refused. It
+    /// starts again with every pod that becomes ready, and stands still while the
+    /// release is suspended, paused, or outside its release windows. For metrics
+    /// without data see `analysis.noDataDeadlineSeconds`. Default: 600.
     #[schemars(range(min = 1, max = 31_536_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<u32>,
@@ -157,9 +163,13 @@ pub struct CanarySpec {
     pub skip_analysis: bool,
 
     /// When this Canary is deleted, restore the state from before it: the
-    /// replicas of the target, the Service, the routes. Default: false.
-    #[serde(default, skip_serializing_if = "crate::api::is_default")]
-    pub revert_on_deletion: bool,
+    /// replicas of the target, the Service, the routes. A target at a revision that
+    /// was not promoted gets the traffic only after `progressDeadlineSeconds`. With
+    /// false the primary is deleted at once, the target stays as it is, usually
+    /// without pods, and routes stay as they are: clients are not served until you
+    /// change both. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revert_on_deletion: Option<bool>,
 
     /// Do nothing until this is false again. A running release stays at its
     /// step. Default: false.
@@ -183,6 +193,13 @@ pub struct CanarySpec {
     /// Settings of the rollback after a promotion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Rollback>,
+}
+
+impl CanarySpec {
+    /// Whether the deletion of the Canary restores the state from before it.
+    pub fn reverts_on_deletion(&self) -> bool {
+        self.revert_on_deletion.unwrap_or(true)
+    }
 }
 
 /// The workload to release.

@@ -51,6 +51,11 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_down_after_release: Option<u64>,
 
+    /// Replicas of the primary when this status was written. A primary that is
+    /// deleted comes back with them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub primary_replicas: Option<u32>,
+
     /// The current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
@@ -62,6 +67,10 @@ pub struct CanaryStatus {
     /// How the workload is reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<RouteStatus>,
+
+    /// Why this provider was chosen, for a Canary without `spec.provider`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider_evidence: Option<String>,
 
     /// The current release.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,8 +134,9 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
 
-    /// Ready, Reconciling and Stalled, which Argo CD and Flux read, and
-    /// Promoted.
+    /// Ready, Reconciling and Stalled, which Argo CD and Flux read; Promoted;
+    /// Degraded while writes fail; Paused while the release is paused or the Canary
+    /// is suspended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }
@@ -188,6 +198,30 @@ pub struct StepStatus {
     /// Number of checks in this step, including interim ones.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub checks: u32,
+
+    /// The latest check, if it did not pass: the step ends only after one that
+    /// does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unpassed_check: Option<UnpassedCheck>,
+}
+
+/// A check that did not pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+pub struct UnpassedCheck {
+    /// How it ended.
+    pub outcome: UnpassedOutcome,
+
+    /// Why, in one sentence with numbers.
+    pub reason: String,
+}
+
+/// How a check that did not pass ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UnpassedOutcome {
+    /// there is evidence against the canary.
+    Failed,
+    /// there is too little data, or it could not be measured.
+    Inconclusive,
 }
 
 /// Revisions of the primary and the target. A hash begins with the version of
@@ -270,13 +304,32 @@ pub struct ReleaseState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stalled_since: Option<Time>,
 
-    /// The part that makes no progress: canary, primary, route or evidence.
+    /// The part that makes no progress: canary, primary, copy, route, evidence, spec
+    /// or failure.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub stalled_on: String,
+
+    /// The most pods of that part that were ready since; only more are progress.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub stalled_ready_pods: u32,
+
+    /// Whether it holds one of the slots that limit concurrent releases. It gives
+    /// the slot up while it is paused or waits for a gate, an approval or a window.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub holds_slot: bool,
+
+    /// Its place among the releases that wait for a slot: when the first release
+    /// started that it supersedes. Default: when it started itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued_since: Option<Time>,
 
     /// The pods of the superseded revision must terminate before this one starts.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub wait_for_termination: bool,
+
+    /// Replicas of the target before its pods were terminated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written_replicas: Option<u32>,
 
     /// The step whose replicas the canary gets before that step begins.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -286,17 +339,46 @@ pub struct ReleaseState {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub traffic_withdrawn: bool,
 
+    /// How often the canary lost all its ready pods while it had traffic.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub withdrawals: u32,
+
+    /// How often something else overwrote the route while its split was in force.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub reverts: u32,
+
+    /// The first of the reverts since the last complete check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reverted_since: Option<Time>,
+
+    /// The field manager that overwrote the route last, as far as known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reverted_by: String,
+
     /// A user ended the pause of this step.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub resumed: bool,
 
-    /// The primary was overwritten and is restored to its previous version.
+    /// The primary was overwritten and is restored to its previous version, or was
+    /// deleted and is created again.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub restoring: bool,
 
     /// State of the sample ratio mismatch test.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_ratio: Option<Object>,
+
+    /// Ready pods of the canary when they were last counted.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub warm_pods: u32,
+
+    /// Since when a good part of them is ready and has traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub young_since: Option<Time>,
+
+    /// Checks in a row at which the primary had requests and the canary none.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub silent_checks: u32,
 }
 
 /// A command and its result.

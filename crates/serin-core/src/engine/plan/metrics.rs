@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use crate::{
     analysis::{
+        floor::Floor,
         mann_whitney::{self, MannWhitney},
         measurement::Measurement,
         score::{Score, ScoreError},
-        sequential::{self, Evidence, Sequential},
+        sequential::{self, Evidence, Look, Sequential},
         threshold::{Threshold, ThresholdError},
         verdict::Verdict,
     },
@@ -31,6 +32,9 @@ pub struct MetricPolicy {
     pub ends_on_evidence: bool,
     /// Failed checks of this metric alone that roll back.
     pub failure_limit: Option<u32>,
+    /// Likewise, of checks without data or beyond an absolute limit, which are no
+    /// evidence of a sequential judge.
+    pub check_failure_limit: Option<u32>,
     /// Inconclusive checks of this metric in a row that roll back.
     pub inconclusive_limit: Option<u32>,
     pub on_no_data: OnMissing,
@@ -60,6 +64,10 @@ pub enum JudgeError {
     NoJudge,
     #[error("judge threshold needs thresholdRange; set min, max or both")]
     NoRange,
+    #[error(
+        "thresholdRange beside judge sequential limits errors by min, the smallest success rate, and latency by max; set that one"
+    )]
+    LimitSide,
     #[error("{0}; correct the range")]
     Range(#[from] ThresholdError),
     #[error("judge.{0}")]
@@ -87,6 +95,7 @@ impl MetricPolicy {
         Ok(Self {
             ends_on_evidence: sequential
                 && spec.and_then(|judge| judge.promote_on) == Some(PromoteOn::Evidence),
+            check_failure_limit: if metric.critical { Some(1) } else { failure_limit },
             failure_limit: if metric.critical { Some(1) } else { failure_limit.or(sequential.then_some(1)) },
             inconclusive_limit: metric.inconclusive_limit.or(template.and_then(|t| t.inconclusive_limit)),
             on_no_data: metric
@@ -107,12 +116,14 @@ impl MetricPolicy {
 
 impl Judge {
     /// Verdict on everything since the release began, and the evidence against
-    /// the canary if the judge computes one. `first_of_step` resets the evidence
-    /// for non-inferiority, which each step must show again.
+    /// the canary if the judge computes one. `look` matters to judges that compare
+    /// both arms; `first_of_step` resets the evidence for non-inferiority, which each
+    /// step must show again.
     pub fn check(
         &self,
         state: &mut Option<Object>,
         measurement: &Measurement,
+        look: Look,
         first_of_step: bool,
     ) -> (Verdict, Option<f64>) {
         match self {
@@ -123,7 +134,7 @@ impl Judge {
                 if first_of_step {
                     evidence.begin_step();
                 }
-                let verdict = sequential.check(&mut evidence, measurement);
+                let verdict = sequential.check_at(&mut evidence, measurement, look);
                 *state = encode_state(&evidence);
                 (verdict, Some(rounded(evidence.p_value().recip())))
             }
@@ -192,7 +203,17 @@ fn judge(
             let ThresholdRange { min, max } = range.ok_or(JudgeError::NoRange)?;
             Ok(Judge::Threshold(Threshold::new(min, max)?))
         }
-        JudgeType::Sequential => Ok(Judge::Sequential(Box::new(Sequential::try_from(sequential(spec))?))),
+        JudgeType::Sequential => {
+            let latency = template.map_or(metric.name == BUILT_IN[1], |t| {
+                t.histogram.is_some() || (built_in(t) && metric.name == BUILT_IN[1])
+            });
+            let mut settings = sequential(spec, latency);
+            if let Some(ThresholdRange { min, max }) = range {
+                let floor = Floor::new(&Threshold::new(min, max)?, latency);
+                settings.floor = Some(floor.ok_or(JudgeError::LimitSide)?);
+            }
+            Ok(Judge::Sequential(Box::new(Sequential::try_from(settings)?)))
+        }
         JudgeType::MannWhitney => {
             let direction = metric.direction.or(template.and_then(|t| t.direction));
             let settings = mann_whitney(spec, direction.unwrap_or_else(|| default_direction(metric)));
@@ -227,14 +248,23 @@ fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<Thr
     metric.threshold_range.or(legacy).or(template.and_then(|t| t.threshold_range))
 }
 
-fn sequential(spec: Option<&JudgeSpec>) -> sequential::Settings {
-    let default = sequential::Settings::default();
+/// How many times worse latency may be by default. Less than errors: a shift of all
+/// durations by a fifth is 1.6 times as many slow requests.
+const LATENCY_MARGIN: f64 = 1.25;
+
+fn sequential(spec: Option<&JudgeSpec>, latency: bool) -> sequential::Settings {
+    let mut default = sequential::Settings::default();
+    if latency {
+        default.margin = LATENCY_MARGIN;
+    }
     let Some(spec) = spec else { return default };
     sequential::Settings {
         false_rollback: spec.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
         false_promotion: spec.false_promotion.map_or(default.false_promotion, |p| p.fraction()),
         margin: spec.margin.unwrap_or(default.margin),
         min_requests: spec.min_requests.map_or(default.min_requests, u64::from),
+        min_power: spec.min_power,
+        floor: None,
     }
 }
 

@@ -40,6 +40,8 @@ pub struct Plan {
     pub keep_warm: Duration,
     /// Users are kept on the version that served them first.
     pub affinity: bool,
+    /// How long young pods of the canary are judged by total failure only.
+    pub warmup: Duration,
     /// Run the sample ratio mismatch test.
     pub verifies_split: bool,
     /// The target has replicas of its own.
@@ -53,9 +55,8 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     pub after: Duration,
-    /// Set in the spec. Only then does it also run while there is no data about
-    /// the canary: missing data is no evidence.
-    pub explicit: bool,
+    /// How long checks may be inconclusive; none is for ever.
+    pub no_data: Option<Duration>,
 }
 
 /// A webhook, as far as the engine needs it.
@@ -102,6 +103,10 @@ pub enum PlanError {
     #[error("spec.analysis.steps[{at}].replicas must have exactly one of count and percent; keep one")]
     StepReplicas { at: usize },
     #[error(
+        "spec.analysis.steps[{at}].replicas and spec.autoscalerRef would both set the canary's size; remove one of them"
+    )]
+    StepReplicasWithAutoscaler { at: usize },
+    #[error(
         "spec.analysis.steps[{at}].analysis.metrics names {metric:?}, which spec.analysis.metrics does not list; add it there"
     )]
     StepMetricUnknown { at: usize, metric: String },
@@ -133,6 +138,14 @@ pub enum PlanError {
     Window { at: usize, why: WindowError },
 }
 
+/// Default of `analysis.warmup`.
+const WARMUP: Duration = Duration::from_secs(30);
+/// Default of `analysis.controlWeight`: five percent.
+const CONTROL_WEIGHT: Weight = match Weight::from_hundredths(500) {
+    Some(weight) => weight,
+    None => Weight::ZERO,
+};
+
 impl TryFrom<&Canary> for Plan {
     type Error = PlanError;
 
@@ -155,9 +168,16 @@ impl Plan {
         }
         let names: Vec<_> = analysis.metrics.iter().map(|metric| metric.name.as_str()).collect();
         distinct("metrics", &names, |name| *name)?;
-        let (strategy, steps) = steps::steps(analysis, spec.provider, interval, &names)?;
+        let metrics = metrics(spec, template)?;
+        let (strategy, mut steps) = steps::steps(analysis, spec.provider, interval, &names)?;
+        let compared = |step: &Step| step.metrics.iter().any(|at| metrics[*at].policy.judge.is_stateful());
+        steps::keep_control(&mut steps, analysis.control_weight.unwrap_or(CONTROL_WEIGHT), compared);
         if analysis.session_affinity.as_ref().is_some_and(|cookie| cookie.cookie_name.is_empty()) {
             return Err(PlanError::CookieName);
+        }
+        let sized_step = analysis.steps.iter().position(|step| step.replicas.is_some());
+        if let Some(at) = sized_step.filter(|_| spec.autoscaler_ref.is_some()) {
+            return Err(PlanError::StepReplicasWithAutoscaler { at });
         }
         Ok(Self {
             fingerprint: steps::fingerprint(strategy, &steps),
@@ -173,20 +193,22 @@ impl Plan {
                 .filter(|by| *by > Weight::ZERO)
                 .unwrap_or(Weight::FULL),
             gates: gates(spec)?,
-            metrics: metrics(spec, template)?,
+            metrics,
             windows: windows(spec)?,
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
             affinity: analysis.session_affinity.is_some(),
+            warmup: analysis.warmup.map_or(WARMUP, Into::into),
             verifies_split: analysis.verify_split.unwrap_or(true),
             scalable: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: spec.skip_analysis,
             suspend: spec.suspend,
-            revert_on_deletion: spec.revert_on_deletion,
+            revert_on_deletion: spec.reverts_on_deletion(),
         })
     }
 
-    /// The plan of a deleted Canary. It needs no valid spec.
-    pub fn for_deletion(spec: &CanarySpec) -> Self {
+    /// The plan of a Canary that is deleted or has become invalid. It needs no
+    /// valid spec.
+    pub fn minimal(spec: &CanarySpec) -> Self {
         Self {
             strategy: Strategy::Canary,
             steps: Vec::new(),
@@ -202,11 +224,12 @@ impl Plan {
             windows: Windows::default(),
             keep_warm: Duration::ZERO,
             affinity: false,
+            warmup: WARMUP,
             verifies_split: false,
             scalable: spec.target_ref.kind != TargetKind::Service,
             skip_analysis: false,
             suspend: false,
-            revert_on_deletion: spec.revert_on_deletion,
+            revert_on_deletion: spec.reverts_on_deletion(),
         }
     }
 
@@ -221,8 +244,10 @@ fn seconds(seconds: u32) -> Duration {
 }
 
 fn deadline(spec: &CanarySpec) -> Deadline {
-    let explicit = spec.progress_deadline_seconds;
-    Deadline { after: seconds(explicit.unwrap_or(600)), explicit: explicit.is_some() }
+    Deadline {
+        after: seconds(spec.progress_deadline_seconds.unwrap_or(600)),
+        no_data: spec.analysis.no_data_deadline_seconds.map(seconds),
+    }
 }
 
 fn percent(field: &'static str, percent: Option<u32>) -> Result<u32, PlanError> {

@@ -123,6 +123,17 @@ pub fn steps(
     }
 }
 
+/// Leaves the primary a share of the traffic in steps of 100 % that compare with it.
+/// A plan without any other share of traffic is one for a router that can only
+/// switch, and stays as it is.
+pub fn keep_control(steps: &mut [Step], control: Weight, compared: impl Fn(&Step) -> bool) {
+    let divides = |step: &Step| Weight::ZERO < step.split.canary && step.split.canary < Weight::FULL;
+    if steps.iter().any(divides) {
+        let full = steps.iter_mut().filter(|step| step.split.canary == Weight::FULL && compared(step));
+        full.for_each(|step| step.split.canary = control.complement());
+    }
+}
+
 /// Identifies a list of steps, to detect an edit during a release. Fields that
 /// do not move traffic are left out: a new name, interval or metric simply
 /// applies from now on.

@@ -1,0 +1,129 @@
+//! The primary's usual share of failed requests, and its present one.
+//!
+//! A comparison does not see that both arms are broken. So the primary is compared
+//! with its own past as well, over this and earlier releases: while it fails far
+//! more requests than usual, or a good part of all, there is an incident, whatever
+//! its cause, and nothing passes.
+
+use serde::{Deserialize, Serialize};
+
+use super::fixed::Fixed;
+use crate::analysis::measurement::Counts;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Baseline {
+    usual: FadingCounts,
+    recent: FadingCounts,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct FadingCounts {
+    bad: Fixed,
+    total: Fixed,
+}
+
+/// Looks after which counts have faded.
+const USUAL_LOOKS: f64 = 250.0;
+const RECENT_LOOKS: f64 = 6.0;
+/// How many times the usual share is an incident.
+const FAR_BEYOND: f64 = 2.5;
+/// A share that is an incident whatever is usual.
+const TERRIBLE: f64 = 0.2;
+/// How much longer the past must be known than the present.
+const MIN_PAST: f64 = 2.0;
+/// What an incident adds to the usual, relative to any other time.
+const INCIDENT_WEIGHT: f64 = 0.01;
+/// Failed requests that are never an incident, and standard deviations by chance.
+const MIN_BAD: f64 = 10.0;
+const MAX_SIGMA: f64 = 3.0;
+
+/// Shares of failed requests of the primary.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Incident {
+    pub recent: f64,
+    pub usual: f64,
+}
+
+impl Baseline {
+    pub fn update(&mut self, primary: Counts) {
+        if primary.total() == 0 {
+            return;
+        }
+        // The past begins where the present fades, so that an incident is recognised
+        // before it is past; and it must not become usual, unless it lasts for hours.
+        let weight = if self.incident().is_none() { 1.0 } else { INCIDENT_WEIGHT };
+        let faded = self.recent.fade(RECENT_LOOKS);
+        self.usual.fade(USUAL_LOOKS / weight);
+        self.usual.add(faded, weight);
+        self.recent.add((primary.bad() as f64, primary.total() as f64), 1.0);
+    }
+
+    pub fn incident(&self) -> Option<Incident> {
+        let (recent, usual) = (self.recent.rate()?, self.usual.rate().unwrap_or(0.0));
+        let (bad, total) = (self.recent.bad.get(), self.recent.total.get());
+        let past = self.usual.bad.get();
+        // The past is known by chance as well.
+        let at_most = (past + MIN_BAD) / self.usual.total.get().max(1.0);
+        let expected = FAR_BEYOND * at_most * total;
+        let by_chance = expected + MAX_SIGMA * expected.sqrt() + MIN_BAD;
+        let beyond = bad > by_chance && self.usual.total.get() > MIN_PAST * total;
+        (beyond || (recent >= TERRIBLE && bad > MIN_BAD)).then_some(Incident { recent, usual })
+    }
+
+    pub fn next_release(&self) -> Self {
+        Baseline { usual: self.usual, recent: FadingCounts::default() }
+    }
+}
+
+impl FadingCounts {
+    /// Lets a part of the counts fade, and returns it.
+    fn fade(&mut self, memory: f64) -> (f64, f64) {
+        let faded = (self.bad.get() / memory, self.total.get() / memory);
+        self.add(faded, -1.0);
+        faded
+    }
+
+    fn add(&mut self, (bad, total): (f64, f64), weight: f64) {
+        (self.bad, self.total) = (self.bad.plus(weight * bad), self.total.plus(weight * total));
+    }
+
+    fn rate(&self) -> Option<f64> {
+        (self.total > Fixed::default()).then(|| self.bad.get() / self.total.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks from which on there is an incident, of these counts of failures.
+    fn incidents(looks: impl IntoIterator<Item = u64>) -> Vec<usize> {
+        let mut baseline = Baseline::default();
+        let mut found = Vec::new();
+        for (at, bad) in looks.into_iter().enumerate() {
+            baseline.update(Counts::of_bad(bad, 1000));
+            if baseline.incident().is_some() {
+                found.push(at);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn ten_times_the_usual_is_an_incident_until_it_is_over() {
+        let found = incidents((0..100).map(|at| if (30..60).contains(&at) { 50 } else { 5 }));
+        assert!(found.first().is_some_and(|first| (30..40).contains(first)), "{found:?}");
+        assert!(found.last().is_some_and(|last| (59..75).contains(last)), "{found:?}");
+    }
+
+    #[test]
+    fn twice_the_usual_is_none() {
+        assert_eq!(incidents((0..100).map(|at| if at < 50 { 5 } else { 10 })), [0; 0]);
+    }
+
+    #[test]
+    fn a_primary_that_fails_a_fifth_of_all_is_one_from_the_beginning() {
+        assert_eq!(incidents([300, 300]), [0, 1]);
+        assert_eq!(incidents([100, 100]), [0; 0]);
+    }
+}
