@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 
+use crate::clock::Clock;
 use kube_local::ApiServer;
 
 #[derive(clap::Args)]
@@ -28,7 +29,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn serve(args: Args) -> anyhow::Result<()> {
-    let server = ApiServer::new(kube_local::Options::default());
+    let server = ApiServer::new(kube_local::Options { clock: Some(Clock::system()), ..Default::default() });
     let serving = server.serve(args.listen).await?;
     let (path, is_temporary) = match args.kubeconfig {
         Some(path) => (path, false),

@@ -5,8 +5,10 @@ mod command;
 pub mod crds;
 #[cfg(feature = "demo")]
 mod demo;
+pub mod inventory;
 #[cfg(feature = "demo")]
 mod local;
+mod mesh;
 mod run;
 mod wakeup_throttle;
 
@@ -39,6 +41,8 @@ enum Command {
     /// no cluster, nothing to install
     #[cfg(feature = "demo")]
     Local(local::Args),
+    Inventory(inventory::Args),
+    Mesh(mesh::Args),
     /// Approve the gate or approval step that a release waits for
     Approve(command::ApproveArgs),
     /// Reject the approval step that a release waits for; it is rolled back
@@ -76,6 +80,8 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         #[cfg(feature = "demo")]
         Command::Local(args) => local::run(args),
+        Command::Inventory(args) => inventory::run(args),
+        Command::Mesh(args) => mesh::run(args),
         Command::Approve(args) => command::approve(args),
         Command::Reject(args) => command::reject(args),
         Command::Promote(args) => command::command(Verb::Promote, args),

@@ -3,13 +3,17 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use clap::ValueEnum;
 use futures::future::join_all;
 use kube::Client;
 use kube::api::{Api, ListParams};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster;
 use super::wakeup_throttle::WakeupThrottle;
@@ -18,7 +22,11 @@ use crate::api::canary::Provider;
 use crate::clock::Clock;
 use crate::controller::fence::Fence;
 use crate::controller::membership::ReplicaConfig;
-use crate::controller::{Controller, Environment, Options, run_replicated};
+use crate::controller::{
+    Controller, Environment, InventoryMode, InventoryOptions, InventoryResources, Options, run_replicated,
+};
+use crate::discovery::live::{DEFAULT_CLUSTER, LiveInventory};
+use crate::discovery::rest::Sources;
 use crate::metrics::scrape::HttpFetch;
 use crate::routing::AppMeshOptions;
 use crate::server::{self, BoundServer, Certificate, ServerHandle};
@@ -29,11 +37,11 @@ use crate::workload;
 ///
 /// Releases every new revision of the workloads that Canaries target. Without
 /// flags it serves all namespaces of the cluster of kubectl's current context
-/// (or the one it runs in), scrapes metrics from the pods, and expects every
-/// Canary to set spec.provider, the router of its traffic:
+/// (or the one it runs in), scrapes metrics from the pods, and finds out which mesh
+/// each target is in; spec.provider or --provider name the router instead:
 ///
 ///     serin crds | kubectl apply -f -
-///     serin run --provider linkerd
+///     serin run
 ///
 /// Every flag can also be set by the environment variable beside it.
 #[derive(clap::Args)]
@@ -47,6 +55,28 @@ pub(super) struct Args {
     /// smi:v1alpha4, kubernetes, …
     #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
     provider: Option<Provider>,
+
+    /// When to watch all workloads, pods, services and routes of the cluster (or of
+    /// --namespaces) for the inventory, from which the router of a Canary without a
+    /// provider is chosen: `demand` begins with the first such Canary or request,
+    /// `always` at the start, `never` does not
+    #[arg(long, env = "SERIN_INVENTORY", value_name = "WHEN", value_enum, default_value = "demand")]
+    inventory: Inventory,
+
+    /// Which entries of the inventory to write as custom resources while it is watched:
+    /// Mesh, or also Workload and MeshService
+    #[arg(
+        long,
+        env = "SERIN_INVENTORY_RESOURCES",
+        value_name = "WHICH",
+        value_enum,
+        default_value = "meshes"
+    )]
+    inventory_resources: Resources,
+
+    /// Name of this cluster in the inventory
+    #[arg(long, env = "SERIN_CLUSTER_NAME", value_name = "NAME", default_value = DEFAULT_CLUSTER)]
+    cluster_name: String,
 
     #[command(flatten)]
     app_mesh: AppMeshArgs,
@@ -117,7 +147,8 @@ pub(super) struct Args {
 
     /// Address of the JSON API for commands: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
-    /// abort, pause, resume, retry, rollback, with a bearer token of the cluster.
+    /// abort, pause, resume, retry, rollback, with a bearer token of the cluster; and
+    /// of the inventory: GET /api/v1/inventory/meshes, workloads or services.
     /// Other than on loopback it requires a certificate
     #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     api_listen: ListenAddress,
@@ -131,6 +162,11 @@ pub(super) struct Args {
     #[arg(long, env = "SERIN_API_KEY", value_name = "FILE", requires = "api_certificate")]
     api_key: Option<PathBuf>,
 
+    /// Follow the APIs that MeshApis in the controller's namespace register: App Mesh,
+    /// Consul, other clusters. Needs the right to watch Secrets there
+    #[arg(long, env = "SERIN_MESH_APIS")]
+    mesh_apis: bool,
+
     /// Export the metrics of Canaries under Flagger's names too, for dashboards
     /// and alerts written for Flagger
     #[arg(long, env = "SERIN_FLAGGER_METRICS")]
@@ -140,6 +176,40 @@ pub(super) struct Args {
     /// process runs in]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Inventory {
+    Demand,
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Resources {
+    None,
+    Meshes,
+    All,
+}
+
+impl From<Resources> for InventoryResources {
+    fn from(which: Resources) -> Self {
+        match which {
+            Resources::None => Self::None,
+            Resources::Meshes => Self::Meshes,
+            Resources::All => Self::All,
+        }
+    }
+}
+
+impl From<Inventory> for InventoryMode {
+    fn from(when: Inventory) -> Self {
+        match when {
+            Inventory::Demand => Self::Demand,
+            Inventory::Always => Self::Always,
+            Inventory::Never => Self::Never,
+        }
+    }
 }
 
 /// For Canaries of the provider appmesh:aws.
@@ -209,6 +279,12 @@ impl From<AppMeshArgs> for AppMeshOptions {
     }
 }
 
+/// Between two attempts to list Canaries while their definition is not served.
+const CRD_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Attempts for each log line.
+const CRD_REMINDER: u32 = 60;
+
 /// `none`, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenAddress {
@@ -241,10 +317,19 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         serving.push(server.serve(server::metrics_router(Arc::clone(&telemetry), options), None));
     }
     let client = cluster::client(args.kubeconfig, &telemetry).await?;
-    check_crds_installed(&client, args.namespaces.first()).await?;
+    let stop = stop_on_signal()?;
+    tokio::select! {
+        served = wait_for_crds(&client, args.namespaces.first()) => served?,
+        () = stop.cancelled() => return Ok(()),
+    }
+    let inventory = LiveInventory::new(&args.cluster_name);
     if let Some(CommandApiListener { server, certificate }) = command_api {
         tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
-        serving.push(server.serve(server::command_router(client.clone(), &args.namespaces), certificate));
+        let mut api = server::command_router(client.clone(), &args.namespaces);
+        if !matches!(args.inventory, Inventory::Never) {
+            api = api.merge(server::inventory_router(client.clone(), Arc::clone(&inventory)));
+        }
+        serving.push(server.serve(api, certificate));
     }
     let controller_namespace =
         args.controller_namespace.unwrap_or_else(|| client.default_namespace().to_owned());
@@ -262,10 +347,22 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         },
         app_mesh: args.app_mesh.into(),
         webhooks: None,
+        inventory: InventoryOptions {
+            mode: args.inventory.into(),
+            resources: args.inventory_resources.into(),
+        },
     };
+    let _sources = args.mesh_apis.then(|| {
+        let follow = follow_mesh_apis(
+            client.clone(),
+            controller_namespace.clone(),
+            Arc::clone(&inventory),
+            stop.clone(),
+        );
+        AbortOnDropHandle::new(tokio::spawn(follow))
+    });
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
-    let environment = Environment { client, clock: Clock::system(), fetch, telemetry };
-    let stop = stop_on_signal()?;
+    let environment = Environment { client, clock: Clock::system(), fetch, telemetry, inventory };
     tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} started", env!("CARGO_PKG_VERSION"));
     if args.replicated {
         let replica =
@@ -278,6 +375,27 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     join_all(serving.into_iter().map(ServerHandle::shutdown)).await;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Changes that are applied before views are computed again.
+const MAX_CHANGE_BATCH: usize = 1024;
+
+/// Feeds the registered APIs into the inventory.
+async fn follow_mesh_apis(
+    client: Client,
+    namespace: String,
+    inventory: Arc<LiveInventory>,
+    stop: CancellationToken,
+) {
+    let (changes, mut received) = mpsc::channel(MAX_CHANGE_BATCH);
+    let sources = Sources::new(client, namespace, Clock::system(), changes).run(stop);
+    let follow = async {
+        let mut batch = Vec::new();
+        while received.recv_many(&mut batch, MAX_CHANGE_BATCH).await > 0 {
+            inventory.update(|inventory| batch.drain(..).for_each(|change| inventory.change(change)));
+        }
+    };
+    tokio::join!(sources, follow);
 }
 
 /// The bound address of the command API.
@@ -311,19 +429,26 @@ impl CommandApiListener {
     }
 }
 
-/// Without the CRDs the watches would wait for ever.
-async fn check_crds_installed(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
+/// Without the CRDs no watch can begin. They may be applied together with the
+/// controller, and are served a moment later.
+async fn wait_for_crds(client: &Client, namespace: Option<&String>) -> anyhow::Result<()> {
     let canaries: Api<Canary> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
     };
-    match canaries.list_metadata(&ListParams::default().limit(1)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => {
-            anyhow::bail!("the cluster has no CRD for Canaries; run `serin crds | kubectl apply -f -` first")
+    for attempt in 0_u32.. {
+        match canaries.list_metadata(&ListParams::default().limit(1)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            listed => return listed.map(drop).context("list Canaries"),
         }
-        Err(error) => Err(error).context("list Canaries"),
+        if attempt.is_multiple_of(CRD_REMINDER) {
+            tracing::warn!(
+                "waiting until the cluster serves the definition of Canaries; run `serin crds | kubectl apply -f -` to install it"
+            );
+        }
+        sleep(CRD_INTERVAL).await;
     }
+    Ok(())
 }
 
 /// Cancelled by SIGTERM or SIGINT.

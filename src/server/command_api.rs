@@ -68,7 +68,7 @@ pub fn command_router(client: Client, namespaces: &[String]) -> Router {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum CommandApiError {
+pub(super) enum CommandApiError {
     #[error("not found; POST to /api/v1/namespaces/NAMESPACE/canaries/NAME/VERB")]
     NoSuchRoute,
     #[error("only POST is supported")]
@@ -144,7 +144,7 @@ async fn handle(
 ) -> Result<Response, CommandApiError> {
     let work = async {
         let _permit = state.permits.acquire().await;
-        let user = state.authenticate(request.headers()).await?;
+        let user = authenticate(&state.client, request.headers()).await?;
         state.check_namespace(&namespace)?;
         let body = Bytes::from_request(request, &()).await?;
         let accepted =
@@ -177,18 +177,6 @@ struct CommandBody {
 }
 
 impl ApiState {
-    async fn authenticate(&self, headers: &HeaderMap) -> Result<UserInfo, CommandApiError> {
-        let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
-        let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
-        let review = TokenReview { spec, ..TokenReview::default() };
-        let reviews = Api::<TokenReview>::all(self.client.clone());
-        let reviewed = reviews.create(&PostParams::default(), &review).await;
-        let status = reviewed.map_err(|error| CommandApiError::TokenReviewFailed(Box::new(error)))?.status;
-        let user = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
-        user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
-            .ok_or(CommandApiError::Unauthenticated)
-    }
-
     fn check_namespace(&self, namespace: &str) -> Result<(), CommandApiError> {
         if self.namespaces.is_empty() || self.namespaces.iter().any(|served| served == namespace) {
             return Ok(());
@@ -227,6 +215,19 @@ impl ApiState {
         };
         Ok(json!({ "gate": call.gate, "release": call.release, "by": by }))
     }
+}
+
+/// By a TokenReview.
+pub(super) async fn authenticate(client: &Client, headers: &HeaderMap) -> Result<UserInfo, CommandApiError> {
+    let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
+    let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
+    let review = TokenReview { spec, ..TokenReview::default() };
+    let reviews = Api::<TokenReview>::all(client.clone());
+    let reviewed = reviews.create(&PostParams::default(), &review).await;
+    let status = reviewed.map_err(|error| CommandApiError::TokenReviewFailed(Box::new(error)))?.status;
+    let user = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
+    user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
+        .ok_or(CommandApiError::Unauthenticated)
 }
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {

@@ -1,5 +1,6 @@
 //! The HTTP server of the controller: `/metrics` for Prometheus, `/healthz` and
-//! `/readyz` for the kubelet; and, at an address of its own, [`command_api`].
+//! `/readyz` for the kubelet; and, at an address of its own, [`command_api`] and
+//! [`inventory_api`].
 //!
 //! Guarantees of the three pages:
 //!
@@ -16,6 +17,7 @@ mod certificate;
 mod command_api;
 mod exposition;
 mod flagger;
+mod inventory_api;
 mod listen;
 mod process;
 mod series;
@@ -37,6 +39,7 @@ use series::CanarySeries;
 
 pub use certificate::{Certificate, CertificateError};
 pub use command_api::command_router;
+pub use inventory_api::inventory_router;
 pub use listen::{BindError, BoundServer, ServerHandle};
 
 /// Others wait.

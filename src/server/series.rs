@@ -165,11 +165,15 @@ pub fn write_process(text: &mut Exposition, telemetry: &Telemetry) {
         .put(&[], telemetry.held_shards() as f64);
     let help = "Watches that failed and were restarted.";
     write_counters(text, "serin_watch_restarts", help, [], &telemetry.watch_restarts);
+    let help = "Failed attempts of reconciles, by purpose.";
+    write_counters(text, "serin_failures", help, ["purpose"], &telemetry.failures);
     let help = "Requests to the API server, by RBAC verb.";
     write_counters(text, "serin_api_requests", help, ["verb", "result"], &telemetry.requests);
     let help = "Queries to metric sources.";
     write_counters(text, "serin_metric_queries", help, ["source", "result"], &telemetry.queries);
     write_counters(text, "serin_gate_calls", "Webhook calls.", ["type", "result"], &telemetry.gate_calls);
+    let help = "Background tasks not run, since too many of their Canary waited.";
+    write_counters(text, "serin_dropped_tasks", help, ["kind"], &telemetry.dropped_tasks);
     let help = "Notifications, by result.";
     let mut family = text.family("serin_notifications", Kind::Counter, help);
     for (result, count) in telemetry.notifications.snapshot() {

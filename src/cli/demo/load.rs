@@ -53,6 +53,7 @@ struct TrafficState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTotals {
     pub requests: u64,
+    pub failed: u64,
     /// Failed, or slower than [`SLOW_THRESHOLD`].
     pub bad: u64,
 }
@@ -147,6 +148,7 @@ impl Traffic {
     fn record(&self, arm: Arm, ok: bool, latency: Duration) {
         let mut state = self.0.lock();
         state.totals.requests += 1;
+        state.totals.failed += u64::from(!ok);
         state.totals.bad += u64::from(!ok || latency > SLOW_THRESHOLD);
         let at = Instant::now();
         state.recent.push_back(RequestRecord { at, arm, ok, latency });
@@ -166,7 +168,11 @@ impl std::ops::Sub for RequestTotals {
     type Output = RequestTotals;
 
     fn sub(self, before: RequestTotals) -> RequestTotals {
-        RequestTotals { requests: self.requests - before.requests, bad: self.bad - before.bad }
+        RequestTotals {
+            requests: self.requests - before.requests,
+            failed: self.failed - before.failed,
+            bad: self.bad - before.bad,
+        }
     }
 }
 
@@ -180,7 +186,7 @@ mod tests {
         traffic.record(Arm::Canary, false, Duration::from_millis(1));
         traffic.record(Arm::Canary, true, SLOW_THRESHOLD * 2);
         traffic.record(Arm::Primary, true, Duration::from_millis(1));
-        assert_eq!(traffic.totals(), RequestTotals { requests: 3, bad: 2 });
+        assert_eq!(traffic.totals(), RequestTotals { requests: 3, failed: 1, bad: 2 });
         let canary = traffic.recent(Arm::Canary);
         assert_eq!((canary.success_ratio, canary.p99), (Some(0.5), Some(SLOW_THRESHOLD * 2)));
         tokio::time::advance(RECENT_WINDOW * 2).await;

@@ -148,6 +148,7 @@ fn default_deployment(name: &str, namespace: &str, port: Value) -> Value {
                 "spec": {"containers": [{
                     "name": "app", "image": "app:v1", "ports": [port],
                     "env": [{"name": "LATENCY", "value": "20ms"}],
+                    "lifecycle": {"preStop": {"sleep": {"seconds": 2}}},
                 }]},
             },
         },

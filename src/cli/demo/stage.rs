@@ -28,6 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::manifests::{self, Manifests};
 use crate::api::{self, Canary, CanaryStatus};
+use crate::clock::Clock;
 use crate::controller::{self, Controller, Environment, fence::Fence};
 use crate::metrics::scrape::Fetch;
 use kube_local::mesh::Mesh;
@@ -54,7 +55,8 @@ impl Stage {
     /// Serves the API on `address` and starts everything.
     pub async fn start(address: SocketAddr) -> anyhow::Result<Self> {
         let seed = random_seed();
-        let server = ApiServer::new(kube_local::Options { seed, ..kube_local::Options::default() });
+        let server =
+            ApiServer::new(kube_local::Options { clock: Some(Clock::system()), seed, ..Default::default() });
         let serving = server.serve(address).await?;
         let kubeconfig =
             std::env::temp_dir().join(format!("serin-demo-{}.kubeconfig", serving.address.port()));

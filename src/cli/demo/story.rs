@@ -73,6 +73,7 @@ impl ReleaseResult {
             reason: &self.reason,
             steps: &self.steps,
             requests: self.totals.requests,
+            failed_requests: self.totals.failed,
             bad_requests: self.totals.bad,
             seconds: self.duration,
         })
@@ -87,6 +88,7 @@ struct ReleaseResultJson<'a> {
     reason: &'a str,
     steps: &'a [WeightChange],
     requests: u64,
+    failed_requests: u64,
     bad_requests: u64,
     #[serde(serialize_with = "in_seconds")]
     seconds: Duration,

@@ -291,7 +291,7 @@ mod tests {
             status: &status,
             message: "Revision v3 is rolled back: request-success-rate failed, and so on and so forth at length.",
             recent: [RecentStats::default(); 2],
-            totals: RequestTotals { requests: 12_345, bad: 1_234 },
+            totals: RequestTotals { requests: 12_345, failed: 1_000, bad: 1_234 },
             journal: &journal,
             kubeconfig: "k",
         };

@@ -1,0 +1,196 @@
+//! `serin inventory`: meshes, workloads and services of a cluster.
+
+pub mod report;
+pub mod table;
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use tokio::time::sleep;
+
+use crate::discovery::kubernetes::{self, ListRequest};
+use crate::discovery::live::LiveInventory;
+use crate::discovery::watch;
+use report::{Format, Report, Selection, Shown, View};
+
+/// Show the meshes, workloads and services of the cluster: who is in which mesh, which
+/// route wins, and what Serin can release
+///
+/// The cluster is read once, with your own rights. Kinds that you may not list are named
+/// at the end, with the rule that would allow it; the rest is shown.
+///
+/// A mesh is *installed* if its kinds are served or its control plane exists, *enabled*
+/// where a namespace or workload opted in, and a workload is *participating* once a pod
+/// proves it. `serin inventory why workload/shop/web` prints the evidence line by line.
+///
+///     serin inventory                          meshes, then workloads and services of this namespace
+///     serin inventory workloads -A             RELEASE lists the providers that can release each
+///     serin inventory services web -o wide     every route object of a Service, and which one wins
+///     serin inventory why service/shop/web     why that one wins
+///     serin inventory workloads --watch        the same table, again whenever it changes
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// What to show [default: all three]
+    #[arg(value_enum)]
+    what: Option<What>,
+
+    /// Only the one of this name; for `why`: KIND/NAMESPACE/NAME or KIND/NAME, where KIND is
+    /// mesh, workload or service
+    name: Option<String>,
+
+    /// Namespace of workloads and services [default: that of the kubeconfig's context]
+    #[arg(short, long)]
+    namespace: Option<String>,
+
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+
+    /// More columns, or all data for programs
+    #[arg(short, long, value_enum)]
+    output: Option<Format>,
+
+    /// Watch the cluster, and print again whenever the answer changes
+    #[arg(short, long)]
+    watch: bool,
+
+    /// The cluster's kubeconfig [default: kubectl's]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig [default: the current one]
+    #[arg(long)]
+    context: Option<String>,
+
+    /// Cluster of the kubeconfig [default: that of the context]
+    #[arg(long, value_name = "NAME")]
+    cluster: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    #[value(alias = "mesh")]
+    Meshes,
+    #[value(alias = "workload")]
+    Workloads,
+    #[value(alias = "service")]
+    Services,
+    /// The evidence for one mesh, workload or service
+    Why,
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<()> {
+    super::runtime()?.block_on(async {
+        let Connection { client, cluster } = connect(args.kubeconfig, args.context, args.cluster).await?;
+        let default = client.default_namespace().to_owned();
+        let mut namespace = args.namespace.or_else(|| (!args.all_namespaces).then_some(default));
+        let view = match (args.what, args.name) {
+            (None, _) => View::Table(Selection::All, None),
+            (Some(What::Meshes), name) => View::Table(Selection::Meshes, name),
+            (Some(What::Workloads), name) => View::Table(Selection::Workloads, name),
+            (Some(What::Services), name) => View::Table(Selection::Services, name),
+            (Some(What::Why), None) => {
+                anyhow::bail!("name the object: serin inventory why workload/NAMESPACE/NAME")
+            }
+            (Some(What::Why), Some(name)) => {
+                let subject = report::Subject::parse(&name, namespace.as_deref())?;
+                namespace.clone_from(&subject.namespace);
+                View::Why(subject)
+            }
+        };
+        let style = table::Style { colours: colours(), wide: args.output == Some(Format::Wide) };
+        if args.watch {
+            let show =
+                |shown: Shown<'_>| report::report(shown, &view, namespace.as_deref(), args.output, style);
+            return follow(&client, &cluster, show).await;
+        }
+        let all_pods = match &view {
+            View::Table(selection, _) => matches!(selection, Selection::All | Selection::Meshes),
+            View::Why(subject) => subject.kind == Selection::Meshes,
+        };
+        let request = ListRequest { cluster: &cluster, namespace: namespace.as_deref(), all_pods };
+        let listing = kubernetes::list(&client, request).await?;
+        let report = report::report(&listing, &view, namespace.as_deref(), args.output, style)?;
+        print!("{}", report.text);
+        eprint!("{}", report.notes);
+        Ok(())
+    })
+}
+
+/// Changes within this time are one.
+const SETTLE_DELAY: Duration = Duration::from_millis(500);
+
+/// Prints the report again whenever it is another one. A name that is not found is
+/// waited for.
+async fn follow(
+    client: &Client,
+    cluster: &str,
+    show: impl Fn(Shown<'_>) -> anyhow::Result<Report>,
+) -> anyhow::Result<()> {
+    let live = LiveInventory::new(cluster);
+    let mut feed = std::pin::pin!(watch::watch(client, &live));
+    let mut last = String::new();
+    loop {
+        let settled = async {
+            live.changed().await;
+            sleep(SETTLE_DELAY).await;
+        };
+        tokio::select! {
+            ended = &mut feed => return Ok(ended?),
+            () = settled => {}
+        }
+        let unread = live.unread();
+        let text = live.read(|inventory| match show(Shown { inventory, unread: &unread }) {
+            Ok(Report { text, notes }) => text + &notes,
+            Err(error) => format!("{error:#}\n"),
+        });
+        if text != last {
+            println!("{}{text}", if last.is_empty() { "" } else { "\n" });
+            last = text;
+        }
+    }
+}
+
+struct Connection {
+    client: Client,
+    cluster: String,
+}
+
+async fn connect(
+    path: Option<PathBuf>,
+    context: Option<String>,
+    named: Option<String>,
+) -> anyhow::Result<Connection> {
+    let options = KubeConfigOptions {
+        context: context.clone(),
+        cluster: named.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let kubeconfig = match path {
+        Some(path) => Some(Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?),
+        // Without one, the process may run in the cluster.
+        None => Kubeconfig::read().ok(),
+    };
+    let (config, cluster) = match kubeconfig {
+        Some(kubeconfig) => {
+            let cluster = named.or(context).or(kubeconfig.current_context.clone()).unwrap_or_default();
+            (Config::from_custom_kubeconfig(kubeconfig, &options).await?, cluster)
+        }
+        None => {
+            (Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?, String::new())
+        }
+    };
+    let cluster = if cluster.is_empty() { "local".to_owned() } else { cluster };
+    Ok(Connection { client: Client::try_from(config).context("set up the client of the cluster")?, cluster })
+}
+
+fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}

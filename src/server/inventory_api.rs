@@ -1,0 +1,341 @@
+//! The inventory as JSON.
+//!
+//! ```text
+//!   GET /api/v1/inventory/meshes                     …/meshes/NAME
+//!       /api/v1/inventory/workloads?namespace=shop   …/workloads/NAMESPACE/NAME
+//!       /api/v1/inventory/services?limit=50          …/services/NAMESPACE/NAME
+//! ```
+//!
+//! A list is `{"items": […], "count": 120, "continue": "…", "unread": […]}`: at most
+//! `limit` items (100 unless set, no more than 500), and the token of the next page.
+//! `unread` names the kinds that the controller may not read.
+//!
+//! Guarantees:
+//!
+//! - a caller sees what they may `list` (or `get`) of `meshes`, `workloads` and
+//!   `meshservices` in the group serin.dev, in that namespace or in all, as reviewed by
+//!   the API server at each request; whether such resources are written does not matter;
+//! - number, duration and answers of requests are bounded.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{Path, Query, State},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use http::{HeaderMap, StatusCode};
+use k8s_openapi::api::authentication::v1::UserInfo;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::{Api, Client, api::PostParams};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, time::timeout};
+
+use super::command_api::{CommandApiError, authenticate};
+use crate::{
+    api::GROUP,
+    discovery::{
+        live::{LiveInventory, NotReady},
+        model::{Inventory, Key, Kind},
+    },
+};
+
+/// Others wait.
+const MAX_CONCURRENT_REQUESTS: usize = 4;
+/// Of a whole request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_LIMIT: usize = 100;
+const MAX_LIMIT: usize = 500;
+
+#[derive(Clone)]
+struct InventoryApiState {
+    client: Client,
+    inventory: Arc<LiveInventory>,
+    permits: Arc<Semaphore>,
+}
+
+pub fn inventory_router(client: Client, inventory: Arc<LiveInventory>) -> Router {
+    let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
+    Router::new()
+        .route("/api/v1/inventory/{what}", get(list))
+        .route("/api/v1/inventory/{what}/{name}", get(get_mesh))
+        .route("/api/v1/inventory/{what}/{namespace}/{name}", get(get_one))
+        .with_state(InventoryApiState { client, inventory, permits })
+}
+
+#[derive(Debug, thiserror::Error)]
+enum InventoryApiError {
+    #[error("{0} is none of meshes, workloads and services")]
+    NoSuchList(String),
+    #[error("{0} was not found")]
+    NotFound(String),
+    #[error("{who} may not {verb} {resource} in the group serin.dev {place}; {way_out}")]
+    Forbidden {
+        who: String,
+        verb: &'static str,
+        resource: &'static str,
+        place: String,
+        way_out: &'static str,
+    },
+    #[error("limit and continue: {0}")]
+    InvalidPage(String),
+    #[error(transparent)]
+    NotReady(#[from] NotReady),
+    #[error("access could not be reviewed by the API server; try again")]
+    ReviewFailed(#[source] Box<kube::Error>),
+    #[error("not done within {REQUEST_TIMEOUT:?}; try again")]
+    Timeout,
+    #[error(transparent)]
+    Authentication(#[from] CommandApiError),
+}
+
+impl IntoResponse for InventoryApiError {
+    fn into_response(self) -> Response {
+        let code = match &self {
+            Self::NoSuchList(_) | Self::NotFound(_) => StatusCode::NOT_FOUND,
+            Self::Forbidden { .. } => StatusCode::FORBIDDEN,
+            Self::InvalidPage(_) => StatusCode::BAD_REQUEST,
+            Self::NotReady(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ReviewFailed(source) => {
+                tracing::warn!(error = %source, "{self}");
+                StatusCode::BAD_GATEWAY
+            }
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Authentication(_) => {
+                let Self::Authentication(error) = self else {
+                    return StatusCode::UNAUTHORIZED.into_response();
+                };
+                return error.into_response();
+            }
+        };
+        (code, Json(json!({ "error": self.to_string() }))).into_response()
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Meshes,
+    Workloads,
+    Services,
+}
+
+impl What {
+    fn parse(text: &str) -> Result<Self, InventoryApiError> {
+        match text {
+            "meshes" => Ok(Self::Meshes),
+            "workloads" => Ok(Self::Workloads),
+            "services" => Ok(Self::Services),
+            other => Err(InventoryApiError::NoSuchList(other.to_owned())),
+        }
+    }
+
+    /// The resource whose right is required.
+    fn resource(self) -> &'static str {
+        match self {
+            Self::Meshes => "meshes",
+            Self::Workloads => "workloads",
+            Self::Services => "meshservices",
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct Page {
+    namespace: Option<String>,
+    cluster: Option<String>,
+    limit: Option<usize>,
+    #[serde(rename = "continue")]
+    after: Option<String>,
+}
+
+async fn list(
+    State(state): State<InventoryApiState>,
+    Path(what): Path<String>,
+    Query(page): Query<Page>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, InventoryApiError> {
+    let what = What::parse(&what)?;
+    let namespace = page.namespace.as_deref().filter(|_| what != What::Meshes);
+    state.admit(&headers, "list", what, namespace).await?;
+    let after = match &page.after {
+        Some(token) => Some(parse_token(what, token)?),
+        None => None,
+    };
+    let limit = page.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, MAX_LIMIT);
+    let is_wanted = |cluster: &str, namespace: &str| {
+        page.cluster.as_deref().is_none_or(|wanted| wanted == cluster)
+            && page.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
+    };
+    let mut answer = state.inventory.read(|inventory| match what {
+        // A cluster has a handful.
+        What::Meshes => {
+            let mut meshes = inventory.meshes();
+            meshes.retain(|mesh| page.cluster.as_deref().is_none_or(|wanted| wanted == mesh.cluster));
+            let count = meshes.len();
+            meshes.truncate(MAX_LIMIT);
+            json!({ "items": meshes, "count": count })
+        }
+        What::Workloads => {
+            let all = inventory.workloads().map(|workload| (&workload.key, workload));
+            one_page(all.filter(|(key, _)| is_wanted(&key.cluster, &key.namespace)), after.as_ref(), limit)
+        }
+        What::Services => {
+            let all = inventory.services().map(|service| (&service.key, service));
+            one_page(all.filter(|(key, _)| is_wanted(&key.cluster, &key.namespace)), after.as_ref(), limit)
+        }
+    });
+    let unread = state.inventory.unread();
+    if !unread.is_empty() {
+        answer["unread"] = json!(unread);
+    }
+    Ok(Json(answer))
+}
+
+async fn get_mesh(
+    State(state): State<InventoryApiState>,
+    Path((what, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, InventoryApiError> {
+    if What::parse(&what)? != What::Meshes {
+        return Err(InventoryApiError::NotFound(format!(
+            "{what}/{name}: write {what}/NAMESPACE/NAME, which"
+        )));
+    }
+    state.admit(&headers, "get", What::Meshes, None).await?;
+    let found = state.inventory.read(|inventory| {
+        inventory
+            .meshes()
+            .into_iter()
+            .filter(|mesh| mesh.name == name)
+            .map(|mesh| json!(mesh))
+            .collect::<Vec<_>>()
+    });
+    first(found, || format!("the mesh {name}"))
+}
+
+async fn get_one(
+    State(state): State<InventoryApiState>,
+    Path((what, namespace, name)): Path<(String, String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, InventoryApiError> {
+    let what = What::parse(&what)?;
+    state.admit(&headers, "get", what, Some(&namespace)).await?;
+    let is_wanted = |key: &Key| key.namespace == namespace && key.name == name;
+    let found: Vec<Value> = state.inventory.read(|inventory: &Inventory| match what {
+        What::Meshes => Vec::new(),
+        What::Workloads => {
+            inventory.workloads().filter(|found| is_wanted(&found.key)).map(|found| json!(found)).collect()
+        }
+        What::Services => {
+            inventory.services().filter(|found| is_wanted(&found.key)).map(|found| json!(found)).collect()
+        }
+    });
+    first(found, || format!("{namespace}/{name}"))
+}
+
+/// The only one, or all of that name: kinds and clusters may share one.
+fn first(mut found: Vec<Value>, name: impl Fn() -> String) -> Result<Json<Value>, InventoryApiError> {
+    found.truncate(DEFAULT_LIMIT);
+    match found.len() {
+        0 => Err(InventoryApiError::NotFound(name())),
+        1 => Ok(Json(found.remove(0))),
+        count => Ok(Json(json!({ "items": found, "count": count }))),
+    }
+}
+
+fn one_page<'i, T: Serialize + 'i>(
+    all: impl Iterator<Item = (&'i Key, &'i T)>,
+    after: Option<&Key>,
+    limit: usize,
+) -> Value {
+    let (mut items, mut count, mut last, mut more) = (Vec::new(), 0_usize, None, false);
+    for (key, view) in all {
+        count += 1;
+        if after.is_some_and(|after| key <= after) {
+            continue;
+        }
+        match items.len() < limit {
+            true => {
+                items.push(json!(view));
+                last = Some(key);
+            }
+            false => more = true,
+        }
+    }
+    let next = last.filter(|_| more);
+    let next = next.map(|key| format!("{}/{}/{}/{}", key.cluster, key.namespace, key.kind.name(), key.name));
+    json!({ "items": items, "count": count, "continue": next })
+}
+
+fn parse_token(what: What, token: &str) -> Result<Key, InventoryApiError> {
+    let is_kind = |kind: &Kind| match what {
+        What::Services => *kind == Kind::Service,
+        What::Meshes | What::Workloads => kind.is_workload(),
+    };
+    let key = || {
+        let mut parts = token.splitn(4, '/');
+        let (cluster, namespace, kind, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let kind = Kind::ALL.iter().copied().filter(is_kind).find(|known| known.name() == kind)?;
+        Some(Key::new(cluster, namespace, kind, name))
+    };
+    key().ok_or_else(|| InventoryApiError::InvalidPage(format!("{token} is no token of an earlier page")))
+}
+
+impl InventoryApiState {
+    /// Authenticates and authorizes, then waits until the inventory is complete.
+    async fn admit(
+        &self,
+        headers: &HeaderMap,
+        verb: &'static str,
+        what: What,
+        namespace: Option<&str>,
+    ) -> Result<(), InventoryApiError> {
+        let work = async {
+            let _permit = self.permits.acquire().await;
+            let user = authenticate(&self.client, headers).await?;
+            self.authorize(user, verb, what, namespace).await?;
+            Ok(self.inventory.ready().await?)
+        };
+        timeout(REQUEST_TIMEOUT, work).await.map_err(|_| InventoryApiError::Timeout)?
+    }
+
+    async fn authorize(
+        &self,
+        user: UserInfo,
+        verb: &'static str,
+        what: What,
+        namespace: Option<&str>,
+    ) -> Result<(), InventoryApiError> {
+        let attributes = ResourceAttributes {
+            group: Some(GROUP.to_owned()),
+            resource: Some(what.resource().to_owned()),
+            verb: Some(verb.to_owned()),
+            namespace: namespace.map(str::to_owned),
+            ..ResourceAttributes::default()
+        };
+        let UserInfo { username, uid, groups, extra } = user;
+        let spec = SubjectAccessReviewSpec {
+            user: username.clone(),
+            uid,
+            groups,
+            extra,
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let reviewed = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
+        let status = reviewed.map_err(|error| InventoryApiError::ReviewFailed(Box::new(error)))?.status;
+        if status.is_some_and(|status| status.allowed && status.denied != Some(true)) {
+            return Ok(());
+        }
+        let (place, way_out) = match (what, namespace) {
+            (What::Meshes, _) => ("in the cluster".to_owned(), "ask for that right"),
+            (_, Some(namespace)) => (format!("in the namespace {namespace}"), "ask for that right"),
+            (_, None) => ("in all namespaces".to_owned(), "add ?namespace=NAME, or ask for that right"),
+        };
+        let who = username.unwrap_or_default();
+        Err(InventoryApiError::Forbidden { who, verb, resource: what.resource(), place, way_out })
+    }
+}
