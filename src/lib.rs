@@ -19,6 +19,7 @@
 //! | [`routing`]    | Services and route objects that carry the weights                 |              |
 //! | [`metrics`]    | metric sources: queries and measurements                          |              |
 //! | [`gates`]      | webhooks, approvals and commands                                  |              |
+//! | [`discovery`]  | the inventory of meshes, workloads and services                   |              |
 //! | [`notify`]     | notifications to chats and event receivers                        |              |
 //! | `telemetry`    | health and counters of the controller                             | `notify`     |
 //! | [`controller`] | the reconcile loop: observe, decide, act, record                  | all above    |
@@ -26,20 +27,25 @@
 //! | [`cli`]        | the commands, one file each                                       | all, `kube-local` |
 //! | `object_cache` | the cache of objects that `routing` and `workload` read and write through |              |
 //! | `patch`        | the field manager, patch parameters and merge diffs               |              |
+//! | `fair_pool`    | turns for work, bounded over all, per namespace and per Canary   |              |
 //! | `memo`         | memoisation with explicit inputs                                  |              |
 //! | `stripped`     | decodes objects without managedFields                             |              |
 //! | `error_chain`  | errors as one line of text                                        |              |
+//! | `api_error`    | errors of the Kubernetes API as users read them                   |              |
 //! | [`tls`]        | the crypto provider of rustls                                     |              |
 //! | `aws`          | AWS client configuration; with the feature `aws`                  |              |
 //!
-//! `engine` and `analysis` contain no `async`, no clock and no client; time and
+//! `engine`, `analysis` and `discovery::model` contain no `async`, no clock and no client; time and
 //! randomness are arguments, effects are values. ARCHITECTURE.md gives the reasons.
 
+mod api_error;
 #[cfg(feature = "aws")]
 pub mod aws;
 pub mod cli;
 pub mod controller;
+pub mod discovery;
 mod error_chain;
+mod fair_pool;
 pub mod gates;
 mod memo;
 pub mod metrics;

@@ -4,7 +4,7 @@
 use std::{ops::Deref, sync::Arc};
 
 /// The last value, with the inputs it was computed from.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Memo<K, V>(Option<(K, V)>);
 
 impl<K, V> Default for Memo<K, V> {
@@ -30,16 +30,6 @@ impl<K: PartialEq, V> Memo<K, V> {
 
     pub fn clear(&mut self) {
         self.0 = None;
-    }
-
-    /// The value for these inputs, computed if it is not known. A failure is
-    /// not remembered.
-    pub fn get_or_try<E>(&mut self, inputs: K, compute: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
-        let (_, value) = match self.0.take() {
-            Some(known) if known.0 == inputs => self.0.insert(known),
-            _ => self.0.insert((inputs, compute()?)),
-        };
-        Ok(value)
     }
 }
 
@@ -73,25 +63,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_computed_once_per_inputs() {
+    fn a_value_is_known_for_its_inputs_and_the_last_one_for_any() {
         let mut memo = Memo::default();
-        let mut computed = 0;
-        for inputs in [1, 1, 2, 2, 1] {
-            let value = memo.get_or_try(inputs, || {
-                computed += 1;
-                Ok::<_, ()>(inputs * 10)
-            });
-            assert_eq!(value, Ok(&(inputs * 10)));
-        }
-        assert_eq!(computed, 3);
-        assert_eq!((memo.hit(&1), memo.hit(&2), memo.last()), (Some(&10), None, Some(&10)));
-    }
-
-    #[test]
-    fn a_failure_is_computed_again() {
-        let mut memo = Memo::default();
-        assert_eq!(memo.get_or_try(1, || Err::<u8, _>("first")), Err("first"));
-        assert_eq!(memo.get_or_try(1, || Ok::<_, &str>(7)), Ok(&7));
+        assert_eq!((memo.hit(&1), memo.last()), (None, None));
+        memo.set(1, 10);
+        memo.set(2, 20);
+        assert_eq!((memo.hit(&1), memo.hit(&2), memo.last()), (None, Some(&20), Some(&20)));
     }
 
     #[test]

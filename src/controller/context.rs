@@ -8,12 +8,17 @@ use kube::Client;
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     sync::{Semaphore, mpsc},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
 use super::{
     Environment, Options, StartError,
-    background::TaskGroup,
+    background::{
+        TaskGroup,
+        inventory::InventoryWatch,
+        pools::{Pools, TaskKind},
+        served_kinds_watch::ServedKindsWatch,
+    },
     cache::{Caches, ChangeHandlers, raw_canary::CachedCanary, references::ReferenceIndex},
     queue::trigger::{NamespacedName, ObjectVersion, ReconcileRequest, RequestSender},
     reconcile::state::CanaryState,
@@ -22,6 +27,7 @@ use super::{
 };
 use crate::{
     clock::Clock,
+    discovery::live::LiveInventory,
     gates::webhook::Webhooks,
     metrics::Sources,
     notify::{self, Outbox},
@@ -30,12 +36,12 @@ use crate::{
     workload,
 };
 
-/// Gate calls and measurements that run at a time, over all Canaries.
-const MAX_BACKGROUND_TASKS: usize = 64;
-
 /// Events that are written at a time. Writes that move traffic go first: when
 /// many releases move at once, the API server is what they wait for.
 const MAX_EVENT_WRITES: usize = 8;
+
+/// How long the events of a deleted Canary may still be published.
+const PUBLISHING_GRACE: Duration = Duration::from_secs(10);
 
 /// A requeue time in the past means now, but not sooner than this.
 const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(20);
@@ -47,6 +53,9 @@ pub struct Context {
     pub telemetry: Arc<Telemetry>,
     pub workload_options: Arc<workload::Options>,
     pub served: RwLock<ServedKinds>,
+    pub served_kinds_watch: ServedKindsWatch,
+    pub inventory: Arc<LiveInventory>,
+    pub inventory_watch: InventoryWatch,
     /// None if this build has no AWS client.
     pub app_mesh: Option<Arc<dyn Router>>,
     pub sources: Sources,
@@ -60,13 +69,13 @@ pub struct Context {
     pub fence: Fence,
     /// One per shard.
     pub task_groups: Vec<TaskGroup>,
-    pub background_permits: Arc<Semaphore>,
+    pub pools: Pools,
     pub event_permits: Arc<Semaphore>,
 }
 
 impl Context {
     pub async fn new(
-        Environment { client, clock, fetch, telemetry }: Environment,
+        Environment { client, clock, fetch, telemetry, inventory }: Environment,
         mut fence: Fence,
         options: Options,
     ) -> Result<(Self, mpsc::UnboundedReceiver<ReconcileRequest>), StartError> {
@@ -87,6 +96,7 @@ impl Context {
                 let limiter = Arc::clone(&limiter);
                 Arc::new(move |canary, status| limiter.observe(canary, status))
             },
+            inventory: Arc::clone(&inventory),
         };
         let caches = Caches::new(client.clone(), &options.namespaces, handlers, Arc::clone(&telemetry));
         let may_write = {
@@ -104,6 +114,9 @@ impl Context {
             workload_options: Arc::new(options.workload.clone()),
             options,
             served,
+            served_kinds_watch: ServedKindsWatch::default(),
+            inventory,
+            inventory_watch: InventoryWatch::default(),
             sources: Sources::new(fetch),
             webhooks,
             outbox: Outbox::new(outbox)?,
@@ -114,7 +127,7 @@ impl Context {
             requests,
             task_groups: fence.owned_shards().iter().map(|_| TaskGroup::default()).collect(),
             fence,
-            background_permits: Arc::new(Semaphore::new(MAX_BACKGROUND_TASKS)),
+            pools: Pools::default(),
             event_permits: Arc::new(Semaphore::new(MAX_EVENT_WRITES)),
         };
         Ok((ctx, incoming))
@@ -128,14 +141,21 @@ impl Context {
         }
         self.sources.forget(&canary.namespace, &canary.name);
         let state = Arc::new(CanaryState::new(uid));
-        states.insert(canary.clone(), Arc::clone(&state));
+        if let Some(replaced) = states.insert(canary.clone(), Arc::clone(&state)) {
+            replaced.results.lock().cancellation().cancel();
+        }
         state
     }
 
-    /// Drops everything that is kept for a Canary.
+    /// Drops everything that is kept for a Canary, and cancels its background
+    /// tasks.
     pub fn forget(&self, canary: &NamespacedName) {
-        self.states.lock().remove(canary);
+        if let Some(state) = self.states.lock().remove(canary) {
+            state.results.lock().cancellation().cancel();
+        }
         self.references.remove(canary);
+        self.served_kinds_watch.remove(canary);
+        self.inventory_watch.followers.remove(canary);
         self.telemetry.forget(canary);
         self.sources.forget(&canary.namespace, &canary.name);
     }
@@ -163,22 +183,49 @@ impl Context {
         &self.task_groups[self.fence.shard_of(canary)]
     }
 
-    /// Runs `work` in the background, with a permit, until the shard is released
-    /// or the controller stops.
+    /// Runs `work` in the background, when it is the Canary's turn, until `cancelled`
+    /// completes, the shard is released or the controller stops. False, and counted
+    /// as dropped, if too much of this kind waits for the Canary already.
+    #[must_use]
     pub fn in_background<W>(
         self: &Arc<Self>,
+        kind: TaskKind,
         canary: &NamespacedName,
+        cancelled: impl Future<Output = ()> + Send + 'static,
         work: impl FnOnce(Arc<Self>) -> W + Send + 'static,
-    ) where
+    ) -> bool
+    where
         W: Future<Output = ()> + Send + 'static,
     {
+        let Some(place) = self.pools.of(kind).enter(&canary.namespace, &canary.name) else {
+            self.telemetry.dropped_tasks.inc([kind.name().into()]);
+            return false;
+        };
         let ctx = Arc::clone(self);
         self.tasks_of(canary).spawn_cancellable(async move {
-            let permits = Arc::clone(&ctx.background_permits);
-            if let Ok(_permit) = permits.acquire().await {
-                work(ctx).await;
+            let work = async {
+                if let Ok(_turn) = place.turn().await {
+                    work(ctx).await;
+                }
+            };
+            tokio::select! {
+                // In this order, so that simulations replay.
+                biased;
+                () = cancelled => {}
+                () = work => {}
             }
         });
+        true
+    }
+
+    /// Completes some time after the Canary is deleted, so that the last events are
+    /// still published.
+    pub fn end_of_publishing(&self, canary: &NamespacedName) -> impl Future<Output = ()> + Send + use<> {
+        let cancellation = self.states.lock().get(canary).map(|state| state.results.lock().cancellation());
+        async move {
+            cancellation.unwrap_or_default().cancelled().await;
+            sleep(PUBLISHING_GRACE).await;
+        }
     }
 }
 

@@ -53,7 +53,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::canary::Provider,
-    clock::Clock,
+    clock::{Clock, StepDetector},
+    discovery::live::{DEFAULT_CLUSTER, LiveInventory},
     gates::{self, webhook::Webhooks},
     metrics::scrape::Fetch,
     notify,
@@ -62,6 +63,7 @@ use crate::{
     workload,
 };
 use background::TaskGroup;
+pub use background::inventory::{InventoryMode, InventoryOptions, InventoryResources};
 pub use cache::raw_canary::CachedCanary;
 use context::Context;
 pub use queue::trigger::{HasMeta, NamespacedName};
@@ -84,11 +86,14 @@ pub struct Environment {
     /// Reads the metrics of pods.
     pub fetch: Arc<dyn Fetch>,
     pub telemetry: Arc<Telemetry>,
+    /// Of this cluster; the controller feeds it once it is wanted.
+    pub inventory: Arc<LiveInventory>,
 }
 
 impl Environment {
     pub fn new(client: Client, clock: Clock, fetch: Arc<dyn Fetch>) -> Self {
-        Self { client, clock, fetch, telemetry: Arc::default() }
+        let inventory = LiveInventory::new(DEFAULT_CLUSTER);
+        Self { client, clock, fetch, telemetry: Arc::default(), inventory }
     }
 }
 
@@ -112,6 +117,7 @@ pub struct Options {
     pub app_mesh: AppMeshOptions,
     /// Calls webhooks; none for the network.
     pub webhooks: Option<Webhooks>,
+    pub inventory: InventoryOptions,
 }
 
 impl Default for Options {
@@ -126,6 +132,7 @@ impl Default for Options {
             workload: workload::Options::default(),
             app_mesh: AppMeshOptions::default(),
             webhooks: None,
+            inventory: InventoryOptions::default(),
         }
     }
 }
@@ -161,8 +168,10 @@ impl Controller {
     /// Runs until `stop` completes; reconciles in progress then finish.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let _watches = self.ctx.caches.watch_canaries();
+        let _inventory = background::inventory::spawn(&self.ctx);
         let mut dispatcher = Dispatcher::new(Arc::clone(&self.ctx));
         let mut reconciles = JoinSet::new();
+        let mut clock_steps = StepDetector::new(self.ctx.clock);
         let mut stop = pin!(stop);
         let telemetry = Arc::clone(&self.ctx.telemetry);
         let mut heartbeats = telemetry.health.started(Arc::downgrade(&self.ctx) as _);
@@ -173,7 +182,8 @@ impl Controller {
                 reconciles.spawn(reconcile_catching_panics(Arc::clone(&self.ctx), canary));
             }
             telemetry.health.set_queue_depth(dispatcher.queue.queued(), dispatcher.queue.processing().len());
-            let due = dispatcher.queue.next_due();
+            // Nothing is scheduled, nothing to wake up for.
+            let due = dispatcher.queue.next_due().map(|due| due.min(clock_steps.next_check()));
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
@@ -188,6 +198,10 @@ impl Controller {
                 Some(request) = self.incoming.recv() => dispatcher.dispatch(request),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     dispatcher.queue.enqueue_due(Instant::now());
+                    if let Some(step) = clock_steps.step() {
+                        tracing::warn!("the wall clock stepped by {step:#}: all that is scheduled runs now");
+                        dispatcher.queue.enqueue_scheduled();
+                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Limits the number of releases that run at a time. Waiting releases get free
-//! slots by age, and only a release whose slot is free is requeued.
+//! slots by age, and only a release whose slot is free is requeued. A release that is
+//! paused, or waits for a gate, holds no slot and needs one to move again.
 //!
 //! Guarantee: within one replica there are never more running than the cap,
 //! since a decision counts only if the slots are as they were observed. Caveat:
@@ -121,10 +122,12 @@ impl LimiterState {
             None => {}
         }
         let free = (cap as usize).saturating_sub(self.running);
-        match before {
-            None => Vec::new(),
-            Some(_) if slot == Some(Slot::Running) => Vec::new(),
-            Some(_) => self.waiting.iter().take(free).map(|(_, canary)| canary.clone()).collect(),
+        match slot {
+            Some(Slot::Running) => Vec::new(),
+            // One that joins may be older than those that wait for the free slots.
+            Some(Slot::Waiting(_)) | None => {
+                self.waiting.iter().take(free).map(|(_, canary)| canary.clone()).collect()
+            }
         }
     }
 }
@@ -132,20 +135,29 @@ impl LimiterState {
 impl Slot {
     /// None for a Canary that takes no slot.
     fn of(status: &CanaryStatus) -> Option<Self> {
+        let release = status.release.as_ref()?;
         match status.phase {
-            Phase::Progressing | Phase::WaitingPromotion | Phase::Promoting | Phase::Finalising => {
-                Some(Self::Running)
-            }
-            Phase::Waiting => {
-                let why = status.conditions.iter().find(|condition| condition.type_ == READY)?;
-                let turn = Reason::TooManyReleases { others: 0, cap: 0 };
-                // The API keeps whole seconds.
-                let since = status.release.as_ref()?.started_at.0.as_second();
-                let since = Timestamp::from_second(since).ok()?;
-                (why.reason == turn.code()).then_some(Self::Waiting(since))
-            }
-            _ => None,
+            Phase::Waiting
+            | Phase::Progressing
+            | Phase::WaitingPromotion
+            | Phase::Promoting
+            | Phase::Finalising => {}
+            Phase::Initializing
+            | Phase::Initialized
+            | Phase::Succeeded
+            | Phase::Failed
+            | Phase::Terminating
+            | Phase::Terminated => return None,
         }
+        if release.state.holds_slot {
+            return Some(Self::Running);
+        }
+        let why = status.conditions.iter().find(|condition| condition.type_ == READY)?;
+        let turn = Reason::TooManyReleases { others: 0, cap: 0 };
+        // The API keeps whole seconds.
+        let since = release.state.queued_since.as_ref().unwrap_or(&release.started_at).0.as_second();
+        let since = Timestamp::from_second(since).ok()?;
+        (why.reason == turn.code()).then_some(Self::Waiting(since))
     }
 }
 
@@ -184,6 +196,16 @@ mod tests {
         queue.update(&name("y"), since(2), 1);
         assert_eq!(queue.update(&name("z"), None, 1), [name("y")]);
         assert_eq!(queue.ahead_of(&name("y"), 1), 0);
+    }
+
+    #[test]
+    fn an_older_release_that_joins_the_queue_is_requeued_for_the_free_slot() {
+        let mut queue = LimiterState::default();
+        queue.update(&name("y"), since(2), 1);
+        assert_eq!(queue.ahead_of(&name("paused"), 1), 1);
+        assert_eq!(queue.update(&name("paused"), since(1), 1), [name("paused")]);
+        assert_eq!(queue.ahead_of(&name("paused"), 1), 0);
+        assert_eq!(queue.ahead_of(&name("y"), 1), 1);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!                        "revision": "…", "by": "alice", "at": "2025-03-01T09:00:00Z"}]
 //! ```
 //!
-//! Each is a JSON list, oldest first. `uid` is the Canary's: an entry copied to
+//! Each is a JSON list, oldest first: the order counts, and `at`, which is of the
+//! author's clock, does not. `uid` is the Canary's: an entry copied to
 //! another Canary is ignored there; without `uid` an entry counts on any Canary.
 //! `type` is the type of the webhook that an approval opens; an approval step has
 //! none. `answer` is `yes` or `no`, with `why` as free text.
@@ -31,7 +32,7 @@ use crate::api::{
 use crate::engine::{
     action::{GateCall, GateScope},
     command::{Command, Verb},
-    observed::{GateReply, GateResult},
+    observed::{GateReply, GateResult, Respondent},
 };
 
 /// Approvals and rejections of gates and approval steps.
@@ -216,7 +217,12 @@ impl From<Approval> for GateResult {
             ApprovalAnswer::Yes => GateReply::Yes { by },
             ApprovalAnswer::No => GateReply::No { by, why },
         };
-        GateResult { call: GateCall { release, gate, kind, scope: scope(step) }, reply, at }
+        GateResult {
+            call: GateCall { release, gate, kind, scope: scope(step) },
+            reply,
+            from: Respondent::Person,
+            at,
+        }
     }
 }
 

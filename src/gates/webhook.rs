@@ -6,8 +6,8 @@
 //! - a status up to 202 is a yes, any other a no with the status and the first
 //!   line of the body; a timeout or connection error is `Unreachable`, which is
 //!   neither;
-//! - a call ends: each attempt has the webhook's timeout, attempts are bounded, and
-//!   only a prefix of the body is read;
+//! - a call ends: each attempt has the webhook's timeout, all attempts together have
+//!   [`MAX_CALL_DURATION`], and only a prefix of the body is read;
 //! - no URL, body or key is logged or repeated in a reply: they may contain
 //!   secrets.
 //!
@@ -23,6 +23,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use serde::Serialize;
 use sha2::Sha256;
+use tokio::time::{Instant, sleep};
 
 use crate::api::{
     Canary, CanaryStatus,
@@ -35,6 +36,8 @@ use crate::error_chain::error_chain;
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of one call, with its retries. The schema limits `timeout` to the same.
+pub const MAX_CALL_DURATION: Duration = Duration::from_secs(300);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 /// A reason is one line; bounds memory.
@@ -165,9 +168,10 @@ impl Webhooks {
     }
 
     async fn call(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> GateReply {
-        let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get());
+        let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get()).min(MAX_CALL_DURATION);
+        let deadline = Instant::now() + MAX_CALL_DURATION;
         let signature = key.map(|key| signature(key, &body));
-        let request = HookRequest {
+        let mut request = HookRequest {
             url: hook.url.clone(),
             skip_tls_verify: hook.disable_tls,
             signature,
@@ -177,19 +181,20 @@ impl Webhooks {
         let mut backoff = INITIAL_BACKOFF;
         let mut retries = hook.retries.unwrap_or(0);
         loop {
+            request.timeout = timeout.min(deadline - Instant::now());
             let why = match self.0.send(&request).await {
                 Ok(response) => return to_gate_reply(&response),
                 Err(HookError::InvalidRequest(why)) => {
                     return GateReply::Unreachable { why: format!("invalid request: {why}") };
                 }
-                Err(HookError::TimedOut) => format!("no response within {timeout:?}"),
+                Err(HookError::TimedOut) => format!("no response within {:?}", request.timeout),
                 Err(HookError::Connection(why)) => format!("no response: {why}"),
             };
-            if retries == 0 {
+            if retries == 0 || Instant::now() + backoff >= deadline {
                 return GateReply::Unreachable { why };
             }
             retries -= 1;
-            tokio::time::sleep(backoff).await;
+            sleep(backoff).await;
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }

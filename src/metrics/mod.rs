@@ -62,6 +62,17 @@ pub trait MetricSource: Send + Sync {
 
     async fn measure(&self, metric_query: &MetricQuery, context: &MeasureContext<'_>) -> Measurement;
 
+    /// Until when requests are counted on all pods of both arms by a measurement of
+    /// this window; none if the source cannot tell. A source that reads all of them at
+    /// the end of the window needs not say so.
+    async fn known_until(
+        &self,
+        _metric_query: &MetricQuery,
+        context: &MeasureContext<'_>,
+    ) -> Option<Timestamp> {
+        Some(context.window.until)
+    }
+
     /// A window opens at `context.window.until`. A no-op for sources that store the
     /// past themselves.
     async fn open_window(&self, _metric_query: &MetricQuery, _context: &MeasureContext<'_>) {}

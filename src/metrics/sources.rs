@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 
 use crate::{
@@ -25,6 +26,10 @@ use super::{
 
 /// The cache is cleared when it would grow beyond this.
 const MAX_SOURCES: usize = 256;
+
+/// How far apart a source that cannot tell reads the pods: the scrape interval of most
+/// servers.
+const USUAL_READ_LAG: SignedDuration = SignedDuration::from_secs(30);
 
 /// Clones share the sources.
 #[derive(Clone)]
@@ -80,6 +85,23 @@ impl Sources {
             }
             (_, measurement) => measurement,
         }
+    }
+
+    /// Until when a measurement of this window counts requests on all pods of both
+    /// arms.
+    pub async fn known_until(
+        &self,
+        metric_query: &MetricQuery,
+        credentials: Option<&Credentials>,
+        context: &MeasureContext<'_>,
+    ) -> Timestamp {
+        let window = metric_query.available_window(context.window);
+        let known = match self.source(metric_query, credentials) {
+            Ok(source) => source.known_until(metric_query, &MeasureContext { window, ..*context }).await,
+            Err(_) => None,
+        };
+        let usual = window.until.checked_sub(USUAL_READ_LAG).unwrap_or(window.until);
+        known.unwrap_or(usual).min(window.until)
     }
 
     /// A window opens at `context.window.until`.

@@ -147,6 +147,7 @@ fn is_notifiable(reason: &Reason) -> bool {
         | Reason::GateClosed { .. }
         | Reason::CanaryDown
         | Reason::RoutingUnknown
+        | Reason::RouteReverted { .. }
         | Reason::HookPending { .. }
         | Reason::Advanced { .. }
         | Reason::StepsChanged { .. }
@@ -159,14 +160,20 @@ fn is_notifiable(reason: &Reason) -> bool {
         | Reason::RolledBack { .. }
         | Reason::StaysRolledBack { .. }
         | Reason::PrimaryUnavailable
-        | Reason::CommandRefused { .. }
+        | Reason::PrimaryDown
+        | Reason::Failing { .. }
+        | Reason::MaintenanceFailing { .. }
         | Reason::InvalidSpec { .. }
+        | Reason::DeletionHeld { .. }
         | Reason::Terminated => true,
         Reason::CreatingPrimary
         | Reason::PrimaryStarting { .. }
         | Reason::ScalingDownTarget
         | Reason::PostRolloutHook { .. }
         | Reason::PrimaryNotReady { .. }
+        | Reason::PrimaryDegraded { .. }
+        // Its author is answered.
+        | Reason::CommandRefused { .. }
         | Reason::TooManyReleases { .. }
         | Reason::CanaryTerminating
         | Reason::StartingCanary { .. }
@@ -174,6 +181,7 @@ fn is_notifiable(reason: &Reason) -> bool {
         | Reason::RouteNotInForce { .. }
         | Reason::RoutePending { .. }
         | Reason::Analyzing { .. }
+        | Reason::LatestCheckFailed { .. }
         | Reason::Switching
         | Reason::PrimaryRolling { .. }
         | Reason::TrafficReturning { .. }

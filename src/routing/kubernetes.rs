@@ -60,6 +60,10 @@ impl Router for Kubernetes {
         Some(Split { stable, ..Split::weight(canary) })
     }
 
+    fn split_object(&self, canary: &Canary) -> Option<ObjectKey> {
+        Some(services::apex(canary))
+    }
+
     async fn apply_split(
         &self,
         client: &Client,

@@ -6,6 +6,7 @@
 //!   effective_split ─▶ the split in force, from the cache; none while unknown
 //!   pending_reason ──▶ the controller or status that a written split waits for
 //!   apply_split ─────▶ writes Services and route objects that differ
+//!   split_object ────▶ the object to read the writer of a revert from
 //!   restore ─────────▶ undoes everything on deletion of the Canary
 //! ```
 //!
@@ -45,6 +46,7 @@ mod shared_list;
 mod smi;
 mod split_annotation;
 mod traffic_rule;
+mod writer;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -64,12 +66,14 @@ pub use migration::{apex_name, orphaned_objects, remove_objects};
 pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, select};
 pub use services::ServicesMemo;
 pub use smi::{Smi, SplitVersion};
+pub use writer::last_writer;
 
 use crate::{
     api::{
         Canary, Weight,
         canary::{HttpMatch, StringMatch},
     },
+    api_error::{api_message, is_refused},
     engine::{Plan, action::Split},
     object_cache::ObjectCache,
 };
@@ -112,6 +116,11 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// The split in force, as far as the cluster reports it; none while objects
     /// are missing or out of sync, or while the split is still propagating.
     fn effective_split(&self, on: &RouteContext<'_>, cache: &dyn ObjectCache) -> Option<Split>;
+
+    /// The object whose fields hold the split; none outside the cluster.
+    fn split_object(&self, _canary: &Canary) -> Option<ObjectKey> {
+        None
+    }
 
     /// The controller that a written split waits for, and its status: the middle
     /// of a sentence. None if it waits for nothing.
@@ -402,14 +411,6 @@ pub enum Error {
     AppMesh(#[from] aws::Error),
 }
 
-/// The message of the API server, without the client's wrapping.
-fn api_message(why: &kube::Error) -> String {
-    match why {
-        kube::Error::Api(status) => status.message.clone(),
-        why => why.to_string(),
-    }
-}
-
 impl Error {
     /// Retries cannot succeed until the spec, an object or a permission changes.
     pub fn is_final(&self) -> bool {
@@ -418,9 +419,7 @@ impl Error {
             Self::Conflict { .. } => false,
             #[cfg(feature = "aws")]
             Self::AppMesh(why) => why.is_final(),
-            Self::Api { why, .. } => {
-                matches!(&**why, kube::Error::Api(status) if matches!(status.code, 403 | 422))
-            }
+            Self::Api { why, .. } => is_refused(why),
         }
     }
 }

@@ -123,6 +123,10 @@ impl<R: ObjectRouter> Router for R {
         (in_sync && self.inactive_reason(&route).is_none()).then_some(split)
     }
 
+    fn split_object(&self, canary: &Canary) -> Option<ObjectKey> {
+        Some(self.route_object(canary))
+    }
+
     fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
         ObjectRouter::pending_reason(self, canary, cache)
     }

@@ -24,6 +24,7 @@ use crate::{
         canary::{TargetKind, service},
     },
     engine::action::Stable,
+    memo::Memo,
     patch::merge_diff,
 };
 
@@ -84,6 +85,10 @@ pub fn check(canary: &Canary) -> Result<(), Unsupported> {
     if longest.len() > 63 { Err(Unsupported::NameTooLong { name: longest }) } else { Ok(()) }
 }
 
+pub fn apex(canary: &Canary) -> ObjectKey {
+    service_key(canary, ServiceNames::of(canary).apex)
+}
+
 pub fn objects(canary: &Canary) -> Vec<ObjectKey> {
     let ServiceNames { apex, primary, canary: candidate } = ServiceNames::of(canary);
     if manages_services(canary) {
@@ -96,9 +101,9 @@ pub fn objects(canary: &Canary) -> Vec<ObjectKey> {
 /// Inputs of the last comparison that found the Services in sync. While they
 /// are unchanged the comparison is skipped: a step only changes weights.
 #[derive(Debug, Default)]
-pub struct ServicesMemo(Mutex<Option<ServicesInputs>>);
+pub struct ServicesMemo(Mutex<Memo<ServicesInputs, ()>>);
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 struct ServicesInputs {
     generation: Option<i64>,
     pod_selectors: PodSelectors,
@@ -111,20 +116,17 @@ pub fn is_in_sync(on: &RouteContext<'_>, cache: &dyn ObjectCache, apex: ApexTarg
     let compare =
         || desired(on, cache, apex, stable).iter().all(|service| service.is_in_sync(on.canary, cache));
     let Some(ServicesMemo(memo)) = on.services_memo else { return compare() };
-    let (generation, pod_selectors, versions) =
-        (on.canary.metadata.generation, on.pod_selectors, versions(on.canary, cache));
-    let is_unchanged = |last: &ServicesInputs| {
-        (last.generation, last.apex, last.stable) == (generation, apex, stable)
-            && last.versions == versions
-            && last.pod_selectors == *pod_selectors
+    let inputs = ServicesInputs {
+        generation: on.canary.metadata.generation,
+        pod_selectors: on.pod_selectors.clone(),
+        apex,
+        stable,
+        versions: versions(on.canary, cache),
     };
-    if memo.lock().as_ref().is_some_and(is_unchanged) {
-        return true;
-    }
-    let in_sync = compare();
+    let mut memo = memo.lock();
+    let in_sync = memo.hit(&inputs).is_some() || compare();
     if in_sync {
-        *memo.lock() =
-            Some(ServicesInputs { generation, pod_selectors: pod_selectors.clone(), apex, stable, versions });
+        memo.set(inputs, ());
     }
     in_sync
 }

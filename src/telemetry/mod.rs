@@ -19,7 +19,7 @@ use crate::{
         canary::status::{Outcome, PastRelease},
     },
     controller::{CachedCanary, NamespacedName},
-    engine::observed::GateReply,
+    engine::{action::Purpose, observed::GateReply},
     notify,
 };
 pub use counters::{CounterVec, DurationHistogram, DurationHistogramVec, LabelValues, label_value};
@@ -50,6 +50,10 @@ pub struct Telemetry {
     pub gate_calls: CounterVec<2>,
     /// Watches that broke and were restarted.
     pub watch_restarts: CounterVec<0>,
+    /// Failed attempts of reconciles, by purpose.
+    pub failures: CounterVec<1>,
+    /// Background tasks that were not run because too many waited, by kind.
+    pub dropped_tasks: CounterVec<1>,
     pub notifications: Arc<notify::DeliveryCounters>,
     pub health: Health,
     canaries: Mutex<HashMap<NamespacedName, CanaryCounters>>,
@@ -86,6 +90,13 @@ impl Default for Telemetry {
             queries: CounterVec::with_labels([]),
             gate_calls: CounterVec::with_labels([]),
             watch_restarts: CounterVec::with_labels([[]]),
+            failures: CounterVec::with_labels(
+                [Purpose::Protect, Purpose::Advance, Purpose::Maintain]
+                    .map(|purpose| [purpose.name().into()]),
+            ),
+            dropped_tasks: CounterVec::with_labels(
+                ["gate_call", "measurement", "event_hook", "alert"].map(|kind| [kind.into()]),
+            ),
             notifications: Arc::default(),
             health: Health::default(),
             canaries: Mutex::default(),
@@ -142,6 +153,10 @@ impl Telemetry {
         self.reconciles.inc([result.into()]);
         self.reconcile_seconds.observe([], took.as_secs_f64());
         self.health.reconcile_finished();
+    }
+
+    pub fn observe_failure(&self, purpose: Purpose) {
+        self.failures.inc([purpose.name().into()]);
     }
 
     /// Counts the releases that a decision added to the history.

@@ -9,12 +9,13 @@ use super::{
     CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
     configs::copies_referenced,
     labels::HELM_IGNORE_DRIFT,
-    manifests::{self, SCALE_TO_ZERO, copied_revision},
+    manifests::{self, BackedUpSpec, SCALE_TO_ZERO, backed_up_spec, copied_revision},
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
     write::{api, code, get},
 };
 use crate::{
     api::canary::{AutoscalerKind, AutoscalerRef, TargetKind},
+    api_error::{api_message, is_refused},
     engine::revision::{ConfigRef, HashVersion},
     object_cache::ObjectCache,
     patch::merge_params,
@@ -24,7 +25,7 @@ use crate::{
 /// Why an action failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("cannot {attempt}: {source}")]
+    #[error("cannot {attempt}: {}", api_message(source))]
     Api {
         attempt: String,
         #[source]
@@ -51,6 +52,15 @@ pub enum Error {
 impl Error {
     pub(super) fn api(attempt: impl Display) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { attempt: attempt.to_string(), source: Box::new(source) }
+    }
+
+    /// A retry cannot succeed until an object, a policy or a right changes.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => is_refused(source),
+            Self::UnsupportedTarget(_) | Self::Missing { .. } | Self::BackupMissing { .. } => true,
+            Self::TargetChanged { .. } | Self::PrimaryChanged { .. } => false,
+        }
     }
 
     /// Another client wrote in between (409): a retry suffices.
@@ -85,17 +95,39 @@ struct VerifiedTarget {
 }
 
 impl Workload {
-    /// Creates the primary, as a copy of the target at exactly this revision.
-    pub async fn create_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
-        let name = self.primary_name();
-        if let Some(present) = get(client, &self.namespace, self.kind(), &name).await? {
-            return Ok(self.check_owner(self.kind(), &present.metadata)?);
+    /// Creates the primary, as a copy of the target at exactly this revision, or
+    /// overwrites one at another revision that has not served yet. A new one has
+    /// `size` replicas, by default those of the target.
+    pub async fn create_primary(
+        &self,
+        client: &Client,
+        revision: &str,
+        size: Option<u32>,
+    ) -> Result<(), Error> {
+        let present = get(client, &self.namespace, self.kind(), &self.primary_name()).await?;
+        if let Some(present) = &present {
+            self.check_copy(&present.metadata, copied_revision(present))?;
+            if copied_revision(present) == Some(revision) {
+                return Ok(());
+            }
         }
         let verified = self.read_verified(client, revision, None).await?;
         let names = self.copy_names(&verified.refs, &verified.configs);
-        let primary = self.primary_manifest(&verified.target, revision, &names, None)?;
+        let mut primary = self.primary_manifest(&verified.target, revision, &names, present.as_ref())?;
+        if let Some(size) = size.filter(|_| self.kind == TargetKind::Deployment && present.is_none()) {
+            primary.data["spec"]["replicas"] = size.max(1).into();
+        }
         self.write_copies(client, &verified, &names).await?;
-        match self.create(client, &primary).await? {
+        let backup = self.read_backup(client).await?;
+        if backup.as_ref().and_then(|backup| backed_up_spec(backup, revision)).is_none() {
+            let before = backup.as_ref().and_then(BackedUpSpec::before);
+            self.apply(client, Kind::ConfigMap, &self.backup_of(before, &primary)).await?;
+        }
+        let written = match &present {
+            None => self.create(client, &primary).await?,
+            Some(present) => self.patch_if_unchanged(client, present, &primary).await?.is_some(),
+        };
+        match written {
             true => Ok(()),
             false => Err(self.conflict_error("create the primary")),
         }
@@ -157,13 +189,14 @@ impl Workload {
         let name = self.primary_name();
         let primary = self.get_required(client, self.kind(), &name, "pin the primary").await?;
         let size = manifests::replicas(&primary.data["spec"]).unwrap_or(1);
-        self.write_scaler(client, scaler, Some(size)).await
+        // A pin stays at its first value, even if the primary has grown since.
+        self.write_scaler(client, scaler, |pin| pin.or(Some(size))).await
     }
 
     /// Lets the primary scale freely again.
     pub async fn unpin_primary(&self, client: &Client) -> Result<(), Error> {
         let Some(scaler) = &self.autoscaler else { return Ok(()) };
-        self.write_scaler(client, scaler, None).await
+        self.write_scaler(client, scaler, |_| None).await
     }
 
     /// Creates a copy of the primary at its present size; the primary must be at
@@ -174,7 +207,7 @@ impl Workload {
             conflict_backoff(conflicts).await;
             let present = get(client, &self.namespace, kind, &self.previous_name()).await?;
             if let Some(present) = &present {
-                self.check_owner(kind, &present.metadata)?;
+                self.check_copy(&present.metadata, copied_revision(present))?;
                 if copied_revision(present) == Some(revision) {
                     return Ok(());
                 }
@@ -215,7 +248,7 @@ impl Workload {
             Some(primary) => primary.to_dynamic_object(self.kind()),
             None => self.get_required(client, self.kind(), &name, "promote").await?,
         };
-        self.check_owner(self.kind(), &primary.metadata)?;
+        self.check_copy(&primary.metadata, copied_revision(&primary))?;
         if copied_revision(&primary) == Some(revision) {
             return Ok(());
         }
@@ -224,8 +257,9 @@ impl Workload {
         let unused = self.unused_copies(client, &primary).await?;
         self.write_copies(client, &verified, &names).await?;
         for conflicts in 1..=MAX_CONFLICTS {
-            self.apply(client, Kind::ConfigMap, &self.backup_of(&primary)).await?;
             let promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
+            let backup = self.backup_of(Some(BackedUpSpec::of(&primary)), &promoted);
+            self.apply(client, Kind::ConfigMap, &backup).await?;
             if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
                 let still_read: Vec<_> = copies_referenced(&promoted.data["spec"]["template"]);
                 for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
@@ -245,31 +279,66 @@ impl Workload {
         Err(self.conflict_error("promote"))
     }
 
+    /// Gives the primary at least this many replicas, and its autoscaler, if any, the
+    /// same minimum.
+    pub async fn scale_primary(
+        &self,
+        client: &Client,
+        cache: &dyn ObjectCache,
+        replicas: u32,
+    ) -> Result<(), Error> {
+        if self.kind != TargetKind::Deployment {
+            return Ok(());
+        }
+        let (name, patch) = (self.primary_name(), json!({ "spec": { "replicas": replicas } }));
+        let scaled = self.workload_api(client).patch(&name, &merge_params(), &Patch::Merge(&patch)).await;
+        let StrippedObject(written) =
+            scaled.map_err(Error::api(format!("scale {} {name} to {replicas}", self.kind().name())))?;
+        self.apply_write_response(cache, written);
+        match &self.autoscaler {
+            Some(scaler) => self.write_scaler(client, scaler, |pin| pin.max(Some(replicas))).await,
+            None => Ok(()),
+        }
+    }
+
     /// Restores the primary from its backup, which must be of exactly this
-    /// revision; else from the target.
+    /// revision; else from the target. One that does not exist is created with
+    /// `size` replicas, by default those of the backup.
     pub async fn restore_primary(
         &self,
         client: &Client,
         cache: &dyn ObjectCache,
         revision: &str,
+        size: Option<u32>,
     ) -> Result<(), Error> {
         let attempt = "restore the primary";
-        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        let missing = || Error::BackupMissing { revision: revision.to_owned(), backup: self.backup_name() };
+        let backup = self.read_backup(client).await?;
         for conflicts in 0..MAX_CONFLICTS {
             conflict_backoff(conflicts).await;
-            let primary = self.get_required(client, self.kind(), &self.primary_name(), attempt).await?;
-            self.check_owner(self.kind(), &primary.metadata)?;
+            let Some(primary) = get(client, &self.namespace, self.kind(), &self.primary_name()).await? else {
+                let recreated =
+                    backup.as_ref().and_then(|backup| self.recreate_from_backup(backup, revision, size));
+                match recreated {
+                    Some(primary) if self.create(client, &primary).await? => return Ok(()),
+                    Some(_) => continue,
+                    None => {
+                        return match self.create_primary(client, revision, size).await {
+                            Err(Error::TargetChanged { .. } | Error::Missing { .. }) => Err(missing()),
+                            other => other,
+                        };
+                    }
+                }
+            };
+            self.check_copy(&primary.metadata, copied_revision(&primary))?;
             if copied_revision(&primary) == Some(revision) {
                 return Ok(());
             }
-            let own = backup.as_ref().filter(|backup| self.is_owner(&backup.metadata));
-            let Some(restored) = own.and_then(|backup| self.restore_from_backup(backup, revision, &primary))
-            else {
+            let restored =
+                backup.as_ref().and_then(|backup| self.restore_from_backup(backup, revision, &primary));
+            let Some(restored) = restored else {
                 return match self.promote(client, cache, revision, FromCache::default()).await {
-                    Err(Error::TargetChanged { .. }) => Err(Error::BackupMissing {
-                        revision: revision.to_owned(),
-                        backup: self.backup_name(),
-                    }),
+                    Err(Error::TargetChanged { .. }) => Err(missing()),
                     other => other,
                 };
             };
@@ -361,20 +430,26 @@ impl Workload {
         if read.is_empty() {
             return Ok(Vec::new());
         }
-        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        let backup = self.read_backup(client).await?;
         let spec = backup
-            .filter(|backup| self.is_owner(&backup.metadata))
             .and_then(|backup| serde_json::from_str::<Value>(backup.data["data"]["spec"].as_str()?).ok());
         let mut unused = copies_referenced(&spec.unwrap_or_default()["template"]);
         unused.retain(|copy| !read.contains(copy));
         Ok(unused)
     }
 
+    /// The backup of the primary that this Canary wrote.
+    async fn read_backup(&self, client: &Client) -> Result<Option<DynamicObject>, Error> {
+        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
+        Ok(backup.filter(|backup| self.is_owner(&backup.metadata)))
+    }
+
     /// KEDA would scale the target up again from zero.
     async fn pause_keda(&self, client: &Client, scaler: &AutoscalerRef, pause: bool) -> Result<(), Error> {
         let kind = Kind::ScaledObject;
         let attempt = if pause { "pause the autoscaler" } else { "resume the autoscaler" };
-        let object = self.get_required(client, kind, &scaler.name, attempt).await?;
+        // An autoscaler that is gone scales nothing.
+        let Some(object) = get(client, &self.namespace, kind, &scaler.name).await? else { return Ok(()) };
         let ours = object.annotations().contains_key(PAUSED_BY_US);
         let paused = object.annotations().contains_key(KEDA_PAUSED);
         let annotations = match (pause, ours) {
@@ -390,20 +465,21 @@ impl Workload {
         Ok(())
     }
 
+    /// Writes the primary's autoscaler; `pin` maps its present temporary minimum to
+    /// the new one.
     async fn write_scaler(
         &self,
         client: &Client,
         scaler: &AutoscalerRef,
-        pin: Option<u32>,
+        pin: impl FnOnce(Option<u32>) -> Option<u32>,
     ) -> Result<(), Error> {
         let kind = Kind::from(scaler.kind);
         let source = self.get_required(client, kind, &scaler.name, "pin the primary").await?;
         let present = get(client, &self.namespace, kind, &format!("{}-primary", scaler.name)).await?;
         if let Some(present) = &present {
-            self.check_owner(kind, &present.metadata)?;
+            self.check_companion(kind, &present.metadata)?;
         }
-        // A pin stays at its first value, even if the primary has grown since.
-        let pin = pin.map(|size| present.as_ref().and_then(pin_of).unwrap_or(size));
+        let pin = pin(present.as_ref().and_then(pin_of));
         self.apply(client, kind, &self.scaler_copy(scaler, &source, pin)).await
     }
 }

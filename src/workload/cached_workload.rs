@@ -77,7 +77,8 @@ impl CachedWorkload {
         let status = self.status;
         let current = status.observed_generation >= self.metadata.generation.unwrap_or_default();
         let if_current = |count: u32| if current { count } else { 0 };
-        let older = status.replicas.saturating_sub(status.updated_replicas);
+        let older = |all: u32, updated: u32| all.saturating_sub(if_current(updated));
+        let older_replicas = older(status.replicas, status.updated_replicas);
         let desired = self.replicas().unwrap_or(1);
         match kind {
             TargetKind::Deployment => Pods {
@@ -85,8 +86,9 @@ impl CachedWorkload {
                 exist: status.replicas > 0,
                 // Each remaining pod of an older revision counts as not replaced:
                 // its readiness must not pass for that of an updated one.
-                updated: if_current(status.updated_replicas.min(desired).saturating_sub(older)),
+                updated: if_current(status.updated_replicas.min(desired).saturating_sub(older_replicas)),
                 ready: status.available_replicas,
+                older: older_replicas,
             },
             TargetKind::DaemonSet => Pods {
                 desired: match (self.is_scaled_to_zero(), current) {
@@ -97,9 +99,10 @@ impl CachedWorkload {
                 exist: status.current_number_scheduled + status.number_misscheduled > 0,
                 updated: if_current(status.updated_number_scheduled),
                 ready: status.number_available,
+                older: older(status.current_number_scheduled, status.updated_number_scheduled),
             },
             // The pods of a Service are not ours to observe.
-            TargetKind::Service => Pods { desired: 1, exist: true, updated: 1, ready: 1 },
+            TargetKind::Service => Pods { desired: 1, exist: true, updated: 1, ready: 1, older: 0 },
         }
     }
 
@@ -214,11 +217,13 @@ struct StatusCounts {
     replicas: u32,
     updated_replicas: u32,
     available_replicas: u32,
+    ready_replicas: u32,
     desired_number_scheduled: u32,
     current_number_scheduled: u32,
     number_misscheduled: u32,
     updated_number_scheduled: u32,
     number_available: u32,
+    number_ready: u32,
 }
 
 impl Resource for CachedWorkload {

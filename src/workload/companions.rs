@@ -1,14 +1,18 @@
 //! Companions of a target, which are copied at once, not with its next release:
-//! the primary's autoscaler and disruption budgets, and the canary's Service where
+//! the primary's autoscaler and disruption budget, and the canary's Service where
 //! the target is a Service. Pure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{DynamicObject, ObjectMeta, Selector, SelectorExt};
 use serde_json::{Value, json};
 
-use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload, labels, scaler};
+use super::{
+    COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload,
+    labels::{self, pod_labels},
+    scaler,
+};
 use crate::{api::canary::TargetKind, object_cache::ObjectCache};
 
 /// Kinds of companions. Their status is not read.
@@ -24,50 +28,69 @@ pub enum CompanionChange {
     DisableDriftDetection,
 }
 
+impl CompanionChange {
+    /// The attempt, for reports.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Apply(kind, object) => {
+                format!("apply {} {}", kind.name(), object.metadata.name.as_deref().unwrap_or_default())
+            }
+            Self::Delete(kind, name) => format!("delete {} {name}", kind.name()),
+            Self::DisableDriftDetection => "disable drift detection".to_owned(),
+        }
+    }
+}
+
 impl Workload {
-    /// The writes that bring companions in sync with the target. Only once the
-    /// primary exists.
+    /// The writes that bring companions in sync with the target, and the objects
+    /// that are in their way. Only once the primary exists.
     ///
     /// `canary_service` is the Service with the target's name and `-canary`, used
     /// only where the target is a Service.
     pub fn companion_changes(
         &self,
         target: &CachedWorkload,
+        primary: &CachedWorkload,
         canary_service: Option<&CachedWorkload>,
         cache: &dyn ObjectCache,
-    ) -> Result<Vec<CompanionChange>, UnsupportedTarget> {
+    ) -> Vec<Result<CompanionChange, UnsupportedTarget>> {
         let mut writes = Vec::new();
         if self.helm_would_resize(&target.metadata) {
-            writes.push(CompanionChange::DisableDriftDetection);
+            writes.push(Ok(CompanionChange::DisableDriftDetection));
         }
         if self.kind == TargetKind::Service {
             let desired = self.canary_service(target);
-            if let Some(present) = canary_service {
-                self.check_owner(Kind::Service, &present.metadata)?;
-            }
             let in_sync = canary_service.is_some_and(|present| self.service_matches(&desired, present));
             if !in_sync {
-                writes.push(CompanionChange::Apply(Kind::Service, Box::new(desired)));
+                let present = canary_service.map(|present| &present.metadata);
+                writes.push(self.apply_change(Kind::Service, desired, present));
             }
-            return Ok(writes);
+            return writes;
         }
         let mut desired: BTreeMap<(Kind, String), DynamicObject> = BTreeMap::new();
-        for (kind, copy) in self.scaler(cache).into_iter().chain(self.budgets(target, cache)?) {
+        for (kind, copy) in self.scaler(cache).into_iter().chain(self.budget(target, primary, cache)) {
             desired.insert((kind, copy.metadata.name.clone().unwrap_or_default()), copy);
         }
         for kind in COMPANION_KINDS {
-            writes.extend(self.orphaned_copies(kind, &desired, cache));
+            writes.extend(self.orphaned_copies(kind, &desired, cache).into_iter().map(Ok));
         }
         for ((kind, name), copy) in desired {
             let present = cache.get(kind.resource(), &self.namespace, &name);
-            if let Some(present) = &present {
-                self.check_owner(kind, &present.metadata)?;
-            }
-            if !present.is_some_and(|present| self.is_in_sync(&copy, &present)) {
-                writes.push(CompanionChange::Apply(kind, Box::new(copy)));
+            if !present.as_ref().is_some_and(|present| self.is_in_sync(&copy, present)) {
+                writes.push(self.apply_change(kind, copy, present.as_ref().map(|present| &present.metadata)));
             }
         }
-        Ok(writes)
+        writes
+    }
+
+    fn apply_change(
+        &self,
+        kind: Kind,
+        desired: DynamicObject,
+        present: Option<&ObjectMeta>,
+    ) -> Result<CompanionChange, UnsupportedTarget> {
+        present.map_or(Ok(()), |present| self.check_companion(kind, present))?;
+        Ok(CompanionChange::Apply(kind, Box::new(desired)))
     }
 
     fn scaler(&self, cache: &dyn ObjectCache) -> Option<(Kind, DynamicObject)> {
@@ -80,44 +103,39 @@ impl Workload {
         Some((kind, self.scaler_copy(reference, &source, pin)))
     }
 
-    /// A copy of every budget that covers pods of the target and not those of the
-    /// primary. A pod with two budgets cannot be evicted.
-    fn budgets(
+    /// A copy, for the pods of the primary, of the budget that covers the target's;
+    /// none if another budget covers the primary's. A pod with two budgets cannot be
+    /// evicted.
+    fn budget(
         &self,
         target: &CachedWorkload,
+        primary: &CachedWorkload,
         cache: &dyn ObjectCache,
-    ) -> Result<Vec<(Kind, DynamicObject)>, UnsupportedTarget> {
-        let sources = cache.list(Kind::PodDisruptionBudget.resource(), &self.namespace);
-        if sources.is_empty() {
-            return Ok(Vec::new());
+    ) -> Option<(Kind, DynamicObject)> {
+        let kind = Kind::PodDisruptionBudget;
+        let mut budgets = cache.list(kind.resource(), &self.namespace);
+        budgets.retain(|budget| !(self.is_copy(&budget.metadata) && self.is_owner(&budget.metadata)));
+        let primary = primary.spec();
+        let (pods, primary_pods) = (pod_labels(&target.spec()), pod_labels(&primary));
+        let covers = |budget: &DynamicObject, pods| selects(&budget.data["spec"]["selector"], pods);
+        if budgets.iter().any(|budget| covers(budget, &primary_pods)) {
+            return None;
         }
-        let spec = target.spec();
-        let identity = self.identity_label(&spec, &self.target)?;
-        let own = identity.with_suffix("primary");
-        let labels: BTreeMap<String, String> =
-            serde_json::from_value(spec["template"]["metadata"]["labels"].clone()).unwrap_or_default();
-        let mut primary_labels = labels.clone();
-        primary_labels.extend([own.label()]);
-        let covers = |budget: &DynamicObject, labels| selects(&budget.data["spec"]["selector"], labels);
-        let copy = |budget: &Arc<DynamicObject>| {
-            let mut spec = budget.data["spec"].clone();
-            identity.relabel_selector(&mut spec["selector"], &own);
-            let name = budget.metadata.name.clone().unwrap_or_default();
-            let empty = BTreeMap::new();
-            let labels = budget.metadata.labels.as_ref().unwrap_or(&empty);
-            let annotations = budget.metadata.annotations.as_ref().unwrap_or(&empty);
-            let mut metadata = self.copy_metadata(&format!("{name}-primary"), labels, annotations);
-            self.mark_copy(&mut metadata, Kind::PodDisruptionBudget, &name);
-            let types = Some(Kind::PodDisruptionBudget.type_meta());
-            (Kind::PodDisruptionBudget, DynamicObject { types, metadata, data: json!({ "spec": spec }) })
-        };
-        let needed = |budget: &&Arc<DynamicObject>| {
-            !self.is_copy(&budget.metadata) && covers(budget, &labels) && !covers(budget, &primary_labels)
-        };
-        Ok(sources.iter().filter(needed).map(copy).collect())
+        let covering = budgets.iter().filter(|budget| covers(budget, &pods));
+        let source = covering.min_by_key(|budget| budget.metadata.name.clone())?;
+        let mut spec = source.data["spec"].clone();
+        spec["selector"] = primary["selector"].clone();
+        let name = source.metadata.name.clone().unwrap_or_default();
+        let empty = BTreeMap::new();
+        let labels = source.metadata.labels.as_ref().unwrap_or(&empty);
+        let annotations = source.metadata.annotations.as_ref().unwrap_or(&empty);
+        let mut metadata = self.copy_metadata(&format!("{name}-primary"), labels, annotations);
+        self.mark_copy(&mut metadata, kind, &name);
+        let types = Some(kind.type_meta());
+        Some((kind, DynamicObject { types, metadata, data: json!({ "spec": spec }) }))
     }
 
-    /// Copies whose original does not exist any more.
+    /// Copies that are not needed any more.
     fn orphaned_copies(
         &self,
         kind: Kind,
@@ -160,7 +178,7 @@ impl Workload {
             && self.is_owner(present)
     }
 
-    fn is_copy(&self, meta: &ObjectMeta) -> bool {
+    pub(super) fn is_copy(&self, meta: &ObjectMeta) -> bool {
         meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(COPY_OF))
     }
 

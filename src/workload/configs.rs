@@ -11,7 +11,10 @@ use kube::{Client, core::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{CachedWorkload, Error, Kind, Workload, write};
-use crate::engine::revision::{ConfigRef, HashVersion, revision};
+use crate::{
+    engine::revision::{ConfigRef, HashVersion, revision},
+    memo::Memo,
+};
 
 /// Annotations: a config with one of these set to `disable…` is neither tracked
 /// nor copied.
@@ -24,7 +27,8 @@ const SECRET_TYPES: [&str; 4] =
 #[derive(Clone, Debug, Default)]
 pub struct ConfigContents {
     cached: BTreeMap<ConfigRef, CachedConfig>,
-    memo: Option<DigestMemo>,
+    /// With the configs that the target reads.
+    digest: Memo<DigestInputs, (Vec<ConfigRef>, TargetDigest)>,
 }
 
 /// Configs that must be read before the target's revision can be computed.
@@ -49,14 +53,19 @@ struct CachedConfig {
     config: Option<Config>,
 }
 
-/// The last digest and its inputs.
-#[derive(Clone, Debug)]
-struct DigestMemo {
-    uid: Option<String>,
-    version: String,
+/// Inputs of a digest beside the versions of configs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DigestInputs {
+    /// uid and version of the target's spec.
+    target: (Option<String>, String),
     form: HashVersion,
-    refs: Vec<ConfigRef>,
-    digest: TargetDigest,
+}
+
+impl DigestInputs {
+    fn new(target: &CachedWorkload, form: HashVersion) -> Self {
+        let (uid, version) = target.spec_version();
+        Self { target: (uid.map(str::to_owned), version), form }
+    }
 }
 
 /// The revision of a target, and a digest of each config that it reads.
@@ -83,7 +92,7 @@ impl ConfigContents {
             },
         );
         self.cached.extend(try_join_all(read).await?);
-        self.memo = None;
+        self.digest.clear();
         Ok(())
     }
 
@@ -123,10 +132,9 @@ impl ConfigContents {
         form: HashVersion,
         version: &impl Fn(&ConfigRef) -> Option<String>,
     ) -> Option<TargetDigest> {
-        let last = self.memo.as_ref()?;
-        let same = (last.uid.as_deref(), last.version.clone()) == target.spec_version() && last.form == form;
+        let (refs, digest) = self.digest.hit(&DigestInputs::new(target, form))?;
         let cached = |config| self.cached.get(config).is_some_and(|cached| cached.version == version(config));
-        (same && last.refs.iter().all(cached)).then(|| last.digest.clone())
+        refs.iter().all(cached).then(|| digest.clone())
     }
 
     pub(super) fn memoize_digest(
@@ -136,8 +144,7 @@ impl ConfigContents {
         refs: Vec<ConfigRef>,
         digest: TargetDigest,
     ) {
-        let (uid, version) = target.spec_version();
-        self.memo = Some(DigestMemo { uid: uid.map(str::to_owned), version, form, refs, digest });
+        self.digest.set(DigestInputs::new(target, form), (refs, digest));
     }
 }
 

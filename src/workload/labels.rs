@@ -39,12 +39,14 @@ const TOOL_MARKERS: [&str; 9] = [
     "deprecated.daemonset.template.generation",
 ];
 
+type Labels = BTreeMap<String, String>;
+
 /// Labels that select the pods of each workload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selectors {
-    pub canary: BTreeMap<String, String>,
-    pub primary: BTreeMap<String, String>,
-    pub previous: BTreeMap<String, String>,
+    pub canary: Labels,
+    pub primary: Labels,
+    pub previous: Labels,
 }
 
 /// The label whose value differs between target, primary and previous version.
@@ -55,9 +57,27 @@ pub(super) struct IdentityLabel {
 }
 
 impl IdentityLabel {
-    pub fn with_suffix(&self, suffix: &str) -> Self {
-        let base = self.value.strip_suffix("-primary").unwrap_or(&self.value);
-        Self { key: self.key.clone(), value: format!("{base}-{suffix}") }
+    /// The target's, as its primary has it.
+    pub fn of_primary(&self) -> Self {
+        self.with_value(format!("{}-primary", self.value))
+    }
+
+    /// The primary's, as the previous version has it.
+    pub fn of_previous(&self) -> Self {
+        self.with_value(format!("{}-previous", self.base()))
+    }
+
+    /// The primary's, as its target has it.
+    fn of_target(&self) -> Self {
+        self.with_value(self.base().to_owned())
+    }
+
+    fn base(&self) -> &str {
+        self.value.strip_suffix("-primary").unwrap_or(&self.value)
+    }
+
+    fn with_value(&self, value: String) -> Self {
+        Self { key: self.key.clone(), value }
     }
 
     /// Gives the pods of a template the identity `to`, also in affinities and
@@ -111,40 +131,104 @@ fn list<'v>(value: &'v mut Value, pointer: &str) -> impl Iterator<Item = &'v mut
     value.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
+/// `spec.selector.matchLabels` of a Deployment or DaemonSet.
+pub(super) fn match_labels(spec: &Value) -> Labels {
+    serde_json::from_value(spec["selector"]["matchLabels"].clone()).unwrap_or_default()
+}
+
+/// Labels of the pods of a Deployment or DaemonSet.
+pub(super) fn pod_labels(spec: &Value) -> Labels {
+    serde_json::from_value(spec["template"]["metadata"]["labels"].clone()).unwrap_or_default()
+}
+
+fn relabelled(labels: &Labels, identity: &IdentityLabel) -> Labels {
+    let mut labels = labels.clone();
+    labels.extend([identity.label()]);
+    labels
+}
+
 impl Workload {
-    /// Labels by which Services select the pods of each workload. Empty for a
-    /// target of kind Service: its copies have selectors of their own.
-    pub fn selectors(&self, target: &CachedWorkload) -> Result<Selectors, UnsupportedTarget> {
+    /// Labels by which Services select the pods of each workload: its own selector,
+    /// since a target may be recreated with another one; that of a missing workload
+    /// is derived from another's. None if neither target nor primary exists. Empty
+    /// for a target of kind Service: its copies have selectors of their own.
+    pub fn selectors(
+        &self,
+        target: Option<&CachedWorkload>,
+        primary: Option<&CachedWorkload>,
+        previous: Option<&CachedWorkload>,
+    ) -> Result<Option<Selectors>, UnsupportedTarget> {
         if self.kind == TargetKind::Service {
-            return Ok(Selectors::default());
+            return Ok(Some(Selectors::default()));
         }
-        let spec = target.spec();
-        let identity = self.identity_label(&spec, &self.target)?;
-        let canary: BTreeMap<String, String> =
-            serde_json::from_value(spec["selector"]["matchLabels"].clone()).unwrap_or_default();
-        let relabelled = |suffix| {
-            let mut labels = canary.clone();
-            labels.extend([identity.with_suffix(suffix).label()]);
-            labels
+        let own = |workload: &CachedWorkload| match_labels(&workload.spec());
+        let (canary, primary) = match (target.map(own), primary.map(own)) {
+            (Some(canary), Some(primary)) => (canary, primary),
+            (Some(canary), None) => {
+                let identity = self.identity_label(&canary, &self.target)?.of_primary();
+                let primary = relabelled(&canary, &identity);
+                (canary, primary)
+            }
+            (None, Some(primary)) => {
+                let identity = self.identity_label(&primary, &self.primary_name())?.of_target();
+                (relabelled(&primary, &identity), primary)
+            }
+            (None, None) => return Ok(None),
         };
-        Ok(Selectors { primary: relabelled("primary"), previous: relabelled("previous"), canary })
+        let previous = match previous.filter(|previous| self.is_owner(&previous.metadata)) {
+            Some(previous) => own(previous),
+            None => {
+                let identity = self.identity_label(&primary, &self.primary_name())?.of_previous();
+                relabelled(&primary, &identity)
+            }
+        };
+        Ok(Some(Selectors { canary, primary, previous }))
+    }
+
+    /// Rejects a target whose pods the primary's selector would match, or the other
+    /// way round, now or after a promotion.
+    pub(super) fn check_overlap(&self, target: &Value, primary: &Value) -> Result<(), UnsupportedTarget> {
+        let (selector, primary_selector) = (match_labels(target), match_labels(primary));
+        let identity = self.identity_label(&selector, &self.target)?;
+        let mut promoted = relabelled(&pod_labels(target), &self.primary_identity(&identity, Some(primary)));
+        promoted.extend(primary_selector.clone());
+        let selects = |selector: &Labels, pods: &Labels| {
+            selector.iter().all(|(key, value)| pods.get(key) == Some(value))
+        };
+        let overlap = selects(&selector, &pod_labels(primary))
+            || selects(&selector, &promoted)
+            || selects(&primary_selector, &pod_labels(target));
+        match overlap {
+            false => Ok(()),
+            true => Err(UnsupportedTarget::SharedPods {
+                kind: self.kind().name(),
+                target: self.target.clone(),
+                primary: self.primary_name(),
+            }),
+        }
+    }
+
+    /// The identity label of a primary: the one in the selector of an existing one,
+    /// which is immutable, if it differs from the target's.
+    pub(super) fn primary_identity(&self, target: &IdentityLabel, primary: Option<&Value>) -> IdentityLabel {
+        let present = primary.and_then(|spec| match_labels(spec).remove(&target.key));
+        match present.filter(|value| *value != target.value) {
+            Some(value) => target.with_value(value),
+            None => target.of_primary(),
+        }
     }
 
     /// The label that identifies a workload: a well-known one, else one with the
     /// workload's name as value, else any.
     pub(super) fn identity_label(
         &self,
-        spec: &Value,
+        selector: &Labels,
         name: &str,
     ) -> Result<IdentityLabel, UnsupportedTarget> {
-        let none = Value::default();
-        let labels = spec.pointer("/selector/matchLabels").unwrap_or(&none);
-        let all = || labels.as_object().into_iter().flatten();
-        let well_known = self.options.identity_labels.iter().find_map(|key| Some((key, labels.get(key)?)));
+        let well_known = self.options.identity_labels.iter().find_map(|key| selector.get_key_value(key));
         let (key, value) = well_known
-            .or_else(|| all().find(|(_, value)| *value == name))
-            .or_else(|| all().next())
-            .and_then(|(key, value)| Some((key, value.as_str()?)))
+            .or_else(|| selector.iter().find(|(_, value)| *value == name))
+            .or_else(|| selector.iter().next())
             .ok_or_else(|| UnsupportedTarget::NoIdentityLabel {
                 kind: self.kind().name(),
                 name: name.to_owned(),
@@ -152,7 +236,7 @@ impl Workload {
         if value.len() > MAX_LABEL + if name == self.target { 0 } else { "-previous".len() } {
             return Err(UnsupportedTarget::LabelTooLong { key: key.clone(), name: name.to_owned() });
         }
-        Ok(IdentityLabel { key: key.clone(), value: value.to_owned() })
+        Ok(IdentityLabel { key: key.clone(), value: value.clone() })
     }
 
     /// Metadata of a copy of an object with these labels and annotations.

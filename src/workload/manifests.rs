@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value, json};
 
-use super::{CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs};
+use super::{CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs, labels::match_labels};
 use crate::{api::canary::TargetKind, engine::revision::ConfigRef};
 
 /// In a DaemonSet's node selector: no node has this label, so no pod is
@@ -72,8 +72,8 @@ impl Workload {
                 service_spec(spec)
             }
             TargetKind::Deployment | TargetKind::DaemonSet => {
-                let identity = self.identity_label(spec, &self.target)?;
-                let own = identity.with_suffix("primary");
+                let identity = self.identity_label(&match_labels(spec), &self.target)?;
+                let own = self.primary_identity(&identity, present.map(|present| &present.data["spec"]));
                 meta.labels.get_or_insert_default().extend([own.label()]);
                 let mut spec = spec.clone();
                 identity.relabel_selector(&mut spec["selector"], &own);
@@ -109,8 +109,8 @@ impl Workload {
                 spec = service_spec(&spec);
             }
             TargetKind::Deployment | TargetKind::DaemonSet => {
-                let identity = self.identity_label(&spec, &self.primary_name())?;
-                let own = identity.with_suffix("previous");
+                let identity = self.identity_label(&match_labels(&spec), &self.primary_name())?;
+                let own = identity.of_previous();
                 meta.labels.get_or_insert_default().extend([own.label()]);
                 identity.relabel_selector(&mut spec["selector"], &own);
                 identity.relabel_template(&mut spec["template"], &own);
@@ -174,14 +174,19 @@ impl Workload {
         }
     }
 
-    /// A ConfigMap with the primary's spec, to restore it from.
-    pub(super) fn backup_of(&self, primary: &DynamicObject) -> DynamicObject {
-        let revision = copied_revision(primary).unwrap_or_default();
+    /// A ConfigMap to restore the primary from: its spec before the promotion, if
+    /// there was one, and since.
+    pub(super) fn backup_of(&self, before: Option<BackedUpSpec>, primary: &DynamicObject) -> DynamicObject {
+        let promoted = BackedUpSpec::of(primary);
+        let mut data = json!({ "promotedRevision": promoted.revision, "promotedSpec": promoted.spec });
+        if let Some(before) = before {
+            (data["revision"], data["spec"]) = (before.revision.into(), before.spec.into());
+        }
         let empty = BTreeMap::new();
         DynamicObject {
             types: Some(Kind::ConfigMap.type_meta()),
             metadata: self.copy_metadata(&self.backup_name(), &empty, &empty),
-            data: json!({ "data": { "revision": revision, "spec": primary.data["spec"].to_string() } }),
+            data: json!({ "data": data }),
         }
     }
 
@@ -196,11 +201,7 @@ impl Workload {
         revision: &str,
         present: &DynamicObject,
     ) -> Option<DynamicObject> {
-        let data = &backup.data["data"];
-        let mut spec: Value = serde_json::from_str(data["spec"].as_str()?).ok()?;
-        if data["revision"] != revision {
-            return None;
-        }
+        let mut spec = backed_up_spec(backup, revision)?;
         spec["replicas"] = present.data["spec"]["replicas"].clone();
         let mut restored = present.clone();
         match self.kind {
@@ -215,6 +216,33 @@ impl Workload {
         }
         restored.data["spec"] = spec;
         Some(restored)
+    }
+
+    /// A primary that does not exist any more, with the spec of a backup, if that has
+    /// one of this revision.
+    pub(super) fn recreate_from_backup(
+        &self,
+        backup: &DynamicObject,
+        revision: &str,
+        size: Option<u32>,
+    ) -> Option<DynamicObject> {
+        let mut spec = backed_up_spec(backup, revision)?;
+        let empty = BTreeMap::new();
+        let mut metadata = self.copy_metadata(&self.primary_name(), &empty, &empty);
+        match self.kind {
+            TargetKind::Service => {
+                metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
+                spec = service_spec(&spec);
+            }
+            TargetKind::Deployment | TargetKind::DaemonSet => {
+                let identity = self.identity_label(&match_labels(&spec), &self.primary_name()).ok()?;
+                metadata.labels.get_or_insert_default().extend([identity.label()]);
+            }
+        }
+        if self.kind == TargetKind::Deployment {
+            spec["replicas"] = size.or(replicas(&spec)).unwrap_or(1).max(1).into();
+        }
+        Some(DynamicObject { types: Some(self.kind().type_meta()), metadata, data: json!({ "spec": spec }) })
     }
 
     /// The Service that selects the canary, for a target of kind Service.
@@ -244,6 +272,34 @@ impl Workload {
         };
         list(&spec["template"]["spec"]["containers"]).into_iter().flat_map(of_container).collect()
     }
+}
+
+/// A spec of the primary in a backup, as JSON text.
+pub(super) struct BackedUpSpec {
+    revision: String,
+    spec: String,
+}
+
+impl BackedUpSpec {
+    pub fn of(primary: &DynamicObject) -> Self {
+        let revision = copied_revision(primary).unwrap_or_default().to_owned();
+        Self { revision, spec: primary.data["spec"].to_string() }
+    }
+
+    /// The spec before the promotion, in a backup.
+    pub fn before(backup: &DynamicObject) -> Option<Self> {
+        let text = |key: &str| backup.data["data"][key].as_str().map(str::to_owned);
+        Some(Self { revision: text("revision")?, spec: text("spec")? })
+    }
+}
+
+/// The spec of this revision in a backup.
+pub(super) fn backed_up_spec(backup: &DynamicObject, revision: &str) -> Option<Value> {
+    let data = &backup.data["data"];
+    let (_, spec) = [("revision", "spec"), ("promotedRevision", "promotedSpec")]
+        .into_iter()
+        .find(|(key, _)| data[key] == revision)?;
+    serde_json::from_str(data[spec].as_str()?).ok()
 }
 
 /// A selector is immutable, and the pods must have its labels.

@@ -24,13 +24,14 @@
 //! - The primary reads copies of the target's ConfigMaps and Secrets. A copy is
 //!   named after its contents and is immutable, so neither an edit of the config
 //!   nor a partial promotion reaches a running pod.
-//! - Objects with another controller are not overwritten.
+//! - Objects that Serin did not make are not overwritten.
 //!
 //! Specs are handled as JSON, not as types of a client library: fields that Serin
 //! does not know are hashed and copied too.
 
 mod act;
 mod cached_workload;
+mod check;
 mod companions;
 mod configs;
 mod labels;
@@ -44,7 +45,7 @@ use std::sync::{Arc, LazyLock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{
     Resource as _, ResourceExt as _,
-    core::{ApiResource, GroupVersionKind, ObjectMeta, TypeMeta},
+    core::{ApiResource, GroupVersionKind, TypeMeta},
 };
 
 pub use act::{Error, FromCache};
@@ -53,6 +54,8 @@ pub use companions::{COMPANION_KINDS, CompanionChange};
 pub use configs::{ConfigContents, MissingContents};
 pub use labels::Selectors;
 pub use manifests::Port;
+
+use check::TargetPort;
 
 use crate::{
     api::{
@@ -202,9 +205,33 @@ pub enum UnsupportedTarget {
     )]
     LabelTooLong { key: String, name: String },
     #[error(
-        "{kind} {name} belongs to {owner}, so Serin leaves it alone; delete it or rename it, and Serin makes its own"
+        "{kind} {target} and its primary {primary} would share pods, since the labels of one satisfy the selector of the other; recreate {target} with a label in spec.selector.matchLabels and on its pods whose value {primary} does not have, such as app: {target}"
+    )]
+    SharedPods { kind: &'static str, target: String, primary: String },
+    #[error(
+        "{kind} {name} belongs to {owner}, so Serin leaves it alone; point spec.targetRef of a new Canary at another workload"
     )]
     OwnedByOther { kind: &'static str, name: String, owner: String },
+    #[error(
+        "{kind} {name} exists and no Canary made it, so Serin leaves it alone; rename it, or annotate it with serin.dev/adopt: \"true\" to have it overwritten by a copy of the target"
+    )]
+    NotAdopted { kind: &'static str, name: String },
+    #[error(
+        "{kind} {name} exists and is no copy by Serin, so it is left alone; rename it, and Serin makes its own"
+    )]
+    ForeignCompanion { kind: &'static str, name: String },
+    #[error(
+        "spec.targetRef names {kind} {name}, which is the primary of Canary {canary}; delete this Canary, and create one that names a workload of your own"
+    )]
+    TargetIsPrimary { kind: &'static str, name: String, canary: String },
+    #[error(
+        "spec.service.targetPort names {name:?}, and the containers of {kind} {target} declare {declared}; name one of their ports, or write a number"
+    )]
+    NamedPort { kind: &'static str, target: String, name: String, declared: String },
+    #[error(
+        "spec.service.targetPort defaults to spec.service.port, {port}, and the containers of {kind} {target} declare {declared}; set spec.service.targetPort to one of their ports, or to {port} if one of them listens there"
+    )]
+    ImpliedPort { kind: &'static str, target: String, port: u16, declared: String },
 }
 
 /// The resolved target of a Canary.
@@ -215,6 +242,7 @@ pub struct Workload {
     target: String,
     owner: OwnerReference,
     autoscaler: Option<AutoscalerRef>,
+    target_port: TargetPort,
     /// Steps set the canary's size, so the primary's size does not follow it.
     sized_by_steps: bool,
     options: Arc<Options>,
@@ -243,6 +271,7 @@ impl Workload {
             namespace: canary.namespace().unwrap_or_default(),
             target: target.name.clone(),
             owner,
+            target_port: TargetPort::of(canary),
             autoscaler: canary.spec.autoscaler_ref.clone().filter(|_| target.kind == TargetKind::Deployment),
             sized_by_steps: canary.spec.analysis.steps.iter().any(|step| step.replicas.is_some()),
             options: Arc::clone(options),
@@ -298,24 +327,4 @@ impl Workload {
     fn canary_service_name(&self) -> String {
         format!("{}-canary", self.target)
     }
-
-    /// Rejects objects with another controller.
-    fn check_owner(&self, kind: Kind, meta: &ObjectMeta) -> Result<(), UnsupportedTarget> {
-        match controller_of(meta) {
-            Some(other) if other.uid != self.owner.uid => Err(UnsupportedTarget::OwnedByOther {
-                kind: kind.name(),
-                name: meta.name.clone().unwrap_or_default(),
-                owner: format!("{} {}", other.kind, other.name),
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn is_owner(&self, meta: &ObjectMeta) -> bool {
-        controller_of(meta).is_some_and(|owner| owner.uid == self.owner.uid)
-    }
-}
-
-fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }

@@ -6,9 +6,12 @@ use super::{
     CachedWorkload, ConfigContents, MissingContents, PINNED, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
     configs::{self, TargetDigest},
 };
-use crate::engine::{
-    observed::{Previous, Primary, Target},
-    revision::{ConfigRef, HashVersion, config_digest, revision},
+use crate::{
+    api::canary::TargetKind,
+    engine::{
+        observed::{Previous, Primary, Target},
+        revision::{ConfigRef, HashVersion, config_digest, revision},
+    },
 };
 use kube::core::DynamicObject;
 use serde_json::Value;
@@ -60,12 +63,17 @@ impl Workload {
         primary: &CachedWorkload,
         autoscaler: Option<&DynamicObject>,
     ) -> Result<Primary, UnsupportedTarget> {
-        self.check_owner(self.kind(), &primary.metadata)?;
+        self.check_copy(&primary.metadata, primary.copied_revision())?;
         let pin = autoscaler.and_then(|scaler| scaler.metadata.annotations.as_ref()?.get(PINNED));
+        let pods = primary.pods(self.kind);
         Ok(Primary {
             revision: primary.copied_revision().map(str::to_owned),
-            pods: primary.pods(self.kind),
+            pods,
             pinned: pin.is_some(),
+            max_replicas: match self.kind {
+                TargetKind::Deployment => autoscaler.and_then(|scaler| self.max_replicas(scaler)),
+                TargetKind::DaemonSet | TargetKind::Service => Some(pods.desired),
+            },
         })
     }
 

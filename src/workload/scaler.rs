@@ -25,13 +25,10 @@ impl Workload {
         let kind = Kind::from(scaler.kind);
         let mut spec = source.data["spec"].clone();
         spec["scaleTargetRef"]["name"] = self.primary_name().into();
-        let (least, most) = match scaler.kind {
-            AutoscalerKind::HorizontalPodAutoscaler => ("minReplicas", "maxReplicas"),
-            AutoscalerKind::ScaledObject => {
-                self.retarget_queries(scaler, &mut spec);
-                ("minReplicaCount", "maxReplicaCount")
-            }
-        };
+        if scaler.kind == AutoscalerKind::ScaledObject {
+            self.retarget_queries(scaler, &mut spec);
+        }
+        let (least, most) = bounds_fields(scaler.kind);
         let bounds = scaler.primary_scaler_replicas.clone().unwrap_or_default();
         for (field, bound) in [(least, bounds.min_replicas), (most, bounds.max_replicas)] {
             if let Some(bound) = bound {
@@ -54,6 +51,12 @@ impl Workload {
         DynamicObject { types: Some(kind.type_meta()), metadata, data: json!({ "spec": spec }) }
     }
 
+    /// The upper bound of the primary's autoscaler.
+    pub(super) fn max_replicas(&self, primary_scaler: &DynamicObject) -> Option<u32> {
+        let (_, most) = bounds_fields(self.autoscaler.as_ref()?.kind);
+        primary_scaler.data["spec"][most].as_u64().and_then(|most| u32::try_from(most).ok())
+    }
+
     /// Makes the queries of a ScaledObject select the primary instead of the
     /// target, and gives the HPA that KEDA creates its own name.
     fn retarget_queries(&self, scaler: &AutoscalerRef, spec: &mut Value) {
@@ -69,6 +72,14 @@ impl Workload {
                 *query = retarget_query(query, &self.target);
             }
         }
+    }
+}
+
+/// The fields of the lower and the upper bound.
+fn bounds_fields(kind: AutoscalerKind) -> (&'static str, &'static str) {
+    match kind {
+        AutoscalerKind::HorizontalPodAutoscaler => ("minReplicas", "maxReplicas"),
+        AutoscalerKind::ScaledObject => ("minReplicaCount", "maxReplicaCount"),
     }
 }
 

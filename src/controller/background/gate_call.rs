@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 
-use super::results::SharedResults;
+use super::{pools::TaskKind, results::SharedResults};
 use crate::{
     api::{Canary, CanaryStatus, canary::Webhook},
     controller::{context::Context, queue::trigger::NamespacedName},
@@ -26,20 +26,26 @@ pub fn call_gate(
     let Some(kind) = call.kind else { return };
     let is_meant = |hook: &&Webhook| hook.name == call.gate && hook.type_.unwrap_or_default() == kind;
     let Some(hook) = canary.spec.analysis.webhooks.iter().find(is_meant).cloned() else { return };
-    if !results.lock().start_gate_call(call) {
-        return;
-    }
+    let Some(cancellation) = results.lock().start_gate_call(call) else { return };
     let context = HookContext::from_status(canary, status);
-    let (call, results, key) = (call.clone(), Arc::clone(results), NamespacedName::of(canary));
-    ctx.in_background(&key.clone(), async move |ctx| {
-        let reply = match signing_key(&ctx, &hook, &key.namespace).await {
+    let key = NamespacedName::of(canary);
+    let (called, kept, name) = (call.clone(), Arc::clone(results), key.clone());
+    let cancelled = cancellation.cancelled_owned();
+    let started = ctx.in_background(TaskKind::GateCall, &key, cancelled, async move |ctx| {
+        let reply = match signing_key(&ctx, &hook, &name.namespace).await {
             Ok(signing_key) => ctx.webhooks.call_gate(&hook, &context, signing_key.as_deref()).await,
             Err(why) => GateReply::Unreachable { why },
         };
         ctx.telemetry.observe_gate_call(&kind, &reply);
-        results.lock().finish_gate_call(call, reply, ctx.clock.now());
-        ctx.requests.request(key);
+        kept.lock().finish_gate_call(called, reply, ctx.clock.now());
+        ctx.requests.request(name);
     });
+    if !started {
+        let why = "too many webhooks of this Canary are called at the same time".to_owned();
+        let reply = GateReply::Unreachable { why };
+        results.lock().finish_gate_call(call.clone(), reply, ctx.clock.now());
+        ctx.requests.request(key);
+    }
 }
 
 /// The HMAC key of a webhook's payloads, if its `secretRef` names one.

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt as _, core::DynamicObject};
 use tokio::time::Instant;
 
-use super::results::SharedResults;
+use super::{pools::TaskKind, results::SharedResults};
 use crate::{
     analysis::measurement::{Arms, Measurement},
     api::{Canary, CanaryStatus},
@@ -38,37 +38,40 @@ pub fn start_measurement(
     measured: MeasuredCanary,
     check: &Check,
 ) {
-    if !results.lock().start_check(check) {
-        return;
-    }
+    let Some(cancellation) = results.lock().start_check(check) else { return };
     let key = NamespacedName::of(&*measured.canary);
     let (check, results) = (check.clone(), Arc::clone(results));
-    ctx.in_background(&key.clone(), async move |ctx| {
+    let (name, cancelled) = (key.clone(), cancellation.cancelled_owned());
+    // One check at a time: it is not dropped.
+    let _ = ctx.in_background(TaskKind::Measurement, &key, cancelled, async move |ctx| {
         let (until, began) = (ctx.clock.now(), Instant::now());
+        // Empty, not negative, if the wall clock was stepped back.
+        let window = |since: Timestamp| Window { since: since.min(until), until };
         let late = |metric: &String, since: Timestamp| {
             let query = measured.queries.get(metric)?;
-            let available_until = query.available_window(Window { since, until }).until;
+            let available_until = query.available_window(window(since)).until;
             (available_until < until).then(|| (metric.clone(), available_until))
         };
         let available_until =
             check.metrics.iter().filter_map(|window| late(&window.metric, window.since)).collect();
-        let measure = async |metric: &String, since: Timestamp| {
-            let measurement = match measured.queries.get(metric) {
-                Some(query) => measured.measure(&ctx, query, Window { since, until }).await,
-                None => Measurement::Unavailable { why: "the Canary no longer names it".to_owned() },
-            };
-            (metric.clone(), measurement)
+        let measure = async |metric: &String, since: Timestamp| match measured.queries.get(metric) {
+            Some(query) => measured.measure(&ctx, query, window(since)).await,
+            None => (Measurement::Unavailable { why: "the Canary no longer names it".to_owned() }, until),
         };
         let measurements =
             join_all(check.metrics.iter().map(|window| measure(&window.metric, window.since))).await;
-        ctx.telemetry.observe_check(&key, began.elapsed());
+        let names = || check.metrics.iter().map(|window| window.metric.clone());
+        let known_until = names().zip(measurements.iter().map(|(_, known)| *known));
+        let results_by_name = names().zip(measurements.iter().map(|(measurement, _)| measurement.clone()));
+        ctx.telemetry.observe_check(&name, began.elapsed());
         results.lock().finish_check(CheckMeasurements {
             check: check.clone(),
             at: until,
             available_until,
-            results: BTreeMap::from_iter(measurements),
+            known_until: known_until.filter(|(_, known)| *known < until).collect(),
+            results: results_by_name.collect(),
         });
-        ctx.requests.request(key);
+        ctx.requests.request(name);
     });
 }
 
@@ -83,11 +86,15 @@ pub fn open_window(
     let step = status.step.as_ref().filter(|step| step.check_started_at.is_some());
     let step = step.map(|step| (status.releases, step.index));
     let reads_pods = measured.queries.values().any(MetricQuery::reads_pods);
-    if !results.lock().is_first_window(step) || !reads_pods {
+    let mut pending = results.lock();
+    if !pending.is_first_window(step) || !reads_pods {
         return;
     }
     let key = NamespacedName::of(&*measured.canary);
-    ctx.in_background(&key, async move |ctx| {
+    let cancelled = pending.cancellation().cancelled_owned();
+    drop(pending);
+    // A window that is not opened begins with its first check.
+    let _ = ctx.in_background(TaskKind::Measurement, &key, cancelled, async move |ctx| {
         let now = ctx.clock.now();
         let window = Window { since: now, until: now };
         let open = async |query: &MetricQuery| {
@@ -99,7 +106,8 @@ pub fn open_window(
 }
 
 impl MeasuredCanary {
-    async fn measure(&self, ctx: &Context, query: &MetricQuery, window: Window) -> Measurement {
+    /// The measurement, and until when it has the requests of all pods.
+    async fn measure(&self, ctx: &Context, query: &MetricQuery, window: Window) -> (Measurement, Timestamp) {
         let mut credentials = None;
         if let Some(secret) = &query.secret {
             let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &secret.namespace);
@@ -107,7 +115,7 @@ impl MeasuredCanary {
                 Ok(found) => credentials = found.as_ref().map(Credentials::from),
                 Err(error) => {
                     let why = format!("the Secret {} cannot be read: {error}", secret.name);
-                    return Measurement::Unavailable { why };
+                    return (Measurement::Unavailable { why }, window.until);
                 }
             }
         }
@@ -116,9 +124,12 @@ impl MeasuredCanary {
             false => Arms { canary: Vec::new(), primary: Vec::new() },
         };
         let context = MeasureContext { window, pods: &pods };
-        let measurement = ctx.sources.measure(query, credentials.as_ref(), &context).await;
+        let (measurement, known_until) = futures::join!(
+            ctx.sources.measure(query, credentials.as_ref(), &context),
+            ctx.sources.known_until(query, credentials.as_ref(), &context)
+        );
         ctx.telemetry.observe_query(&query.provider.type_, &measurement);
-        measurement
+        (measurement, known_until)
     }
 
     /// Addresses at which the pods of both arms expose their metrics.

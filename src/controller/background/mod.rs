@@ -2,9 +2,12 @@
 //! reconcile starts them and never waits for them.
 
 pub mod gate_call;
+pub mod inventory;
 pub mod measure;
+pub mod pools;
 pub mod publish;
 pub mod results;
+pub mod served_kinds_watch;
 
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

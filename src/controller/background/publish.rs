@@ -16,7 +16,7 @@ use kube::{
     core::{ApiResource, Request},
 };
 
-use super::gate_call::signing_key;
+use super::{gate_call::signing_key, pools::TaskKind};
 use crate::{
     api::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
@@ -43,7 +43,7 @@ pub fn publish(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
 }
 
 /// An Event that cannot be written is lost; the status has its message too.
-fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
+pub fn write_event(ctx: &Arc<Context>, canary: &Canary, report: &Report) {
     let (name, namespace) = (canary.name_any(), canary.namespace().unwrap_or_default());
     let severe = report.severity != Severity::Info;
     match severe {
@@ -100,20 +100,37 @@ async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::
 }
 
 fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
-    let hooks = canary.spec.analysis.webhooks.iter();
+    let (hooks, key) = (canary.spec.analysis.webhooks.iter(), NamespacedName::of(canary));
+    let mut dropped = Vec::new();
     for hook in hooks.filter(|hook| hook.type_ == Some(HookType::Event)).cloned() {
         let about = HookContext::from_status(canary, status);
         let (message, severity, at) = (report.message.clone(), report.severity, ctx.clock.now());
-        ctx.in_background(&NamespacedName::of(canary), async move |ctx| {
+        let (name, end) = (hook.name.clone(), ctx.end_of_publishing(&key));
+        let started = ctx.in_background(TaskKind::EventHook, &key, end, async move |ctx| {
             let event = webhook::Event { message: &message, severity, at };
             match signing_key(&ctx, &hook, &about.namespace).await {
                 Ok(key) => {
                     let reply = ctx.webhooks.send_event(&hook, &about, &event, key.as_deref()).await;
                     ctx.telemetry.observe_gate_call(&HookType::Event, &reply);
                 }
-                Err(why) => tracing::warn!(hook = hook.name, why, "an event webhook is not called"),
+                Err(why) => {
+                    let HookContext { namespace, name, .. } = about;
+                    tracing::warn!(
+                        canary = name,
+                        namespace,
+                        hook = hook.name,
+                        why,
+                        "an event webhook is not called"
+                    );
+                }
             }
         });
+        if !started {
+            dropped.push(name);
+        }
+    }
+    if !dropped.is_empty() {
+        tracing::warn!(canary = %key, hooks = ?dropped, "event webhooks are not called: too many calls of this Canary wait already");
     }
 }
 
@@ -129,12 +146,17 @@ fn send_alerts(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
         if wanted.is_empty() {
             continue;
         }
-        ctx.in_background(&NamespacedName::of(canary), async move |ctx| {
+        let key = NamespacedName::of(canary);
+        let (canary, name, end) = (key.clone(), alert.name.clone(), ctx.end_of_publishing(&key));
+        let started = ctx.in_background(TaskKind::Alert, &key, end, async move |ctx| {
             match resolve_destination(&ctx, &alert, &own).await {
                 Ok(to) => wanted.iter().for_each(|notice| ctx.outbox.send(&to, notice)),
-                Err(why) => tracing::warn!(alert = alert.name, why, "an alert has nowhere to go"),
+                Err(why) => tracing::warn!(%canary, alert = alert.name, why, "an alert has nowhere to go"),
             }
         });
+        if !started {
+            tracing::warn!(canary = %key, alert = name, "an alert is dropped: too many of this Canary wait already");
+        }
     }
 }
 

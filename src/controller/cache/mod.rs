@@ -24,17 +24,22 @@ use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::{
-    projection::{Projection, is_metadata_only, metadata_only, pod_resource, projection_for},
+    projection::{
+        Projection, inventory_kind, is_inventory_only, is_metadata_only, metadata_identity,
+        metadata_manifest, metadata_only, object_manifest, pod_resource, projection_for, workload_manifest,
+    },
     raw_canary::{CachedCanary, RawCanary},
     references::ReferenceIndex,
     reflector::{
-        NotSynced, Reflector, ReflectorTarget, StoreKind, SyncState, for_each_page, spawn_reflector,
+        NotSynced, ObjectTap, Reflector, ReflectorTarget, ShowManifest, StoreKind, SyncState, for_each_page,
+        spawn_reflector,
     },
     store::{Key, Store},
 };
-use super::queue::trigger::{NamespacedName, ObjectVersion, RequestSender};
+use super::queue::trigger::{HasMeta as _, NamespacedName, ObjectVersion, RequestSender};
 use crate::{
     api::{CanaryStatus, ClusterAnalysisTemplate, canary::TargetKind},
+    discovery::{live::LiveInventory, model},
     object_cache::ObjectCache,
     telemetry::Telemetry,
     workload::{CachedWorkload, Kind},
@@ -49,6 +54,8 @@ pub struct ChangeHandlers {
     pub references: Arc<ReferenceIndex>,
     pub requests: RequestSender,
     pub observe_canary: CanaryObserver,
+    /// Gets a copy of every event of the kinds that it reads, once it is wanted.
+    pub inventory: Arc<LiveInventory>,
 }
 
 pub struct Caches {
@@ -73,7 +80,7 @@ impl Caches {
             [] => vec![None],
             some => some.iter().cloned().map(Some).collect(),
         };
-        let canaries_sync = SyncState::new(scopes.len(), &telemetry);
+        let canaries_sync = SyncState::new(scopes.clone(), &telemetry);
         Self {
             client,
             scopes,
@@ -88,12 +95,14 @@ impl Caches {
     /// Watches the Canaries, until dropped.
     pub fn watch_canaries(&self) -> Vec<AbortOnDropHandle<()>> {
         let watch = |scope: &Option<String>| {
-            let ChangeHandlers { requests, observe_canary, .. } = &self.handlers;
+            let ChangeHandlers { requests, observe_canary, inventory, .. } = &self.handlers;
             let (canaries, requests, observe) =
                 (Arc::clone(&self.canaries), requests.clone(), Arc::clone(observe_canary));
+            let inventory = Arc::clone(inventory);
             let on_change = move |(namespace, name): Key, changed| {
                 let canary = NamespacedName { namespace, name };
                 observe_status(&canaries, &canary, &*observe);
+                copy_canary(&canaries, &canary, &inventory);
                 requests.request_for_change(canary, changed);
             };
             let target = ReflectorTarget {
@@ -101,6 +110,7 @@ impl Caches {
                 scope: scope.clone(),
                 store: Arc::clone(&self.canaries),
                 sync: self.canaries_sync.clone(),
+                tap: None,
             };
             spawn_reflector(watcher(self.canary_api(scope), watcher::Config::default()), target, on_change)
         };
@@ -135,7 +145,9 @@ impl Caches {
         // In an order, so that simulations replay.
         let watched: BTreeMap<_, _> = watched
             .into_iter()
-            .filter(|(kind, watched)| *kind != pod_resource() && watched.sync.is_synced())
+            .filter(|(kind, watched)| {
+                *kind != pod_resource() && !is_inventory_only(kind) && watched.sync.is_synced()
+            })
             .map(|(kind, watched)| ((kind.api_version.clone(), kind.kind.clone()), (kind, watched)))
             .collect();
         for (kind, watched) in watched.values() {
@@ -256,70 +268,125 @@ impl Caches {
         }
     }
 
+    /// Copies everything that was watched before the inventory was wanted: projections
+    /// lack what it reads, so these kinds are listed again.
+    pub fn feed_inventory(&self) {
+        for canary in self.canaries.list_all() {
+            copy_canary(&self.canaries, &NamespacedName::of(&*canary), &self.handlers.inventory);
+        }
+        let mut known: Vec<_> = self.reflectors.lock().clone().into_iter().collect();
+        // In an order, so that simulations replay.
+        known.sort_by(|(a, _), (b, _)| (&a.api_version, &a.kind).cmp(&(&b.api_version, &b.kind)));
+        for (kind, reflector) in known.into_iter().filter(|(kind, _)| inventory_kind(kind).is_some()) {
+            let tasks = self.watch(&kind, &reflector.store, &reflector.sync);
+            *reflector.tasks.lock() = tasks;
+        }
+    }
+
+    /// Watches a kind for the inventory; see [`ensure_synced`](Self::ensure_synced).
+    pub fn watch_for_inventory(&self, kind: &ApiResource) {
+        self.reflector_for(kind);
+    }
+
+    /// Ends the watch of a kind that is not served any more, unless a Canary needs it.
+    pub fn unwatch(&self, kind: &ApiResource) {
+        if !self.handlers.references.names_kind(kind) {
+            self.reflectors.lock().remove(kind);
+        }
+    }
+
+    /// Kinds of these that cannot be listed, and why.
+    pub fn unlisted(&self, kinds: &[ApiResource]) -> Vec<(ApiResource, NotSynced)> {
+        let reflectors = self.reflectors.lock();
+        let unlisted = |kind: &ApiResource| {
+            let sync = &reflectors.get(kind)?.sync;
+            (!sync.is_synced()).then(|| (kind.clone(), sync.not_synced(&kind.plural)))
+        };
+        kinds.iter().filter_map(unlisted).collect()
+    }
+
     fn reflector_for(&self, kind: &ApiResource) -> Arc<Reflector> {
         let mut reflectors = self.reflectors.lock();
         if let Some(known) = reflectors.get(kind) {
             return Arc::clone(known);
         }
-        let sync = SyncState::new(self.scopes_of(kind).len(), &self.telemetry);
-        let (store, tasks) = if kind == Kind::Deployment.resource() {
-            self.reflect_workloads(kind, &sync, |a, b| a.same_for_engine(b, TargetKind::Deployment))
-        } else if kind == Kind::DaemonSet.resource() {
-            self.reflect_workloads(kind, &sync, |a, b| a.same_for_engine(b, TargetKind::DaemonSet))
+        let sync = SyncState::new(self.scopes_of(kind), &self.telemetry);
+        let store = if kind == Kind::Deployment.resource() || kind == Kind::DaemonSet.resource() {
+            StoreKind::Workloads(Arc::default())
+        } else if *kind == pod_resource() {
+            StoreKind::Objects(Arc::new(Store::with_label_index()))
         } else {
-            self.reflect_objects(kind, &sync)
+            StoreKind::Objects(Arc::default())
         };
-        let reflector = Arc::new(Reflector { store, sync, _tasks: tasks });
+        let tasks = self.watch(kind, &store, &sync).into();
+        let reflector = Arc::new(Reflector { store, sync, tasks });
         reflectors.insert(kind.clone(), Arc::clone(&reflector));
         reflector
     }
 
-    fn reflect_workloads(
-        &self,
-        kind: &ApiResource,
-        sync: &SyncState,
-        same: fn(&CachedWorkload, &CachedWorkload) -> bool,
-    ) -> (StoreKind, Vec<AbortOnDropHandle<()>>) {
-        let store = Arc::<Store<CachedWorkload>>::default();
-        let watch = |scope: Option<String>| {
-            let events = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
-            let projection = Projection { transform: convert::identity, same };
-            let target = ReflectorTarget { projection, scope, store: Arc::clone(&store), sync: sync.clone() };
-            spawn_reflector(events, target, self.request_for(kind))
+    /// One watch for each scope.
+    fn watch(&self, kind: &ApiResource, store: &StoreKind, sync: &SyncState) -> Vec<AbortOnDropHandle<()>> {
+        let watch = |scope: Option<String>| match store {
+            StoreKind::Workloads(store) => {
+                let same: fn(&CachedWorkload, &CachedWorkload) -> bool =
+                    match kind == Kind::DaemonSet.resource() {
+                        true => |a, b| a.same_for_engine(b, TargetKind::DaemonSet),
+                        false => |a, b| a.same_for_engine(b, TargetKind::Deployment),
+                    };
+                let events = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
+                let tap = self.tap(kind, scope.as_deref(), workload_manifest);
+                let projection = Projection { transform: convert::identity, same };
+                let (store, sync) = (Arc::clone(store), sync.clone());
+                let target = ReflectorTarget { projection, scope, store, sync, tap };
+                spawn_reflector(events, target, self.request_for(kind))
+            }
+            StoreKind::Objects(store) => self.watch_objects(kind, scope, store, sync),
         };
-        let tasks = self.scopes_of(kind).into_iter().map(watch).collect();
-        (StoreKind::Workloads(store), tasks)
+        self.scopes_of(kind).into_iter().map(watch).collect()
     }
 
-    fn reflect_objects(
+    fn watch_objects(
         &self,
         kind: &ApiResource,
+        scope: Option<String>,
+        store: &Arc<Store<DynamicObject>>,
         sync: &SyncState,
-    ) -> (StoreKind, Vec<AbortOnDropHandle<()>>) {
-        let is_pods = *kind == pod_resource();
-        let store = Arc::new(if is_pods { Store::with_label_index() } else { Store::default() });
-        let watch = |scope: Option<String>| {
-            let (store, sync, config) = (Arc::clone(&store), sync.clone(), watcher::Config::default());
-            if is_metadata_only(kind) {
-                let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
-                let target =
-                    ReflectorTarget { projection: Projection::of(metadata_only), scope, store, sync };
-                return spawn_reflector(watcher(api, config), target, self.request_for(kind));
-            }
-            let events = watcher(self.api(kind, scope.as_deref()), config);
-            let target = ReflectorTarget { projection: projection_for(kind), scope, store, sync };
-            match is_pods {
-                // Pods are read by checks; their changes decide nothing.
-                true => spawn_reflector(events, target, |_, _| {}),
-                false => spawn_reflector(events, target, self.request_for(kind)),
-            }
-        };
-        let tasks = self.scopes_of(kind).into_iter().map(watch).collect();
-        (StoreKind::Objects(store), tasks)
+    ) -> AbortOnDropHandle<()> {
+        let (store, sync, config) = (Arc::clone(store), sync.clone(), watcher::Config::default());
+        if is_metadata_only(kind) {
+            let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
+            let tap = self.tap(kind, scope.as_deref(), metadata_manifest);
+            let projection = match is_inventory_only(kind) {
+                true => Projection::of(metadata_identity),
+                false => Projection::of(metadata_only),
+            };
+            let target = ReflectorTarget { projection, scope, store, sync, tap };
+            return spawn_reflector(watcher(api, config), target, self.request_for(kind));
+        }
+        let events = watcher(self.api(kind, scope.as_deref()), config);
+        let tap = self.tap(kind, scope.as_deref(), object_manifest);
+        let target = ReflectorTarget { projection: projection_for(kind), scope, store, sync, tap };
+        match *kind == pod_resource() {
+            // Pods are read by checks; their changes decide nothing.
+            true => spawn_reflector(events, target, |_, _| {}),
+            false => spawn_reflector(events, target, self.request_for(kind)),
+        }
+    }
+
+    fn tap<T>(
+        &self,
+        kind: &ApiResource,
+        scope: Option<&str>,
+        manifest: ShowManifest<T>,
+    ) -> Option<ObjectTap<T>> {
+        let inventory = &self.handlers.inventory;
+        let kind = inventory_kind(kind).filter(|_| inventory.is_wanted())?;
+        Some(ObjectTap { tap: inventory.tap(kind, scope), manifest })
     }
 
     fn scopes_of(&self, kind: &ApiResource) -> Vec<Option<String>> {
-        let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&());
+        let is_cluster_wide = *kind == ApiResource::erase::<ClusterAnalysisTemplate>(&())
+            || inventory_kind(kind).is_some_and(model::Kind::is_cluster_scoped);
         if is_cluster_wide { vec![None] } else { self.scopes.clone() }
     }
 
@@ -355,6 +422,24 @@ impl ObjectCache for Caches {
     fn apply_write_response(&self, kind: &ApiResource, written: DynamicObject) {
         self.apply_response(kind, written);
     }
+}
+
+/// Copies a Canary, or its deletion, into the inventory.
+fn copy_canary(canaries: &Store<CachedCanary>, canary: &NamespacedName, inventory: &LiveInventory) {
+    let cached = canaries.get(&canary.namespace, &canary.name);
+    let found = cached.as_ref().map(|cached| {
+        let version = cached.metadata().resource_version.as_ref().and_then(|version| version.parse().ok());
+        let target = cached.canary().map(|canary| &canary.spec.target_ref);
+        (version.unwrap_or(0), target)
+    });
+    let kind = |kind| match kind {
+        TargetKind::Deployment => model::Kind::Deployment,
+        TargetKind::DaemonSet => model::Kind::DaemonSet,
+        TargetKind::Service => model::Kind::Service,
+    };
+    let found =
+        found.and_then(|(version, target)| target.map(|of| (version, kind(of.kind), of.name.as_str())));
+    inventory.set_canary(&canary.namespace, &canary.name, found);
 }
 
 fn observe_status(

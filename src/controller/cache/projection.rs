@@ -2,12 +2,13 @@
 //! that request a reconcile.
 
 use kube::core::{ApiResource, DynamicObject, ObjectMeta, PartialObjectMeta};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::store::always_differs;
 use crate::{
+    discovery::model::{self, Detail},
     stripped::{StrippedObject, strip_last_applied},
-    workload::{COMPANION_KINDS, Kind},
+    workload::{COMPANION_KINDS, CachedWorkload, Kind},
 };
 
 /// How a watch event becomes a stored object.
@@ -31,8 +32,96 @@ pub fn projection_for(kind: &ApiResource) -> Projection<StrippedObject, DynamicO
         Projection::of(project_pod)
     } else if COMPANION_KINDS.iter().any(|companion| companion.resource() == kind) {
         Projection { transform: project_companion, same: equal_ignoring_version }
+    } else if is_inventory_only(kind) {
+        Projection::of(|object| identity_only(object.0.metadata))
     } else {
         Projection::of(|object| object.0)
+    }
+}
+
+/// The kind of the inventory that this resource is; none for kinds that are not read
+/// from reflectors.
+pub fn inventory_kind(kind: &ApiResource) -> Option<model::Kind> {
+    let known = model::Kind::of(&kind.group, &kind.version, &kind.kind);
+    known.filter(|kind| !matches!(kind, model::Kind::ConfigMap | model::Kind::Canary))
+}
+
+/// No release reads these: the inventory keeps what it needs of them.
+pub fn is_inventory_only(kind: &ApiResource) -> bool {
+    use model::Kind as Of;
+    match inventory_kind(kind) {
+        Some(
+            Of::Namespace
+            | Of::StatefulSet
+            | Of::Rollout
+            | Of::KnativeService
+            | Of::Gateway
+            | Of::GatewayClass
+            | Of::PeerAuthentication
+            | Of::WebhookConfiguration
+            | Of::ServiceProfile
+            | Of::Ingress
+            | Of::KumaMesh,
+        ) => true,
+        Some(
+            Of::ServedResource
+            | Of::Deployment
+            | Of::DaemonSet
+            | Of::Pod
+            | Of::Service
+            | Of::ConfigMap
+            | Of::HttpRoute
+            | Of::GrpcRoute
+            | Of::VirtualService
+            | Of::TrafficSplit
+            | Of::VirtualNode
+            | Of::Canary,
+        )
+        | None => false,
+        // Of other sources than the cluster.
+        Some(
+            Of::AppMeshMesh
+            | Of::AppMeshVirtualNode
+            | Of::AppMeshVirtualService
+            | Of::AppMeshVirtualRouter
+            | Of::AppMeshVirtualGateway
+            | Of::AppMeshRoute
+            | Of::CloudMapInstance
+            | Of::ConsulDatacenter
+            | Of::ConsulService,
+        ) => false,
+    }
+}
+
+fn identity_only(metadata: ObjectMeta) -> DynamicObject {
+    let ObjectMeta { name, namespace, uid, resource_version, .. } = metadata;
+    let metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+    DynamicObject { types: None, metadata, data: Value::Null }
+}
+
+/// The manifest of a watched object, for the inventory: nothing is copied but metadata.
+pub fn object_manifest(StrippedObject(object): &mut StrippedObject, read: &mut dyn FnMut(&Value)) {
+    let Ok(metadata) = serde_json::to_value(&object.metadata) else { return };
+    if !object.data.is_object() {
+        object.data = Value::Object(Map::new());
+    }
+    object.data["metadata"] = metadata;
+    read(&object.data);
+    if let Some(data) = object.data.as_object_mut() {
+        data.remove("metadata");
+    }
+}
+
+pub fn metadata_manifest(partial: &mut PartialObjectMeta<DynamicObject>, read: &mut dyn FnMut(&Value)) {
+    partial.metadata.managed_fields = None;
+    if let Ok(metadata) = serde_json::to_value(&partial.metadata) {
+        read(&json!({ "metadata": metadata }));
+    }
+}
+
+pub fn workload_manifest(workload: &mut CachedWorkload, read: &mut dyn FnMut(&Value)) {
+    if let Ok(manifest) = serde_json::to_value(&*workload) {
+        read(&manifest);
     }
 }
 
@@ -40,9 +129,12 @@ pub fn pod_resource() -> ApiResource {
     ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&())
 }
 
-/// ConfigMaps and Secrets: their data is read when it is needed.
+/// ConfigMaps and Secrets: their data is read when it is needed. Of some kinds the
+/// inventory reads no more.
 pub fn is_metadata_only(kind: &ApiResource) -> bool {
-    kind == Kind::ConfigMap.resource() || kind == Kind::Secret.resource()
+    kind == Kind::ConfigMap.resource()
+        || kind == Kind::Secret.resource()
+        || inventory_kind(kind).is_some_and(|kind| kind.detail() == Detail::Metadata)
 }
 
 pub fn metadata_only(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
@@ -52,8 +144,15 @@ pub fn metadata_only(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject
     DynamicObject { types: partial.types, metadata, data: Value::Null }
 }
 
+/// The same of a kind that only the inventory reads.
+pub fn metadata_identity(partial: PartialObjectMeta<DynamicObject>) -> DynamicObject {
+    identity_only(partial.metadata)
+}
+
 /// Labels select a pod, its address is scraped; nothing else is needed.
 fn project_pod(StrippedObject(mut pod): StrippedObject) -> DynamicObject {
+    let ObjectMeta { name, namespace, uid, resource_version, labels, .. } = pod.metadata;
+    pod.metadata = ObjectMeta { name, namespace, uid, resource_version, labels, ..ObjectMeta::default() };
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = json!({ "status": { "podIP": address } });
     pod

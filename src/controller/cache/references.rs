@@ -44,6 +44,11 @@ impl ReferenceIndex {
         self.0.lock().remove(canary);
     }
 
+    /// Does a Canary refer to objects of this kind?
+    pub fn names_kind(&self, kind: &ApiResource) -> bool {
+        self.0.lock().by_object.keys().any(|pattern| pattern.kind == *kind)
+    }
+
     pub fn referrers(&self, kind: &ApiResource, namespace: &str, name: &str) -> Vec<NamespacedName> {
         let maps = self.0.lock();
         let mut pattern = ObjectPattern {

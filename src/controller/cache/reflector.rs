@@ -1,15 +1,8 @@
 //! One reflector per kind and scope: a watch that keeps a store current and
-//! requests a reconcile for each change.
+//! requests a reconcile for each change; where the inventory is wanted it gets a copy
+//! of every event.
 
-use std::{
-    fmt::Debug,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use kube::{
@@ -23,6 +16,7 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -31,7 +25,9 @@ use super::{
     store::{Key, Store},
 };
 use crate::{
+    api_error::watch_error,
     controller::queue::trigger::{HasMeta, ObjectVersion},
+    discovery::live::Tap,
     telemetry::Telemetry,
     workload::CachedWorkload,
 };
@@ -44,17 +40,40 @@ const PAGE_LIMIT: u32 = 500;
 
 /// A kind whose first list is not complete.
 #[derive(Debug, thiserror::Error)]
-#[error("the list of {kind} has not come yet{}", .last_error.as_ref().map(|why| format!(": {why}")).unwrap_or_default())]
+#[error("{}", .last_error.as_ref().map_or_else(
+    || format!("the list of {kind} has not come yet"),
+    |why| format!("cannot watch {kind}: {}", why.message),
+))]
 pub struct NotSynced {
-    kind: String,
-    last_error: Option<String>,
+    pub kind: String,
+    last_error: Option<WatchError>,
+}
+
+impl NotSynced {
+    /// A list or a watch was answered with an error.
+    pub fn has_failed(&self) -> bool {
+        self.last_error.is_some()
+    }
+
+    /// The API server refuses the watch.
+    pub fn is_refused(&self) -> bool {
+        self.last_error.as_ref().is_some_and(|why| why.refused)
+    }
+}
+
+/// Why a watch broke.
+#[derive(Clone, Debug)]
+struct WatchError {
+    message: String,
+    refused: bool,
 }
 
 /// The watches of one kind, and their store.
 pub struct Reflector {
     pub store: StoreKind,
     pub sync: SyncState,
-    pub _tasks: Vec<AbortOnDropHandle<()>>,
+    /// Dropped, they end.
+    pub tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
 }
 
 pub enum StoreKind {
@@ -65,26 +84,29 @@ pub enum StoreKind {
 /// Progress of the first lists of a kind, one per scope.
 #[derive(Clone)]
 pub struct SyncState {
-    lists_pending: Arc<AtomicUsize>,
+    /// A namespace, or none for all of them.
+    scopes_pending: Arc<Mutex<BTreeSet<Option<String>>>>,
     /// Wakes waiters in the order they came, so that simulations replay.
     synced: Arc<SetOnce<()>>,
-    last_error: Arc<Mutex<Option<String>>>,
+    last_error: Arc<Mutex<Option<WatchError>>>,
     telemetry: Arc<Telemetry>,
 }
 
 impl SyncState {
-    pub fn new(lists: usize, telemetry: &Arc<Telemetry>) -> Self {
+    pub fn new(scopes: Vec<Option<String>>, telemetry: &Arc<Telemetry>) -> Self {
         Self {
-            lists_pending: Arc::new(AtomicUsize::new(lists)),
+            scopes_pending: Arc::new(Mutex::new(scopes.into_iter().collect())),
             synced: Arc::default(),
             last_error: Arc::default(),
             telemetry: Arc::clone(telemetry),
         }
     }
 
-    fn list_done(&self) {
-        if self.lists_pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // Only the last list gets here, so it is not set yet.
+    fn list_done(&self, scope: &Option<String>) {
+        let mut pending = self.scopes_pending.lock();
+        pending.remove(scope);
+        if pending.is_empty() {
+            // A list that is repeated sets it again.
             let _ = self.synced.set(());
         }
     }
@@ -97,7 +119,14 @@ impl SyncState {
         self.last_error.lock().is_some()
     }
 
+    /// Returns at once if the API server refuses the watch.
     pub async fn wait(&self, kind: &str) -> Result<(), NotSynced> {
+        if !self.is_synced() {
+            let pending = self.not_synced(kind);
+            if pending.is_refused() {
+                return Err(pending);
+            }
+        }
         tokio::time::timeout(SYNC_TIMEOUT, self.synced.wait())
             .await
             .map_err(|_| self.not_synced(kind))
@@ -116,6 +145,23 @@ pub struct ReflectorTarget<T, K> {
     pub scope: Option<String>,
     pub store: Arc<Store<K>>,
     pub sync: SyncState,
+    pub tap: Option<ObjectTap<T>>,
+}
+
+/// Shows the manifest of an object to a reader; the object is the same afterwards.
+pub type ShowManifest<T> = fn(&mut T, &mut dyn FnMut(&Value));
+
+/// The tap of the inventory, and how it reads an object of this type.
+pub struct ObjectTap<T> {
+    pub tap: Tap,
+    pub manifest: ShowManifest<T>,
+}
+
+impl<T> ObjectTap<T> {
+    fn read(&mut self, object: &mut T, read: fn(&mut Tap, &Value)) {
+        let tap = &mut self.tap;
+        (self.manifest)(object, &mut |manifest| read(tap, manifest));
+    }
 }
 
 /// Runs one reflector: applies events to the store and calls `on_change` for each
@@ -126,27 +172,34 @@ pub fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send +
     target: ReflectorTarget<T, K>,
     on_change: impl Fn(Key, Option<ObjectVersion>) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
-    let ReflectorTarget { projection: Projection { transform, same }, scope, store, sync } = target;
+    let ReflectorTarget { projection: Projection { transform, same }, scope, store, sync, mut tap } = target;
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut events = pin!(events.default_backoff());
-        let (mut listed, mut is_first) = (Vec::new(), true);
+        let mut listed = Vec::new();
         while let Some(event) = events.next().await {
             match event {
                 Err(error) => {
                     tracing::debug!(%error, "a watch broke; it starts again");
-                    *sync.last_error.lock() = Some(error.to_string());
+                    let (message, refused) = watch_error(&error);
+                    *sync.last_error.lock() = Some(WatchError { message, refused });
                     sync.telemetry.watch_restarts.inc([]);
                 }
-                Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => listed.push(transform(object)),
+                Ok(Event::Init) => {
+                    listed.clear();
+                    tap.iter_mut().for_each(|tap| tap.tap.list_started());
+                }
+                Ok(Event::InitApply(mut object)) => {
+                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::listed));
+                    listed.push(transform(object));
+                }
                 Ok(Event::InitDone) => {
                     let changed = store.replace(scope.as_deref(), std::mem::take(&mut listed));
                     changed.into_iter().for_each(|key| on_change(key, None));
-                    if std::mem::take(&mut is_first) {
-                        sync.list_done();
-                    }
+                    tap.iter_mut().for_each(|tap| tap.tap.list_completed());
+                    sync.list_done(&scope);
                 }
-                Ok(Event::Apply(object)) => {
+                Ok(Event::Apply(mut object)) => {
+                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::applied));
                     if store.is_outdated_by(object.meta()) {
                         let version = ObjectVersion::of(object.meta());
                         if let Some(key) = store.apply(transform(object), same) {
@@ -154,7 +207,10 @@ pub fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send +
                         }
                     }
                 }
-                Ok(Event::Delete(object)) => on_change(store.remove(object.meta()), None),
+                Ok(Event::Delete(mut object)) => {
+                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::deleted));
+                    on_change(store.remove(object.meta()), None);
+                }
             }
         }
     }))

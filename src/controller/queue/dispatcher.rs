@@ -137,6 +137,15 @@ impl Dispatcher {
                 let requeue_at = self.ctx.requeue_instant(time);
                 self.queue.done(canary, Some(requeue_at));
             }
+            ReconcileResult::Done(Requeue::Retry(latest)) => {
+                let latest = latest.map(|time| self.ctx.requeue_instant(time));
+                let now = Instant::now();
+                let wait = |failures| {
+                    let wait = backoff(&canary, failures);
+                    latest.map_or(wait, |latest| wait.min(latest.saturating_duration_since(now)))
+                };
+                self.queue.requeue_failed(canary.clone(), now, wait);
+            }
             ReconcileResult::Failed(why) => {
                 let wait = |failures| backoff(&canary, failures);
                 let failures = self.queue.requeue_failed(canary.clone(), Instant::now(), wait);

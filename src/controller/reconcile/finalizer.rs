@@ -9,6 +9,7 @@ use serde_json::json;
 use super::Reconcile;
 use crate::{
     api::Canary,
+    api_error::{api_message, is_refused},
     controller::{context::Context, queue::trigger::NamespacedName, shard::fence::Fenced},
     patch::FIELD_MANAGER,
 };
@@ -20,8 +21,14 @@ pub const FINALIZER: &str = "serin.dev/revert";
 pub enum Error {
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    #[error(transparent)]
+    #[error("cannot write the finalizer: {}", api_message(.0))]
     Write(Box<kube::Error>),
+}
+
+impl Error {
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Write(error) if is_refused(error))
+    }
 }
 
 impl Reconcile<'_> {
@@ -30,7 +37,7 @@ impl Reconcile<'_> {
         let canary = &**self.canary;
         let is_deleting = canary.metadata.deletion_timestamp.is_some();
         let has_it = canary.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-        match (canary.spec.revert_on_deletion, has_it) {
+        match (canary.spec.reverts_on_deletion(), has_it) {
             _ if is_deleting => Ok(()),
             (true, false) => {
                 let all = canary.finalizers().iter().cloned().chain([FINALIZER.to_owned()]).collect();

@@ -10,6 +10,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+use super::finalizer::FINALIZER;
 use crate::{
     api::{Canary, condition::STALLED},
     clock,
@@ -57,7 +58,14 @@ fn decode_error(object: &DynamicObject) -> Option<String> {
     let value = serde_json::to_value(object).ok()?;
     let error = serde_path_to_error::deserialize::<_, Canary>(value).err()?;
     let (path, why) = (error.path().to_string(), error.into_inner());
-    Some(format!("This Canary cannot be read, so nothing is done: {path}: {why}. Correct the field."))
+    let way_out = match object.metadata.deletion_timestamp {
+        None => "Correct the field.".to_owned(),
+        Some(_) => format!(
+            "Correct the field, and the deletion goes on; or remove the finalizer {FINALIZER} from \
+             metadata.finalizers to delete it with its primary, which leaves the target as it is."
+        ),
+    };
+    Some(format!("This Canary cannot be read, so nothing is done: {path}: {why}. {way_out}"))
 }
 
 /// None if the condition is there already.

@@ -7,8 +7,17 @@
 //! ```
 //!
 //! A Canary that cannot be carried out leaves by [`Reconcile::reject`], whatever
-//! step finds it out: the reason goes into the status and nothing else changes.
+//! step finds it out: the reason goes into the status and nothing else changes. If
+//! its routes were written before it became invalid, it is resolved as far as its
+//! users can be protected ([`engine::protect`]).
+//!
+//! An attempt that fails does not end the reconcile: the decision is recorded, and
+//! the attempt is repeated with backoff. Failures that last ([`FailureLog`]) are
+//! part of the next observation.
+//!
+//! [`FailureLog`]: failures::FailureLog
 
+mod failures;
 mod finalizer;
 mod invalid;
 mod observe;
@@ -23,17 +32,18 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use self::{
+    failures::{FailedAttempt, Unattempted},
     observe::Observation,
     resolve::{InvalidCanary, ResolvedCanary},
     state::{CanaryState, ReconcileMemory},
 };
 use super::{
     background::measure, cache::raw_canary::CachedCanary, context::Context, queue::trigger::NamespacedName,
+    shard::fence::Fenced,
 };
 use crate::{
     api::{Canary, CanaryStatus},
-    engine::{self, Decision, Observed},
-    routing,
+    engine::{self, Decision, Observed, action::Purpose, observed::Failure},
 };
 
 /// The step that failed; the Canary is requeued with backoff.
@@ -41,14 +51,8 @@ use crate::{
 pub enum Error {
     #[error("mark an invalid Canary: {0}")]
     MarkInvalid(#[from] invalid::Error),
-    #[error("resolve: {0}")]
-    Resolve(resolve::Error),
-    #[error("refresh the mesh: {0}")]
-    RefreshMesh(routing::Error),
-    #[error("observe: {0}")]
-    Observe(#[from] observe::Error),
-    #[error("perform: {0}")]
-    Perform(#[from] perform::Error),
+    #[error(transparent)]
+    Fenced(#[from] Fenced),
     #[error("write the finalizer: {0}")]
     Finalizer(#[from] finalizer::Error),
     #[error("record: {0}")]
@@ -60,6 +64,8 @@ pub enum Error {
 pub enum Requeue {
     At(Timestamp),
     OnChange,
+    /// Something failed: with backoff, and no later than then.
+    Retry(Option<Timestamp>),
 }
 
 impl Requeue {
@@ -74,6 +80,9 @@ const MAX_FOLLOW_UPS: usize = 2;
 /// An invalid Canary is reconciled when it changes, and this often besides: a
 /// missing definition may have been installed.
 const INVALID_RECHECK: Duration = Duration::from_secs(300);
+
+/// The attempt to read a mesh outside of the cluster.
+const READ_MESH: &str = "read the mesh";
 
 /// Reconciles the Canary of this name once.
 pub async fn reconcile(ctx: &Arc<Context>, key: &NamespacedName) -> Result<Requeue, Error> {
@@ -91,21 +100,34 @@ pub async fn reconcile(ctx: &Arc<Context>, key: &NamespacedName) -> Result<Reque
     let state = ctx.state_of(key, canary.metadata.uid.clone());
     let mut memory = state.memory.lock().await;
     let status = memory.status_writes.exact(canary.status.as_ref());
-    let mut this = Reconcile { ctx, key, canary, status, state: &state, memory: &mut memory };
+    let mut this = Reconcile {
+        ctx,
+        key,
+        canary,
+        status,
+        state: &state,
+        memory: &mut memory,
+        failed: Vec::new(),
+        skipped: Vec::new(),
+        recordable: true,
+    };
     let resolved = match this.resolve().await {
         Ok(resolved) => Arc::new(resolved),
-        Err(resolve::Error::Invalid(why)) => return this.reject_spec(why).await,
-        Err(error) => return Err(Error::Resolve(error)),
-    };
-    this.sync_finalizer().await?;
-    if let Err(error) = resolved.router.refresh(&resolved.canary).await {
-        if error.is_final() {
-            let observed = this.generation_only();
-            this.reject(&error, &observed).await?;
+        Err(resolve::Error::Invalid(why)) => match this.resolve_recorded_route(&why).await {
+            Some(resolved) => Arc::new(resolved),
+            None => return this.reject_spec(why).await,
+        },
+        Err(resolve::Error::NotSynced(error)) => return this.fail_observation(None, error.into()).await,
+        Err(error @ resolve::Error::Undecided(_)) => {
+            let error = observe::Error::Undecided(error.to_string());
+            return this.fail_observation(None, error).await;
         }
-        return Err(Error::RefreshMesh(error));
+    };
+    this.sync_finalizer_best_effort().await?;
+    if let Some(requeue) = this.refresh_mesh(&resolved).await? {
+        return Ok(requeue);
     }
-    let result = this.decide_and_perform(&resolved).await;
+    let result = this.decide_and_perform(resolved).await;
     if result.is_err() {
         // The decision may not have been recorded, and with it a release slot.
         ctx.observe_release(key);
@@ -122,44 +144,66 @@ struct Reconcile<'a> {
     status: Arc<CanaryStatus>,
     state: &'a Arc<CanaryState>,
     memory: &'a mut ReconcileMemory,
+    /// Attempts of this reconcile that failed.
+    failed: Vec<FailedAttempt>,
+    /// Attempts that were not made, since one before them failed.
+    skipped: Vec<&'static str>,
+    /// The server accepts the status of the decision, as far as is known.
+    recordable: bool,
 }
 
 impl Reconcile<'_> {
     /// Decides and performs again while the previous actions have already taken
     /// effect, then writes the status once.
-    async fn decide_and_perform(&mut self, resolved: &Arc<ResolvedCanary>) -> Result<Requeue, Error> {
+    async fn decide_and_perform(&mut self, mut resolved: Arc<ResolvedCanary>) -> Result<Requeue, Error> {
         let (mut earlier, mut follow_ups) = (None::<Decision>, 0);
         loop {
-            let observation = match self.observe(resolved, earlier.as_ref()).await {
+            let observation = match self.observe(&resolved, earlier.as_ref()).await {
                 Ok(observation) => observation,
                 Err(observe::Error::UnsupportedTarget(why)) if earlier.is_none() => {
-                    return self.reject_spec(why.into()).await;
+                    let why = InvalidCanary::from(why);
+                    let recorded = match resolved.invalid {
+                        None => self.resolve_recorded_route(&why).await,
+                        Some(_) => None,
+                    };
+                    let Some(recorded) = recorded else { return self.reject_spec(why).await };
+                    resolved = Arc::new(recorded);
+                    continue;
                 }
-                Err(error) => return self.record_then_fail(earlier, error.into()).await,
+                Err(error) => return self.fail_observation(earlier, error).await,
             };
-            let Some(mut decision) = self.decide(resolved, &observation, earlier.as_ref()) else { continue };
-            if let Err(error) = self.perform(resolved, &observation, &decision).await {
-                if error.is_final() && earlier.is_none() {
-                    self.reject(&error, &observation.observed).await?;
-                }
-                return self.record_then_fail(earlier, error.into()).await;
-            }
-            let effective = self.has_taken_effect(resolved, &observation, &decision);
+            let Some(mut decision) = self.decide(&resolved, &observation, earlier.as_ref()) else { continue };
+            self.recordable = self.can_be_recorded(&decision).await;
+            self.perform(&resolved, &observation, &decision).await?;
+            let effective = self.has_taken_effect(&resolved, &observation, &decision);
             if let Some(earlier) = earlier.take() {
                 decision.absorb_earlier(earlier);
             }
-            if effective && follow_ups < MAX_FOLLOW_UPS && perform::may_follow_up(decision.status.phase) {
+            let may_follow_up = perform::may_follow_up(decision.status.phase) && self.failed.is_empty();
+            if effective && follow_ups < MAX_FOLLOW_UPS && may_follow_up {
                 follow_ups += 1;
                 earlier = Some(decision);
                 continue;
             }
             let wake = decision.wake.as_ref().map(|(at, _)| *at);
             let recorded = self.record(decision).await?;
+            self.state.results.lock().cancel_ended(&recorded);
             measure::open_window(self.ctx, &self.state.results, resolved.measured(&observation), &recorded);
-            // No watch event announces an effect that the write response has shown.
-            let now = effective.then(|| self.ctx.clock.now());
-            return Ok(Requeue::at(now.or(wake)));
+            // No watch event announces an effect that the write response has shown,
+            // or the end of a failure.
+            let unattempted = Unattempted::Named(std::mem::take(&mut self.skipped));
+            let follow_up = self.settle_failures(&unattempted) != observation.observed.failures || effective;
+            let wake = if follow_up { Some(self.ctx.clock.now()) } else { wake };
+            return Ok(if self.failed.is_empty() { Requeue::at(wake) } else { Requeue::Retry(wake) });
         }
+    }
+
+    /// Records the failed attempts of this reconcile; returns the lasting failures.
+    fn settle_failures(&mut self, unattempted: &Unattempted) -> Vec<Failure> {
+        let now = self.ctx.clock.now();
+        let failed = self.failed.iter().map(FailedAttempt::clone).collect();
+        self.memory.failures.record(failed, unattempted, now);
+        self.memory.failures.lasting(now)
     }
 
     /// None if another release took a slot since the observation: observe again.
@@ -170,17 +214,59 @@ impl Reconcile<'_> {
         earlier: Option<&Decision>,
     ) -> Option<Decision> {
         let status = earlier.map_or(&*self.status, |earlier| &earlier.status);
-        let decision = engine::decide(&resolved.plan, status, &observation.observed, self.ctx.clock.now());
+        let (observed, now) = (&observation.observed, self.ctx.clock.now());
+        let decision = match &resolved.invalid {
+            None => engine::decide(&resolved.plan, status, observed, now),
+            Some(why) => engine::protect(&resolved.plan, status, observed, why, now),
+        };
         let slot_is_free = self.ctx.limiter.update(self.key, &observation.observed, &decision.status);
         slot_is_free.then_some(decision)
     }
 
-    /// Records the decisions that were performed before a failure.
-    async fn record_then_fail(&mut self, earlier: Option<Decision>, error: Error) -> Result<Requeue, Error> {
+    /// There is nothing to decide on. Records the decision that was performed before,
+    /// and reports a failure that lasts.
+    async fn fail_observation(
+        &mut self,
+        earlier: Option<Decision>,
+        error: observe::Error,
+    ) -> Result<Requeue, Error> {
         if let Some(earlier) = earlier {
             self.record(earlier).await?;
+            return Ok(Requeue::Retry(None));
         }
-        Err(error)
+        self.note_failure(Purpose::Protect, "observe", &error, error.is_refused());
+        let observed =
+            Observed { failures: self.settle_failures(&Unattempted::All), ..self.generation_only() };
+        if !observed.failures.is_empty() {
+            let report = engine::report_failures(&self.status, &observed, self.ctx.clock.now());
+            self.record(report).await?;
+        }
+        Ok(Requeue::Retry(None))
+    }
+
+    /// Only an error that means that this replica lost the Canary ends the reconcile.
+    async fn sync_finalizer_best_effort(&mut self) -> Result<(), Fenced> {
+        match self.sync_finalizer().await {
+            Ok(()) => Ok(()),
+            Err(finalizer::Error::Fenced(fenced)) => Err(fenced),
+            Err(error) => {
+                self.note_failure(Purpose::Maintain, "write the finalizer", &error, error.is_refused());
+                Ok(())
+            }
+        }
+    }
+
+    /// A mesh outside of the cluster that does not respond: the first failures end
+    /// the reconcile, since the route is unknown; once they last, users are protected
+    /// without it.
+    async fn refresh_mesh(&mut self, resolved: &ResolvedCanary) -> Result<Option<Requeue>, Error> {
+        let Err(error) = resolved.router.refresh(&resolved.canary).await else { return Ok(None) };
+        self.note_failure(Purpose::Protect, READ_MESH, &error, error.is_final());
+        if self.memory.failures.is_lasting(READ_MESH, self.ctx.clock.now()) {
+            return Ok(None);
+        }
+        self.settle_failures(&Unattempted::All);
+        Ok(Some(Requeue::Retry(None)))
     }
 
     /// Rejects a Canary until its spec, or what it refers to, changes. One that

@@ -1,19 +1,24 @@
 //! Observes the cluster from the caches. The only requests are for the contents
-//! of ConfigMaps and Secrets that have changed.
+//! of ConfigMaps and Secrets that have changed, and for the writer of a route that
+//! something else overwrote. A kind of companions that cannot be
+//! watched does not end the observation: companions protect nobody.
 
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
 
 use super::{
-    Reconcile,
+    READ_MESH, Reconcile,
     resolve::{ResolvedCanary, template_refs},
-    state::{CompanionInputs, RouteInputs, RouteObservation, SpecInputs},
+    state::{CompanionInputs, RouteInputs, RouteObservation, SelectorInputs, SpecInputs},
 };
 use crate::{
-    api::canary::status::RouteStatus,
+    api::{
+        CanaryStatus,
+        canary::{Phase, status::RouteStatus},
+    },
     controller::cache::{projection::pod_resource, references::ObjectPattern, reflector::NotSynced},
-    engine::{self, Action, Decision, Observed, observed::Target, revision::ConfigRef},
+    engine::{self, Action, Decision, Observed, action::Purpose, observed::Target, revision::ConfigRef},
     gates::annotations,
     memo::Identity,
     routing::{self, ObjectKey, PodSelectors, RouteContext},
@@ -29,8 +34,22 @@ pub enum Error {
     UnsupportedTarget(#[from] workload::UnsupportedTarget),
     #[error("the configs of the target: {0}")]
     Configs(workload::Error),
+    #[error("{0}")]
+    Undecided(String),
     #[error("the configs of the target change faster than they can be read")]
     ConfigsChanging,
+}
+
+impl Error {
+    /// A retry cannot succeed until an object or a right changes.
+    pub fn is_refused(&self) -> bool {
+        match self {
+            Self::NotSynced(error) => error.is_refused(),
+            Self::Configs(error) => error.is_final(),
+            Self::UnsupportedTarget(_) => true,
+            Self::ConfigsChanging | Self::Undecided(_) => false,
+        }
+    }
 }
 
 /// The engine's input, and the objects that actions need.
@@ -69,12 +88,23 @@ impl Reconcile<'_> {
             let kind = Kind::from(scaler.kind);
             ctx.caches.object(kind.resource(), &self.key.namespace, &format!("{}-primary", scaler.name))
         });
+        let observed_primary = match &primary {
+            Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
+            None => None,
+        };
         let deleting = canary.metadata.deletion_timestamp.is_some();
+        let target = match self.check_target(resolved, target.as_deref(), primary.as_deref()) {
+            Ok(()) => target,
+            // Users are protected as if it did not exist.
+            Err(_) if resolved.invalid.is_some() => None,
+            Err(why) => return Err(why.into()),
+        };
         let companion_changes = match (&target, &primary, deleting) {
-            (Some(target), Some(_), false) => self.companion_changes(resolved, target)?,
+            (Some(target), Some(primary), false) => self.companion_changes(resolved, target, primary),
             _ => Vec::new(),
         };
-        let selectors = self.selectors(resolved, target.as_deref())?;
+        let workloads = [target.as_deref(), primary.as_deref(), previous.as_deref()];
+        let selectors = self.selectors(resolved, workloads)?;
         let RouteObservation { split, pending: route_pending } = match &selectors {
             Some(selectors) => self.observe_route(resolved, selectors),
             None => RouteObservation { split: None, pending: router.pending_reason(canary, &ctx.caches) },
@@ -86,21 +116,22 @@ impl Reconcile<'_> {
         let (mut gate_results, measurements) = self.state.results.lock().current(releases);
         gate_results.extend(annotations::answers(canary));
         let (other_releases, release_cap) = ctx.limiter.ahead_of(self.key);
-        let observed = Observed {
+        let mut observed = Observed {
             generation: canary.metadata.generation,
             deleting,
             target: observed_target,
-            primary: match &primary {
-                Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
-                None => None,
-            },
+            primary: observed_primary,
             previous: previous.and_then(|previous| workload.observe_previous(&previous)),
             split,
             route: canary
                 .spec
                 .provider
                 .map(|provider| RouteStatus { provider, service: routing::apex_name(canary) }),
+            provider_evidence: resolved.provider_evidence.clone(),
             route_pending,
+            route_writer: None,
+            migrated_from: self.memory.migrated_from.clone(),
+            failures: self.memory.failures.lasting(ctx.clock.now()),
             routing_restored: deleting && router.is_restored(canary, &ctx.caches),
             gate_results,
             measurements,
@@ -109,7 +140,18 @@ impl Reconcile<'_> {
             other_releases,
             release_cap,
         };
+        let status = earlier.map_or(&*self.status, |earlier| &earlier.status);
+        if resolved.invalid.is_none() && engine::is_route_reverted(&resolved.plan, status, &observed) {
+            observed.route_writer = self.route_writer(resolved, status).await;
+        }
         Ok(Observation { observed, target, primary, selectors, companion_changes })
+    }
+
+    /// The manager that overwrote the route since the check began.
+    async fn route_writer(&self, resolved: &ResolvedCanary, status: &CanaryStatus) -> Option<String> {
+        let since = status.step.as_ref()?.check_started_at.as_ref()?.0;
+        let object = resolved.router.split_object(&resolved.canary)?;
+        routing::last_writer(&self.ctx.client, &object, since).await
     }
 
     /// Has an action already taken effect, by what the caches have?
@@ -126,6 +168,7 @@ impl Reconcile<'_> {
                     observation.selectors.as_ref().map(|selectors| self.observe_route(resolved, selectors));
                 route.and_then(|route| route.split).as_ref() == Some(split)
             }
+            Action::MigrateRoute { from } => self.memory.migrated_from.as_ref() == Some(from),
             Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. } => {
                 let target =
                     self.ctx.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
@@ -148,13 +191,15 @@ impl Reconcile<'_> {
         self.watch_references(resolved, None).await?;
         if let Some(target) = target() {
             self.watch_references(resolved, Some(&target)).await?;
-            self.memory.watches.set(SpecInputs::new(resolved, &target), ());
+            if self.failed.is_empty() {
+                self.memory.watches.set(SpecInputs::new(resolved, &target), ());
+            }
         }
         Ok(())
     }
 
     async fn watch_references(
-        &self,
+        &mut self,
         resolved: &ResolvedCanary,
         target: Option<&CachedWorkload>,
     ) -> Result<(), NotSynced> {
@@ -184,7 +229,14 @@ impl Reconcile<'_> {
         }
         kinds.dedup();
         for kind in kinds {
-            self.ctx.caches.ensure_synced(&kind).await?;
+            let synced = self.ctx.caches.ensure_synced(&kind).await;
+            match synced {
+                Err(error) if COMPANION_KINDS.iter().any(|companion| *companion.resource() == kind) => {
+                    let refused = error.is_refused();
+                    self.note_failure(Purpose::Maintain, &format!("watch {}", kind.plural), &error, refused);
+                }
+                synced => synced?,
+            }
         }
         Ok(())
     }
@@ -193,7 +245,8 @@ impl Reconcile<'_> {
         &mut self,
         resolved: &ResolvedCanary,
         target: &Arc<CachedWorkload>,
-    ) -> Result<Vec<CompanionChange>, workload::UnsupportedTarget> {
+        primary: &Arc<CachedWorkload>,
+    ) -> Vec<CompanionChange> {
         let (caches, namespace, workload) = (&self.ctx.caches, &self.key.namespace, &resolved.workload);
         let canary_service = match workload.kind() {
             Kind::Service => {
@@ -204,30 +257,42 @@ impl Reconcile<'_> {
         let inputs = CompanionInputs {
             revision: resolved.revision,
             target: Arc::clone(target),
+            primary: Arc::clone(primary),
             canary_service: canary_service
                 .as_ref()
                 .and_then(|service| service.metadata.resource_version.clone()),
             companions: COMPANION_KINDS.map(|kind| caches.namespace_revision(kind.resource(), namespace)),
         };
         if self.memory.companions.hit(&inputs).is_some() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        let changes = workload.companion_changes(target, canary_service.as_deref(), caches)?;
-        match changes.is_empty() {
+        let mut changes = Vec::new();
+        for change in workload.companion_changes(target, primary, canary_service.as_deref(), caches) {
+            match change {
+                Ok(change) => changes.push(change),
+                Err(why) => self.note_failure(Purpose::Maintain, &why.to_string(), &why, true),
+            }
+        }
+        match changes.is_empty() && self.failed.is_empty() {
             true => _ = self.memory.companions.set(inputs, ()),
             false => self.memory.companions.clear(),
         }
-        Ok(changes)
+        changes
     }
 
-    /// The split in force, or what it waits for. Computed again only when an
-    /// input has changed: most reconciles are for changes of pods.
+    /// The split in force, or what it waits for; unknown while the mesh cannot be
+    /// read. Computed again only when an input has changed: most reconciles are for
+    /// changes of pods.
     fn observe_route(
         &mut self,
         resolved: &ResolvedCanary,
         selectors: &Arc<PodSelectors>,
     ) -> RouteObservation {
         let ResolvedCanary { canary, router, objects, .. } = resolved;
+        let unread = self.failed.iter().find(|failed| failed.attempt == READ_MESH);
+        if let Some(unread) = unread {
+            return RouteObservation { split: None, pending: Some(unread.failure.message.clone()) };
+        }
         let caches = &self.ctx.caches;
         let version = |object: &ObjectKey| {
             caches.object(&object.kind, &object.namespace, &object.name)?.resource_version()
@@ -278,30 +343,67 @@ impl Reconcile<'_> {
         Err(Error::ConfigsChanging)
     }
 
-    /// The selectors of the target, or the last known ones while it is gone.
+    /// Rejects a target that cannot be released. One that is being left is only
+    /// rejected if it is not ours to touch.
+    fn check_target(
+        &self,
+        resolved: &ResolvedCanary,
+        target: Option<&CachedWorkload>,
+        primary: Option<&CachedWorkload>,
+    ) -> Result<(), workload::UnsupportedTarget> {
+        let (Some(target), workload) = (target, &resolved.workload) else { return Ok(()) };
+        workload.check_target_owner(target)?;
+        if resolved.canary.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        workload.check_target_labels(target, primary)?;
+        match self.status.phase {
+            Phase::Initializing => workload.check_target_port(target),
+            _ => Ok(()),
+        }
+    }
+
+    /// The selectors of target, primary and previous version; the last known ones of
+    /// a workload that is gone.
     fn selectors(
         &mut self,
         resolved: &ResolvedCanary,
-        target: Option<&CachedWorkload>,
+        workloads: [Option<&CachedWorkload>; 3],
     ) -> Result<Option<Arc<PodSelectors>>, workload::UnsupportedTarget> {
-        if let Some(target) = target {
-            let inputs = SpecInputs::new(resolved, target);
-            self.memory.selectors.get_or_try(inputs, || pod_selectors(resolved, target).map(Arc::new))?;
+        let (inputs, memo) = (SelectorInputs::new(resolved, workloads), &mut self.memory.selectors);
+        if let Some(known) = memo.hit(&inputs) {
+            return Ok(Some(Arc::clone(known)));
         }
-        Ok(self.memory.selectors.last().cloned())
+        let last = memo.last().cloned();
+        let Some(mut selectors) = pod_selectors(resolved, workloads)? else { return Ok(last) };
+        let [target, primary, _] = workloads;
+        if let Some(last) = &last {
+            if target.is_none() {
+                selectors.canary.clone_from(&last.canary);
+                selectors.ports.clone_from(&last.ports);
+            }
+            if primary.is_none() {
+                selectors.primary.clone_from(&last.primary);
+            }
+        }
+        // Routes are compared again only if the selectors are others.
+        let selectors = last.filter(|last| **last == selectors).unwrap_or_else(|| Arc::new(selectors));
+        Ok(Some(Arc::clone(memo.set(inputs, selectors))))
     }
 }
 
 fn pod_selectors(
     resolved: &ResolvedCanary,
-    target: &CachedWorkload,
-) -> Result<PodSelectors, workload::UnsupportedTarget> {
-    let selectors = resolved.workload.selectors(target)?;
+    workloads: [Option<&CachedWorkload>; 3],
+) -> Result<Option<PodSelectors>, workload::UnsupportedTarget> {
+    let ([target, primary, previous], workload) = (workloads, &resolved.workload);
+    let Some(selectors) = workload.selectors(target, primary, previous)? else { return Ok(None) };
     let named = |port: workload::Port| (port.name.unwrap_or(format!("tcp-{}", port.number)), port.number);
-    Ok(PodSelectors {
+    let ports = target.or(primary).map(|workload_with_ports| workload.ports(workload_with_ports));
+    Ok(Some(PodSelectors {
         primary: selectors.primary,
         canary: selectors.canary,
         previous: selectors.previous,
-        ports: resolved.workload.ports(target).into_iter().map(named).collect(),
-    })
+        ports: ports.unwrap_or_default().into_iter().map(named).collect(),
+    }))
 }

@@ -1,12 +1,19 @@
-//! Performs the actions of a decision, in order. Every action is idempotent; the
-//! first failure ends the list, and the next reconcile continues.
+//! Performs the actions of a decision: first what protects users, then what
+//! advances the release, then maintenance. Every action is idempotent, and the next
+//! reconcile repeats those that failed.
+//!
+//! A failure of a later purpose never blocks an earlier one. Actions that protect or
+//! maintain do not depend on each other, so each is attempted; one that advances is
+//! attempted only if nothing before it failed.
 
 use std::sync::Arc;
 
 use kube::core::{ApiResource, DynamicObject};
 
 use super::{
-    Reconcile, finalizer,
+    Reconcile,
+    failures::FailedAttempt,
+    finalizer,
     observe::Observation,
     resolve::ResolvedCanary,
     route_migration::{self, migrate_route},
@@ -19,7 +26,11 @@ use crate::{
         cache::Caches,
         shard::fence::Fenced,
     },
-    engine::{Action, Decision},
+    engine::{
+        Action, Decision,
+        action::{Purpose, Split},
+    },
+    error_chain::error_chain,
     object_cache::ObjectCache,
     routing::{self, RouteContext},
     workload::{self, FromCache},
@@ -36,84 +47,160 @@ pub enum Error {
     Routing(#[from] routing::Error),
     #[error("cannot route: the target is not in the cache yet, so pod selectors are unknown")]
     TargetUnknown,
-    #[error("cannot write the finalizer: {0}")]
+    #[error(transparent)]
     Finalizer(#[from] finalizer::Error),
     #[error("remove the previous route: {0}")]
     MigrateRoute(#[from] route_migration::Error),
 }
 
 impl Error {
-    /// A retry cannot succeed until an object or a right changes.
-    pub fn is_final(&self) -> bool {
+    /// A retry cannot succeed until an object, a policy or a right changes.
+    fn is_final(&self) -> bool {
         match self {
-            Self::Workload(workload::Error::UnsupportedTarget(_) | workload::Error::BackupMissing { .. }) => {
-                true
+            Self::Workload(error) => error.is_final(),
+            Self::Routing(error) | Self::MigrateRoute(route_migration::Error::Routing(error)) => {
+                error.is_final()
             }
-            Self::Routing(error) => error.is_final(),
-            Self::Fenced(_)
-            | Self::Workload(_)
-            | Self::TargetUnknown
-            | Self::Finalizer(_)
-            | Self::MigrateRoute(_) => false,
+            Self::MigrateRoute(route_migration::Error::NotSynced(error)) => error.is_refused(),
+            Self::Finalizer(error) => error.is_refused(),
+            Self::Fenced(_) | Self::TargetUnknown | Self::MigrateRoute(_) => false,
         }
     }
 }
 
 impl Reconcile<'_> {
+    /// Adds failed attempts to `self.failed`. An error means that this replica lost
+    /// the Canary, and nothing more may be written for it.
     pub(super) async fn perform(
         &mut self,
         resolved: &ResolvedCanary,
         observation: &Observation,
         decision: &Decision,
-    ) -> Result<(), Error> {
-        let (ctx, workload, results) = (self.ctx, &resolved.workload, &self.state.results);
-        let client = &ctx.fence.fenced_client(&ctx.client, self.key);
-        let cache = &WriteThroughCache { caches: &ctx.caches, state: self.state };
-        for change in &observation.companion_changes {
-            ctx.fence.check(self.key)?;
-            workload.apply_companion_change(client, change).await?;
+    ) -> Result<(), Fenced> {
+        for purpose in [Purpose::Protect, Purpose::Advance] {
+            for action in decision.actions.iter().filter(|action| action.purpose() == purpose) {
+                let unrecorded = !self.recordable && raises_traffic(action, observation);
+                if unrecorded || purpose == Purpose::Advance && self.is_blocked() {
+                    self.skipped.push(action.name());
+                    continue;
+                }
+                self.attempt_action(resolved, observation, decision, action).await?;
+            }
         }
-        for action in &decision.actions {
-            ctx.fence.check(self.key)?;
-            match action {
-                Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
-                Action::ScaleCanary { replicas } => workload.scale_canary(client, cache, *replicas).await?,
-                Action::ScaleDownCanary { after } => {
-                    workload.scale_down_canary(client, cache, *after).await?;
-                }
-                Action::PinPrimary => workload.pin_primary(client).await?,
-                Action::UnpinPrimary => workload.unpin_primary(client).await?,
-                Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
-                Action::DropPrevious => workload.drop_previous(client).await?,
-                Action::Promote { revision } => {
-                    let cached = FromCache {
-                        target: observation.target.as_deref(),
-                        primary: observation.primary.as_deref(),
-                    };
-                    workload.promote(client, cache, revision, cached).await?;
-                }
-                Action::RestorePrimary { revision } => {
-                    workload.restore_primary(client, cache, revision).await?;
-                }
-                Action::Route(split) => {
-                    let on = RouteContext {
-                        canary: &resolved.canary,
-                        pod_selectors: observation.selectors.as_ref().ok_or(Error::TargetUnknown)?,
-                        services_memo: Some(&self.memory.services),
-                    };
-                    resolved.router.apply_split(client, &on, cache, split).await?;
-                }
-                Action::MigrateRoute { from } => migrate_route(ctx, resolved, from).await?,
-                Action::RestoreRouting => resolved.router.restore(client, &resolved.canary, cache).await?,
-                Action::Measure(check) => {
-                    start_measurement(ctx, results, resolved.measured(observation), check);
-                }
-                Action::CallGate(call) => call_gate(ctx, results, &resolved.canary, &decision.status, call),
-                Action::RemoveFinalizer => self.remove_finalizer().await?,
+        self.maintain_companions(resolved, observation).await?;
+        for action in decision.actions.iter().filter(|action| action.purpose() == Purpose::Maintain) {
+            self.attempt_action(resolved, observation, decision, action).await?;
+        }
+        Ok(())
+    }
+
+    /// Did an attempt fail that is more than maintenance?
+    pub(super) fn is_blocked(&self) -> bool {
+        self.failed.iter().any(|failed| failed.failure.purpose != Purpose::Maintain)
+    }
+
+    async fn attempt_action(
+        &mut self,
+        resolved: &ResolvedCanary,
+        observation: &Observation,
+        decision: &Decision,
+        action: &Action,
+    ) -> Result<(), Fenced> {
+        self.ctx.fence.check(self.key)?;
+        match self.perform_action(resolved, observation, decision, action).await {
+            Ok(()) => Ok(()),
+            Err(Error::Fenced(fenced)) => Err(fenced),
+            Err(error) => {
+                self.note_failure(action.purpose(), action.name(), &error, error.is_final());
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn note_failure(
+        &mut self,
+        purpose: Purpose,
+        attempt: &str,
+        error: &dyn std::error::Error,
+        refused: bool,
+    ) {
+        let message = error_chain(error);
+        tracing::debug!(canary = %self.key, attempt, refused, "{message}");
+        self.ctx.telemetry.observe_failure(purpose);
+        self.failed.retain(|failed| failed.attempt != attempt);
+        self.failed.push(FailedAttempt::new(purpose, attempt, message, refused));
+    }
+
+    async fn maintain_companions(
+        &mut self,
+        resolved: &ResolvedCanary,
+        observation: &Observation,
+    ) -> Result<(), Fenced> {
+        let client = &self.ctx.fence.fenced_client(&self.ctx.client, self.key);
+        for change in &observation.companion_changes {
+            self.ctx.fence.check(self.key)?;
+            if let Err(error) = resolved.workload.apply_companion_change(client, change).await {
+                self.note_failure(Purpose::Maintain, &change.name(), &error, error.is_final());
             }
         }
         Ok(())
     }
+
+    async fn perform_action(
+        &mut self,
+        resolved: &ResolvedCanary,
+        observation: &Observation,
+        decision: &Decision,
+        action: &Action,
+    ) -> Result<(), Error> {
+        let (ctx, workload, results) = (self.ctx, &resolved.workload, &self.state.results);
+        let client = &ctx.fence.fenced_client(&ctx.client, self.key);
+        let cache = &WriteThroughCache { caches: &ctx.caches, state: self.state };
+        match action {
+            Action::CreatePrimary { revision } => workload.create_primary(client, revision, None).await?,
+            Action::ScaleCanary { replicas } => workload.scale_canary(client, cache, *replicas).await?,
+            Action::ScaleDownCanary { after } => workload.scale_down_canary(client, cache, *after).await?,
+            Action::PinPrimary => workload.pin_primary(client).await?,
+            Action::UnpinPrimary => workload.unpin_primary(client).await?,
+            Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,
+            Action::DropPrevious => workload.drop_previous(client).await?,
+            Action::Promote { revision } => {
+                let cached = FromCache {
+                    target: observation.target.as_deref(),
+                    primary: observation.primary.as_deref(),
+                };
+                workload.promote(client, cache, revision, cached).await?;
+            }
+            Action::ScalePrimary { replicas } => workload.scale_primary(client, cache, *replicas).await?,
+            Action::RestorePrimary { revision, replicas } => {
+                workload.restore_primary(client, cache, revision, *replicas).await?;
+            }
+            Action::Route(split) => {
+                let on = RouteContext {
+                    canary: &resolved.canary,
+                    pod_selectors: observation.selectors.as_ref().ok_or(Error::TargetUnknown)?,
+                    services_memo: Some(&self.memory.services),
+                };
+                resolved.router.apply_split(client, &on, cache, split).await?;
+            }
+            Action::MigrateRoute { from } => {
+                migrate_route(ctx, resolved, from).await?;
+                self.memory.migrated_from = Some(from.clone());
+            }
+            Action::RestoreRouting => resolved.router.restore(client, &resolved.canary, cache).await?,
+            Action::Measure(check) => start_measurement(ctx, results, resolved.measured(observation), check),
+            Action::CallGate(call) => call_gate(ctx, results, &resolved.canary, &decision.status, call),
+            Action::RemoveFinalizer => self.remove_finalizer().await?,
+        }
+        Ok(())
+    }
+}
+
+/// Does an action give the canary more traffic than it has?
+fn raises_traffic(action: &Action, observation: &Observation) -> bool {
+    let present = observation.observed.split.as_ref();
+    let gets_less = |split: &Split| present.is_some_and(|present| split.canary <= present.canary);
+    matches!(action, Action::Route(split) if split.reaches_canary() && !gets_less(split))
 }
 
 /// The caches for writes: the version of each stored write response is

@@ -10,17 +10,23 @@ use super::{Reconcile, observe::Observation};
 use crate::{
     api::{
         AnalysisTemplate, AnalysisTemplateSpec, Canary, ClusterAnalysisTemplate,
+        canary::{Phase, Provider, status::RouteStatus},
         judge::JudgeType,
         reference::{TemplateKind, TemplateRef},
     },
     controller::{
-        background::measure::MeasuredCanary,
+        background::{
+            inventory::{InventoryMode, followers::canary_provider},
+            measure::MeasuredCanary,
+            served_kinds_watch,
+        },
         cache::{Caches, references::ObjectPattern, reflector::NotSynced},
         context::Context,
     },
+    discovery::model::Choice,
     engine::{self, Plan, plan::metrics::Judge},
     metrics::{self, MetricQuery},
-    routing::{self, ObjectKey, Router, SelectedRouter},
+    routing::{self, ObjectKey, Router, RouterSelectionError, SelectedRouter},
     workload::{self, Workload},
 };
 
@@ -37,6 +43,10 @@ pub struct ResolvedCanary {
     pub objects: Arc<[ObjectKey]>,
     /// How each metric is measured, by its name.
     pub queries: Arc<BTreeMap<String, MetricQuery>>,
+    /// Why the spec is invalid: resolved only as far as users can be protected.
+    pub invalid: Option<String>,
+    /// Why discovery chose the provider, if the spec names none.
+    pub provider_evidence: Option<String>,
 }
 
 impl ResolvedCanary {
@@ -76,11 +86,13 @@ pub enum InvalidCanary {
     #[error(transparent)]
     Workload(#[from] workload::UnsupportedTarget),
     #[error(transparent)]
-    Router(#[from] routing::RouterSelectionError),
+    Router(#[from] RouterSelectionError),
     #[error(transparent)]
     Unsupported(#[from] routing::Unsupported),
     #[error("spec.analysis.metrics: {0}")]
     Metric(#[from] metrics::QueryError),
+    #[error("spec.provider is left out, and none can be chosen: {0}")]
+    Provider(String),
     #[error("the template {name} cannot be read: {why}; correct it")]
     Template { name: String, why: String },
 }
@@ -92,6 +104,14 @@ pub enum Error {
     Invalid(#[from] InvalidCanary),
     #[error(transparent)]
     NotSynced(#[from] NotSynced),
+    #[error("spec.provider is left out: {0}")]
+    Undecided(String),
+}
+
+/// The provider of a Canary that names none.
+struct DiscoveredProvider {
+    provider: Provider,
+    evidence: Option<String>,
 }
 
 /// A template that a metric names.
@@ -104,30 +124,120 @@ struct ResolvedTemplate {
 impl Reconcile<'_> {
     pub(super) async fn resolve(&mut self) -> Result<ResolvedCanary, Error> {
         let ctx = self.ctx;
-        let selected = select_router(ctx, self.canary).await.map_err(InvalidCanary::from)?;
-        let version = |template: ObjectPattern| {
-            ctx.caches.object(&template.kind, &template.namespace, &template.name?)?.resource_version()
+        let discovered = self.discover_provider().await?;
+        let mut canary = Arc::clone(self.canary);
+        if let Some(DiscoveredProvider { provider, .. }) = discovered {
+            Arc::make_mut(&mut canary).spec.provider = Some(provider);
+        }
+        let selected = select_router(ctx, &canary).await;
+        match &selected {
+            Err(RouterSelectionError::NotServed { .. }) => served_kinds_watch::wait(ctx, self.key.clone()),
+            _ => ctx.served_kinds_watch.remove(self.key),
+        }
+        let selected = selected.map_err(InvalidCanary::from)?;
+        let templates = template_refs(self.canary);
+        let version = |template: &ObjectPattern| {
+            let name = template.name.as_ref()?;
+            ctx.caches.object(&template.kind, &template.namespace, name)?.resource_version()
         };
         let inputs = ResolutionInputs {
             generation: self.canary.metadata.generation,
             deleting: self.canary.metadata.deletion_timestamp.is_some(),
             router: selected.router.name(),
-            versions: template_refs(self.canary).into_iter().map(version).collect(),
+            versions: templates.iter().map(version).collect(),
         };
-        let mut canary = Arc::clone(self.canary);
         if canary.spec.provider != Some(selected.provider) {
             Arc::make_mut(&mut canary).spec.provider = Some(selected.provider);
         }
         let resolution = match self.memory.resolution.hit(&inputs) {
             Some(known) => known.clone(),
             None => {
+                // Before they are read: one that is missing may appear at any time,
+                // and a Canary that is rejected for it gets no further.
+                ctx.references.extend(self.key, templates);
                 self.memory.revision += 1;
                 let resolution = resolve_uncached(ctx, &canary, &selected, self.memory.revision).await?;
                 self.memory.resolution.set(inputs, resolution).clone()
             }
         };
         let Resolution { revision, plan, workload, objects, queries } = resolution;
-        Ok(ResolvedCanary { canary, router: selected.router, revision, plan, workload, objects, queries })
+        let (router, invalid) = (selected.router, None);
+        let provider_evidence = discovered.and_then(|discovered| discovered.evidence);
+        Ok(ResolvedCanary {
+            canary,
+            router,
+            revision,
+            plan,
+            workload,
+            objects,
+            queries,
+            invalid,
+            provider_evidence,
+        })
+    }
+
+    /// None if the Canary or the controller names a provider. The route that the status
+    /// records is kept until its release ends, and while there is no answer.
+    async fn discover_provider(&self) -> Result<Option<DiscoveredProvider>, Error> {
+        let (ctx, status) = (self.ctx, &self.status);
+        let named = self.canary.spec.provider.or(ctx.options.provider);
+        if named.is_some() || ctx.options.inventory.mode == InventoryMode::Never {
+            return Ok(None);
+        }
+        let recorded = status.route.as_ref().map(|route| DiscoveredProvider {
+            provider: route.provider,
+            evidence: status.provider_evidence.clone(),
+        });
+        let at_rest = matches!(
+            status.phase,
+            Phase::Initializing | Phase::Initialized | Phase::Succeeded | Phase::Failed
+        ) && status.release.is_none();
+        let deleting = self.canary.metadata.deletion_timestamp.is_some();
+        let recorded = match recorded {
+            Some(recorded) if !at_rest || deleting => return Ok(Some(recorded)),
+            recorded => recorded,
+        };
+        let choice = match ctx.inventory.ready().await {
+            Ok(()) => ctx.inventory_watch.followers.choose(&ctx.inventory, self.key, self.canary),
+            Err(error) => Choice::Unknown(error.to_string()),
+        };
+        match (choice, recorded) {
+            (Choice::Chosen { provider, evidence }, _) => {
+                Ok(Some(DiscoveredProvider { provider: canary_provider(provider), evidence: Some(evidence) }))
+            }
+            (Choice::Refused(why), _) => Err(InvalidCanary::Provider(why).into()),
+            (Choice::Unknown(_), Some(recorded)) => Ok(Some(recorded)),
+            (Choice::Unknown(why), None) => Err(Error::Undecided(why)),
+        }
+    }
+
+    /// An invalid Canary on the route that its status records; none if there is no
+    /// route, or it cannot be used any more.
+    pub(super) async fn resolve_recorded_route(&mut self, why: &InvalidCanary) -> Option<ResolvedCanary> {
+        let route = self.status.route.as_ref()?;
+        let mut canary = Arc::new(with_route(self.canary, route));
+        let mut selected = select_router(self.ctx, &canary).await;
+        if selected.is_err() && canary.metadata.deletion_timestamp.is_some() {
+            // The mesh is gone, and its route with it. Services can still be restored.
+            let route = RouteStatus { provider: Provider::Kubernetes, ..route.clone() };
+            canary = Arc::new(with_route(self.canary, &route));
+            selected = select_router(self.ctx, &canary).await;
+        }
+        let SelectedRouter { router, .. } = selected.ok()?;
+        let workload = Arc::new(Workload::new(&canary, &self.ctx.workload_options).ok()?);
+        self.memory.resolution.clear();
+        self.memory.revision += 1;
+        Some(ResolvedCanary {
+            revision: self.memory.revision,
+            plan: Arc::new(Plan::minimal(&canary.spec)),
+            workload,
+            objects: router.objects(&canary).into(),
+            queries: Arc::default(),
+            invalid: Some(why.to_string()),
+            provider_evidence: None,
+            canary,
+            router,
+        })
     }
 }
 
@@ -140,7 +250,7 @@ async fn resolve_uncached(
     let workload = Arc::new(Workload::new(canary, &ctx.workload_options).map_err(InvalidCanary::from)?);
     let objects = router.objects(canary).into();
     if canary.metadata.deletion_timestamp.is_some() {
-        let plan = Arc::new(Plan::for_deletion(&canary.spec));
+        let plan = Arc::new(Plan::minimal(&canary.spec));
         return Ok(Resolution { revision, plan, workload, objects, queries: Arc::default() });
     }
     let templates = find_templates(&ctx.caches, canary, &ctx.options.controller_namespace).await?;
@@ -182,20 +292,22 @@ pub fn template_refs(canary: &Canary) -> Vec<ObjectPattern> {
         .collect()
 }
 
-/// Asks for the served kinds again when one is missing: the mesh may have been
+/// The Canary as if its spec asked for this route.
+pub fn with_route(canary: &Canary, route: &RouteStatus) -> Canary {
+    let mut canary = canary.clone();
+    canary.spec.provider = Some(route.provider);
+    canary.spec.service.get_or_insert_default().name = Some(route.service.clone());
+    canary
+}
+
+/// Discovers the served kinds again when one is missing: the mesh may have been
 /// installed since.
-pub async fn select_router(
-    ctx: &Context,
-    canary: &Canary,
-) -> Result<SelectedRouter, routing::RouterSelectionError> {
+pub async fn select_router(ctx: &Context, canary: &Canary) -> Result<SelectedRouter, RouterSelectionError> {
     let (explicit, default) = (canary.spec.provider, ctx.options.provider);
     let app_mesh = ctx.app_mesh.as_ref();
     let selected = routing::select(explicit, default, &ctx.served.read(), app_mesh);
-    let Err(routing::RouterSelectionError::NotServed { .. }) = selected else { return selected };
-    match routing::ServedKinds::discover(&ctx.client).await {
-        Ok(served) => *ctx.served.write() = served,
-        Err(error) => tracing::warn!(%error, "cannot discover which kinds the cluster serves"),
-    }
+    let Err(RouterSelectionError::NotServed { .. }) = selected else { return selected };
+    served_kinds_watch::discover(ctx).await;
     routing::select(explicit, default, &ctx.served.read(), app_mesh)
 }
 

@@ -1,9 +1,9 @@
 //! Removes the objects of a route that the Canary no longer uses: its provider
 //! or its apex Service has changed, and the new route is in force.
 
-use super::resolve::{ResolvedCanary, select_router};
+use super::resolve::{ResolvedCanary, select_router, with_route};
 use crate::{
-    api::{Canary, canary::status::RouteStatus},
+    api::canary::status::RouteStatus,
     controller::{
         cache::reflector::NotSynced, context::Context, queue::trigger::NamespacedName, shard::fence::Fenced,
     },
@@ -27,7 +27,7 @@ pub async fn migrate_route(
     from: &RouteStatus,
 ) -> Result<(), Error> {
     let (canary, router) = (&*resolved.canary, &resolved.router);
-    let before = with_previous_route(canary, from);
+    let before = with_route(canary, from);
     // A kind that is not served any more has no objects left.
     let Ok(previous) = select_router(ctx, &before).await else { return Ok(()) };
     let orphaned = routing::orphaned_objects((&*previous.router, &before), (&**router, canary));
@@ -38,11 +38,4 @@ pub async fn migrate_route(
     routing::remove_objects(&ctx.client, canary, &ctx.caches, &orphaned).await?;
     let next = (Some(from.provider) == canary.spec.provider).then_some(canary);
     Ok(previous.router.cleanup_external(&before, next).await?)
-}
-
-fn with_previous_route(canary: &Canary, route: &RouteStatus) -> Canary {
-    let mut before = canary.clone();
-    before.spec.provider = Some(route.provider);
-    before.spec.service.get_or_insert_default().name = Some(route.service.clone());
-    before
 }

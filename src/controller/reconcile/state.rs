@@ -9,9 +9,12 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::resolve::{Resolution, ResolutionInputs, ResolvedCanary};
+use super::{
+    failures::FailureLog,
+    resolve::{Resolution, ResolutionInputs, ResolvedCanary},
+};
 use crate::{
-    api::CanaryStatus,
+    api::{CanaryStatus, canary::status::RouteStatus},
     controller::{background::results::SharedResults, queue::trigger::ObjectVersion},
     engine::action::Split,
     memo::{Identity, Memo},
@@ -40,8 +43,8 @@ pub struct ReconcileMemory {
     pub revision: u64,
     /// Set once everything the Canary depends on is watched.
     pub watches: Memo<SpecInputs, ()>,
-    /// Kept while the target is gone.
-    pub selectors: Memo<SpecInputs, Arc<PodSelectors>>,
+    /// Kept while the target or the primary is gone.
+    pub selectors: Memo<SelectorInputs, Arc<PodSelectors>>,
     pub route: Memo<RouteInputs, RouteObservation>,
     /// Has a lock of its own: routers see it through a shared reference.
     pub services: ServicesMemo,
@@ -49,6 +52,11 @@ pub struct ReconcileMemory {
     pub companions: Memo<CompanionInputs, ()>,
     pub configs: ConfigContents,
     pub status_writes: StatusWrites,
+    pub failures: FailureLog,
+    /// The last status write was refused.
+    pub status_refused: bool,
+    /// The route whose objects were removed last.
+    pub migrated_from: Option<RouteStatus>,
 }
 
 /// The split in force, or what it waits for.
@@ -69,18 +77,39 @@ pub struct RouteInputs {
     pub versions: Vec<Option<String>>,
 }
 
+/// uid and generation of a workload.
+type SpecVersion = (Option<String>, String);
+
+fn spec_version(workload: &CachedWorkload) -> SpecVersion {
+    let (uid, version) = workload.spec_version();
+    (uid.map(str::to_owned), version)
+}
+
 /// Inputs of whatever depends on the two specs alone: the Canary's and its
 /// target's.
 #[derive(Clone, PartialEq)]
 pub struct SpecInputs {
     revision: u64,
-    target: (Option<String>, String),
+    target: SpecVersion,
 }
 
 impl SpecInputs {
     pub fn new(resolved: &ResolvedCanary, target: &CachedWorkload) -> Self {
-        let (uid, version) = target.spec_version();
-        Self { revision: resolved.revision, target: (uid.map(str::to_owned), version) }
+        Self { revision: resolved.revision, target: spec_version(target) }
+    }
+}
+
+/// Inputs of the pod selectors: the specs of the Canary and of its workloads.
+#[derive(PartialEq)]
+pub struct SelectorInputs {
+    revision: u64,
+    workloads: [Option<SpecVersion>; 3],
+}
+
+impl SelectorInputs {
+    pub fn new(resolved: &ResolvedCanary, workloads: [Option<&CachedWorkload>; 3]) -> Self {
+        let workloads = workloads.map(|workload| workload.map(spec_version));
+        Self { revision: resolved.revision, workloads }
     }
 }
 
@@ -89,6 +118,7 @@ impl SpecInputs {
 pub struct CompanionInputs {
     pub revision: u64,
     pub target: Arc<CachedWorkload>,
+    pub primary: Arc<CachedWorkload>,
     /// resourceVersion of the canary's Service, where the target is a Service.
     pub canary_service: Option<String>,
     /// Namespace revision of each companion kind.
@@ -97,9 +127,10 @@ pub struct CompanionInputs {
 
 impl PartialEq for CompanionInputs {
     fn eq(&self, other: &Self) -> bool {
-        let Self { revision, target, canary_service, companions } = other;
+        let Self { revision, target, primary, canary_service, companions } = other;
         self.revision == *revision
             && self.target.same_manifest(target)
+            && self.primary.same_manifest(primary)
             && self.canary_service == *canary_service
             && self.companions == *companions
     }

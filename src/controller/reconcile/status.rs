@@ -1,5 +1,9 @@
 //! Records a decision: one status update per reconcile, last, and only if it is
 //! worth one; then publishes the report.
+//!
+//! A status that the server refuses can show no condition, so that gets an Event. As
+//! long as that lasts, users are protected, and nothing advances: a step that is not
+//! recorded would be entered anew at each retry.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -10,13 +14,14 @@ use serde::Serialize;
 use super::Reconcile;
 use crate::{
     api::{Canary, CanaryStatus, canary::status::MetricStatus},
+    api_error::{api_message, is_refused},
     controller::{
-        background::publish::publish,
+        background::publish::{publish, write_event},
         cache::raw_canary::RawCanary,
         queue::trigger::{HasMeta as _, ObjectVersion},
         shard::fence::Fenced,
     },
-    engine::Decision,
+    engine::{Decision, Reason, Report, action::Purpose},
     patch::FIELD_MANAGER,
 };
 
@@ -25,9 +30,12 @@ use crate::{
 pub enum Error {
     #[error(transparent)]
     Fenced(#[from] Fenced),
-    #[error("cannot write the status: {0}")]
+    #[error("cannot write the status: {}", api_message(.0))]
     Status(Box<kube::Error>),
 }
+
+/// The attempt, as part of a sentence.
+const WRITE_STATUS: &str = "write the status";
 
 impl Reconcile<'_> {
     /// Records a decision that was made on `self.status`; returns its status.
@@ -45,8 +53,24 @@ impl Reconcile<'_> {
         Ok(status)
     }
 
+    /// Can this decision be recorded? Asked of the server, by a dry run, only if the
+    /// last status write was refused.
+    pub(super) async fn can_be_recorded(&mut self, decision: &Decision) -> bool {
+        if !self.memory.status_refused {
+            return true;
+        }
+        match self.put_status(&decision.status, true).await {
+            Ok(_) => true,
+            Err(error) => {
+                let refused = is_refused(&error);
+                self.note_failure(Purpose::Protect, WRITE_STATUS, &Error::Status(Box::new(error)), refused);
+                false
+            }
+        }
+    }
+
     /// resourceVersion makes sure that the status was decided on what is there.
-    async fn write_status(&mut self, status: &Arc<CanaryStatus>) -> Result<(), Error> {
+    async fn put_status(&self, status: &CanaryStatus, dry_run: bool) -> kube::Result<RawCanary> {
         let metadata = &self.canary.metadata;
         let update = StatusUpdate {
             api_version: Canary::api_version(&()),
@@ -60,10 +84,15 @@ impl Reconcile<'_> {
             status,
         };
         let api: Api<RawCanary> = Api::namespaced(self.ctx.client.clone(), &self.key.namespace);
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), dry_run };
+        api.replace_subresource("status", &self.canary.name_any(), &params, &update).await
+    }
+
+    async fn write_status(&mut self, status: &Arc<CanaryStatus>) -> Result<(), Error> {
         self.memory.status_writes.begin(Arc::clone(status));
-        match api.replace_subresource("status", &self.canary.name_any(), &params, &update).await {
+        match self.put_status(status, false).await {
             Ok(written) => {
+                self.memory.status_refused = false;
                 let canaries = &self.ctx.caches.canaries;
                 if let Some(cached) = canaries.apply_write_response(written, RawCanary::decode) {
                     self.state.own_writes.lock().remember(Some(ObjectVersion::of(cached.metadata())));
@@ -77,7 +106,15 @@ impl Reconcile<'_> {
             }
             // Deleted, and its status with it.
             Err(kube::Error::Api(response)) if response.code == 404 => Ok(()),
-            Err(error) => Err(Error::Status(Box::new(error))),
+            Err(error) => {
+                let refused = is_refused(&error);
+                let error = Error::Status(Box::new(error));
+                if refused && !std::mem::replace(&mut self.memory.status_refused, true) {
+                    let reason = Reason::Failing { why: error.to_string(), refused };
+                    write_event(self.ctx, self.canary, &Report::from(reason));
+                }
+                Err(error)
+            }
         }
     }
 }
@@ -85,9 +122,9 @@ impl Reconcile<'_> {
 /// The numbers of metrics that users read in the status are at most this old.
 const MAX_METRIC_STALENESS: SignedDuration = SignedDuration::from_mins(1);
 
-/// Skips writes that only clear a passed deadline, refine numbers without a new
-/// verdict, or touch `allPrimarySince`. They stay in memory; if lost, they are
-/// measured again.
+/// Skips writes that only clear a passed deadline, restart one for another ready
+/// pod, refine numbers without a new verdict, or touch `allPrimarySince`. They stay
+/// in memory; if lost, they are measured again.
 fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
@@ -109,6 +146,12 @@ fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &Can
     }
     if let (Some(after), Some(before)) = (&mut after.release, &before.release) {
         after.state.sample_ratio.clone_from(&before.state.sample_ratio);
+        // A restart that lost these would only give the deadline its whole length again.
+        if after.state.stalled_on.is_empty() == before.state.stalled_on.is_empty() {
+            after.state.stalled_on.clone_from(&before.state.stalled_on);
+            after.state.stalled_since.clone_from(&before.state.stalled_since);
+            after.state.stalled_ready_pods = before.state.stalled_ready_pods;
+        }
     }
     for metric in &mut after.metrics {
         let same = |other: &&MetricStatus| other.name == metric.name;

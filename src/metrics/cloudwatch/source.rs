@@ -178,8 +178,9 @@ struct CountSums {
 
 /// Rounded: requests are whole numbers.
 fn sum(points: Points) -> Option<u64> {
-    (!points.is_empty())
-        .then(|| points.into_values().filter(|value| *value > 0.0).sum::<f64>().round() as u64)
+    (!points.is_empty()).then(|| {
+        points.into_values().filter(|value| *value > 0.0 && value.is_finite()).sum::<f64>().round() as u64
+    })
 }
 
 /// No datapoint of bad requests: all were good. No datapoint of good requests:

@@ -52,6 +52,8 @@ pub enum PrometheusQueryError {
     UnexpectedType(&'static str),
     #[error("{0}")]
     InvalidHistogram(String),
+    #[error("returned {0} where a count was expected; exclude the series that exports it")]
+    NotACount(String),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -29,7 +29,9 @@ use std::collections::BTreeMap;
 use prometheus_http_query::response::InstantVector;
 
 use crate::analysis::measurement::Arms;
-use crate::metrics::{CountQueries, Window, selector};
+use crate::metrics::{CountQueries, Query, Window, selector};
+
+use super::client::PrometheusQueryError;
 
 /// Labels and values that identify the parts of the result.
 const ARM: &str = "serin_arm";
@@ -69,22 +71,34 @@ pub fn buckets_query(arms: &Arms<String>, window: Window) -> Option<String> {
     Some(all.into_iter().flatten().collect::<Vec<_>>().join("\nor\n"))
 }
 
+/// The time of the oldest of the last samples of both arms, in seconds. None if that
+/// cannot be asked; an inner none if the query counts nothing.
+pub fn oldest_sample_query(query: &Query) -> Option<Option<String>> {
+    let arms = match query {
+        Query::Counts(arms) => arms.map(|arm| selector::inner_of_sum(&arm.total).map(str::to_owned)),
+        Query::Histogram(arms) => arms.map(|arm| selector::inner_of_sum(arm).map(str::to_owned)),
+        Query::Scalar(_) | Query::Samples(_) => return Some(None),
+    };
+    let Arms { canary: Some(canary), primary: Some(primary) } = arms else { return None };
+    Some(Some(format!("min(timestamp({canary}) or timestamp({primary}))")))
+}
+
 /// By arm, and by `part`, `total` or bucket bound.
 #[derive(Debug, Default, PartialEq)]
 pub struct CounterIncreases(BTreeMap<(String, String), f64>);
 
 impl CounterIncreases {
     /// From the result of [`counts_query`].
-    pub fn from_counts(result: &[InstantVector]) -> Option<Self> {
+    pub fn from_counts(result: &[InstantVector]) -> Result<Option<Self>, PrometheusQueryError> {
         Self::from_response(COUNTED, result)
     }
 
     /// From the result of [`buckets_query`].
-    pub fn from_buckets(result: &[InstantVector]) -> Option<Self> {
+    pub fn from_buckets(result: &[InstantVector]) -> Result<Option<Self>, PrometheusQueryError> {
         Self::from_response("le", result)
     }
 
-    /// Rounded; 0 for NaN and negative values.
+    /// Rounded; 0 for negative values.
     pub fn count(&self, arm: &str, counted: &str) -> u64 {
         self.of_arm(arm).find(|(what, _)| *what == counted).map_or(0, |(_, count)| count)
     }
@@ -94,7 +108,7 @@ impl CounterIncreases {
         of_arm.map(|((_, what), increase)| (what.as_str(), increase.round() as u64))
     }
 
-    fn from_response(label: &str, result: &[InstantVector]) -> Option<Self> {
+    fn from_response(label: &str, result: &[InstantVector]) -> Result<Option<Self>, PrometheusQueryError> {
         let mut increases = Self::default();
         let mut has_start = false;
         for series in result {
@@ -102,6 +116,9 @@ impl CounterIncreases {
             let key = (value_of(ARM).to_owned(), value_of(label).to_owned());
             let increase = increases.0.entry(key).or_default();
             let value = series.sample().value();
+            if !value.is_finite() {
+                return Err(PrometheusQueryError::NotACount(value.to_string()));
+            }
             if value_of(SUM_OF) == THEN {
                 has_start = true;
                 *increase -= value;
@@ -109,7 +126,7 @@ impl CounterIncreases {
                 *increase += value;
             }
         }
-        has_start.then_some(increases)
+        Ok(has_start.then_some(increases))
     }
 }
 
@@ -144,6 +161,18 @@ fn length_ms(window: Window) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_that_is_no_count_is_refused() {
+        for value in ["+Inf", "NaN", "-Inf"] {
+            let response = serde_json::json!([{
+                "metric": {"serin_arm": "canary", "serin_counted": "total", "serin_sum_of": "then"},
+                "value": [0, value],
+            }]);
+            let series: Vec<InstantVector> = serde_json::from_value(response).expect("a vector");
+            assert!(CounterIncreases::from_counts(&series).is_err(), "{value}");
+        }
+    }
 
     #[test]
     fn an_empty_window_sends_no_query() {

@@ -12,6 +12,7 @@ mod increase;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use prometheus_http_query::response::{Data, InstantVector};
 
 use crate::{
@@ -91,6 +92,22 @@ impl MetricSource for Prometheus {
             .await
             .unwrap_or_else(|error| Measurement::Unavailable { why: self.client.describe_failure(&error) })
     }
+
+    /// The oldest of the last samples of all series: each pod is scraped at a moment
+    /// of its own.
+    async fn known_until(
+        &self,
+        metric_query: &MetricQuery,
+        context: &MeasureContext<'_>,
+    ) -> Option<Timestamp> {
+        let until = context.window.until;
+        let Some(query) = increase::oldest_sample_query(&metric_query.query)? else { return Some(until) };
+        let response = self.client.query(query, EvalTime::At(until)).await.ok()?;
+        match number(&response).ok()? {
+            Measurement::Scalar(seconds) => Timestamp::from_millisecond((seconds * 1e3) as i64).ok(),
+            _ => None,
+        }
+    }
 }
 
 /// NaN is no data: the result of a division by zero requests.
@@ -119,7 +136,9 @@ fn vector(data: &Data) -> Result<&[InstantVector], PrometheusQueryError> {
 }
 
 fn counts(data: &Data, queries: &Arms<CountQueries>) -> Result<Measurement, PrometheusQueryError> {
-    let Some(increase) = CounterIncreases::from_counts(vector(data)?) else { return Ok(Measurement::NoData) };
+    let Some(increase) = CounterIncreases::from_counts(vector(data)?)? else {
+        return Ok(Measurement::NoData);
+    };
     let arm = |arm: &str, queries: &CountQueries| {
         let (part, total) = (increase.count(arm, increase::PART), increase.count(arm, increase::TOTAL));
         match queries.part {
@@ -134,7 +153,7 @@ fn counts(data: &Data, queries: &Arms<CountQueries>) -> Result<Measurement, Prom
 }
 
 fn histograms(data: &Data, unit: Unit) -> Result<Measurement, PrometheusQueryError> {
-    let Some(increase) = CounterIncreases::from_buckets(vector(data)?) else {
+    let Some(increase) = CounterIncreases::from_buckets(vector(data)?)? else {
         return Ok(Measurement::NoData);
     };
     let arm = |arm: &str| {

@@ -26,9 +26,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::analysis::measurement::{Arms, Counts, Histogram, Measurement};
+use crate::fair_pool::{FairPool, Limits};
 
 use super::{
     CountedPart, Endpoint, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
@@ -45,21 +45,23 @@ pub const SUPPORTED_FORMS: SupportedForms =
 /// Of one request.
 const POD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Of one request, with the wait for a permit.
+/// Of one request, with the wait for a turn.
 const POD_DEADLINE: Duration = Duration::from_secs(15);
 
 /// In bytes.
 const MAX_POD_BODY: usize = 8 << 20;
 
-/// Over all Canaries.
-const MAX_CONCURRENT_PODS: usize = 32;
+/// Pods that are scraped at a time. All pods of a Canary may wait: the deadline
+/// ends that.
+const POD_LIMITS: Limits =
+    Limits { total: 128, per_namespace: 64, per_canary: 16, waiting_per_canary: usize::MAX >> 1 };
 
 /// History that is not used for this long is dropped.
 const HISTORY_TTL: jiff::SignedDuration = jiff::SignedDuration::from_hours(2);
 
 pub struct Scrape {
     fetch: Arc<dyn Fetch>,
-    permits: Arc<Semaphore>,
+    pool: Arc<FairPool>,
     single_flight: SingleFlight<String, Result<Bytes, String>>,
     metric_states: Mutex<BTreeMap<MetricKey, MetricState>>,
 }
@@ -81,7 +83,7 @@ impl Scrape {
     pub fn new(fetch: Arc<dyn Fetch>) -> Self {
         Self {
             fetch,
-            permits: Arc::new(Semaphore::new(MAX_CONCURRENT_PODS)),
+            pool: FairPool::new(POD_LIMITS),
             single_flight: SingleFlight::default(),
             metric_states: Mutex::default(),
         }
@@ -101,8 +103,8 @@ impl Scrape {
         let now = context.window.until;
         let selectors = self.selectors(metric_query, now).map_err(|error| error.to_string())?;
         let (canary, primary) = futures::join!(
-            self.read_pods(&context.pods.canary, &selectors.canary),
-            self.read_pods(&context.pods.primary, &selectors.primary)
+            self.read_pods(&metric_query.key, &context.pods.canary, &selectors.canary),
+            self.read_pods(&metric_query.key, &context.pods.primary, &selectors.primary)
         );
         let samples = Arms { canary, primary };
         // Unless the Canary was deleted or its query changed meanwhile.
@@ -196,8 +198,8 @@ impl Scrape {
         }
     }
 
-    async fn read_pods(&self, pods: &[Endpoint], selectors: &SeriesSelectors) -> ArmSamples {
-        let results = join_all(pods.iter().map(|endpoint| self.read_pod(endpoint, selectors))).await;
+    async fn read_pods(&self, key: &MetricKey, pods: &[Endpoint], selectors: &SeriesSelectors) -> ArmSamples {
+        let results = join_all(pods.iter().map(|endpoint| self.read_pod(key, endpoint, selectors))).await;
         let mut arm = ArmSamples { samples: Vec::new(), failures: Vec::new() };
         for (endpoint, result) in pods.iter().zip(results) {
             match result {
@@ -210,17 +212,22 @@ impl Scrape {
 
     async fn read_pod(
         &self,
+        key: &MetricKey,
         Endpoint { url, .. }: &Endpoint,
         selectors: &SeriesSelectors,
     ) -> Result<PodSample, String> {
         let request = {
-            let (fetch, permits, url) = (self.fetch.clone(), self.permits.clone(), url.clone());
+            let (fetch, url) = (self.fetch.clone(), url.clone());
+            let place = self.pool.enter(&key.namespace, &key.canary);
             async move {
-                let with_permit = async {
-                    let _permit = permits.acquire_owned().await;
+                let in_turn = async {
+                    let _turn = match &place {
+                        Some(place) => place.turn().await.ok(),
+                        None => None,
+                    };
                     tokio::time::timeout(POD_TIMEOUT, fetch.fetch(&url, MAX_POD_BODY)).await
                 };
-                match tokio::time::timeout(POD_DEADLINE, with_permit).await {
+                match tokio::time::timeout(POD_DEADLINE, in_turn).await {
                     Ok(Ok(fetched)) => fetched,
                     Ok(Err(_)) => Err(format!("no response within {POD_TIMEOUT:?}")),
                     Err(_) => {
