@@ -51,14 +51,19 @@ struct World {
 
 impl World {
     fn releasing(plan: &Plan) -> Self {
-        let ready = Pods { desired: 3, exist: true, updated: 3, ready: 3 };
+        let ready = Pods { desired: 3, exist: true, updated: 3, ready: 3, older: 0 };
         let mut world = Self {
             plan: plan.clone(),
             status: CanaryStatus::default(),
             seen: Observed {
                 generation: Some(1),
                 target: Some(Target { revision: "v1-a".into(), pods: ready, ..Target::default() }),
-                primary: Some(Primary { revision: Some("v1-a".into()), pods: ready, pinned: false }),
+                primary: Some(Primary {
+                    revision: Some("v1-a".into()),
+                    pods: ready,
+                    pinned: false,
+                    max_replicas: None,
+                }),
                 split: Some(Split::all_primary()),
                 ..Observed::default()
             },
@@ -91,7 +96,7 @@ impl World {
     }
 
     fn perform(&mut self, action: Action) {
-        let all = |desired| Pods { desired, exist: desired > 0, updated: desired, ready: desired };
+        let all = |desired| Pods { desired, exist: desired > 0, updated: desired, ready: desired, older: 0 };
         match action {
             Action::ScaleCanary { replicas } => {
                 if let Some(target) = &mut self.seen.target {
@@ -123,6 +128,7 @@ impl World {
                 self.seen.measurements = Some(CheckMeasurements {
                     check: look,
                     at: self.now,
+                    known_until: Default::default(),
                     available_until: BTreeMap::new(),
                     results,
                 });

@@ -431,7 +431,7 @@ fn splits() -> ApiResource {
 
 fn canary() -> Value {
     let analysis = json!({
-        "interval": "1s", "threshold": 2, "stepWeights": [20, 50],
+        "interval": "1s", "warmup": "0s", "threshold": 2, "stepWeights": [20, 50],
         "metrics": [{"name": "request-success-rate"}],
     });
     objects::canary("web", &json!({ "analysis": analysis }))

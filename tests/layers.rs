@@ -1,5 +1,5 @@
-//! The import rules of `src/controller`, as its header states them. A new arrow is
-//! a decision: it goes into the table here and there.
+//! The import rules of `src/controller`, as its header states them, and of
+//! `src/discovery`. A new arrow is a decision: it goes into the table here and there.
 
 use std::{
     collections::BTreeMap,
@@ -45,6 +45,26 @@ fn the_controller_imports_along_the_allowed_arrows() {
     }
     assert!(files > 20, "only {files} sources were read");
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+/// Its facts come from the API server, and below `rest` from other APIs; `cli` shows them.
+#[test]
+fn discovery_imports_no_other_room() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/discovery");
+    let files = sources(&root);
+    assert!(files.len() > 10, "only {} sources were read", files.len());
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let model = file.starts_with(root.join("model"));
+        for path in text.split("crate::").skip(1) {
+            let room: String = path.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let shared = ["api", "api_error", "aws", "clock", "error_chain"].contains(&room.as_str());
+            let rest = room == "discovery" || shared;
+            let allowed = !model && (room == "api_error" || (rest && file.starts_with(root.join("rest"))));
+            assert!(allowed, "{} imports crate::{room}", file.display());
+        }
+        assert!(!text.contains("super::super"), "{} imports from above", file.display());
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod support;
 mod approvals;
 mod image;
 mod install;
+mod inventory;
 mod meshes;
 mod rbac;
 mod rbac_rule;

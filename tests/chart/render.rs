@@ -5,13 +5,14 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const ALL_FEATURES: [&str; 8] = [
+const ALL_FEATURES: [&str; 9] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.flagger=true",
     "image.digest=",
     "gatewayApi=true",
     "istio=true",
     "appMesh=true",
+    "meshApis=true",
     "api.enabled=true",
     "api.tlsSecret=serin-api",
 ];

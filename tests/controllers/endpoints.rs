@@ -65,6 +65,22 @@ pub async fn a_slice_is_deleted_with_its_service(t: Session) {
     assert!(is_ready(&t.get("pods/one").await.ok()));
 }
 
+pub async fn a_terminating_pod_serves_while_it_leaves_the_endpoints(t: Session) {
+    t.post("services", service()).await.created();
+    let mut leaving = named_pod("one", "app:v1");
+    leaving["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 3}}});
+    t.post("pods", leaving).await.created();
+    let pod = t.eventually("pods/one", "ready", is_ready).await;
+    t.eventually(SLICES, "ready", |list| readiness(list) == [("one", true)].map(owned)).await;
+    t.delete("pods/one").await.ok();
+    let leaving = json!({"ready": false, "serving": true, "terminating": true});
+    t.eventually(SLICES, "leaving", |list| items(list)[0]["endpoints"][0]["conditions"] == leaving).await;
+    let address = format!("{}:9898", pod["status"]["podIP"].as_str().expect("an address"));
+    get(&address, "/").await.expect("an answer");
+    t.eventually_gone("pods/one").await;
+    assert!(get(&address, "/").await.is_err(), "nobody listens any more");
+}
+
 fn service() -> Value {
     let port = json!({"name": "http", "port": 80, "targetPort": "web"});
     json!({"metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [port]}})

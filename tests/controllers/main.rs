@@ -81,7 +81,8 @@ laws! {
     endpoints:
         a_slice_follows_the_readiness_of_its_pods
         a_service_without_pods_has_an_empty_slice
-        a_slice_is_deleted_with_its_service;
+        a_slice_is_deleted_with_its_service
+        a_terminating_pod_serves_while_it_leaves_the_endpoints;
     pods:
         a_pod_serves_on_its_own_address
         a_crashing_pod_reports_its_crash_loop

@@ -84,7 +84,7 @@ impl Server {
     fn kind(&self, types: &TypeMeta) -> Api<DynamicObject> {
         let kind = GroupVersionKind::try_from(types).expect("a manifest has an apiVersion");
         let resource = ApiResource::from_gvk(&kind);
-        if types.kind == "ClusterAnalysisTemplate" {
+        if ["ClusterAnalysisTemplate", "Mesh"].contains(&types.kind.as_str()) {
             Api::all_with(self.client.clone(), &resource)
         } else {
             Api::namespaced_with(self.client.clone(), "default", &resource)
@@ -120,7 +120,7 @@ fn normal(value: &Value) -> Value {
 
 /// Through our own types and back.
 fn through_our_types(object: &Value) -> Value {
-    use serin::api::{AlertProvider, AnalysisTemplate, Canary, ClusterAnalysisTemplate};
+    use serin::api::{AlertProvider, AnalysisTemplate, Canary, ClusterAnalysisTemplate, MeshApi};
     fn through<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) -> Value {
         let typed: T = serde_json::from_value(object.clone())
             .unwrap_or_else(|error| panic!("the server took what we cannot read: {error}\n{object:#}"));
@@ -131,6 +131,7 @@ fn through_our_types(object: &Value) -> Value {
         Some("AnalysisTemplate") => through::<AnalysisTemplate>(object),
         Some("ClusterAnalysisTemplate") => through::<ClusterAnalysisTemplate>(object),
         Some("AlertProvider") => through::<AlertProvider>(object),
+        Some("MeshApi") => through::<MeshApi>(object),
         other => panic!("not one of our kinds: {other:?}"),
     }
 }

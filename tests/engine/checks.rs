@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serin::api::canary::{Phase, status::Verdict};
+use serin::engine::command::Verb;
 
 use crate::world::{Health, World, canary};
 
+const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// When a release of one step was measured, in seconds since the step began.
@@ -30,6 +32,94 @@ fn a_check_has_several_interim_checks_and_a_long_one_has_many() {
     assert_eq!(measured_at("2s", |_, _| {}), [1, 2]);
     assert_eq!(measured_at("8s", |_, _| {}), [2, 4, 6, 8]);
     assert_eq!(measured_at("1m", |_, _| {}), [10, 20, 30, 40, 50, 60]);
+}
+
+/// When a release of one step was measured in its first minutes, decided as the
+/// controller does: when the engine asks for it, and when a result arrives.
+#[test]
+fn interim_checks_follow_each_other_by_the_engines_own_wakes() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let steps = "interval: 1m, steps: [{weight: 50, iterations: 3}]";
+    let mut world = World::releasing(&canary(&format!("{steps}, {metric}")));
+    world.run_to_weight(50.0);
+    let (began, mut moments) = (world.now, Vec::new());
+    while world.now < began + 2 * MINUTE {
+        let measured = world.measured.clone();
+        world.step();
+        if world.measured == measured {
+            world.now = world.next_wake.expect("a wake").max(world.now);
+        } else {
+            moments.push(world.now.duration_since(began).as_secs());
+        }
+    }
+    assert_eq!(moments, (1..=11).map(|n| 10 * n).collect::<Vec<i64>>());
+}
+
+#[test]
+fn a_check_without_data_that_counts_as_failed_counts_once_an_interval() {
+    for (health, policy) in [(Health::NoData, "onNoData: fail"), (Health::Unavailable, "onUnavailable: fail")]
+    {
+        let metric = "metrics: [{name: request-success-rate}]";
+        let analysis = format!("interval: 1m, threshold: 3, {policy}, stepWeights: [50], {metric}");
+        let mut world = World::releasing(&canary(&analysis));
+        world.health = health;
+        world.run_to_weight(50.0);
+        world.run_for(MINUTE * 5 / 2);
+        assert_eq!((world.status.phase, world.status.failed_checks), (Phase::Progressing, 2), "{policy}");
+        world.run_for(MINUTE);
+        assert_eq!(world.status.phase, Phase::Failed, "{policy}");
+    }
+}
+
+#[test]
+fn a_canary_that_alone_falls_silent_is_rolled_back_after_three_checks() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    for (more, failed) in [("", true), (", onNoData: ignore", false)] {
+        let mut world =
+            World::releasing(&canary(&format!("interval: 1m, stepWeights: [20, 50], {metric}{more}")));
+        world.health = Health::Silent;
+        world.run_to_weight(20.0);
+        world.run_for(MINUTE * 5 / 2);
+        assert_ne!(world.status.phase, Phase::Failed, "{:?}", world.status.message);
+        world.run_for(MINUTE);
+        assert_eq!(world.status.phase == Phase::Failed, failed, "{:?}", world.status.message);
+        if failed {
+            let reason = &world.status.history[0].reason;
+            assert!(reason.contains("weight of 20 % and counted no request in 3 checks"), "{reason}");
+        }
+    }
+}
+
+#[test]
+fn young_pods_are_not_judged_by_comparison_and_the_step_waits_for_them() {
+    for (warmup, expected) in [("30s", Phase::Succeeded), ("0s", Phase::Failed)] {
+        let metric = "metrics: [{name: request-success-rate}]";
+        let analysis = format!("warmup: {warmup}, interval: 10s, stepWeights: [50], {metric}");
+        let mut world = World::releasing(&canary(&analysis));
+        world.health = Health::Bad;
+        world.run_to_weight(50.0);
+        world.run_for(Duration::from_secs(29));
+        if expected == Phase::Succeeded {
+            assert_eq!(world.status.phase, Phase::Progressing, "{:?}", world.status.message);
+            let message = world.status.message.clone().unwrap_or_default();
+            assert!(message.contains("its pods are young"), "{message}");
+        }
+        world.health = Health::Good;
+        world.run_for(10 * MINUTE);
+        assert_eq!(world.status.phase, expected, "{:?}", world.status.message);
+    }
+}
+
+#[test]
+fn a_range_beside_the_comparison_holds_while_both_arms_are_beyond_it() {
+    let metric =
+        "metrics: [{name: request-success-rate, judge: {type: sequential}, thresholdRange: {min: 99.9}}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.run_to_weight(50.0);
+    world.run_for(10 * MINUTE);
+    let message = world.status.message.clone().unwrap_or_default();
+    assert_eq!(world.status.phase, Phase::Progressing, "{message}");
+    assert!(message.contains("incident: both arms are beyond the limit of thresholdRange"), "{message}");
 }
 
 #[test]
@@ -117,6 +207,31 @@ fn verdicts_carry_their_numbers() {
 }
 
 #[test]
+fn a_canary_that_fails_everything_is_rolled_back_though_it_has_all_the_traffic() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [100], {metric}")));
+    world.health = Health::Broken;
+    world.run_to_weight(100.0);
+    world.run_for(MINUTE / 4);
+    assert_eq!(world.status.phase, Phase::Failed, "{:?}", world.status.message);
+    let reason = &world.status.history[0].reason;
+    assert!(reason.contains("canary fails 100 % of its requests (200 of 200)"), "{reason}");
+}
+
+#[test]
+fn a_check_begins_anew_when_the_clock_is_stepped_back() {
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {metric}")));
+    world.run_to_weight(50.0);
+    world.run_for(MINUTE / 2);
+    world.now -= 60 * MINUTE;
+    let began = world.now;
+    world.run_to(Phase::Succeeded);
+    let took = world.now.duration_since(began);
+    assert!(took.as_secs() <= 180, "{took}");
+}
+
+#[test]
 fn evidence_about_the_primary_outlives_a_release_and_verdicts_do_not() {
     let metric =
         "metrics: [{name: request-success-rate}, {name: errors, query: q, thresholdRange: {max: 1}}]";
@@ -169,4 +284,90 @@ fn a_sample_ratio_mismatch_is_ignored_without_verify_split() {
     let mut world = misrouted(", verifySplit: false");
     world.run_for(Duration::from_secs(1800));
     assert_eq!(world.status.phase, Phase::Succeeded, "{:?}", world.status.message);
+}
+
+/// Ways in which a check does not pass, with words of the reason that holds the
+/// release.
+const UNPASSED: [(Health, &str); 3] = [
+    (Health::Bad, "Holding until a check passes; the latest one failed: errors"),
+    (Health::NoData, "Holding, inconclusive: errors"),
+    (Health::Unavailable, "Holding, inconclusive: errors"),
+];
+
+#[test]
+fn a_step_that_passed_does_not_end_while_its_latest_check_did_not_pass() {
+    for (health, reason) in UNPASSED {
+        for wait in ["pause: {duration: 5m}", "approval: {}"] {
+            let mut world = World::releasing(&canary(&format!(
+                "interval: 1m, threshold: 100, {ERRORS}, steps: [{{weight: 20, {wait}}}, {{weight: 50}}]"
+            )));
+            world.run_until(|world| world.status.iterations == 1);
+            world.health = health;
+            world.run_for(4 * MINUTE);
+            world.approvals.insert("20 %".to_owned(), true);
+            world.run_for(5 * MINUTE);
+            assert_eq!(world.split.canary.percent(), 20.0, "{health:?} and {wait}");
+            let message = world.status.message.clone().unwrap_or_default();
+            assert!(message.starts_with(reason), "{message}");
+            world.health = Health::Good;
+            world.run();
+            assert_eq!(world.status.phase, Phase::Succeeded, "{health:?} and {wait}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_promoted_while_the_latest_check_did_not_pass() {
+    let gate = "webhooks: [{name: ship, type: confirm-promotion, url: u}]";
+    for (health, reason) in UNPASSED {
+        let mut world = World::initialized(&canary(&format!(
+            "interval: 1m, threshold: 100, stepWeights: [50], {ERRORS}, {gate}"
+        )));
+        world.closed.insert("ship".to_owned());
+        world.push("v1-b");
+        world.run_to(Phase::WaitingPromotion);
+        world.health = health;
+        world.run_for(3 * MINUTE);
+        world.closed.clear();
+        world.run_for(10 * MINUTE);
+        assert_eq!(world.promotions, [] as [String; 0], "{health:?}");
+        let message = world.status.message.clone().unwrap_or_default();
+        assert!(message.starts_with(reason), "{message}");
+        world.health = Health::Good;
+        world.run();
+        assert_eq!(world.promotions, ["v1-b"], "{health:?}");
+    }
+}
+
+#[test]
+fn a_hook_that_does_not_pass_holds_a_step_that_passed_before() {
+    let hook = "webhooks: [{name: load, url: u}]";
+    for (closed, reason) in [(true, "the hook load refused"), (false, "the hook load did not respond")] {
+        let mut world = World::releasing(&canary(&format!(
+            "interval: 1m, threshold: 100, {hook}, steps: [{{weight: 20, pause: {{duration: 5m}}}}]"
+        )));
+        world.run_until(|world| world.status.iterations == 1);
+        let hooks = if closed { &mut world.closed } else { &mut world.unreachable };
+        hooks.insert("load".to_owned());
+        world.run_for(10 * MINUTE);
+        assert_eq!(world.status.phase, Phase::Progressing);
+        let message = world.status.message.clone().unwrap_or_default();
+        assert!(message.contains(reason), "{message}");
+        (world.closed, world.unreachable) = Default::default();
+        world.run();
+        assert_eq!(world.status.phase, Phase::Succeeded);
+    }
+}
+
+#[test]
+fn a_promotion_by_command_skips_a_failed_check() {
+    let mut world = World::releasing(&canary(&format!(
+        "interval: 1m, threshold: 100, {ERRORS}, steps: [{{weight: 20, pause: {{}}}}]"
+    )));
+    world.run_until(|world| world.status.iterations == 1);
+    world.health = Health::Bad;
+    world.run_for(3 * MINUTE);
+    world.command(Verb::Promote);
+    world.run();
+    assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
 }

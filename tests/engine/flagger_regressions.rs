@@ -25,7 +25,7 @@ fn a_revision_pushed_while_the_primary_is_not_ready_is_released_later() {
     let mut world = World::initialized(&canary(&format!("stepWeight: 50, {ERRORS}")));
     world.primary.as_mut().unwrap().pods.ready = 1;
     world.push("v1-b");
-    world.run_for(Duration::from_secs(3600));
+    world.run_for(Duration::from_secs(300));
     assert_eq!(world.status.phase, Phase::Waiting);
     assert!(world.status.message.as_deref().unwrap().contains("the primary is not ready (1 of 3 pods)"));
     world.primary.as_mut().unwrap().pods = pods(3);
@@ -46,6 +46,8 @@ fn failed_promotion(canary: &serin::api::Canary) -> World {
 fn a_fix_pushed_after_a_failed_promotion_sends_nothing_to_the_broken_primary() {
     let mut world = failed_promotion(&canary(&format!("stepWeights: [100], {ERRORS}")));
     assert_eq!(world.split.canary.percent(), 100.0);
+    world.settle();
+    world.primary.as_mut().unwrap().pods.ready = 0;
     world.push("v1-c");
     world.run_for(Duration::from_secs(1800));
     assert_eq!(world.split.canary.percent(), 100.0, "the primary is still broken");
@@ -219,10 +221,8 @@ fn a_release_with_little_traffic_takes_longer_and_is_judged() {
 
 #[test]
 fn an_explicit_deadline_ends_a_release_without_data() {
-    let metrics = "metrics: [{name: request-success-rate}]";
-    let own =
-        canary_with("progressDeadlineSeconds: 900", &format!("interval: 1m, stepWeights: [50], {metrics}"));
-    let mut world = World::releasing(&own);
+    let own = "noDataDeadlineSeconds: 900, metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [50], {own}")));
     world.health = Health::NoData;
     world.run_for(Duration::from_secs(600));
     assert_eq!(world.status.phase, Phase::Progressing);

@@ -18,17 +18,17 @@ use serin::{
     },
     engine::{
         Decision, Observed, Plan,
-        action::Split,
+        action::{Purpose, Split},
         command::{Command, Verb},
         decide,
-        observed::{GateReply, Pods},
+        observed::{Failure, GateReply, Pods},
         started_releases,
     },
 };
 
 use crate::{
     invariant::{Coverage, Invariant, Violation},
-    laws::{Laws, Model},
+    laws::{EXERCISED, Laws, Model},
     world::{Health, World, canary_with, pods},
 };
 
@@ -48,7 +48,7 @@ static PLANS: LazyLock<Vec<Plan>> = LazyLock::new(|| {
         (
             "progressDeadlineSeconds: 300",
             format!(
-                "interval: 1m, threshold: 2, {ERRORS}, steps: [{{replicas: {{count: 1}}, match: [{{headers: {{x: {{exact: y}}}}}}]}}, \
+                "interval: 1m, threshold: 2, noDataDeadlineSeconds: 900, {ERRORS}, steps: [{{replicas: {{count: 1}}, match: [{{headers: {{x: {{exact: y}}}}}}]}}, \
                  {{weight: 10, interval: 20s, iterations: 2}}, {{pause: {{}}}}, {{weight: 40, approval: {{expireAfter: 4h}}}}, \
                  {{weight: 60, pause: {{duration: 5m}}, replicas: {{percent: 100}}}}]"
             ),
@@ -70,8 +70,15 @@ enum Event {
     Health(Health),
     CanaryPods(u8),
     PrimaryPods(u8),
-    Starts { canary: bool, primary: bool },
-    Gate { name: usize, closed: bool, silent: bool },
+    Starts {
+        canary: bool,
+        primary: bool,
+    },
+    Gate {
+        name: usize,
+        closed: bool,
+        silent: bool,
+    },
     Alarm(bool),
     Approve(bool),
     Router(bool),
@@ -79,6 +86,8 @@ enum Event {
     Target(bool),
     Cap(Option<u32>),
     Edit(usize),
+    /// Work of the controller fails from now on, or no longer.
+    Failure(Option<Purpose>),
     Tick(u32),
     ClockBack(u32),
     Pass(Fault),
@@ -119,6 +128,12 @@ fn event() -> impl Strategy<Value = Event> {
         Health::Unavailable,
         Health::FewRequests,
     ]);
+    let purpose = prop::sample::select(vec![
+        None,
+        Some(Purpose::Protect),
+        Some(Purpose::Advance),
+        Some(Purpose::Maintain),
+    ]);
     let fault = prop_oneof![
         6 => Just(Fault::None),
         3 => (0..5usize).prop_map(Fault::Crash),
@@ -142,6 +157,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => any::<bool>().prop_map(Event::Target),
         1 => prop::option::of(0..2u32).prop_map(Event::Cap),
         1 => (0..PLANS.len()).prop_map(Event::Edit),
+        1 => purpose.prop_map(Event::Failure),
         4 => (1..90u32).prop_map(Event::Tick),
         2 => (90..4000u32).prop_map(Event::Tick),
         1 => (1..200u32).prop_map(Event::ClockBack),
@@ -232,6 +248,10 @@ impl History {
             Event::Target(exists) => world.target_exists = *exists,
             Event::Cap(cap) => (world.other_releases, world.release_cap) = (1, *cap),
             Event::Edit(plan) => world.plan = PLANS[*plan].clone(),
+            Event::Failure(purpose) => {
+                let failure = |purpose| Failure { purpose, message: "Denied".to_owned(), refused: true };
+                world.failures = purpose.map(failure).into_iter().collect();
+            }
             Event::Tick(seconds) => world.pass_time(Duration::from_secs(u64::from(*seconds))),
             Event::ClockBack(seconds) => world.now -= SignedDuration::from_secs(i64::from(*seconds)),
             Event::Pass(fault) => self.pass(fault),
@@ -294,7 +314,7 @@ impl History {
         let now = self.world.now;
         let plan = &self.world.plan;
         let window_open = plan.windows.check(now).is_ok();
-        let laws = Laws { plan, model: &self.model, before, seen, decision, window_open };
+        let laws = Laws { plan, model: &self.model, before, seen, decision, window_open, now };
         let violations = laws.violations(&mut self.coverage);
         let violations: Vec<_> = violations.iter().map(Violation::to_string).collect();
         let actions = &decision.actions;
@@ -344,6 +364,10 @@ impl History {
                 .results
                 .values()
                 .any(|result| matches!(result, Measurement::NoData | Measurement::Unavailable { .. }));
+            if measured.check.full {
+                let step = (measured.check.release, measured.check.step);
+                self.model.latest_check.insert(step, !bad && !silent);
+            }
             if bad {
                 self.model.with_negative_evidence.insert(measured.check.release);
             } else if !silent && measured.check.full {
@@ -375,6 +399,7 @@ impl History {
         world.rollback_gates_open.clear();
         world.approvals.insert("40 %".to_owned(), true);
         world.release_cap = None;
+        world.failures.clear();
         if let Some(primary) = &mut world.primary {
             primary.pods = pods(primary.pods.desired);
         }
@@ -462,5 +487,5 @@ fn every_invariant_is_exercised() {
         let (plan, events) = histories.new_tree(&mut runner).expect("a history").current();
         coverage.merge(&History::run(plan, &events).coverage);
     }
-    coverage.assert_complete();
+    coverage.assert_exercised(&EXERCISED);
 }

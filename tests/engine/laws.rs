@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::{SignedDuration, Timestamp};
 use serin::{
     api::{
         Weight,
@@ -9,11 +10,12 @@ use serin::{
             CanaryStatus, HookType, Phase,
             status::{GateState, GateStatus},
         },
+        condition::{Condition, ConditionStatus, DEGRADED, READY},
     },
     engine::{
         Action, Decision, Observed, Plan, Reason,
-        action::{GateScope, Split, Stable},
-        observed::GateReply,
+        action::{GateScope, Purpose, Split, Stable},
+        observed::{Failure, GateReply},
         plan::steps::Strategy,
         report::RollbackCause,
     },
@@ -26,11 +28,36 @@ use crate::invariant::{Coverage, Invariant, Violation};
 pub struct Model {
     /// Full checks with good measurements, by release and step.
     pub passed_checks: BTreeMap<(u64, u32), BTreeSet<u32>>,
+    /// Was the latest full check good? By release and step.
+    pub latest_check: BTreeMap<(u64, u32), bool>,
     /// Releases with a bad measurement or a gate that was refused.
     pub with_negative_evidence: BTreeSet<u64>,
     /// Releases that a person promoted.
     pub promoted_by_command: BTreeSet<u64>,
 }
+
+/// The invariants that one Canary's decisions can break.
+pub const EXERCISED: [Invariant; 13] = {
+    use Invariant::*;
+    [
+        PromotedIsAnalysed,
+        WeightFollowsPlan,
+        FailureReturnsTraffic,
+        ReturnsToReadyPrimary,
+        EvidenceRollsBack,
+        RevisionIsNotLost,
+        CrashSafe,
+        FreezeHolds,
+        UpgradeStartsNothing,
+        AbortReturnsTraffic,
+        ShareIsJudged,
+        ReadyIsTrue,
+        LastingErrorIsShown,
+    ]
+};
+
+const AFTER_A_GOOD_CHECK: &str = "no step is left while its latest check is not good";
+const READY_IS_TRUE: &str = "Ready is true only while the primary is ready and has all traffic";
 
 /// Of one law on one decision: was it kept? `None` where the state leaves no way
 /// to break it.
@@ -44,13 +71,14 @@ pub struct Laws<'a> {
     pub seen: &'a Observed,
     pub decision: &'a Decision,
     pub window_open: bool,
+    pub now: Timestamp,
 }
 
 impl Laws<'_> {
     /// Checks every law, and counts those that could have been broken.
     pub fn violations(&self, coverage: &mut Coverage) -> Vec<Violation> {
         use Invariant::*;
-        let laws: [(Option<Invariant>, &str, Verdict); 16] = [
+        let laws: [(Option<Invariant>, &str, Verdict); 22] = [
             (
                 Some(PromotedIsAnalysed),
                 "only analysed revisions are promoted",
@@ -70,6 +98,11 @@ impl Laws<'_> {
                 Some(WeightFollowsPlan),
                 "a canary without a ready pod loses its traffic",
                 self.withdraws_from_a_dead_canary(),
+            ),
+            (
+                Some(WeightFollowsPlan),
+                "a revision that was not judged loses the traffic of the one before it",
+                self.withdraws_from_an_unjudged_revision(),
             ),
             (
                 Some(FailureReturnsTraffic),
@@ -104,14 +137,29 @@ impl Laws<'_> {
             ),
             (
                 Some(FreezeHolds),
-                "nothing is done while suspended",
-                self.plan.suspend.then_some(self.decision.actions.is_empty()),
+                "while suspended, only a failed release returns its traffic",
+                self.plan.suspend.then_some(self.decision.actions.iter().all(|action| {
+                    self.decision.status.phase == Phase::Failed && action.purpose() == Purpose::Protect
+                })),
             ),
             (
                 Some(UpgradeStartsNothing),
                 "a revision that was seen before starts no release",
                 self.starts_only_new_revisions(),
             ),
+            (
+                Some(AbortReturnsTraffic),
+                "an abort returns the traffic to a primary that serves",
+                self.abort_returns_traffic(),
+            ),
+            (
+                Some(ShareIsJudged),
+                "only the revision of the release gets a share",
+                self.routes_only_to_the_released_revision(),
+            ),
+            (Some(ShareIsJudged), AFTER_A_GOOD_CHECK, self.leaves_a_step_after_a_good_check()),
+            (Some(ReadyIsTrue), READY_IS_TRUE, self.ready_is_true()),
+            (Some(LastingErrorIsShown), "a lasting failure is on the object", self.shows_failures()),
             (None, "a gate is opened by the reply to its own call", self.opens_gates_by_their_own_replies()),
             (None, "a paused release does not advance", self.was_paused().then(|| !self.advances())),
             (None, "a canary is scaled down only without traffic", self.scales_down_without_traffic()),
@@ -201,7 +249,25 @@ impl Laws<'_> {
             .then(|| self.routed().any(|split| !split.reaches_canary()))
     }
 
-    /// After a failed promotion, a canary that serves goes on serving.
+    /// Nobody judged the revision that the target's pods run by now, and the
+    /// primary has a pod to serve in its place.
+    fn replaces_unjudged_pods(&self) -> bool {
+        let after = self.after();
+        let judged = after.release.as_ref().map(|release| &release.revision);
+        let target = self.seen.target.as_ref().map(|target| &target.revision);
+        let primary_serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
+        (after.phase == Phase::Waiting || target != judged) && primary_serves
+    }
+
+    fn withdraws_from_an_unjudged_revision(&self) -> Verdict {
+        let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
+        let idle = self.after().release.is_none() || self.plan.suspend;
+        (!idle && reaches && self.replaces_unjudged_pods())
+            .then(|| self.routed().any(|split| !split.reaches_canary()))
+    }
+
+    /// After a failed promotion, a canary that serves goes on serving, unless it
+    /// runs an unjudged revision by now.
     fn spares_a_broken_primary(&self) -> Verdict {
         let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
         let ready =
@@ -212,7 +278,7 @@ impl Laws<'_> {
         let broken = !ready || !right;
         let stopped = matches!(self.after().phase, Phase::Failed | Phase::Waiting);
         let reached = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
-        (stopped && restoring && broken && canary_serves && reached)
+        (stopped && restoring && broken && canary_serves && reached && !self.replaces_unjudged_pods())
             .then(|| self.routed().all(|split| split.stable == Stable::Previous))
     }
 
@@ -279,7 +345,20 @@ impl Laws<'_> {
         let canary_serves = self.seen.target.as_ref().is_some_and(|target| target.pods.ready > 0);
         let same_release = after.releases == self.before.releases;
         let returns = self.routed().any(|split| split.canary < had && split.stable == Stable::Primary);
-        (promoting && begun && canary_serves && same_release && returns).then_some(ready)
+        let may_return = ready || self.replaces_unjudged_pods() || self.awaited_primary_serves();
+        (promoting && begun && canary_serves && same_release && returns).then_some(may_return)
+    }
+
+    /// The promoted primary did not become ready within the deadline, and can serve.
+    fn awaited_primary_serves(&self) -> bool {
+        let state = self.before.release.as_ref().map(|release| &release.state);
+        let since =
+            state.filter(|state| state.stalled_on == "primary").and_then(|s| s.stalled_since.as_ref());
+        let deadline = SignedDuration::try_from(self.plan.deadline.after).unwrap_or(SignedDuration::MAX);
+        let serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
+        self.before.phase == Phase::Finalising
+            && serves
+            && since.is_some_and(|since| self.now.duration_since(since.0) >= deadline)
     }
 
     fn records_promotion_when_ready(&self) -> Verdict {
@@ -323,7 +402,12 @@ impl Laws<'_> {
                 let misrouted = self.seen.split.as_ref() != Some(&planned);
                 // The copy to the primary was requested and never observed.
                 let copying = self.before.phase == Phase::Promoting;
-                self.plan.deadline.explicit || unready || misrouted || copying
+                let failing = self.seen.failures.iter().any(|it| it.purpose != Purpose::Maintain);
+                self.plan.deadline.no_data.is_some() || unready || misrouted || copying || failing
+            }
+            RollbackCause::CanaryDied { times } => {
+                let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
+                canary.ready == 0 && reaches && *times == 3
             }
             RollbackCause::GateExpired { .. }
             | RollbackCause::ApprovalRefused { .. }
@@ -341,6 +425,50 @@ impl Laws<'_> {
         let recorded = self.before.revisions.as_ref().and_then(|revisions| revisions.seen.as_ref())?;
         let commanded = self.after().last_command != self.before.last_command;
         (target == recorded && !commanded).then_some(self.after().releases == self.before.releases)
+    }
+
+    fn abort_returns_traffic(&self) -> Verdict {
+        let (before, after) = (&self.before.last_command, self.after().last_command.as_ref()?);
+        let aborted = before.as_ref() != Some(after) && after.verb == "abort" && after.accepted;
+        let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
+        let restoring = self.after().release.as_ref().is_some_and(|release| release.state.restoring);
+        let serves = self.seen.primary.as_ref().is_some_and(|primary| primary.pods.can_serve());
+        (aborted && self.after().phase == Phase::Failed && reaches && serves && !restoring)
+            .then(|| self.routed().any(|split| !split.reaches_canary()))
+    }
+
+    fn routes_only_to_the_released_revision(&self) -> Verdict {
+        let released = self.after().release.as_ref().map(|release| &release.revision);
+        let target = self.seen.target.as_ref().map(|target| &target.revision);
+        self.routed().any(Split::reaches_canary).then_some(released == target)
+    }
+
+    fn leaves_a_step_after_a_good_check(&self) -> Verdict {
+        let (before, after) = (self.before, self.after());
+        let index = |status: &CanaryStatus| status.step.as_ref().map(|step| step.index);
+        let same_plan =
+            before.release.as_ref().is_some_and(|release| release.state.plan == self.plan.fingerprint);
+        let (from, to) = (index(before)?, index(after)?);
+        let is_judged = !self.plan.skip_analysis && self.plan.steps.get(from as usize)?.checks > 0;
+        (to > from && same_plan && is_judged && before.releases == after.releases)
+            .then(|| self.model.latest_check.get(&(after.releases, from)).copied().unwrap_or(false))
+    }
+
+    fn ready_is_true(&self) -> Verdict {
+        let ready = |it: &Condition| it.type_ == READY && it.status == ConditionStatus::True;
+        let primary_is_ready = self
+            .seen
+            .primary
+            .as_ref()
+            .is_some_and(|primary| primary.pods.are_ready(self.plan.primary_ready_percent));
+        let claimed = self.after().conditions.iter().any(ready) && !self.seen.deleting;
+        claimed.then(|| primary_is_ready && self.seen.split == Some(Split::all_primary()))
+    }
+
+    fn shows_failures(&self) -> Verdict {
+        let degraded = self.after().conditions.iter().find(|condition| condition.type_ == DEGRADED);
+        let shown = |failure: &Failure| degraded.is_some_and(|it| it.message.contains(&failure.message));
+        (!self.seen.failures.is_empty()).then(|| self.seen.failures.iter().all(shown))
     }
 
     fn opens_gates_by_their_own_replies(&self) -> Verdict {

@@ -5,11 +5,18 @@
 mod invariant;
 
 mod checks;
+mod conditions;
+mod deadlines;
+mod deletion;
 mod flagger_regressions;
 mod histories;
 mod laws;
+mod lost_primary;
 mod plans;
+mod promotion;
+mod protection;
 mod regressions;
+mod reverts;
 mod revision;
 mod route_migration;
 mod scenarios;

@@ -36,6 +36,25 @@ fn all_four_step_notations_make_the_same_plan() {
 }
 
 #[test]
+fn a_compared_step_of_all_traffic_leaves_the_primary_a_share() {
+    let compared = "metrics: [{name: request-success-rate}]";
+    let ranged = "metrics: [{name: request-success-rate, thresholdRange: {min: 99}}]";
+    assert_eq!(weights(&format!("stepWeights: [50, 100], {compared}")), [50.0, 95.0]);
+    assert_eq!(weights(&format!("stepWeights: [50, 100], controlWeight: 10, {compared}")), [50.0, 90.0]);
+    assert_eq!(weights(&format!("stepWeights: [50, 100], controlWeight: 0, {compared}")), [50.0, 100.0]);
+    assert_eq!(weights(&format!("stepWeights: [50, 100], {ranged}")), [50.0, 100.0], "as in Flagger");
+    assert_eq!(weights(&format!("stepWeights: [100], {compared}")), [100.0], "a router may only switch");
+}
+
+#[test]
+fn a_range_beside_a_comparison_must_limit_something() {
+    let metric = "metrics: [{name: request-duration, judge: {type: sequential}, thresholdRange: {min: 5}}]";
+    refused(&canary(&format!("stepWeights: [50], {metric}")), "limits errors by min");
+    let power = "judge: {type: sequential, minPower: 1.2}, metrics: [{name: request-success-rate}]";
+    refused(&canary(&format!("stepWeights: [50], {power}")), "judge.minPower: 1.2 is not above the margin");
+}
+
+#[test]
 fn the_strategy_follows_from_the_fields() {
     let strategy = |analysis: &str| plan(analysis).strategy;
     assert_eq!(strategy("stepWeight: 50"), Strategy::Canary);

@@ -227,11 +227,11 @@ fn pods_of_an_earlier_revision_are_not_counted_as_ready() {
     world.primary_starts = false;
     world.run_to(Phase::Promoting);
     world.settle();
-    let rolling = Pods { desired: 1, exist: true, updated: 0, ready: 2 };
+    let rolling = Pods { desired: 2, exist: true, updated: 0, ready: 3, older: 3 };
     world.primary.as_mut().expect("a primary").pods = rolling;
     world.run_for(Duration::from_secs(120));
     let message = world.status.message.expect("a message");
-    assert_eq!(message, "Waiting for the primary to run the promoted revision: 0 of 1 pods ready.");
+    assert_eq!(message, "Waiting for the primary to run the promoted revision: 0 of 2 pods ready.");
 }
 
 /// A gate of an ended release could be approved, and stayed Waiting in the status

@@ -40,8 +40,16 @@ fn an_unchanged_route_is_not_migrated() {
 }
 
 #[test]
-fn a_changed_route_is_migrated_once() {
-    assert_eq!(decided(Some("old"), |_| {}), (Some(route("web")), vec![route("old")]));
+fn a_changed_route_is_migrated_and_then_recorded() {
+    assert_eq!(decided(Some("old"), |_| {}), (Some(route("old")), vec![route("old")]));
+    let migrated = decided(Some("old"), |observed| observed.migrated_from = Some(route("old")));
+    assert_eq!(migrated, (Some(route("web")), vec![]));
+}
+
+#[test]
+fn a_migration_of_another_route_does_not_count() {
+    let other = decided(Some("old"), |observed| observed.migrated_from = Some(route("older")));
+    assert_eq!(other, (Some(route("old")), vec![route("old")]));
 }
 
 #[test]

@@ -3,14 +3,23 @@
 use std::time::Duration;
 
 use serin::{
-    api::canary::{Phase, status::Outcome},
-    engine::{Action, Plan, action::Split, command::Verb, observed::Pods},
+    api::canary::{
+        Phase,
+        status::{GateState, Outcome},
+    },
+    engine::{
+        Action, Plan,
+        action::Split,
+        command::Verb,
+        observed::{GateReply, GateResult, Pods, Respondent},
+    },
 };
 
 use crate::world::{Health, World, canary, canary_with, pods};
 
 const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
 const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
 
 macro_rules! assert_story {
     ($world:expr) => {
@@ -178,6 +187,43 @@ fn a_closed_gate_holds_and_judging_goes_on() {
     world.health = Health::Bad;
     world.run_for(2 * MINUTE);
     assert_eq!(world.status.phase, Phase::Failed);
+}
+
+/// The release waits at the gate `more`, which its webhook keeps closed; a person
+/// answers by a clock that is two hours behind.
+fn answered_by_a_person(reply: GateReply) -> World {
+    let gates = "webhooks: [{name: more, type: confirm-traffic-increase, url: u}]";
+    let mut world =
+        World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}")));
+    world.closed.insert("more".to_owned());
+    world.run_for(20 * MINUTE);
+    let call = world.answers.last().unwrap().call.clone();
+    let at = world.now - (2 * HOUR);
+    world.answers.push(GateResult { call, reply, from: Respondent::Person, at });
+    world
+}
+
+#[test]
+fn a_yes_by_a_person_opens_a_gate_whatever_their_clock_shows() {
+    let mut world = answered_by_a_person(GateReply::Yes { by: Some("ann".to_owned()) });
+    world.step();
+    let gate = world.status.gates.iter().rfind(|gate| gate.name == "more").unwrap();
+    assert_eq!((gate.state, gate.by.as_deref()), (GateState::Open, Some("ann")));
+    assert_eq!(gate.since.as_ref().unwrap().0, world.now, "by the controller's clock");
+}
+
+#[test]
+fn a_no_by_a_person_keeps_a_gate_closed_and_the_later_of_two_answers_counts() {
+    let no = GateReply::No { by: Some("ann".to_owned()), why: "not today".to_owned() };
+    let mut world = answered_by_a_person(no);
+    world.closed.clear();
+    world.run_for(20 * MINUTE);
+    assert_eq!(world.split.canary.percent(), 0.0, "the webhook's yes does not count");
+    let earlier = world.answers.iter().rfind(|answer| answer.from == Respondent::Person).unwrap().clone();
+    let reply = GateReply::Yes { by: Some("bob".to_owned()) };
+    world.answers.push(GateResult { reply, at: earlier.at - HOUR, ..earlier });
+    world.run();
+    assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
 #[test]
@@ -356,6 +402,72 @@ fn releases_beyond_the_cap_wait() {
     assert_eq!(world.status.phase, Phase::Succeeded);
 }
 
+fn holds_slot(world: &World) -> bool {
+    world.status.release.as_ref().is_some_and(|release| release.state.holds_slot)
+}
+
+#[test]
+fn a_paused_release_gives_its_slot_up_and_needs_one_to_move_again() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    world.release_cap = Some(1);
+    world.run_to_weight(10.0);
+    assert!(holds_slot(&world));
+    world.command(Verb::Pause);
+    world.step();
+    assert!(!holds_slot(&world));
+    world.other_releases = 1;
+    world.command(Verb::Resume);
+    world.run_for(60 * MINUTE);
+    assert_eq!((world.status.phase, world.split.canary.percent()), (Phase::Progressing, 10.0));
+    assert_eq!(
+        world.status.message.as_deref(),
+        Some("Waiting for a free slot: 1 other releases are running, the limit is 1.")
+    );
+    world.health = Health::Bad;
+    world.run_for(2 * MINUTE);
+    assert_eq!((world.status.phase, world.split.clone()), (Phase::Failed, Split::all_primary()));
+}
+
+#[test]
+fn a_release_that_waits_for_a_gate_or_is_suspended_holds_no_slot() {
+    let gates = "webhooks: [{name: more, type: confirm-traffic-increase, url: u}]";
+    let analysis = format!("interval: 1m, stepWeights: [10, 50], {ERRORS}, {gates}");
+    let mut world = World::releasing(&canary(&analysis));
+    world.release_cap = Some(1);
+    world.run_to_weight(10.0);
+    world.closed.insert("more".to_owned());
+    world.run_for(10 * MINUTE);
+    assert!(!holds_slot(&world));
+    world.closed.clear();
+    world.run_to_weight(50.0);
+    assert!(holds_slot(&world));
+    world.plan.suspend = true;
+    world.step();
+    assert!(!holds_slot(&world));
+}
+
+#[test]
+fn a_superseding_release_keeps_the_slot_or_the_place_of_the_superseded_one() {
+    let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [10, 50], {ERRORS}")));
+    (world.other_releases, world.release_cap) = (1, Some(1));
+    world.run_for(MINUTE);
+    let place = world.status.release.as_ref().unwrap().started_at.clone();
+    world.pass_time(MINUTE);
+    world.push("v1-c");
+    world.settle();
+    let queued_since = world.status.release.as_ref().unwrap().state.queued_since.clone();
+    assert_eq!((queued_since, world.status.phase), (Some(place), Phase::Waiting));
+    world.other_releases = 0;
+    world.run_to_weight(10.0);
+    world.other_releases = 1;
+    world.push("v1-d");
+    world.run();
+    assert_eq!(
+        (world.status.phase, world.promotions.as_slice()),
+        (Phase::Succeeded, &["v1-d".to_owned()][..])
+    );
+}
+
 #[test]
 fn the_previous_version_stays_warm_and_takes_over_at_once() {
     let warm = canary_with("rollback: {keepWarmSeconds: 3600}", &format!("stepWeights: [50], {ERRORS}"));
@@ -461,18 +573,6 @@ fn deletion_puts_everything_back() {
     world.deleting = true;
     world.run();
     assert_story!(world);
-    assert!(!world.finalizer);
-}
-
-#[test]
-fn deletion_does_not_wait_for_ever_for_a_target_that_cannot_start() {
-    let revert = canary_with("revertOnDeletion: true", &format!("stepWeights: [50], {ERRORS}"));
-    let mut world = World::initialized(&revert);
-    world.canary_starts = false;
-    world.deleting = true;
-    world.run_for(5 * MINUTE);
-    assert!(world.finalizer);
-    world.run_for(6 * MINUTE);
     assert!(!world.finalizer);
 }
 

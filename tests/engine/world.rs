@@ -19,7 +19,9 @@ use serin::{
         action::{Check, GateCall, MetricWindow, Split, Stable},
         command::{Command, Verb},
         decide,
-        observed::{CheckMeasurements, GateReply, GateResult, Pods, Previous, Primary, Target},
+        observed::{
+            CheckMeasurements, Failure, GateReply, GateResult, Pods, Previous, Primary, Respondent, Target,
+        },
         started_releases,
     },
 };
@@ -29,10 +31,14 @@ use serin::{
 pub enum Health {
     Good,
     Bad,
+    /// Every request to the canary fails; the primary has only its share.
+    Broken,
     NoData,
     Unavailable,
     /// There is traffic, but next to none.
     FewRequests,
+    /// The primary has requests and the canary has none.
+    Silent,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +52,8 @@ pub struct World {
     pub primary: Option<Primary>,
     pub previous: Option<Previous>,
     pub split: Split,
+    /// Of the route, besides Serin.
+    pub route_writer: Option<String>,
     pub restored: bool,
     pub deleting: bool,
     pub finalizer: bool,
@@ -73,6 +81,8 @@ pub struct World {
     pub recorded: u64,
     pub other_releases: u32,
     pub release_cap: Option<u32>,
+    /// Work of the controller that fails again and again.
+    pub failures: Vec<Failure>,
 
     /// Every action, for the snapshots.
     pub journal: Vec<String>,
@@ -86,19 +96,21 @@ pub fn canary(analysis: &str) -> Canary {
     canary_with("", analysis)
 }
 
-/// `spec` and `analysis` are YAML in flow style, without the outer braces.
+/// `spec` and `analysis` are YAML in flow style, without the outer braces. Without a
+/// warm-up, unless the analysis has one.
 pub fn canary_with(spec: &str, analysis: &str) -> Canary {
+    let warmup = if analysis.contains("warmup") { "" } else { "warmup: 0s, " };
     let comma = if spec.is_empty() { "" } else { "," };
     let text = format!(
         "{{apiVersion: serin.dev/v1alpha1, kind: Canary, metadata: {{name: web, namespace: default}}, \
           spec: {{targetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, \
-          service: {{port: 80}}, analysis: {{{analysis}}}{comma} {spec}}}}}"
+          service: {{port: 80}}, analysis: {{{warmup}{analysis}}}{comma} {spec}}}}}"
     );
     serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 pub fn pods(desired: u32) -> Pods {
-    Pods { desired, exist: desired > 0, updated: desired, ready: desired }
+    Pods { desired, exist: desired > 0, updated: desired, ready: desired, older: 0 }
 }
 
 impl World {
@@ -113,6 +125,7 @@ impl World {
             primary: None,
             previous: None,
             split: Split::all_primary(),
+            route_writer: None,
             restored: false,
             deleting: false,
             finalizer: true,
@@ -132,6 +145,7 @@ impl World {
             recorded: 0,
             other_releases: 0,
             release_cap: None,
+            failures: Vec::new(),
             journal: Vec::new(),
             ineffective: Vec::new(),
             promotions: Vec::new(),
@@ -177,6 +191,7 @@ impl World {
 
     pub fn observe(&self) -> Observed {
         Observed {
+            provider_evidence: None,
             generation: Some(1),
             deleting: self.deleting,
             target: self.target_exists.then(|| self.target.clone()),
@@ -185,6 +200,9 @@ impl World {
             split: Some(self.split.clone()),
             route: None,
             route_pending: None,
+            route_writer: self.route_writer.clone(),
+            migrated_from: None,
+            failures: self.failures.clone(),
             routing_restored: self.restored,
             gate_results: self.answers.clone(),
             measurements: self.measured.clone(),
@@ -344,9 +362,22 @@ impl World {
                     self.promotions.push(revision.clone());
                 }
             }
-            Action::RestorePrimary { revision } => {
-                let desired = self.primary.as_ref().map_or(3, |primary| primary.pods.desired);
-                self.write_primary(revision, desired);
+            Action::ScalePrimary { replicas } => {
+                let starts = self.primary_starts;
+                self.with_primary(|primary| {
+                    primary.pods = match starts {
+                        true => pods(*replicas),
+                        false => Pods { desired: *replicas, ..primary.pods },
+                    };
+                });
+            }
+            Action::RestorePrimary { revision, replicas } => {
+                let present = self.primary.as_ref().map(|primary| primary.pods.desired);
+                let is_new = present.is_none();
+                self.write_primary(revision, present.or(*replicas).unwrap_or(3));
+                if is_new && !self.primary_starts {
+                    self.with_primary(|primary| primary.pods.ready = 0);
+                }
             }
             Action::RestoreRouting => self.restored = true,
             Action::RemoveFinalizer => self.finalizer = false,
@@ -359,13 +390,14 @@ impl World {
         if already {
             return;
         }
-        let pinned = self.primary.as_ref().is_some_and(|primary| primary.pinned);
+        let Primary { pinned, max_replicas, .. } = self.primary.clone().unwrap_or_default();
         // A rollout that does not start leaves the old pods serving.
-        let stuck = Pods { desired, exist: true, updated: 1, ready: desired };
+        let stuck = Pods { desired, exist: true, updated: 1, ready: desired, older: desired };
         self.primary = Some(Primary {
             revision: Some(revision.to_owned()),
             pods: if self.primary_starts { pods(desired) } else { stuck },
             pinned,
+            max_replicas,
         });
     }
 
@@ -395,7 +427,8 @@ impl World {
         } else {
             GateReply::Yes { by: None }
         };
-        self.answers.push(GateResult { call: question.clone(), reply, at: self.now });
+        let from = if question.kind.is_none() { Respondent::Person } else { Respondent::Webhook };
+        self.answers.push(GateResult { call: question.clone(), reply, from, at: self.now });
         // Old gate results are kept for a while, as in a controller.
         if self.answers.len() > 32 {
             self.answers.remove(0);
@@ -413,14 +446,17 @@ impl World {
             (Health::Unavailable, _) => Measurement::Unavailable { why: "connection refused".to_owned() },
             (Health::FewRequests, "errors") => Measurement::Scalar(0.0),
             (Health::Good, "errors") => Measurement::Scalar(0.1),
-            (Health::Bad, "errors") => Measurement::Scalar(7.5),
+            (Health::Bad | Health::Broken, "errors") => Measurement::Scalar(7.5),
             (health, "ranks" | "more ranks") => {
                 let points = |shift: f64| (0..60).map(|i| f64::from(i % 20) + shift).collect();
-                let shift = if health == Health::Bad { 15.0 } else { 0.0 };
+                let shift = if matches!(health, Health::Bad | Health::Broken) { 15.0 } else { 0.0 };
                 Measurement::Samples(Arms { canary: points(shift), primary: points(0.0) })
             }
             (health, _) => Measurement::Counts(match health {
                 Health::Bad => Arms { canary: counts(60, 200), primary },
+                Health::Broken if share == 1.0 => Arms { canary: counts(200, 200), primary: counts(0, 0) },
+                Health::Broken => Arms { canary: counts(200, 200), primary },
+                Health::Silent => Arms { canary: counts(0, 0), primary },
                 Health::FewRequests => Arms { canary: counts(0, 2), primary: counts(0, 2) },
                 _ => Arms { canary: counts(1, 200), primary },
             }),
@@ -433,8 +469,13 @@ impl World {
         let results = look.metrics.iter().map(|asked| (asked.metric.clone(), result(asked))).collect();
         let late = look.metrics.iter().filter(|_| !self.source_delay.is_zero());
         let available_until = late.map(|asked| (asked.metric.clone(), known(asked))).collect();
-        self.measured =
-            Some(CheckMeasurements { check: look.clone(), at: self.now, available_until, results });
+        self.measured = Some(CheckMeasurements {
+            check: look.clone(),
+            at: self.now,
+            available_until,
+            known_until: BTreeMap::new(),
+            results,
+        });
     }
 }
 
@@ -461,7 +502,8 @@ pub fn describe_action(action: &Action) -> String {
         Action::KeepPrevious { revision } => format!("keep {revision} warm"),
         Action::DropPrevious => "let the version before go".to_owned(),
         Action::Promote { revision } => format!("promote {revision}"),
-        Action::RestorePrimary { revision } => format!("restore primary {revision}"),
+        Action::ScalePrimary { replicas } => format!("scale primary to {replicas}"),
+        Action::RestorePrimary { revision, .. } => format!("restore primary {revision}"),
         Action::MigrateRoute { from } => format!("migrate route from {}", from.service),
         Action::RestoreRouting => "restore routing".to_owned(),
         Action::RemoveFinalizer => "remove finalizer".to_owned(),

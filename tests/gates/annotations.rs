@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use serin::api::Canary;
 use serin::engine::action::{GateCall, GateScope};
 use serin::engine::command::Verb;
-use serin::engine::observed::GateReply;
+use serin::engine::observed::{GateReply, Respondent};
 use serin::gates::annotations::{APPROVALS, COMMANDS, answers, commands, malformed};
 
 #[test]
@@ -34,6 +34,19 @@ fn malformed_entries_are_reported_and_the_others_count() {
         "{}",
         errors[2]
     );
+}
+
+#[test]
+fn answers_are_of_people_and_keep_the_order_of_their_entries() {
+    let entry = |by: &str, at: &str| {
+        format!(r#"{{"release": 1, "gate": "go", "answer": "yes", "by": "{by}", "at": "{at}"}}"#)
+    };
+    let list =
+        format!("[{}, {}]", entry("ann", "2030-01-01T00:00:00Z"), entry("bob", "1970-01-01T00:00:00Z"));
+    let answers = answers(&canary_with_annotations(&[(APPROVALS, &list)]));
+    assert!(answers.iter().all(|answer| answer.from == Respondent::Person));
+    let by = |at: usize| GateReply::Yes { by: Some(["ann", "bob"][at].to_owned()) };
+    assert_eq!((&answers[0].reply, &answers[1].reply), (&by(0), &by(1)));
 }
 
 #[test]

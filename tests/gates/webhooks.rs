@@ -1,15 +1,20 @@
 //! Webhooks over real HTTP.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use axum::body::{Body, Bytes};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use serde_json::json;
 use serin::api::canary::{Phase, Severity, Webhook};
 use serin::engine::observed::GateReply;
-use serin::gates::webhook::{Event, HookContext, SIGNATURE_HEADER, Webhooks};
+use serin::gates::webhook::{
+    Event, HookContext, HookError, HookRequest, HookResponse, HookTransport, MAX_CALL_DURATION,
+    SIGNATURE_HEADER, Webhooks,
+};
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -207,4 +212,33 @@ async fn respond_ok(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrit
     let _ = stream.read(&mut request).await;
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
     let _ = stream.shutdown().await;
+}
+
+/// Never responds; a call of it waits for its timeout.
+#[derive(Default)]
+struct HangingTransport(AtomicUsize);
+
+#[async_trait]
+impl HookTransport for HangingTransport {
+    async fn send(&self, request: &HookRequest) -> Result<HookResponse, HookError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(request.timeout).await;
+        Err(HookError::TimedOut)
+    }
+}
+
+/// Whatever an API server with an older definition has admitted.
+#[tokio::test(start_paused = true)]
+async fn a_call_ends_after_five_minutes_with_all_its_retries() {
+    for (timeout, attempts) in [("999999h", 1), ("5m", 1), ("2m", 3), ("30s", 10)] {
+        let transport = Arc::new(HangingTransport::default());
+        let webhooks = Webhooks::with_transport(Arc::clone(&transport) as _);
+        let timeout = Some(timeout.parse().unwrap());
+        let hook = Webhook { timeout, retries: Some(100), ..hook("gate", "http://hangs/") };
+        let began = tokio::time::Instant::now();
+        let reply = webhooks.call_gate(&hook, &subject(), None).await;
+        assert!(matches!(reply, GateReply::Unreachable { .. }), "{reply:?}");
+        assert!(began.elapsed() <= MAX_CALL_DURATION, "{:?}", began.elapsed());
+        assert_eq!(transport.0.load(Ordering::Relaxed), attempts, "{timeout:?}");
+    }
 }

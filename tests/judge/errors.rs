@@ -91,7 +91,7 @@ fn a_healthy_release_is_rolled_back_at_most_once_in_a_hundred() {
 #[test]
 fn incidents_ramps_and_wrong_splits_cause_no_false_rollbacks() {
     type Shape = fn(f64) -> Vec<TrafficPhase>;
-    let shapes: [(&str, Shape); 6] = [
+    let shapes: [(&str, Shape); 10] = [
         ("incident in both arms, 0.5 to 5 %", |rps| {
             let (calm, storm) =
                 (TrafficPhase::healthy(rps, 0.005).checks(20), TrafficPhase::healthy(rps, 0.05).checks(20));
@@ -110,6 +110,19 @@ fn incidents_ramps_and_wrong_splits_cause_no_false_rollbacks() {
         }),
         ("hardly any traffic: either arm often idle", |rps| {
             vec![TrafficPhase::healthy(rps / 250.0, 0.01).weight(0.5).checks(120)]
+        }),
+        ("both arms fail half of their requests, from the tenth check on", |rps| {
+            vec![TrafficPhase::healthy(rps, 0.005).checks(10), TrafficPhase::healthy(rps, 0.5).checks(50)]
+        }),
+        ("both arms fail everything for a while", |rps| {
+            let calm = TrafficPhase::healthy(rps, 0.005).checks(20);
+            vec![calm, TrafficPhase::healthy(rps, 1.0).checks(20), calm]
+        }),
+        ("no primary, and half of the requests fail", |rps| {
+            vec![TrafficPhase::healthy(rps / 50.0, 0.5).weight(1.0)]
+        }),
+        ("no primary, 30 % of the requests fail by seven", |rps| {
+            vec![TrafficPhase::healthy(rps / 5.0, 0.3).weight(1.0).clumps_of(7)]
         }),
         ("1.5 times worse: at the margin", |rps| {
             vec![TrafficPhase::healthy(rps, 0.005).canary_errors(0.0075)]
@@ -175,6 +188,24 @@ fn a_bad_canary_serves_fewer_bad_requests_than_under_a_threshold() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn a_total_failure_is_found_by_a_dozen_requests_without_a_primary() {
+    let judge = sequential(1.5);
+    row("found, seconds (median/p90), bad requests (same)", &["0.1 rps", "0.3 rps"]);
+    for errors in [1.0, 0.9] {
+        let texts = [0.1, 0.3].map(|rps| {
+            let release = Release::new(&[TrafficPhase::healthy(rps, errors).weight(1.0)]);
+            let found = summary(runs(RUNS / 5, |run| {
+                sequential_rollback(&judge, &release, Evidence::default(), run)
+            }));
+            assert_eq!(found.found, 1.0, "every broken canary is found");
+            assert!(found.bad.0 <= if errors == 1.0 { 12 } else { 20 }, "{}", found.text);
+            found.text
+        });
+        row(&format!("  no primary, canary {} % errors", 100.0 * errors), &texts);
     }
 }
 

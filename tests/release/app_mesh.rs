@@ -49,6 +49,8 @@ pub async fn one_revision_is_promoted_and_the_next_is_rolled_back(world: World) 
     assert_eq!(world.image("web-primary").await, "web:v2");
     assert_eq!(weights(&mesh, &route)[3..], [0, 20, 0]);
 
+    world.push("web:v2").await;
+    world.reaches(Phase::Succeeded).await;
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
     let left = mesh.as_user(|people| people.all());

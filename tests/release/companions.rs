@@ -66,3 +66,32 @@ pub async fn keda_is_paused_except_during_a_release(world: World) {
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     rest.assert_sequence(&[true, false, true]).await;
 }
+
+fn budget(name: &str, selector: Value) -> Value {
+    json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": selector}},
+    })
+}
+
+/// A pod with two budgets cannot be evicted, so drains of its node hang.
+pub async fn no_pod_of_the_primary_has_two_budgets(world: World) {
+    world.apply(budget("web", json!({"app": "web"}))).await;
+    let _serin = world.initialized(json!({})).await;
+    let copied = async || world.find("PodDisruptionBudget", "web-primary").await.is_some();
+    world.eventually("the primary has a budget", copied).await;
+    world.apply(budget("mine", json!({"app": "web-primary"}))).await;
+    world.is_gone("PodDisruptionBudget", "web-primary").await;
+    // Of the name that a copy would have.
+    world.delete("PodDisruptionBudget", "mine").await;
+    world.eventually("the primary has a budget again", copied).await;
+    world.apply(budget("mine", json!({"app": "web-primary"}))).await;
+    world.is_gone("PodDisruptionBudget", "web-primary").await;
+    world.apply(budget("web-primary", json!({"app": "another"}))).await;
+    world.delete("PodDisruptionBudget", "mine").await;
+    let reported = "PodDisruptionBudget web-primary exists and is no copy by Serin";
+    world.event_contains(reported).await;
+    let theirs = world.get("PodDisruptionBudget", "web-primary").await;
+    assert_eq!(theirs["spec"]["selector"]["matchLabels"], json!({"app": "another"}));
+    assert_eq!(theirs["metadata"]["ownerReferences"], Value::Null);
+}

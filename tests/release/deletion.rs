@@ -1,12 +1,13 @@
 //! The objects that remain after a Canary is deleted.
 
 use serde_json::{Value, json};
+use serin::api::Weight;
 use serin::api::canary::Phase;
 
-use crate::world::{World, workload};
+use crate::world::{Running, Traffic, World, workload};
 
-pub async fn a_deletion_that_reverts_leaves_the_target_serving(world: World) {
-    let _serin = world.initialized(json!({"revertOnDeletion": true})).await;
+pub async fn a_deletion_leaves_the_target_serving(world: World) {
+    let _serin = world.initialized(json!({})).await;
     assert_eq!(world.replicas("web").await, 0);
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
@@ -36,7 +37,7 @@ pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World
     let (service, route) = (world.get("Service", "web").await, world.get("TrafficSplit", "web").await);
     // From here on no request may fail.
     let traffic = world.traffic();
-    world.canary(json!({"revertOnDeletion": true})).await;
+    world.canary(json!({})).await;
     let _serin = world.serin().await;
     world.reaches(Phase::Initialized).await;
     assert_eq!(world.split().await, Some((0, 100)));
@@ -53,8 +54,46 @@ pub async fn a_service_and_a_route_that_were_there_before_come_back(world: World
     traffic.assert_all_served();
 }
 
+/// People's own Service, a Canary, and a release at its first weight.
+async fn releasing_behind_an_own_service(world: &World, spec: Value) -> (Running, Traffic) {
+    world.apply(workload("Deployment", "web", "web:v1")).await;
+    world.apply(workload("Service", "web", "")).await;
+    world.eventually("the target serves", async || world.answers().await).await;
+    let traffic = world.traffic();
+    world.canary(spec).await;
+    let serin = world.serin().await;
+    world.reaches(Phase::Initialized).await;
+    world.push("web:v2").await;
+    world.becomes("at the first weight", |status| status.canary_weight > Weight::ZERO).await;
+    (serin, traffic)
+}
+
+pub async fn a_deletion_in_a_release_ends_when_the_target_is_set_back(world: World) {
+    let (_serin, traffic) = releasing_behind_an_own_service(&world, json!({})).await;
+    world.delete("Canary", "web").await;
+    world.event_contains("which was not promoted: the primary keeps the traffic").await;
+    world.eventually("the traffic is back", async || world.split().await == Some((0, 100))).await;
+    world.push("web:v1").await;
+    world.is_gone("Canary", "web").await;
+    assert_eq!(world.replicas("web").await, 2);
+    assert_eq!(world.get("Service", "web").await["spec"]["selector"], json!({"app": "web"}));
+    world.is_gone("Deployment", "web-primary").await;
+    traffic.assert_all_served();
+}
+
+pub async fn a_deletion_in_a_release_takes_over_at_the_deadline(world: World) {
+    let spec = json!({"progressDeadlineSeconds": 20});
+    let (_serin, traffic) = releasing_behind_an_own_service(&world, spec).await;
+    world.delete("Canary", "web").await;
+    world.is_gone("Canary", "web").await;
+    world.is_gone("Deployment", "web-primary").await;
+    let served = traffic.served_by("v2");
+    world.eventually("v2 serves", async || traffic.served_by("v2") > served + 50).await;
+    traffic.assert_all_served();
+}
+
 pub async fn a_deletion_without_revert_leaves_everything_in_place(world: World) {
-    let _serin = world.initialized(json!({})).await;
+    let _serin = world.initialized(json!({"revertOnDeletion": false})).await;
     world.delete("Canary", "web").await;
     world.is_gone("Canary", "web").await;
     world.is_gone("Deployment", "web-primary").await;

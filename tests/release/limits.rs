@@ -6,8 +6,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
+use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::controller::Options;
+use serin::engine::command::Verb;
+use serin::gates::commands::{self, Caller, CanaryRef};
 use tokio::time::sleep;
 
 use crate::replicas::{OTHERS, others, push, reach, status};
@@ -56,6 +59,37 @@ async fn releases_beyond_the_limit_wait_for_a_slot() {
     reach(&world, Phase::Succeeded).await;
 }
 
+async fn command(world: &World, name: &str, verb: Verb) {
+    let canary = CanaryRef { namespace: &world.namespace, name };
+    commands::command(&world.client, &Caller::Current, canary, verb, None).await.expect("a command");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_paused_release_lets_another_run_and_waits_for_a_slot_once_resumed() {
+    let world = World::new().await;
+    others(&world).await;
+    let _serin = world.serin_with(Options { max_releases: Some(1), ..world.options() }).await;
+    reach(&world, Phase::Initialized).await;
+    push(&world, "api").await;
+    let under_way = async |name: &str| status(&world, name).await.canary_weight > Weight::ZERO;
+    world.eventually("api is under way", async || under_way("api").await).await;
+    push(&world, "cart").await;
+    let waits = async |name: &str| {
+        let message = status(&world, name).await.message;
+        message.is_some_and(|message| message.starts_with("Waiting for a free slot"))
+    };
+    world.eventually("cart waits", async || waits("cart").await).await;
+    command(&world, "api", Verb::Pause).await;
+    world.eventually("cart runs", async || under_way("cart").await).await;
+    command(&world, "api", Verb::Resume).await;
+    world.eventually("api waits", async || waits("api").await).await;
+    assert_eq!(status(&world, "api").await.phase, Phase::Progressing, "it keeps its step");
+    for name in ["cart", "api"] {
+        let promoted = async || status(&world, name).await.phase == Phase::Succeeded;
+        world.eventually(&format!("{name} is promoted"), promoted).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_invalid_canary_is_reported_and_blocks_no_other() {
     let world = World::new().await;
@@ -89,4 +123,15 @@ async fn an_invalid_canary_is_reported_and_blocks_no_other() {
     world.edit(json!({"service": {"port": 80}})).await;
     world.reaches(Phase::Initialized).await;
     assert_eq!(stalled().await, None);
+    // Its deletion waits for what is to be restored, and says how to go on.
+    world.edit(json!({"service": {"port": "eighty"}})).await;
+    world.delete("Canary", "web").await;
+    let names_the_finalizer = async || {
+        stalled()
+            .await
+            .is_some_and(|it| it["message"].as_str().is_some_and(|it| it.contains("serin.dev/revert")))
+    };
+    world.eventually("the way out is named", names_the_finalizer).await;
+    world.edit(json!({"service": {"port": 80}})).await;
+    world.is_gone("Canary", "web").await;
 }

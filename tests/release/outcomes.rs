@@ -43,6 +43,18 @@ pub async fn slowness_rolls_back(world: World) {
     rolls_back(world, "web:v2-slow-2s", "request-duration").await;
 }
 
+pub async fn a_total_failure_is_rolled_back_though_the_primary_is_idle(world: World) {
+    let _serin = world.initialized(json!({"analysis": {"interval": "20s", "stepWeights": [100]}})).await;
+    let (_traffic, weights) = (world.traffic(), world.weights().await);
+    world.push("web:v2-errors-100").await;
+    let status = world.released(1).await;
+    assert_eq!((status.phase, status.canary_weight), (Phase::Failed, Weight::ZERO));
+    let reason = &status.history[0].reason;
+    assert!(reason.contains("canary fails 100 % of its requests"), "{reason}");
+    weights.assert_sequence(&[0, 100, 0]).await;
+    assert_eq!(world.image("web-primary").await, "web:v1");
+}
+
 async fn rolls_back(world: World, image: &str, metric: &str) {
     let _serin = world.initialized(json!({})).await;
     let (_traffic, weights) = (world.traffic(), world.weights().await);
@@ -101,7 +113,7 @@ pub async fn without_analysis_a_ready_revision_is_promoted_and_a_crashing_one_is
 }
 
 pub async fn a_recreated_canary_starts_over(world: World) {
-    let _serin = world.initialized(json!({})).await;
+    let _serin = world.initialized(json!({"revertOnDeletion": false})).await;
     let _traffic = world.traffic();
     world.push("web:v2").await;
     world.becomes("under way", |status| status.canary_weight > Weight::ZERO).await;

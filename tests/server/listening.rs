@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::support::{Folder, free_port};
+use crate::support::{Folder, definitions, free_port};
 use crate::world::{Series, World, get};
 
 #[test]
@@ -70,6 +70,67 @@ async fn serin_run_serves_its_pages_and_exits_cleanly() {
     assert!(killed.success());
     let ended = tokio::task::spawn_blocking(move || serin.wait()).await.expect("a thread");
     assert!(ended.expect("a process").success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serin_run_waits_for_its_definitions() {
+    serin::tls::install_crypto_provider();
+    let api_server = kube_local::ApiServer::new(kube_local::Options::default());
+    let serving = api_server.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let folder = Folder::new("early");
+    folder.write("kubeconfig", &serving.kubeconfig());
+    let port = free_port();
+    let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"))
+        .args(["run", "--listen", &format!("127.0.0.1:{port}"), "--kubeconfig"])
+        .arg(folder.join("kubeconfig"))
+        .stderr(std::fs::File::create(folder.join("log")).expect("a file"))
+        .spawn()
+        .expect("serin starts");
+    let (url, began) = (format!("http://127.0.0.1:{port}/readyz"), Instant::now());
+    let log = || std::fs::read_to_string(folder.join("log")).expect("a log");
+    let mut installed = false;
+    loop {
+        if !installed && log().contains("serin crds | kubectl apply -f -") {
+            let page = get(&url, "*/*").await;
+            assert_eq!(page.code, 503, "{}", page.text);
+            definitions::install(&api_server.client(), definitions::ours()).await;
+            installed = true;
+        }
+        let serves = TcpStream::connect(("127.0.0.1", port)).await.is_ok();
+        if serves && get(&url, "*/*").await.code == 200 {
+            break;
+        }
+        assert!(serin.try_wait().expect("a process").is_none(), "it ended: {}", log());
+        assert!(began.elapsed() < Duration::from_secs(120), "it never becomes ready: {}", log());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(installed, "it was ready without definitions");
+    serin.kill().expect("a process");
+    serin.wait().expect("a process");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serin_run_that_waits_ends_on_a_signal() {
+    serin::tls::install_crypto_provider();
+    let api_server = kube_local::ApiServer::new(kube_local::Options::default());
+    let serving = api_server.serve(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let folder = Folder::new("early-end");
+    folder.write("kubeconfig", &serving.kubeconfig());
+    let mut serin = Command::new(env!("CARGO_BIN_EXE_serin"))
+        .args(["run", "--kubeconfig"])
+        .arg(folder.join("kubeconfig"))
+        .stderr(std::fs::File::create(folder.join("log")).expect("a file"))
+        .spawn()
+        .expect("serin starts");
+    let (log, began) = (folder.join("log"), Instant::now());
+    while !std::fs::read_to_string(&log).expect("a log").contains("serin crds | kubectl apply -f -") {
+        assert!(began.elapsed() < Duration::from_secs(120), "it does not say what it waits for");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let killed = Command::new("kill").arg(serin.id().to_string()).status().expect("kill runs");
+    assert!(killed.success());
+    let ended = tokio::task::spawn_blocking(move || serin.wait()).await.expect("a thread");
+    assert!(ended.expect("a process").success(), "{}", std::fs::read_to_string(&log).expect("a log"));
 }
 
 /// As a Secret that is mounted has them.

@@ -96,6 +96,7 @@ async fn a_release_leaves_series_that_end_with_the_canary() {
     chat.await_received(1).await;
     pages.shows(r#"serin_notifications_total{result="delivered"}"#, chat.received().len() as f64).await;
 
+    world.edit("web", json!({"revertOnDeletion": false})).await;
     world.delete_canary("web").await;
     let began = Instant::now();
     let left = loop {

@@ -65,7 +65,7 @@ impl World {
     pub async fn canary(&self, name: &str, spec: Value) {
         let mut fields = json!({
             "analysis": {
-                "interval": "1s", "threshold": 2, "stepWeights": [10, 30],
+                "interval": "1s", "warmup": "0s", "threshold": 2, "stepWeights": [10, 30],
                 "metrics": [{"name": "request-success-rate"}],
             },
         });

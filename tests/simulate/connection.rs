@@ -78,6 +78,12 @@ impl FlakyConnection {
                 if method != Method::GET && !free {
                     connection.recorder.lock().record_request(&connection.process, elected, &method, &path);
                 }
+                let refused = connection.recorder.lock().find_refusal(&method, &path);
+                if let Some(planned) = refused {
+                    let object = object_name(request, &path).await;
+                    connection.recorder.lock().record_refusal(&planned, &object);
+                    return Ok(planned.refusal.response());
+                }
                 let answer = to.send(request).await?;
                 connection.wait_until_running().await;
                 let listed = method == Method::GET && !watches && answer.status().is_success();
@@ -112,6 +118,17 @@ impl FlakyConnection {
         });
         Client::new(service, "default")
     }
+}
+
+/// The object that a request is about; empty for a collection.
+async fn object_name(request: Request<kube::client::Body>, path: &str) -> String {
+    if request.method() != Method::POST {
+        let segments = path.trim_end_matches("/status").rsplit('/');
+        return segments.take(1).filter(|_| request.method() != Method::GET).collect();
+    }
+    let body = request.into_body().collect_bytes().await.unwrap_or_default();
+    let object: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
+    object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Of a watch event's object: the first in its JSON.

@@ -1,12 +1,15 @@
 //! The state that the invariants are about, derived only from the API server's
 //! writes, in their order.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
 use serin::api::{Canary, CanaryStatus};
 use serin::engine::Plan;
+
+use super::checks::abort::PendingAborts;
+use super::traffic::code_of;
 
 pub type Labels = BTreeMap<String, String>;
 
@@ -14,6 +17,8 @@ pub type Labels = BTreeMap<String, String>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Workload {
     pub image: String,
+    /// Its image, with the value of the config that its template names.
+    pub code: String,
     /// Of the primary and the previous copy; the target has none.
     pub revision: String,
     pub desired: u64,
@@ -25,7 +30,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    pub fn of(object: &Value) -> Self {
+    pub fn of(object: &Value, configs: &BTreeMap<String, String>) -> Self {
         let (spec, status) = (&object["spec"], &object["status"]);
         let template = &spec["template"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -35,6 +40,7 @@ impl Workload {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         Self {
             image: text(&template["spec"]["containers"][0]["image"]),
+            code: code_of(template, configs),
             revision: text(&template["metadata"]["annotations"]["serin.dev/revision"]),
             desired: match daemon {
                 true if nowhere => 0,
@@ -87,6 +93,8 @@ pub enum StableTarget {
 /// Everything about one Canary.
 #[derive(Default)]
 pub struct CanaryModel {
+    /// In the scenario.
+    pub index: usize,
     pub name: String,
     pub canary: Option<Canary>,
     /// By generation; none if the spec is refused.
@@ -106,8 +114,24 @@ pub struct CanaryModel {
     /// Events that may start a release, and the revisions promoted by each release.
     pub release_causes: u64,
     pub promotions: BTreeMap<u64, Vec<String>>,
-    /// Images that ran as the canary of a revision while it was checked.
+    /// The code that ran as the canary of a revision while it was checked.
     pub analysed: BTreeMap<String, Vec<String>>,
+    /// The code that the target may have had when a revision began to be released.
+    pub released_code: BTreeMap<String, BTreeSet<String>>,
+    /// The shares of the requests that reach the target's pods, by code, and since
+    /// when one of them is not judged for it.
+    pub reached: BTreeMap<String, f64>,
+    pub unjudged_since: Option<Duration>,
+    /// Since when the primary's share of the requests reaches no pod.
+    pub primary_unserved_since: Option<Duration>,
+    pub aborts: PendingAborts,
+    /// Since when `Ready` is not true.
+    pub lie_since: Option<Duration>,
+    /// The last trace of a decision: a status, a scrape, a call of a hook.
+    pub decided_at: Duration,
+    pub template_lost: bool,
+    /// When the metrics, gates or templates of this Canary last changed.
+    pub own_trouble_at: Duration,
     /// The release that a user last promoted by command.
     pub promoted_by_command: Option<u64>,
     /// Deletion restores the target and its Service.
@@ -164,14 +188,26 @@ impl<T: Clone + PartialEq + Default> Timeline<T> {
         true
     }
 
+    /// The values at any moment since then, latest first.
+    pub fn values_since(&self, from: Duration) -> impl Iterator<Item = &T> {
+        let before = self.before.iter().rev().take_while(move |(until, _)| *until >= from);
+        std::iter::once(&self.now).chain(before.map(|(_, value)| value))
+    }
+
     /// Did the condition hold at any moment since then?
     pub fn held_since(&self, from: Duration, condition: impl Fn(&T) -> bool) -> bool {
-        condition(&self.now)
-            || self.before.iter().rev().take_while(|(until, _)| *until >= from).any(|(_, t)| condition(t))
+        self.values_since(from).any(condition)
     }
 }
 
 impl CanaryModel {
+    /// Was the primary deleted since it last had this revision?
+    pub fn lost_primary_since_revision(&self, revision: &str) -> bool {
+        let had = |primary: &&Option<Workload>| primary.as_ref().is_some_and(|p| p.revision == revision);
+        let mut earlier = self.primary.values_since(Duration::ZERO).skip_while(had);
+        earlier.by_ref().take_while(|primary| !had(primary)).any(Option::is_none) && earlier.next().is_some()
+    }
+
     pub fn status(&self) -> Option<&CanaryStatus> {
         self.canary.as_ref()?.status.as_ref()
     }
@@ -183,7 +219,8 @@ impl CanaryModel {
     }
 
     /// A status is recorded: keeps the evidence of the release it belongs to.
-    pub fn record_analysis(&mut self, before: &CanaryStatus, after: &CanaryStatus) {
+    /// `running` is the code of the target's ready pods.
+    pub fn record_analysis(&mut self, before: &CanaryStatus, after: &CanaryStatus, running: Vec<String>) {
         if after.releases > before.releases {
             self.has_negative_evidence = false;
         }
@@ -193,11 +230,28 @@ impl CanaryModel {
             && checks(after) != checks(before)
             && let Some(target) = self.target.now()
         {
-            let images = self.analysed.entry(release.revision.clone()).or_default();
-            if target.is_ready(1) && !images.contains(&target.image) {
-                images.push(target.image.clone());
+            let analysed = self.analysed.entry(release.revision.clone()).or_default();
+            for code in running.into_iter().filter(|_| target.is_ready(1)) {
+                if !analysed.contains(&code) {
+                    analysed.push(code);
+                }
             }
         }
+    }
+
+    /// A status with this release is recorded.
+    pub fn record_released_code(&mut self, revision: &str, cutoff: Duration) {
+        if !self.released_code.contains_key(revision) {
+            let code = |target: &Option<Workload>| target.as_ref().map(|target| target.code.clone());
+            let known = self.target.values_since(cutoff).filter_map(code).collect();
+            self.released_code.insert(revision.to_owned(), known);
+        }
+    }
+
+    /// The target's image dies under traffic, and has some.
+    pub fn dies_under_traffic(&self) -> bool {
+        let dies = |target: &Workload| target.image.contains("dies");
+        self.target.now().as_ref().is_some_and(dies) && self.route.now().reaches_canary()
     }
 
     /// The current route ends.

@@ -11,12 +11,18 @@ use serin::api::{Canary, CanaryStatus};
 use serin::clock::Clock;
 use serin::engine::Plan;
 
+use super::agenda::Agenda;
+use super::checks::{InvariantChecker, LawResult, check_backup};
 use super::invariant::Violation;
-use super::invariant_checker::{InvariantChecker, LawResult, check_backup};
 use super::lag_clock::LagClock;
+use super::manifests::template_spec;
 use super::model::{CanaryModel, Workload};
+use super::refusals::{ActiveRefusal, RefusedSeries};
 use super::scenario::{Gate, Metrics};
 use super::traffic::TrafficModel;
+
+/// An annotation that changes with each write of a route by somebody else.
+pub const FOREIGN_WRITE: &str = "gitops.example.com/applied";
 
 pub struct Recorder {
     pub canaries: BTreeMap<String, CanaryModel>,
@@ -25,7 +31,13 @@ pub struct Recorder {
     pub invariants: InvariantChecker,
     /// Modes of webhook receivers, by URL.
     pub gates: BTreeMap<String, Gate>,
+    pub agenda: Agenda,
+    pub refusals: Vec<ActiveRefusal>,
+    /// By Canary and number of the refusal.
+    pub refused: BTreeMap<(String, u32), RefusedSeries>,
     history: Vec<String>,
+    /// Print the history as it happens.
+    pub prints: bool,
     pub counts: BTreeMap<String, u64>,
     /// Writing requests of the controller, except for Leases and Events.
     pub requests: u64,
@@ -36,16 +48,20 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn new(clock: Clock, names: impl Iterator<Item = &'static str>) -> Self {
-        let model = |name: &'static str| {
-            (name.to_owned(), CanaryModel { name: name.to_owned(), ..CanaryModel::default() })
+        let model = |(index, name): (usize, &'static str)| {
+            (name.to_owned(), CanaryModel { index, name: name.to_owned(), ..CanaryModel::default() })
         };
         Self {
-            canaries: names.map(model).collect(),
+            canaries: names.enumerate().map(model).collect(),
             traffic: TrafficModel::default(),
             lag: LagClock::new(clock),
             invariants: InvariantChecker::default(),
             gates: BTreeMap::new(),
+            agenda: Agenda::default(),
+            refusals: Vec::new(),
+            refused: BTreeMap::new(),
             history: Vec::new(),
+            prints: false,
             counts: BTreeMap::new(),
             requests: 0,
             writes: 0,
@@ -55,7 +71,11 @@ impl Recorder {
 
     pub fn log(&mut self, text: impl AsRef<str>) {
         let at = self.lag.at();
-        self.history.push(format!("{:>10.3}  {}", at.as_secs_f64(), text.as_ref()));
+        let line = format!("{:>10.3}  {}", at.as_secs_f64(), text.as_ref());
+        if self.prints {
+            println!("{line}");
+        }
+        self.history.push(line);
     }
 
     pub fn log_event(&mut self, event: impl Debug) {
@@ -80,6 +100,7 @@ impl Recorder {
     /// A process ended or is frozen.
     pub fn remove_process(&mut self, process: &str) {
         self.invariants.interrupted = true;
+        self.refused.clear();
         self.lag.remove_process(process);
     }
 
@@ -96,21 +117,16 @@ impl Recorder {
         if !self.traffic.advance(&mut self.canaries, at) {
             return;
         }
-        let now = self.lag.write_time();
-        let Some(stable) = self.lag.stable_since else { return };
-        let mut results = Vec::new();
-        for canary in self.canaries.values() {
-            if let Some(since) = canary.unserved_since {
-                let length = at.saturating_sub(since.max(stable));
-                results.push(self.invariants.check_unserved_traffic(canary, length, now));
-            }
-        }
-        results.into_iter().for_each(|result| self.report(result));
+        self.check_standing();
     }
 
     /// The metrics page of the pod at this address.
     pub fn scrape(&mut self, address: &str) -> Option<(String, Metrics)> {
         self.advance_traffic();
+        let at = self.lag.at();
+        if let Some(canary) = self.traffic.canary_of(address).and_then(|name| self.canaries.get_mut(&name)) {
+            canary.decided_at = at;
+        }
         self.traffic.scrape(&mut self.canaries, address)
     }
 
@@ -122,7 +138,7 @@ impl Recorder {
         match write.collection {
             "canaries.serin.dev" => self.record_canary(&name, write.after),
             "deployments.apps" | "daemonsets.apps" => self.record_workload(&name, write.after),
-            "trafficsplits.split.smi-spec.io" => self.record_split(&name, write.after),
+            "trafficsplits.split.smi-spec.io" => self.record_split(&name, write),
             "services" => self.record_service(&name, write.after),
             "pods" => {
                 self.advance_traffic();
@@ -163,14 +179,30 @@ impl Recorder {
             canary.plans.clear();
             canary.promotions.clear();
             canary.release_causes = 0;
+            canary.aborts.clear();
+            self.refused.retain(|(of, _), _| of != name);
         }
-        canary.reverts_on_deletion = after.spec.revert_on_deletion;
+        canary.reverts_on_deletion = after.spec.reverts_on_deletion();
         let generation = after.metadata.generation.unwrap_or(0);
-        canary.plans.entry(generation).or_insert_with(|| Plan::try_from(&after).ok());
+        let plan = || {
+            let template = serde_json::from_value(template_spec()).expect("a template");
+            Plan::new(&after.spec, |_| Some(&template)).ok()
+        };
+        canary.plans.entry(generation).or_insert_with(plan);
         let status = after.status.clone().unwrap_or_default();
         let old = before.and_then(|before| before.status).unwrap_or_default();
         let mut result = self.invariants.check_status(canary, &old, &status, now);
-        canary.record_analysis(&old, &status);
+        canary.record_analysis(&old, &status, self.traffic.running_code(name));
+        if let Some(release) = &status.release {
+            canary.record_released_code(&release.revision, now.knowledge_cutoff());
+        }
+        if let Some(command) = &status.last_command {
+            canary.aborts.record_answer(&command.id, command.accepted);
+        }
+        if old != status {
+            canary.decided_at = now.at;
+        }
+        self.agenda.record_phase(name, status.phase, now.at);
         if let Some(past) = status.history.first()
             && old.history.first() != Some(past)
         {
@@ -228,7 +260,7 @@ impl Recorder {
             _ => (name.to_owned(), "target"),
         };
         let Some(canary) = self.canaries.get_mut(&of) else { return };
-        let after = object.map(Workload::of);
+        let after = object.map(|object| Workload::of(object, &self.traffic.configs));
         let timeline = match arm {
             "primary" => &mut canary.primary,
             "previous" => &mut canary.previous,
@@ -267,8 +299,13 @@ impl Recorder {
         self.report(result);
     }
 
-    fn record_split(&mut self, name: &str, object: Option<&Value>) {
+    fn record_split(&mut self, name: &str, write: &Write<'_>) {
         self.advance_traffic();
+        let foreign = |object: Option<&Value>| {
+            object.map(|object| object["metadata"]["annotations"][FOREIGN_WRITE].clone()).unwrap_or_default()
+        };
+        let is_foreign = foreign(write.before) != foreign(write.after);
+        let object = write.after;
         let Some(canary) = self.canaries.get_mut(name) else { return };
         canary.split = object.map(|object| {
             let spec = &object["spec"];
@@ -279,7 +316,7 @@ impl Recorder {
             };
             (weight("canary"), weight("primary"), spec["matches"].as_array().is_some_and(|m| !m.is_empty()))
         });
-        self.record_route(&name.to_owned());
+        self.record_route(&name.to_owned(), is_foreign);
     }
 
     fn record_service(&mut self, name: &str, object: Option<&Value>) {
@@ -293,37 +330,50 @@ impl Recorder {
             }
             None => _ = canary.selectors.remove(name),
         }
-        self.record_route(&of);
+        self.record_route(&of, false);
     }
 
-    fn record_route(&mut self, of: &String) {
+    fn record_route(&mut self, of: &String, is_foreign: bool) {
         let now = self.lag.write_time();
         let Some(canary) = self.canaries.get_mut(of) else { return };
         let route = canary.find_route();
-        let result = self.invariants.check_route(canary, route, now);
+        let result = if is_foreign { Ok(()) } else { self.invariants.check_route(canary, route, now) };
         if route == *canary.route.now() {
             return;
         }
         canary.close_route(now.at);
         canary.route.set(route, now.at);
         canary.record_route_start();
+        self.invariants.record_return(canary);
+        if canary.dies_under_traffic() {
+            self.plan_death(of, now.at);
+        }
         self.log(format!("  {of}: route {route:?}"));
         self.report(result);
     }
 
     fn record_config(&mut self, name: &str, write: &Write<'_>) {
+        if let Some(value) = write.after.and_then(|object| object["data"]["value"].as_str()) {
+            self.traffic.configs.insert(name.to_owned(), value.to_owned());
+        }
         let backup = name.strip_suffix("-primary-before").and_then(|of| self.canaries.get(of));
         if let (Some(canary), Some(object)) = (backup, write.after) {
             let revision = object["data"]["revision"].as_str().unwrap_or_default();
             let result = check_backup(canary, revision);
             return self.report(result);
         }
+        let at = self.lag.at();
         let Some(canary) = name.strip_suffix("-config").and_then(|of| self.canaries.get_mut(of)) else {
             return;
         };
         let data = |object: Option<&Value>| object.map(|object| object["data"].clone());
         if data(write.before) != data(write.after) {
             canary.release_causes += 1;
+        }
+        let value = self.traffic.configs.get(name).cloned().unwrap_or_default();
+        if let Some(mut target) = canary.target.now().clone() {
+            target.code = format!("{}@{value}", target.image);
+            canary.target.set(Some(target), at);
         }
     }
 }

@@ -8,12 +8,12 @@ use serde_json::json;
 use serin::api::Weight;
 use serin::api::canary::Phase;
 use serin::engine::command::Verb;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::invariant::{Coverage, Violation};
 use super::model::{CanaryModel, Workload};
 use super::recorder::Recorder;
-use super::scenario::{ACTIVE_PERIOD, Event, Scenario};
+use super::scenario::{ACTIVE_PERIOD, Dependency, Event, Scenario};
 use super::world::World;
 
 /// Every Canary must settle within this time after the last fault.
@@ -33,24 +33,27 @@ pub struct RunResult {
 }
 
 pub fn run(seed: u64) -> RunResult {
+    run_with(seed, false)
+}
+
+/// Prints the history as it happens, so that a seed that hangs shows where.
+pub fn run_and_print(seed: u64) -> RunResult {
+    run_with(seed, true)
+}
+
+fn run_with(seed: u64, prints: bool) -> RunResult {
     // kube draws its backoff jitter from it.
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-    runtime.expect("a runtime").block_on(run_scenario(seed))
+    runtime.expect("a runtime").block_on(run_scenario(seed, prints))
 }
 
-async fn run_scenario(seed: u64) -> RunResult {
-    let mut world = World::new(seed, Scenario::of(seed)).await;
-    let began = Instant::now();
-    for (at, event) in world.scenario.events.clone() {
-        sleep_until(began + at).await;
-        world.perform(&event).await;
-        if world.recorder.lock().violation.is_some() {
-            return run_result(&world);
-        }
+async fn run_scenario(seed: u64, prints: bool) -> RunResult {
+    let mut world = World::new(seed, Scenario::of(seed), prints).await;
+    world.run_until(world.began + ACTIVE_PERIOD).await;
+    if world.recorder.lock().violation.is_none() {
+        heal_and_settle(&mut world).await;
     }
-    sleep_until(began + ACTIVE_PERIOD).await;
-    heal_and_settle(&mut world).await;
     run_result(&world)
 }
 
@@ -77,6 +80,8 @@ async fn heal_and_settle(world: &mut World) {
         recorder.advance_traffic();
         recorder.traffic.metrics.clear();
         recorder.gates.clear();
+        recorder.agenda.heal();
+        recorder.end_refusals(None);
         for subject in recorder.canaries.values_mut() {
             subject.rate = 200.0;
             if subject.direct_rate > 0.0
@@ -91,12 +96,22 @@ async fn heal_and_settle(world: &mut World) {
         }
     }
     for on in 0..world.scenario.canaries.len() {
+        let setup = &world.scenario.canaries[on];
+        for (what, has) in [
+            (Dependency::Autoscaler, setup.has_autoscaler),
+            (Dependency::Budget, setup.has_budget),
+            (Dependency::Template, setup.has_template),
+        ] {
+            if has {
+                world.create_dependency(on, what).await;
+            }
+        }
         world.perform(&Event::Edit { on, spec: json!({"suspend": false, "releaseWindows": []}) }).await;
     }
     let end = Instant::now() + SETTLE_TIMEOUT;
     let mut settled = false;
     while Instant::now() < end && !settled {
-        sleep(Duration::from_secs(20)).await;
+        world.run_until(Instant::now() + Duration::from_secs(20)).await;
         if world.recorder.lock().violation.is_some() {
             return;
         }

@@ -26,13 +26,24 @@ pub struct TrafficModel {
     advanced_to: Duration,
     /// Faults of the pods' metrics endpoints, by Canary.
     pub metrics: BTreeMap<String, Metrics>,
+    /// Values of ConfigMaps, by name.
+    pub configs: BTreeMap<String, String>,
 }
 
 struct Pod {
     address: String,
     labels: Labels,
-    image: String,
+    /// What it runs: its image, and the value of its config when it started.
+    code: String,
     ready: bool,
+}
+
+/// The image of a pod template, with the value of the config that it reads.
+pub fn code_of(template: &Value, configs: &BTreeMap<String, String>) -> String {
+    let container = &template["spec"]["containers"][0];
+    let image = container["image"].as_str().unwrap_or_default();
+    let config = container["envFrom"][0]["configMapRef"]["name"].as_str().and_then(|name| configs.get(name));
+    config.map_or_else(|| image.to_owned(), |value| format!("{image}@{value}"))
 }
 
 /// What each pod has counted, by address.
@@ -54,11 +65,14 @@ impl TrafficModel {
         let terminating = !object["metadata"]["deletionTimestamp"].is_null();
         let conditions = object["status"]["conditions"].as_array();
         let is_ready = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let address = object["status"]["podIP"].as_str().unwrap_or_default().to_owned();
+        // A pod reads its config when it starts, and gets an address at that time.
+        let started = self.pods.get(name).filter(|pod| !pod.address.is_empty());
+        let code = started.map_or_else(|| code_of(object, &self.configs), |pod| pod.code.clone());
         let pod = Pod {
-            address: text(&object["status"]["podIP"]),
+            address,
             labels: serde_json::from_value(object["metadata"]["labels"].clone()).unwrap_or_default(),
-            image: text(&object["spec"]["containers"][0]["image"]),
+            code,
             ready: !terminating && conditions.is_some_and(|all| all.iter().any(is_ready)),
         };
         self.pods.insert(name.to_owned(), pod);
@@ -79,14 +93,22 @@ impl TrafficModel {
             pods.values().filter(selected).collect()
         };
         for canary in canaries.values_mut() {
-            let (mut to_canary, mut unserved) = (0.0, false);
+            let (mut to_canary, mut unserved, mut stable_unserved) = (0.0, false, false);
+            let mut reached = BTreeMap::<String, f64>::new();
             for (share, labels, is_canary) in canary.traffic_shares() {
                 let pods = ready(labels);
                 let served = counters.add(canary.rate * seconds * share, &pods);
                 to_canary += if is_canary { served } else { 0.0 };
                 unserved |= is_canary && share > 0.0 && pods.is_empty();
+                stable_unserved |= !is_canary && share > 0.0 && pods.is_empty();
+                for pod in pods.iter().filter(|_| is_canary && share > 0.0) {
+                    *reached.entry(pod.code.clone()).or_default() += share / pods.len() as f64;
+                }
             }
+            canary.reached = reached;
             canary.unserved_since = unserved.then(|| canary.unserved_since.unwrap_or(from));
+            canary.primary_unserved_since =
+                stable_unserved.then(|| canary.primary_unserved_since.unwrap_or(from));
             if canary.direct_rate > 0.0 {
                 let own = Labels::from([("app".to_owned(), canary.name.clone())]);
                 to_canary += counters.add(canary.direct_rate * seconds, &ready(&own));
@@ -94,6 +116,20 @@ impl TrafficModel {
             canary.request_counts.total += to_canary;
         }
         true
+    }
+
+    /// The Canary of the pod at this address.
+    pub fn canary_of(&self, address: &str) -> Option<String> {
+        let pod = self.pods.values().find(|pod| pod.address == address)?;
+        pod.labels.get("app").map(|app| super::refusals::owner(app).to_owned())
+    }
+
+    /// What the ready pods with this label `app` run.
+    pub fn running_code(&self, app: &str) -> Vec<String> {
+        let of_app = |pod: &&Pod| pod.ready && pod.labels.get("app").is_some_and(|label| label == app);
+        let mut code: Vec<String> = self.pods.values().filter(of_app).map(|pod| pod.code.clone()).collect();
+        code.dedup();
+        code
     }
 
     /// The metrics page of the pod at this address.
@@ -120,7 +156,7 @@ impl Counters {
     fn add(&mut self, requests: f64, pods: &[&Pod]) -> f64 {
         let each = requests / pods.len().max(1) as f64;
         for pod in pods {
-            let new = || Counter { behaviour: behaviour(&pod.image), requests: 0.0 };
+            let new = || Counter { behaviour: behaviour(&pod.code), requests: 0.0 };
             self.0.entry(pod.address.clone()).or_insert_with(new).requests += each;
         }
         each * pods.len() as f64
@@ -148,8 +184,10 @@ impl Counters {
     }
 }
 
-pub fn behaviour(image: &str) -> Behaviour {
-    Behaviour::of(image, &BTreeMap::new()).expect("an image whose tag names its behaviour")
+/// Of an image, with the value of a config after `@`; both name it as a tag does.
+pub fn behaviour(code: &str) -> Behaviour {
+    let tag = code.replace('@', "-");
+    Behaviour::of(&tag, &BTreeMap::new()).expect("a tag that names its behaviour")
 }
 
 pub fn is_slow(behaviour: &Behaviour) -> bool {

@@ -178,6 +178,11 @@ pub enum Part {
     Osm,
     GatewayApi,
     Istio,
+    IstioCharts,
+    CiliumCharts,
+    EnvoyGatewayCharts,
+    KumaCharts,
+    LinkerdCharts,
     AppMesh,
     Helm,
     Moto,
@@ -197,6 +202,11 @@ impl std::fmt::Display for Part {
             Part::Osm => "osm",
             Part::GatewayApi => "gateway-api",
             Part::Istio => "istio",
+            Part::IstioCharts => "istio-charts",
+            Part::CiliumCharts => "cilium-charts",
+            Part::EnvoyGatewayCharts => "envoy-gateway-charts",
+            Part::KumaCharts => "kuma-charts",
+            Part::LinkerdCharts => "linkerd-charts",
             Part::AppMesh => "app-mesh",
             Part::Helm => "helm",
             Part::Moto => "moto",
@@ -225,10 +235,16 @@ impl Part {
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
             Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),
             Part::Istio => (include_str!("../../testbed/versions"), "istio"),
+            Part::CiliumCharts => (include_str!("../../testbed/versions"), "cilium-charts"),
+            Part::EnvoyGatewayCharts => (include_str!("../../testbed/versions"), "envoy-gateway-charts"),
+            Part::KumaCharts => (include_str!("../../testbed/versions"), "kuma-charts"),
+            Part::LinkerdCharts => (include_str!("../../testbed/versions"), "linkerd-charts"),
             Part::AppMesh => (include_str!("../../testbed/versions"), "app-mesh"),
             Part::Helm => (include_str!("../../testbed/versions"), "helm"),
             Part::Moto => (include_str!("../../testbed/moto/requirements.txt"), "moto"),
-            Part::Istiod => (include_str!("../../testbed/istiod/go.mod"), "istio.io/istio"),
+            Part::Istiod | Part::IstioCharts => {
+                (include_str!("../../testbed/istiod/go.mod"), "istio.io/istio")
+            }
             Part::Envoy => (include_str!("../../testbed/versions"), "envoy"),
         };
         pins.lines()

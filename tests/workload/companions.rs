@@ -92,6 +92,24 @@ pub async fn a_pinned_primary_does_not_shrink(world: World) {
     assert_eq!(world.sync_companions(&workload).await, 0);
 }
 
+pub async fn a_primary_that_is_scaled_up_stays_up(world: World) {
+    world.apply(HPA, "web", hpa(2, 10)).await;
+    let workload = scaled(&world, json!({})).await;
+    world.sync_companions(&workload).await;
+    workload.pin_primary(&world.client).await.unwrap();
+    workload.scale_primary(&world.client, &world.cache, 5).await.unwrap();
+    let least = async || world.get(HPA, "web-primary").await["spec"]["minReplicas"].clone();
+    assert_eq!(
+        (world.get(D, "web-primary").await["spec"]["replicas"].clone(), least().await),
+        (json!(5), json!(5))
+    );
+    let scaler = world.api(HPA).get("web-primary").await.unwrap();
+    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, Some(&scaler)).unwrap();
+    assert_eq!((observed.pods.desired, observed.max_replicas), (5, Some(10)));
+    workload.unpin_primary(&world.client).await.unwrap();
+    assert_eq!(least().await, 2);
+}
+
 pub async fn the_copy_of_an_autoscaler_is_deleted_with_it(world: World) {
     world.apply(HPA, "web", hpa(2, 10)).await;
     let workload = scaled(&world, json!({})).await;
@@ -173,22 +191,28 @@ pub async fn a_budget_covers_the_primary_too(world: World) {
     let budget =
         |selector: Value| json!({ "spec": { "minAvailable": 1, "selector": { "matchLabels": selector } } });
     world.apply(PDB, "mine", budget(json!({ "app": "web", "tier": "front" }))).await;
-    world.apply(PDB, "all", budget(json!({ "tier": "front" }))).await;
     world.apply(PDB, "other", budget(json!({ "app": "other" }))).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
     assert_eq!(world.sync_companions(&workload).await, 1);
     assert_eq!(world.sync_companions(&workload).await, 0);
     let copy = world.get(PDB, "mine-primary").await;
-    assert_eq!(copy["spec"]["selector"]["matchLabels"], json!({ "app": "web-primary", "tier": "front" }));
+    assert_eq!(copy["spec"]["selector"]["matchLabels"], json!({ "app": "web-primary" }));
     assert_eq!(copy["spec"]["minAvailable"], 1);
 
     world.patch(PDB, "mine", json!({ "spec": { "minAvailable": 2 } })).await;
     world.sync_companions(&workload).await;
     assert_eq!(world.get(PDB, "mine-primary").await["spec"]["minAvailable"], 2);
+    // One that covers both, of users, is enough.
+    world.apply(PDB, "all", budget(json!({ "tier": "front" }))).await;
+    world.sync_companions(&workload).await;
+    assert_eq!(world.names(PDB).await, ["all", "mine", "other"]);
+    world.delete(PDB, "all").await;
+    world.sync_companions(&workload).await;
+    assert_eq!(world.names(PDB).await, ["mine", "mine-primary", "other"]);
     world.delete(PDB, "mine").await;
     world.sync_companions(&workload).await;
-    assert_eq!(world.names(PDB).await, ["all", "other"]);
+    assert_eq!(world.names(PDB).await, ["other"]);
 }
 
 pub async fn a_flux_helm_release_does_not_resize_the_target(world: World) {

@@ -41,6 +41,8 @@ invariants! {
     primary::the_primary_has_its_owner_and_gitops_ignore_annotations
     primary::creating_the_primary_is_idempotent
     primary::a_primary_of_another_owner_is_left_alone
+    primary::a_primary_that_nobody_made_is_overwritten_only_if_adopted
+    primary::a_promotion_keeps_the_selector_of_the_primary
     primary::the_primary_is_created_only_from_the_requested_revision
     configs::configs_are_copied_completely_and_the_primary_reads_the_copies
     configs::opted_out_and_missing_configs_are_not_copied
@@ -56,9 +58,11 @@ invariants! {
     promote::steps_and_autoscalers_do_not_change_the_size_of_the_primary
     promote::the_previous_revision_can_be_restored
     promote::a_missing_backup_is_reported
+    promote::a_deleted_primary_is_created_again_from_its_backup
     promote::the_previous_version_runs_beside_the_primary
     companions::an_edit_of_the_autoscaler_is_copied_at_once
     companions::a_pinned_primary_does_not_shrink
+    companions::a_primary_that_is_scaled_up_stays_up
     companions::the_copy_of_an_autoscaler_is_deleted_with_it
     companions::keda_is_paused_while_the_canary_has_no_pods
     companions::a_budget_covers_the_primary_too

@@ -41,9 +41,9 @@ fn a_status_of_another_generation_does_not_count_new_pods() {
     object["status"] = json!({
         "observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2, "availableReplicas": 1,
     });
-    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, exist: true, updated: 2, ready: 1 });
+    assert_eq!(pods(&web, object.clone()), Pods { desired: 2, exist: true, updated: 2, ready: 1, older: 0 });
     object["metadata"]["generation"] = 4.into();
-    assert_eq!(pods(&web, object), Pods { desired: 2, exist: true, updated: 0, ready: 1 });
+    assert_eq!(pods(&web, object), Pods { desired: 2, exist: true, updated: 0, ready: 1, older: 2 });
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn a_daemon_set_just_scaled_up_desires_pods() {
         "status": { "observedGeneration": 1, "desiredNumberScheduled": 3, "currentNumberScheduled": 2,
             "numberMisscheduled": 1, "updatedNumberScheduled": 2, "numberAvailable": 2 },
     });
-    assert_eq!(pods(&web, object.clone()), Pods { desired: 3, exist: true, updated: 2, ready: 2 });
+    assert_eq!(pods(&web, object.clone()), Pods { desired: 3, exist: true, updated: 2, ready: 2, older: 0 });
     object["spec"]["template"]["spec"]["nodeSelector"] = json!({ "serin.dev/scale-to-zero": "true" });
     assert_eq!(pods(&web, object.clone()).desired, 0);
     object["spec"]["template"]["spec"]["nodeSelector"] = Value::Null;
     object["metadata"]["generation"] = 3.into();
     object["status"] = json!({ "observedGeneration": 2, "desiredNumberScheduled": 0 });
-    assert_eq!(pods(&web, object), Pods { desired: 1, exist: false, updated: 0, ready: 0 });
+    assert_eq!(pods(&web, object), Pods { desired: 1, exist: false, updated: 0, ready: 0, older: 0 });
 }
 
 #[test]
@@ -162,7 +162,8 @@ fn an_unsupported_target_is_refused_with_a_remedy() {
     );
     let web = workload(json!({})).unwrap();
     let selectors = |labels: Value| {
-        web.selectors(&snapshot(json!({ "spec": spec(labels, "web:1") }))).unwrap_err().to_string()
+        let target = snapshot(json!({ "spec": spec(labels, "web:1") }));
+        web.selectors(Some(&target), None, None).unwrap_err().to_string()
     };
     assert!(selectors(json!({})).contains("add one such as app: web to spec.selector.matchLabels"));
     assert!(selectors(json!({ "app": "w".repeat(60) })).contains("longer than 54 characters"));

@@ -1,6 +1,6 @@
 //! Creation of the primary.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use serin::workload::{Error, FromCache, Kind, UnsupportedTarget};
 
 use crate::world::{World, deployment, spec};
@@ -47,7 +47,8 @@ pub async fn the_primary_differs_in_one_label_value(world: World) {
     let preferred = &apart["preferredDuringSchedulingIgnoredDuringExecution"][0];
     assert_eq!(preferred["podAffinityTerm"]["labelSelector"], own);
 
-    let selectors = workload.selectors(&world.snapshot(D, "web").await).unwrap();
+    let target = world.snapshot(D, "web").await;
+    let selectors = workload.selectors(Some(&target), None, None).unwrap().unwrap();
     assert_eq!(json!(selectors.primary), selected);
     assert_eq!(selectors.canary["app.kubernetes.io/name"], "web");
     assert_eq!(selectors.previous["app.kubernetes.io/name"], "web-previous");
@@ -98,7 +99,7 @@ pub async fn creating_the_primary_is_idempotent(world: World) {
     let revision = world.make_primary(&workload).await;
     let generation = async || world.get(D, "web-primary").await["metadata"]["generation"].clone();
     let configs = world.names(Kind::ConfigMap).await;
-    workload.create_primary(&world.client, &revision).await.unwrap();
+    workload.create_primary(&world.client, &revision, None).await.unwrap();
     assert_eq!(generation().await, 1);
     assert_eq!(world.names(Kind::ConfigMap).await, configs);
 
@@ -140,9 +141,9 @@ pub async fn a_primary_of_another_owner_is_left_alone(world: World) {
     };
     let revision = world.revision(&workload).await;
     for result in [
-        workload.create_primary(&world.client, &revision).await,
+        workload.create_primary(&world.client, &revision, None).await,
         workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await,
-        workload.restore_primary(&world.client, &world.cache, &revision).await,
+        workload.restore_primary(&world.client, &world.cache, &revision, None).await,
     ] {
         assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
     }
@@ -150,16 +151,65 @@ pub async fn a_primary_of_another_owner_is_left_alone(world: World) {
     assert_eq!(world.get(D, "web-primary").await["spec"], before);
 }
 
+pub async fn a_primary_that_nobody_made_is_overwritten_only_if_adopted(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.apply(D, "web-primary", deployment("web-primary", "other:1")).await;
+    let refusal = UnsupportedTarget::NotAdopted { kind: "Deployment", name: "web-primary".to_owned() };
+    let revision = world.revision(&workload).await;
+    for result in [
+        workload.create_primary(&world.client, &revision, None).await,
+        workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await,
+        workload.restore_primary(&world.client, &world.cache, &revision, None).await,
+    ] {
+        assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
+    }
+    assert_eq!(workload.observe_primary(&world.snapshot(D, "web-primary").await, None), Err(refusal));
+    let adopt = json!({ "metadata": { "annotations": { "serin.dev/adopt": "true" } } });
+    world.patch(D, "web-primary", adopt).await;
+    workload.create_primary(&world.client, &revision, None).await.unwrap();
+    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    assert_eq!(observed.revision, Some(revision));
+}
+
+/// After a promotion the pods carry the labels of both selectors.
+pub async fn a_promotion_keeps_the_selector_of_the_primary(world: World) {
+    let labelled = |labels: Value, image: &str| json!({ "spec": spec(labels, image) });
+    world.apply(D, "web", labelled(json!({ "app": "web" }), "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    world.make_primary(&workload).await;
+    world.delete(D, "web").await;
+    let mut renamed = labelled(json!({ "app": "shop", "tier": "front" }), "web:2");
+    let itself = json!({ "matchLabels": { "app": "shop" } });
+    renamed["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([{
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": itself,
+    }]);
+    world.apply(D, "web", renamed).await;
+    world.promote(&workload).await;
+    let primary = world.get(D, "web-primary").await["spec"].clone();
+    assert_eq!(primary["selector"]["matchLabels"], json!({ "app": "web-primary" }));
+    let pods = &primary["template"];
+    assert_eq!(pods["metadata"]["labels"], json!({ "app": "web-primary", "tier": "front" }));
+    let spread = &pods["spec"]["topologySpreadConstraints"][0]["labelSelector"];
+    assert_eq!(spread["matchLabels"], json!({ "app": "web-primary" }));
+    let (target, copy) = (world.snapshot(D, "web").await, world.snapshot(D, "web-primary").await);
+    let selectors = workload.selectors(Some(&target), Some(&copy), None).unwrap().unwrap();
+    assert_eq!(json!(selectors.canary), json!({ "app": "shop", "tier": "front" }));
+    assert_eq!(json!(selectors.primary), json!({ "app": "web-primary" }));
+    assert_eq!(json!(selectors.previous), json!({ "app": "web-previous" }));
+    assert_eq!(workload.check_target_labels(&target, Some(&copy)), Ok(()));
+}
+
 pub async fn the_primary_is_created_only_from_the_requested_revision(world: World) {
     world.apply(D, "web", deployment("web", "web:1")).await;
     let workload = world.workload("Deployment", "web", json!({})).await;
     let revision = world.revision(&workload).await;
     world.apply(D, "web", deployment("web", "web:2")).await;
-    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
+    let error = workload.create_primary(&world.client, &revision, None).await.unwrap_err();
     assert!(matches!(&error, Error::TargetChanged { expected, .. } if *expected == revision), "{error}");
     assert!(!world.exists(D, "web-primary").await);
 
     world.delete(D, "web").await;
-    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
+    let error = workload.create_primary(&world.client, &revision, None).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot copy the target: Deployment web does not exist");
 }

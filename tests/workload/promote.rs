@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use serin::workload::{Error, FromCache, Kind};
 
-use crate::world::{World, deployment};
+use crate::world::{World, deployment, eventually};
 
 const D: Kind = Kind::Deployment;
 
@@ -44,6 +44,7 @@ pub async fn a_promotion_refuses_a_changed_target(world: World) {
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
     let before = world.get(D, "web-primary").await["spec"].clone();
+    let backup = world.version(Kind::ConfigMap, "web-primary-before").await;
 
     target["spec"]["template"]["spec"]["containers"][0]["image"] = "web:2".into();
     world.apply(D, "web", target.clone()).await;
@@ -54,7 +55,7 @@ pub async fn a_promotion_refuses_a_changed_target(world: World) {
         assert!(matches!(&error, Error::TargetChanged { expected, .. } if *expected == analysed), "{error}");
         assert!(!error.is_conflict());
         assert_eq!(world.get(D, "web-primary").await["spec"], before);
-        assert!(!world.exists(Kind::ConfigMap, "web-primary-before").await);
+        assert_eq!(world.version(Kind::ConfigMap, "web-primary-before").await, backup);
     };
     target["spec"]["template"]["spec"]["containers"][0]["image"] = "web:3".into();
     world.apply(D, "web", target.clone()).await;
@@ -108,7 +109,7 @@ pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     assert!(written.same_manifest(&world.snapshot(D, "web-primary").await));
     workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
     assert!(world.cache.take_responses().is_empty());
-    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
 }
 
@@ -169,14 +170,14 @@ pub async fn the_previous_revision_can_be_restored(world: World) {
     let second = world.promote(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 5 } })).await;
     for _ in 0..2 {
-        workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
+        workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
         let primary = world.get(D, "web-primary").await;
         assert_eq!(primary["spec"]["template"], before["template"]);
         assert_eq!(primary["spec"]["replicas"], 5, "the size is not restored");
     }
     // Promoted and restored again.
     workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
-    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
 }
 
@@ -187,7 +188,7 @@ pub async fn a_missing_backup_is_reported(world: World) {
     world.apply(D, "web", deployment("web", "web:2")).await;
     let second = world.promote(&workload).await;
     world.delete(Kind::ConfigMap, "web-primary-before").await;
-    let error = workload.restore_primary(&world.client, &world.cache, &first).await.unwrap_err();
+    let error = workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap_err();
     assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
     assert_eq!(
         workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
@@ -195,9 +196,47 @@ pub async fn a_missing_backup_is_reported(world: World) {
     );
     // With the revision applied to the target again it can be restored.
     world.apply(D, "web", deployment("web", "web:1")).await;
-    workload.restore_primary(&world.client, &world.cache, &first).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
     let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(observed.revision, Some(first));
+}
+
+pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    let created = world.get(D, "web-primary").await["spec"].clone();
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let restore = async |revision: &str, size| {
+        world.delete(D, "web-primary").await;
+        eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
+        for _ in 0..2 {
+            workload.restore_primary(&world.client, &world.cache, revision, size).await.unwrap();
+        }
+        let primary = world.get(D, "web-primary").await;
+        let snapshot = world.snapshot(D, "web-primary").await;
+        assert_eq!(workload.observe_primary(&snapshot, None).unwrap().revision.as_deref(), Some(revision));
+        assert_eq!(primary["metadata"]["labels"], json!({ "app": "web-primary" }));
+        primary["spec"].clone()
+    };
+    assert_eq!(restore(&first, None).await, created, "never promoted");
+    assert_eq!(restore(&first, Some(5)).await["replicas"], 5);
+    let second = world.promote(&workload).await;
+    world.apply(D, "web", deployment("web", "web:3")).await;
+    assert_eq!(restore(&second, Some(0)).await["replicas"], 1);
+    assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:2");
+    // The revision before can still be restored.
+    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
+
+    // Without a backup the target has it, or nobody.
+    world.delete(Kind::ConfigMap, "web-primary-before").await;
+    let third = world.revision(&workload).await;
+    assert_eq!(restore(&third, Some(4)).await["replicas"], 4);
+    world.delete(D, "web-primary").await;
+    eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
+    let error = workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap_err();
+    assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
 }
 
 pub async fn the_previous_version_runs_beside_the_primary(world: World) {

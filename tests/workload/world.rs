@@ -150,7 +150,7 @@ impl World {
     /// Creates the primary from the present target; returns the revision.
     pub async fn make_primary(&self, workload: &Workload) -> String {
         let revision = self.revision(workload).await;
-        workload.create_primary(&self.client, &revision).await.expect("a primary");
+        workload.create_primary(&self.client, &revision, None).await.expect("a primary");
         revision
     }
 
@@ -174,16 +174,18 @@ impl World {
             }
             _ => None,
         };
+        let primary = self.snapshot(workload.kind(), &workload.primary_name()).await;
         let cache = TestCache::list(self).await;
-        let writes =
-            workload.companion_changes(&target, service.as_ref(), &cache).expect("nothing is refused");
-        for write in &writes {
+        let mut writes = 0;
+        for change in workload.companion_changes(&target, &primary, service.as_ref(), &cache) {
+            let change = change.expect("nothing is refused");
             workload
-                .apply_companion_change(&self.client, write)
+                .apply_companion_change(&self.client, &change)
                 .await
-                .unwrap_or_else(|error| panic!("{write:?}: {error}"));
+                .unwrap_or_else(|error| panic!("{change:?}: {error}"));
+            writes += 1;
         }
-        writes.len()
+        writes
     }
 
     pub async fn version(&self, kind: Kind, name: &str) -> String {

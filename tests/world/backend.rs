@@ -25,7 +25,7 @@ use tokio::time::{advance, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::objects::resource;
-use super::{World, spawn};
+use super::{World, refusals::Refusals, spawn};
 use crate::support::app_mesh::AppMeshServer;
 use crate::support::receiver::{CannedResponse, Receiver};
 use crate::support::{self, chart, definitions};
@@ -58,7 +58,17 @@ impl World {
         let (clock, namespace) = (local.clock(), "default".to_owned());
         let backend = Backend::Local { local, _cluster: cluster, _mesh: following, pace: OnceLock::new() };
         let (requests, backend) = (Arc::default(), Arc::new(backend));
-        Self { client, clock, namespace, controller_client: own, node, mesh, requests, backend }
+        Self {
+            client,
+            clock,
+            namespace,
+            controller_client: own,
+            node,
+            mesh,
+            requests,
+            refusals: Refusals::default(),
+            backend,
+        }
     }
 
     /// On the real API server with the real controller-manager; only the node
@@ -79,7 +89,17 @@ impl World {
         let (client, own) = (cluster.client().await, cluster.client().await);
         let (clock, namespace) = (Clock::system(), cluster.namespace("release").await);
         let (requests, backend) = (Arc::default(), Arc::new(Backend::Real(cluster)));
-        Self { client, clock, namespace, controller_client: own, node, mesh, requests, backend }
+        Self {
+            client,
+            clock,
+            namespace,
+            controller_client: own,
+            node,
+            mesh,
+            requests,
+            refusals: Refusals::default(),
+            backend,
+        }
     }
 
     /// Another namespace of the same cluster.

@@ -8,6 +8,7 @@ mod backend;
 mod callers;
 mod followed;
 mod objects;
+mod refusals;
 pub mod together;
 
 use std::sync::Arc;
@@ -29,17 +30,22 @@ use serin::clock::Clock;
 use serin::controller::fence::Fence;
 use serin::controller::membership::ReplicaConfig;
 use serin::controller::{Controller, Environment, Options, StartError, run_replicated};
+use serin::discovery::live::{DEFAULT_CLUSTER, LiveInventory};
 use serin::engine::command::Verb;
 use serin::gates::commands::{self, Caller, CanaryRef};
+use serin::metrics::scrape::Fetch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use backend::Backend;
 pub use backend::{NodeAndMesh, run_node_and_mesh};
-use callers::{Traffic, call};
+pub use callers::Traffic;
+use callers::call;
 use followed::Followed;
 pub use objects::{weight, workload};
+use refusals::Refusals;
+pub use refusals::{Refusal, denied_by_admission, forbidden};
 
 pub use crate::support::spawn;
 use crate::support::{self, node::FromNode};
@@ -56,6 +62,7 @@ pub struct World {
     node: Node,
     mesh: Mesh,
     requests: Arc<Mutex<Vec<String>>>,
+    refusals: Refusals,
     backend: Arc<Backend>,
 }
 
@@ -89,7 +96,7 @@ impl World {
         let mut fields = json!({
             "targetRef": {"apiVersion": group, "kind": kind, "name": "web"},
             "analysis": {
-                "interval": "2s", "threshold": 2, "stepWeights": [20, 50],
+                "interval": "2s", "threshold": 2, "stepWeights": [20, 50], "warmup": "0s",
                 "metrics": [{"name": "request-success-rate"}, {"name": "request-duration"}],
             },
         });
@@ -133,6 +140,16 @@ impl World {
         commands::command(&self.client, &Caller::Current, name, verb, None).await.expect("a command");
     }
 
+    /// Refuses these requests of the controller from now on.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.refusals.add(refusal);
+    }
+
+    /// Refuses nothing any more.
+    pub fn refuse_nothing(&self) {
+        self.refusals.clear();
+    }
+
     /// Does `web` answer?
     pub async fn answers(&self) -> bool {
         call(&self.mesh, &self.namespace, "web", &[]).await.is_ok()
@@ -162,10 +179,32 @@ impl World {
     }
 
     pub async fn serin_with(&self, options: Options) -> Running {
-        let fetch = Arc::new(FromNode(self.node.clone()));
-        let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));
-        let controller =
-            Controller::new(Environment::new(client, self.clock, fetch), Fence::unsharded(), options).await;
+        self.serin_feeding(LiveInventory::new(DEFAULT_CLUSTER), options).await
+    }
+
+    /// One that feeds this inventory once it is wanted.
+    pub async fn serin_feeding(&self, inventory: Arc<LiveInventory>, options: Options) -> Running {
+        let environment = self.environment(Arc::new(self.scraper()));
+        self.serin_in(Environment { inventory, ..environment }, options).await
+    }
+
+    /// One that reads the metrics pages of pods in this way.
+    pub async fn serin_scraping(&self, fetch: Arc<dyn Fetch>) -> Running {
+        self.serin_in(self.environment(fetch), self.options()).await
+    }
+
+    /// Reads the metrics pages of pods.
+    pub fn scraper(&self) -> FromNode {
+        FromNode(self.node.clone())
+    }
+
+    fn environment(&self, fetch: Arc<dyn Fetch>) -> Environment {
+        let client = self.refusals.client(self.controller_client.clone());
+        Environment::new(counting(client, Arc::clone(&self.requests)), self.clock, fetch)
+    }
+
+    async fn serin_in(&self, environment: Environment, options: Options) -> Running {
+        let controller = Controller::new(environment, Fence::unsharded(), options).await;
         let controller = controller.expect("a controller");
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
@@ -184,7 +223,7 @@ impl World {
         me: &str,
         shards: u32,
     ) -> (CancellationToken, impl Future<Output = Result<(), StartError>> + use<>) {
-        let fetch = Arc::new(FromNode(self.node.clone()));
+        let fetch = Arc::new(self.scraper());
         let claim = ReplicaConfig { namespace: self.namespace.clone(), identity: me.to_owned(), shards };
         let (stop, options) = (CancellationToken::new(), self.options());
         let client = counting(self.controller_client.clone(), Arc::clone(&self.requests));

@@ -2,7 +2,7 @@
 
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
-use serin::api::{AlertProvider, AnalysisTemplate, Canary};
+use serin::api::{self, AlertProvider, AnalysisTemplate, Canary};
 
 use super::World;
 
@@ -91,12 +91,15 @@ pub fn resource(kind: &str) -> ApiResource {
         "Canary" => ApiResource::erase::<Canary>(&()),
         "AlertProvider" => ApiResource::erase::<AlertProvider>(&()),
         "AnalysisTemplate" => ApiResource::erase::<AnalysisTemplate>(&()),
+        "Workload" => ApiResource::erase::<api::Workload>(&()),
+        "MeshService" => ApiResource::erase::<api::MeshService>(&()),
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
         "HTTPRoute" => made("gateway.networking.k8s.io", "v1"),
         "VirtualService" => made("networking.istio.io", "v1"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
         "ScaledObject" => made("keda.sh", "v1alpha1"),
         "HorizontalPodAutoscaler" => made("autoscaling", "v2"),
+        "PodDisruptionBudget" => made("policy", "v1"),
         "Lease" => made("coordination.k8s.io", "v1"),
         "Deployment" | "DaemonSet" | "StatefulSet" => made("apps", "v1"),
         _ => made("", "v1"),

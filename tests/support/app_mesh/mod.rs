@@ -6,6 +6,7 @@ mod store;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -43,6 +44,10 @@ struct Shared {
     faults: Mutex<Vec<Fault>>,
     /// The page size of lists.
     page: Mutex<usize>,
+    /// Accepted access key IDs; empty: any.
+    access_keys: Mutex<Vec<&'static str>>,
+    /// Requests are not answered.
+    hangs: AtomicBool,
 }
 
 #[derive(Clone)]
@@ -55,11 +60,18 @@ pub struct Fault {
 
 impl AppMeshServer {
     pub fn start() -> Self {
+        Self::start_as(MESH, OWNER)
+    }
+
+    /// With another mesh of another account.
+    pub fn start_as(mesh: &'static str, owner: &'static str) -> Self {
         let shared = Arc::new(Shared {
-            store: Mutex::new(Store::new(MESH)),
+            store: Mutex::new(Store::new(mesh, owner)),
             requests: Mutex::default(),
             faults: Mutex::default(),
             page: Mutex::new(100),
+            access_keys: Mutex::default(),
+            hangs: AtomicBool::new(false),
         });
         let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -86,6 +98,15 @@ impl AppMeshServer {
     /// How long a write takes to show.
     pub fn set_delay(&self, delay: Duration) {
         self.shared.store.lock().delay = delay;
+    }
+
+    /// Other access key IDs are refused from now on.
+    pub fn accept_only(&self, access_key_id: &'static str) {
+        *self.shared.access_keys.lock() = vec![access_key_id];
+    }
+
+    pub fn hang(&self, hangs: bool) {
+        self.shared.hangs.store(hangs, Ordering::Relaxed);
     }
 
     pub fn set_page(&self, page: usize) {
@@ -166,9 +187,22 @@ impl MeshUser<'_> {
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (method, uri) = (request.method().clone(), request.uri().clone());
+    while shared.hangs.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let signature = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let signer =
+        signature.and_then(|text| text.split_once("Credential=")?.1.split('/').next()).unwrap_or_default();
+    let known = shared.access_keys.lock().clone();
+    let is_known = known.is_empty() || known.contains(&signer);
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap_or_default();
     let body = if body.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&body) };
     let answered = match body {
+        // As the front end of AWS does.
+        Ok(_) if !is_known => Err(AppMeshError {
+            code: "UnrecognizedClientException",
+            message: "The security token included in the request is invalid.".to_owned(),
+        }),
         Ok(body) => shared.answer(&method, &uri.to_string(), &body),
         Err(_) => Err(AppMeshError::bad_request("the body is no JSON")),
     };
@@ -187,7 +221,7 @@ fn status(code: &str) -> StatusCode {
     match code {
         "NotFoundException" => StatusCode::NOT_FOUND,
         "ConflictException" | "ResourceInUseException" => StatusCode::CONFLICT,
-        "ForbiddenException" => StatusCode::FORBIDDEN,
+        "ForbiddenException" | "UnrecognizedClientException" => StatusCode::FORBIDDEN,
         "InternalServerErrorException" => StatusCode::INTERNAL_SERVER_ERROR,
         "ServiceUnavailableException" => StatusCode::SERVICE_UNAVAILABLE,
         "TooManyRequestsException" => StatusCode::TOO_MANY_REQUESTS,
@@ -214,6 +248,14 @@ impl Shared {
             return Err(AppMeshError::bad_request("no such version"));
         }
         match (&segments[1..], method) {
+            (["meshes"], &Method::GET) => self.page("meshes", vec![store.mesh_reference()], &query),
+            (["meshes", mesh, "virtualGateways"], &Method::GET) => {
+                store.enter(mesh, query.get("meshOwner").map(String::as_str))?;
+                self.page("virtualGateways", Vec::new(), &query)
+            }
+            (["tags"], &Method::GET) if query["resourceArn"] == store.mesh_arn() => {
+                self.page("tags", vec![json!({"key": "team", "value": "shop"})], &query)
+            }
             (["tags"], &Method::GET) => {
                 let tags = store.tags(&query["resourceArn"])?;
                 let tags = tags.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();

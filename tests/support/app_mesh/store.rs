@@ -6,8 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::OWNER;
-
 /// Where something is in its mesh.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Path {
@@ -112,6 +110,8 @@ struct StoredResource {
 
 pub struct Store {
     mesh: &'static str,
+    /// The account of the mesh.
+    owner: &'static str,
     resources: BTreeMap<Path, StoredResource>,
     /// Requests by client token.
     tokens: BTreeMap<String, (Path, Value)>,
@@ -123,10 +123,11 @@ pub struct Store {
 }
 
 impl Store {
-    pub fn new(mesh: &'static str) -> Self {
+    pub fn new(mesh: &'static str, owner: &'static str) -> Self {
         let (things, tokens) = (BTreeMap::new(), BTreeMap::new());
         Self {
             mesh,
+            owner,
             resources: things,
             tokens,
             created: 0,
@@ -137,7 +138,7 @@ impl Store {
     }
 
     pub fn enter(&self, mesh: &str, owner: Option<&str>) -> Result<(), AppMeshError> {
-        if owner.is_some_and(|owner| owner != OWNER) {
+        if owner.is_some_and(|owner| owner != self.owner) {
             let message = format!("the mesh {mesh} is not shared by {}", owner.unwrap_or_default());
             return Err(AppMeshError::of("ForbiddenException", message));
         }
@@ -154,7 +155,17 @@ impl Store {
             Path::Service(name) => format!("virtualService/{name}"),
             Path::Route { router, name } => format!("virtualRouter/{router}/route/{name}"),
         };
-        format!("arn:aws:appmesh:eu-west-1:{OWNER}:mesh/{}/{rest}", self.mesh)
+        format!("{}/{rest}", self.mesh_arn())
+    }
+
+    pub fn mesh_arn(&self) -> String {
+        format!("arn:aws:appmesh:eu-west-1:{}:mesh/{}", self.owner, self.mesh)
+    }
+
+    /// As ListMeshes returns it.
+    pub fn mesh_reference(&self) -> Value {
+        json!({"meshName": self.mesh, "meshOwner": self.owner, "resourceOwner": self.owner,
+            "arn": self.mesh_arn(), "version": 1, "createdAt": 1_790_000_000, "lastUpdatedAt": 1_790_000_000})
     }
 
     pub fn latest(&self, path: &Path) -> Option<(Value, BTreeMap<String, String>)> {
@@ -172,7 +183,7 @@ impl Store {
     fn metadata(&self, path: &Path, thing: &StoredResource, version: u64) -> Value {
         json!({"arn": self.arn(path), "uid": format!("uid-{}", thing.uid), "version": version,
             "createdAt": 1_790_000_000 + thing.uid, "lastUpdatedAt": 1_790_000_000 + thing.uid + version,
-            "meshOwner": OWNER, "resourceOwner": OWNER})
+            "meshOwner": self.owner, "resourceOwner": self.owner})
     }
 
     fn data(&self, path: &Path, thing: &StoredResource, spec: &Value, version: u64) -> Value {

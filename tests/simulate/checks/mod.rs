@@ -4,6 +4,12 @@
 //! ([`WriteTime`]). A condition counts as known if it held at some moment within
 //! that lag, which is zero while the API server is healthy.
 
+pub mod abort;
+mod errors;
+mod neighbours;
+mod ready;
+mod share;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,11 +21,11 @@ use serin::engine::Plan;
 use serin::engine::plan::metrics::Judge;
 use serin::engine::plan::steps::Strategy;
 
-use super::invariant::Invariant::{self, *};
-use super::invariant::{Coverage, Violation};
-use super::lag_clock::WriteTime;
-use super::model::{CanaryModel, Route, StableTarget, Workload};
-use super::traffic::{behaviour, is_slow};
+use crate::invariant::Invariant::{self, *};
+use crate::invariant::{Coverage, Violation};
+use crate::lag_clock::WriteTime;
+use crate::model::{CanaryModel, Route, StableTarget, Workload};
+use crate::traffic::{behaviour, is_slow};
 
 /// Requests that a check needs, less a tolerance for rounding.
 const MIN_REQUESTS: f64 = 18.0;
@@ -80,6 +86,11 @@ impl InvariantChecker {
         self.law(WeightFollowsPlan, on.target.held_since(now.knowledge_cutoff(), serves), || {
             format!("the canary gets {route:?} and has no ready pod: {:?}", on.target.now())
         })?;
+        let is_lost = |primary: &Option<Workload>| !serves(primary);
+        if route.canary == 10_000 && on.primary.held_since(now.knowledge_cutoff(), is_lost) {
+            // Around a primary that is lost, whatever the plan.
+            return Ok(());
+        }
         forbid(FreezeHolds, plans.iter().all(|plan| plan.suspend), || format!("{route:?} while suspended"))?;
         // A recorded weight may be restored: after an unrecorded write it has to be.
         let had = status.release.as_ref().map_or(0, |release| release.state.highest_weight.hundredths());
@@ -202,7 +213,14 @@ impl InvariantChecker {
         };
         let dead = |target: &Option<Workload>| target.as_ref().is_none_or(|target| target.available == 0);
         let cutoff = now.knowledge_cutoff();
-        let kept = on.primary.held_since(cutoff, ready) || on.target.held_since(cutoff, dead);
+        // The target has changed since, and its pods run an unjudged revision.
+        let pushed = on.release_causes > status.releases;
+        let serves = |primary: &Option<Workload>| primary.as_ref().is_some_and(|p| p.available > 0);
+        // The primary was awaited until the deadline.
+        let awaited = release.state.stalled_on == "primary";
+        let kept = on.primary.held_since(cutoff, ready)
+            || on.target.held_since(cutoff, dead)
+            || ((pushed || awaited) && on.primary.held_since(cutoff, serves));
         self.law(ReturnsToReadyPrimary, kept, || {
             format!("traffic returns to a primary that is not ready: {:?}", on.primary.now())
         })
@@ -230,6 +248,10 @@ impl InvariantChecker {
                 format!("the primary got {primary:?} instead of {before:?}; the release is {releasing:?}")
             });
         }
+        if on.lost_primary_since_revision(&primary.revision) {
+            // Promoted before, and again after the primary came back from its backup.
+            return Ok(());
+        }
         let plans = on.possible_plans();
         forbid(FreezeHolds, plans.iter().all(|plan| plan.suspend), || "promoted while suspended".to_owned())?;
         let frozen = plans.iter().all(|plan| now.is_frozen(plan));
@@ -244,11 +266,11 @@ impl InvariantChecker {
         });
         self.law(PromotedIsAnalysed, judged, || "promoted before its last step was judged".to_owned())?;
         forbid(PromotedIsAnalysed, is_measurably_worse(on, before, &primary, now), || {
-            format!("{} was promoted in place of {} although it is worse", primary.image, before.image)
+            format!("{} was promoted in place of {} although it is worse", primary.code, before.code)
         })?;
         let analysed = on.analysed.get(&primary.revision).cloned().unwrap_or_default();
-        self.law(PromotedIsAnalysed, analysed.iter().all(|image| *image == primary.image), || {
-            format!("{} was promoted, and analysed were {analysed:?}", primary.image)
+        self.law(PromotedIsAnalysed, analysed.iter().all(|code| *code == primary.code), || {
+            format!("{} was promoted, and analysed were {analysed:?}", primary.code)
         })?;
         let promoted = on.promotions.entry(status.releases).or_default();
         promoted.push(primary.revision.clone());
@@ -307,15 +329,15 @@ impl InvariantChecker {
         if past.outcome != Outcome::RolledBack {
             return Ok(());
         }
-        let images = on.analysed.get(&past.revision).cloned().unwrap_or_else(|| vec![target.image.clone()]);
+        let images = on.analysed.get(&past.revision).cloned().unwrap_or_else(|| vec![target.code.clone()]);
         let bad = |image: &String| behaviour(image).error_rate > 0.0 || is_slow(&behaviour(image));
-        if past.reason.contains("check") || past.reason.contains(" failed (") {
+        if past.reason.contains("checks failed") || past.reason.contains(" failed (") {
             self.law(EvidenceRollsBack, on.has_negative_evidence || images.iter().any(bad), || {
                 format!("{images:?} was rolled back without evidence: {}", past.reason)
             })?;
         }
-        let explicit_deadline = on.possible_plans().iter().any(|plan| plan.deadline.explicit);
-        if past.reason.starts_with("no progress") && !explicit_deadline {
+        let data_deadline = on.possible_plans().iter().any(|plan| plan.deadline.no_data.is_some());
+        if past.reason.starts_with("no progress") && !data_deadline {
             self.law(EvidenceRollsBack, !past.reason.contains("neither good nor bad"), || {
                 format!("rolled back for missing data: {}", past.reason)
             })?;
@@ -366,7 +388,7 @@ fn is_managed(on: &CanaryModel) -> bool {
 /// Every possible plan measures the defect, and the canary got enough requests to
 /// detect it.
 fn is_measurably_worse(on: &CanaryModel, before: &Workload, after: &Workload, now: WriteTime) -> bool {
-    let (old, new) = (behaviour(&before.image), behaviour(&after.image));
+    let (old, new) = (behaviour(&before.code), behaviour(&after.code));
     let release = on.status().map_or(0, |status| status.releases);
     let of_release = on.request_counts.earlier_routes.range((release, 0, false)..(release + 1, 0, false));
     let earlier: f64 = of_release.map(|(_, (_, read))| *read).sum();

@@ -1,0 +1,66 @@
+//! Invariant 10: an abort gets all traffic back to the primary within a minute, as
+//! long as the route can be written.
+
+use std::time::Duration;
+
+use super::{InvariantChecker, LawResult};
+use crate::invariant::Invariant::AbortReturnsTraffic;
+use crate::model::{CanaryModel, Workload};
+
+const MAX_RETURN: Duration = Duration::from_secs(60);
+
+/// Aborts that nobody has answered yet.
+#[derive(Default)]
+pub struct PendingAborts {
+    pending: Vec<(String, Duration)>,
+}
+
+impl PendingAborts {
+    pub fn record_command(&mut self, id: String, at: Duration) {
+        self.pending.push((id, at));
+    }
+
+    /// A command was answered. A refused abort obliges to nothing.
+    pub fn record_answer(&mut self, id: &str, accepted: bool) {
+        if !accepted {
+            self.pending.retain(|(pending, _)| pending != id);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.pending.clear();
+    }
+}
+
+impl InvariantChecker {
+    /// Without traffic at the canary, aborts are obeyed.
+    pub fn record_return(&mut self, on: &mut CanaryModel) {
+        if !on.aborts.pending.is_empty() && !on.route.now().reaches_canary() {
+            self.coverage.count(AbortReturnsTraffic);
+            on.aborts.clear();
+        }
+    }
+
+    /// `able_since`: since when the controller can write the route.
+    pub fn check_aborts(&mut self, on: &mut CanaryModel, able_since: Duration, at: Duration) -> LawResult {
+        if on.canary.is_none() || on.aborts.pending.is_empty() {
+            on.aborts.clear();
+            return Ok(());
+        }
+        self.record_return(on);
+        if on.aborts.pending.is_empty() {
+            return Ok(());
+        }
+        let serves = |primary: &Option<Workload>| primary.as_ref().is_some_and(|p| p.available > 0);
+        let (id, since) = &on.aborts.pending[0];
+        let since = (*since).max(able_since).max(on.primary.since());
+        let length = at.saturating_sub(since);
+        self.law(AbortReturnsTraffic, length < MAX_RETURN || !serves(on.primary.now()), || {
+            format!(
+                "{} was aborted by {id}, and its canary has {:?} after {length:?}",
+                on.name,
+                on.route.now()
+            )
+        })
+    }
+}
