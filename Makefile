@@ -1,9 +1,9 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test test-istio lint testbed simulate bench bench-local bench-flagger crds
+.PHONY: help test test-istio lint testbed simulate judge bench bench-local bench-inventory bench-flagger crds
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # A test program that hangs is killed; the harness has printed the test's name by then.
 LIMITED = --config 'target."cfg(all())".runner = ["timeout", "--foreground", "--verbose", "25m"]'
@@ -25,11 +25,17 @@ testbed: ## Set up the real servers that the tests run against (cached by versio
 simulate: ## Two thousand seeds of virtual days with faults; SEED=n replays one and prints its history
 	SEEDS=$(or $(SEEDS),2000) cargo test --locked --profile simulate --test simulate every_seed -- --nocapture
 
+judge: ## The error rates and detection times of the judge on simulated releases (RUNS=n, CELLS=text)
+	RUNS=$(or $(RUNS),400) CELLS='$(CELLS)' cargo test --locked -p serin-core --test releases the_table -- --nocapture
+
 bench: ## Cost of a decision and of a check by the judge
 	cargo bench --locked --bench decide --bench judge
 
 bench-local: testbed ## kube-local beside the real kube-apiserver
 	cargo bench --locked --bench local
+
+bench-inventory: ## The inventory of 10,000 pods: time, time of one change, memory, CPU while pods restart
+	cargo bench --locked --bench inventory
 
 bench-flagger: testbed ## Serin beside Flagger on a real API server (N="20 200" sets the numbers of Canaries)
 	testbed/setup flagger-controller
