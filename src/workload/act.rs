@@ -104,33 +104,36 @@ impl Workload {
         revision: &str,
         size: Option<u32>,
     ) -> Result<(), Error> {
-        let present = get(client, &self.namespace, self.kind(), &self.primary_name()).await?;
-        if let Some(present) = &present {
-            self.check_copy(&present.metadata, copied_revision(present))?;
-            if copied_revision(present) == Some(revision) {
+        for conflicts in 0..MAX_CONFLICTS {
+            conflict_backoff(conflicts).await;
+            let present = get(client, &self.namespace, self.kind(), &self.primary_name()).await?;
+            if let Some(present) = &present {
+                self.check_copy(&present.metadata, copied_revision(present))?;
+                if copied_revision(present) == Some(revision) {
+                    return Ok(());
+                }
+            }
+            let verified = self.read_verified(client, revision, None).await?;
+            let names = self.copy_names(&verified.refs, &verified.configs);
+            let mut primary = self.primary_manifest(&verified.target, revision, &names, present.as_ref())?;
+            if let Some(size) = size.filter(|_| self.kind == TargetKind::Deployment && present.is_none()) {
+                primary.data["spec"]["replicas"] = size.max(1).into();
+            }
+            self.write_copies(client, &verified, &names).await?;
+            let backup = self.read_backup(client).await?;
+            if backup.as_ref().and_then(|backup| backed_up_spec(backup, revision)).is_none() {
+                let before = backup.as_ref().and_then(BackedUpSpec::before);
+                self.apply(client, Kind::ConfigMap, &self.backup_of(before, &primary)).await?;
+            }
+            let written = match &present {
+                None => self.create(client, &primary).await?,
+                Some(present) => self.patch_if_unchanged(client, present, &primary).await?.is_some(),
+            };
+            if written {
                 return Ok(());
             }
         }
-        let verified = self.read_verified(client, revision, None).await?;
-        let names = self.copy_names(&verified.refs, &verified.configs);
-        let mut primary = self.primary_manifest(&verified.target, revision, &names, present.as_ref())?;
-        if let Some(size) = size.filter(|_| self.kind == TargetKind::Deployment && present.is_none()) {
-            primary.data["spec"]["replicas"] = size.max(1).into();
-        }
-        self.write_copies(client, &verified, &names).await?;
-        let backup = self.read_backup(client).await?;
-        if backup.as_ref().and_then(|backup| backed_up_spec(backup, revision)).is_none() {
-            let before = backup.as_ref().and_then(BackedUpSpec::before);
-            self.apply(client, Kind::ConfigMap, &self.backup_of(before, &primary)).await?;
-        }
-        let written = match &present {
-            None => self.create(client, &primary).await?,
-            Some(present) => self.patch_if_unchanged(client, present, &primary).await?.is_some(),
-        };
-        match written {
-            true => Ok(()),
-            false => Err(self.conflict_error("create the primary")),
-        }
+        Err(self.conflict_error("create the primary"))
     }
 
     /// Gives the canary this many replicas; a DaemonSet runs on every node, or

@@ -42,6 +42,7 @@ invariants! {
     primary::creating_the_primary_is_idempotent
     primary::a_primary_of_another_owner_is_left_alone
     primary::a_primary_that_nobody_made_is_overwritten_only_if_adopted
+    primary::a_primary_is_adopted_between_writes_of_others
     primary::a_promotion_keeps_the_selector_of_the_primary
     primary::the_primary_is_created_only_from_the_requested_revision
     configs::configs_are_copied_completely_and_the_primary_reads_the_copies

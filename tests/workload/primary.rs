@@ -172,6 +172,24 @@ pub async fn a_primary_that_nobody_made_is_overwritten_only_if_adopted(world: Wo
     assert_eq!(observed.revision, Some(revision));
 }
 
+/// The Deployment controller writes the status of the adopted object at any time.
+pub async fn a_primary_is_adopted_between_writes_of_others(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let mut other = deployment("web-primary", "other:1");
+    other["metadata"]["annotations"] = json!({ "serin.dev/adopt": "true" });
+    world.apply(D, "web-primary", other).await;
+    let revision = world.revision(&workload).await;
+
+    workload
+        .create_primary(&world.client_with_conflicts(D, "web-primary", 2), &revision, None)
+        .await
+        .unwrap();
+    let adopted = world.get(D, "web-primary").await;
+    assert_eq!(adopted["metadata"]["annotations"]["conflicts"], "2");
+    assert_eq!(adopted["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
+}
+
 /// After a promotion the pods carry the labels of both selectors.
 pub async fn a_promotion_keeps_the_selector_of_the_primary(world: World) {
     let labelled = |labels: Value, image: &str| json!({ "spec": spec(labels, image) });

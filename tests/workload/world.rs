@@ -46,6 +46,28 @@ impl World {
         }
     }
 
+    /// A client before each of whose first `count` patches of an object another client
+    /// writes to that object.
+    pub fn client_with_conflicts(&self, kind: Kind, name: &'static str, count: u32) -> Client {
+        let (client, api, conflicts) = (self.client.clone(), self.api(kind), Arc::new(AtomicU32::new(0)));
+        let send = move |request: http::Request<kube::client::Body>| {
+            let (client, api, conflicts) = (client.clone(), api.clone(), conflicts.clone());
+            async move {
+                let is_patch = request.method() == http::Method::PATCH;
+                if is_patch && request.uri().path().ends_with(&format!("/{name}")) {
+                    let conflict = conflicts.fetch_add(1, Ordering::Relaxed) + 1;
+                    let patch =
+                        json!({ "metadata": { "annotations": { "conflicts": conflict.to_string() } } });
+                    if conflict <= count {
+                        api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+                    }
+                }
+                client.send(request).await
+            }
+        };
+        Client::new(tower::service_fn(send), self.namespace.clone())
+    }
+
     /// Creates a Canary named after its target, with these fields merged into its
     /// spec.
     pub async fn workload(&self, kind: &str, target: &str, spec: Value) -> Workload {
