@@ -188,7 +188,9 @@ fn settle_state(canary: &CanaryModel) -> (bool, Option<Verb>) {
         || message.contains("until it is resumed");
     // Such as after an edit that adds a comparison at the step of 100 %.
     let incomparable = status.canary_weight == Weight::FULL && message.contains("nothing to compare with");
-    let needs = match (paused, incomparable) {
+    // Both arms are as bad, and only a user can accept that.
+    let incident = message.contains("incident:");
+    let needs = match (paused, incomparable || incident) {
         (true, _) => Some(Verb::Resume),
         (false, true) => Some(Verb::Promote),
         (false, false) => None,

@@ -175,7 +175,9 @@ impl Counters {
         text.push_str("# TYPE http_request_duration_seconds histogram\n");
         let shares = if is_slow(&pod.behaviour) { SLOW_SHARES } else { FAST_SHARES };
         for (bound, share) in shares {
-            let within = (total * share).floor();
+            // As of errors, the first requests of a pod contain none: restarted pods would
+            // else be slower than others.
+            let within = total - (total * (1.0 - share)).floor();
             let _ = writeln!(text, "http_request_duration_seconds_bucket{{le=\"{bound}\"}} {within}");
         }
         let _ = writeln!(text, "http_request_duration_seconds_bucket{{le=\"+Inf\"}} {total}");

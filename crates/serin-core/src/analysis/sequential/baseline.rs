@@ -3,17 +3,21 @@
 //! A comparison does not see that both arms are broken. So the primary is compared
 //! with its own past as well, over this and earlier releases: while it fails far
 //! more requests than usual, or a good part of all, there is an incident, whatever
-//! its cause, and nothing passes.
+//! its cause, and nothing passes; except a canary that the incident spares, which may
+//! be the remedy.
 
 use serde::{Deserialize, Serialize};
 
 use super::fixed::Fixed;
-use crate::analysis::measurement::Counts;
+use crate::analysis::measurement::{Arms, Counts};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Baseline {
     usual: FadingCounts,
     recent: FadingCounts,
+    /// Of the canary.
+    #[serde(default)]
+    canary: FadingCounts,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +40,8 @@ const INCIDENT_WEIGHT: f64 = 0.01;
 /// Failed requests that are never an incident, and standard deviations by chance.
 const MIN_BAD: f64 = 10.0;
 const MAX_SIGMA: f64 = 3.0;
+/// Failed requests that a canary without any may have had by chance (95 %).
+const MAX_UNSEEN: f64 = 3.0;
 
 /// Shares of failed requests of the primary.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -45,7 +51,11 @@ pub(crate) struct Incident {
 }
 
 impl Baseline {
-    pub fn update(&mut self, primary: Counts) {
+    pub fn update(&mut self, Arms { canary, primary }: Arms<Counts>) {
+        if canary.total() > 0 {
+            self.canary.fade(RECENT_LOOKS);
+            self.canary.add((canary.bad() as f64, canary.total() as f64), 1.0);
+        }
         if primary.total() == 0 {
             return;
         }
@@ -67,11 +77,19 @@ impl Baseline {
         let expected = FAR_BEYOND * at_most * total;
         let by_chance = expected + MAX_SIGMA * expected.sqrt() + MIN_BAD;
         let beyond = bad > by_chance && self.usual.total.get() > MIN_PAST * total;
-        (beyond || (recent >= TERRIBLE && bad > MIN_BAD)).then_some(Incident { recent, usual })
+        let broken = beyond || (recent >= TERRIBLE && bad > MIN_BAD);
+        (broken && !self.spares_canary(recent)).then_some(Incident { recent, usual })
+    }
+
+    /// The canary fails far fewer requests than the primary, whose share this is.
+    fn spares_canary(&self, primary: f64) -> bool {
+        let (bad, total) = (self.canary.bad.get(), self.canary.total.get());
+        let at_most = bad + MAX_SIGMA * bad.sqrt() + MAX_UNSEEN;
+        at_most * FAR_BEYOND < primary * total
     }
 
     pub fn next_release(&self) -> Self {
-        Baseline { usual: self.usual, recent: FadingCounts::default() }
+        Baseline { usual: self.usual, ..Baseline::default() }
     }
 }
 
@@ -96,12 +114,21 @@ impl FadingCounts {
 mod tests {
     use super::*;
 
-    /// Looks from which on there is an incident, of these counts of failures.
+    /// Looks from which on there is an incident, of these counts of failures on both
+    /// arms.
     fn incidents(looks: impl IntoIterator<Item = u64>) -> Vec<usize> {
+        incidents_of(looks.into_iter().map(|bad| (bad, bad)))
+    }
+
+    /// Likewise of the canary and of the primary.
+    fn incidents_of(looks: impl IntoIterator<Item = (u64, u64)>) -> Vec<usize> {
         let mut baseline = Baseline::default();
         let mut found = Vec::new();
-        for (at, bad) in looks.into_iter().enumerate() {
-            baseline.update(Counts::of_bad(bad, 1000));
+        for (at, (canary, primary)) in looks.into_iter().enumerate() {
+            baseline.update(Arms {
+                canary: Counts::of_bad(canary, 1000),
+                primary: Counts::of_bad(primary, 1000),
+            });
             if baseline.incident().is_some() {
                 found.push(at);
             }
@@ -125,5 +152,13 @@ mod tests {
     fn a_primary_that_fails_a_fifth_of_all_is_one_from_the_beginning() {
         assert_eq!(incidents([300, 300]), [0, 1]);
         assert_eq!(incidents([100, 100]), [0; 0]);
+    }
+
+    #[test]
+    fn a_canary_that_is_spared_may_be_the_remedy() {
+        assert_eq!(incidents_of([(0, 300), (2, 300)]), [0; 0]);
+        assert_eq!(incidents_of([(150, 300), (150, 300)]), [0, 1]);
+        let spared = incidents_of((0..100).map(|at| if at < 30 { (5, 5) } else { (5, 50) }));
+        assert_eq!(spared, [0; 0]);
     }
 }

@@ -114,7 +114,7 @@ impl Evidence {
         let requests = first.map(Counts::total);
         if let Some((_, failed)) = kinds.iter().find(|(kind, _)| *kind == BadKind::Failed) {
             self.total_failure.get_or_insert_default().update(*failed);
-            self.baseline.get_or_insert_default().update(failed.primary);
+            self.baseline.get_or_insert_default().update(*failed);
         }
         if !look.warming_up {
             self.compare(grid, kinds);
@@ -164,7 +164,7 @@ impl Evidence {
         self.convicted
     }
 
-    /// The primary is far from its usual self.
+    /// The primary is far from its usual self, and the canary no better.
     pub(super) fn incident(&self) -> Option<Incident> {
         self.baseline.as_ref()?.incident()
     }

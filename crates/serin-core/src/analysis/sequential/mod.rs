@@ -333,18 +333,21 @@ impl Sequential {
     }
 
     fn describe_incident(&self, evidence: &Evidence, outcome: JudgeOutcome) -> Verdict {
-        let message = match evidence.incident() {
+        let primary = match evidence.incident() {
             Some(incident) if incident.usual > 0.0 => format!(
-                "incident: the primary fails {} of its requests, usually {}; the canary is not worse",
+                "the primary fails {} of its requests, usually {}, and the canary is no better",
                 percent(incident.recent),
                 percent(incident.usual)
             ),
-            Some(incident) => format!(
-                "incident: the primary fails {} of its requests; the canary is not worse",
-                percent(incident.recent)
-            ),
-            None => "incident: both arms are broken".to_owned(),
+            Some(incident) => {
+                format!(
+                    "the primary fails {} of its requests, and the canary is no better",
+                    percent(incident.recent)
+                )
+            }
+            None => "both arms are broken".to_owned(),
         };
+        let message = format!("incident: {primary}; `serin promote` accepts that");
         Verdict { outcome, estimate: None, samples: evidence.seen(), message }
     }
 }

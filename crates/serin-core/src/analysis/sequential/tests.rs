@@ -176,6 +176,9 @@ fn nothing_passes_while_the_primary_is_far_from_its_usual_self() {
     assert!(verdict.message.starts_with("incident: the primary fails 4."), "{verdict:?}");
     let over = calm.iter().cloned().chain(broken).chain(calm.clone());
     assert!(matches!(last(over).outcome, JudgeOutcome::Pass { .. }));
+    // The remedy of the incident.
+    let remedy = vec![counts((0, 250), (2400, 4750)); 3];
+    assert!(matches!(last(remedy).outcome, JudgeOutcome::Pass { .. }));
 }
 
 #[test]
