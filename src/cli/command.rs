@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
 
+use super::connect::ClusterArgs;
 use crate::api::{self, Canary, canary::status::GateState};
 use crate::engine::{action::GateCall, command::Verb};
 use crate::gates::commands::{self, Caller, CanaryRef};
@@ -23,6 +24,9 @@ pub(super) struct CanaryArgs {
     /// Namespace of the Canary [default: that of the kubeconfig's context]
     #[arg(short, long)]
     namespace: Option<String>,
+
+    #[command(flatten)]
+    cluster: ClusterArgs,
 
     /// How long to wait for the controller to process it; 0s does not wait
     #[arg(long, value_name = "DURATION", default_value = "10s")]
@@ -107,9 +111,9 @@ struct CanaryConnection {
 
 impl CanaryArgs {
     async fn connect(self) -> anyhow::Result<CanaryConnection> {
-        let client = Client::try_default().await.context("find the cluster; is KUBECONFIG set?")?;
-        let namespace = self.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        Ok(CanaryConnection { client, namespace, name: self.name, wait: self.wait.get() })
+        let connection = self.cluster.connect().await?;
+        let namespace = connection.namespace(self.namespace);
+        Ok(CanaryConnection { client: connection.client, namespace, name: self.name, wait: self.wait.get() })
     }
 }
 

@@ -1,7 +1,9 @@
 //! The commands of the `serin` binary, one file each.
 
+mod canaries;
 mod cluster;
 mod command;
+mod connect;
 pub mod crds;
 #[cfg(feature = "demo")]
 mod demo;
@@ -9,6 +11,7 @@ pub mod inventory;
 #[cfg(feature = "demo")]
 mod local;
 mod mesh;
+mod paint;
 mod run;
 mod wakeup_throttle;
 
@@ -41,6 +44,10 @@ enum Command {
     /// no cluster, nothing to install
     #[cfg(feature = "demo")]
     Local(local::Args),
+    Get(canaries::get::Args),
+    Status(canaries::status::Args),
+    History(canaries::history::Args),
+    Wait(canaries::wait::Args),
     Inventory(inventory::Args),
     Mesh(mesh::Args),
     /// Approve the gate or approval step that a release waits for
@@ -80,6 +87,13 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(args),
         #[cfg(feature = "demo")]
         Command::Local(args) => local::run(args),
+        Command::Get(args) => canaries::get::run(args),
+        Command::Status(args) => canaries::status::run(args),
+        Command::History(args) => canaries::history::run(args),
+        Command::Wait(args) => match canaries::wait::run(args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Inventory(args) => inventory::run(args),
         Command::Mesh(args) => mesh::run(args),
         Command::Approve(args) => command::approve(args),
@@ -111,4 +125,9 @@ fn log_to_stderr(default: &str) {
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Runtime::new().context("start the async runtime")
+}
+
+/// Only on a terminal, and unless the user forbids it.
+fn colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -63,7 +63,7 @@ pub use gateway::Gateway;
 pub use istio::Istio;
 pub use kubernetes::Kubernetes;
 pub use migration::{apex_name, orphaned_objects, remove_objects};
-pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, select};
+pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, provider_name, select};
 pub use services::ServicesMemo;
 pub use smi::{Smi, SplitVersion};
 pub use writer::last_writer;

@@ -205,7 +205,7 @@ fn app_mesh_resources(
 }
 
 /// As written in `spec.provider`.
-fn provider_name(provider: Provider) -> String {
+pub fn provider_name(provider: Provider) -> String {
     match serde_json::to_value(provider) {
         Ok(serde_json::Value::String(name)) => name,
         _ => format!("{provider:?}"),

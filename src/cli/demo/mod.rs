@@ -11,7 +11,6 @@
 
 mod load;
 mod manifests;
-mod paint;
 mod show;
 mod stage;
 mod story;

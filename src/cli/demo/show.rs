@@ -11,13 +11,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::Output;
 use super::load::{Arm, RequestTotals, Traffic};
 use super::manifests::Manifests;
-use super::paint::{Line, Terminal, Tone, paint, plain, print};
 use super::stage::Stage;
 use super::story::{RELEASES, Release, ReleaseResult, WeightChange};
 use super::view::{self, JournalEntry, Scene};
 use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Outcome, Phase};
 use crate::api::condition::READY;
+use crate::cli::paint::{Line, Terminal, Tone, paint, plain, print};
 
 /// Interval of redraws.
 const FRAME: Duration = Duration::from_millis(120);

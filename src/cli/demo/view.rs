@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::load::{RATE, RecentStats, RequestTotals, SLOW_THRESHOLD};
-use super::paint::{Line, Tone, plain, wrap};
 use super::story::{Release, ReleaseResult};
 use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Verdict};
+use crate::cli::paint::{Line, Tone, plain, wrap};
 
 /// Fixed, so that the lines below do not move.
 const LINES_PER_METRIC: usize = 2;
@@ -253,7 +253,7 @@ fn thousands(number: u64) -> String {
 mod tests {
     use super::*;
     use crate::api::Weight;
-    use crate::cli::demo::paint::paint;
+    use crate::cli::paint::paint;
 
     fn drawn(weight: f64, width: usize, height: usize) -> Vec<String> {
         let status = CanaryStatus {

@@ -310,7 +310,7 @@ impl fmt::Display for Reason {
                     "Holding: no release window is open"
                 })?;
                 match until {
-                    Some(until) => write!(f, " until {until}."),
+                    Some(until) => write!(f, " until {until:.0}."),
                     None => f.write_str("."),
                 }
             }
@@ -358,7 +358,7 @@ impl fmt::Display for Reason {
             }
             Self::Inconclusive { why } => write!(f, "Holding, inconclusive: {why}."),
             Self::Paused => f.write_str("Paused by command; analysis continues, and resume ends the pause."),
-            Self::StepPaused { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until}."),
+            Self::StepPaused { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until:.0}."),
             Self::StepPaused { name, until: None } => write!(f, "Step {name}: pausing until it is resumed."),
             Self::AwaitingApproval { name, message: Some(message) } => {
                 write!(f, "Step {name}: waiting for approval: {message}")
@@ -391,7 +391,7 @@ impl fmt::Display for Reason {
             Self::DeletionHeld { revision, promoted, until } => write!(
                 f,
                 "The target is at revision {revision}, which was not promoted: the primary keeps the traffic \
-                 until the target is set back to {promoted}, or until {until}."
+                 until the target is set back to {promoted}, or until {until:.0}."
             ),
             Self::RestoringOriginals => f.write_str("Restoring the state from before this Canary."),
             Self::Terminated => f.write_str("Everything is restored."),
