@@ -126,7 +126,7 @@ async fn the_api_answers_with_edges_of_namespaces_that_the_caller_may_list() {
         + &web("sidecar.istio.io/status: '{}'", "", "").replace("web", "silent");
     live.update(|inventory| documents(&yaml).iter().for_each(|document| inventory.apply(object(document))));
     let api = InventoryApi::with_prometheus(Arc::clone(&live), Some(Arc::clone(&counted.source))).await;
-    let (code, answer) = api.get("ops-token", "edges?namespace=shop&name=api").await;
+    let (code, answer) = api.get("ops-token", "edges?name=api").await;
     assert_eq!((code, &answer["count"]), (StatusCode::OK, &json!(1)), "{answer}");
     assert_eq!(answer["items"][0]["source"], json!({"namespace": "shop", "workload": "web"}), "{answer}");
     assert!(!live.is_wanted(), "edges need no watch of the cluster");
@@ -138,11 +138,11 @@ async fn the_api_answers_with_edges_of_namespaces_that_the_caller_may_list() {
         let istio = answers.iter().find(|answer| answer["provider"] == "istio").expect("istio");
         (istio["yes"] == true, istio["why"].as_str().unwrap_or_default().to_owned())
     };
-    let (_, asked) = api.get("ops-token", "workloads/shop/web?requests=true").await;
+    let (_, asked) = api.get("dev-token", "workloads/shop/web?requests=true").await;
     assert_eq!(istio(&asked), (true, String::new()), "{asked}");
-    let (_, unasked) = api.get("ops-token", "workloads/shop/silent").await;
+    let (_, unasked) = api.get("dev-token", "workloads/shop/silent").await;
     assert_eq!(istio(&unasked), (true, String::new()), "metrics are read on demand only: {unasked}");
-    let (_, silent) = api.get("ops-token", "workloads/shop/silent?requests=true").await;
+    let (_, silent) = api.get("dev-token", "workloads/shop/silent?requests=true").await;
     let (yes, why) = istio(&silent);
     assert!(!yes && why.starts_with("no request series for five minutes"), "{silent}");
 }
