@@ -62,7 +62,7 @@ impl Replica {
         self.live.read(count)
     }
 
-    /// Whether it says that another replica has the objects of the APIs.
+    /// Whether its notes have another replica for the objects of the APIs.
     fn points_elsewhere(&self) -> bool {
         self.live.unread().iter().any(|unread| unread.resource == "meshapis.serin.dev")
     }

@@ -2,8 +2,8 @@
 //! the inventory: each account is polled once however many replicas run, and one of them
 //! writes the statuses and the Mesh resources.
 //!
-//! The others have no object of these APIs, and say so beside their inventory. No
-//! provider is chosen by one.
+//! The others have no object of these APIs, and a note beside their inventory for it. No
+//! provider is chosen by such an object.
 
 use std::sync::Arc;
 
