@@ -1,9 +1,11 @@
 //! The inventory of a large cluster: time until it is complete, time of one changed pod,
 //! memory, CPU while pods restart. First the model alone, with its objects in memory;
-//! then the controller, on the in-process API over loopback. It prints and asserts
-//! nothing.
+//! then the controller in a process of its own, with the allocator of `serin`, on the
+//! in-process API over loopback. It prints and asserts nothing.
 
+use std::env;
 use std::fs;
+use std::process::{self, Command};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +19,7 @@ use kube_local::ApiServer;
 use serde_json::{Value, json};
 use serin::clock::Clock;
 use serin::controller::fence::Fence;
-use serin::controller::{
-    Controller, Environment, InventoryMode, InventoryOptions, InventoryResources, Options,
-};
+use serin::controller::{Controller, Environment, InventoryOptions, InventoryResources, Options};
 use serin::discovery::live::LiveInventory;
 use serin::discovery::model::{Inventory, Key, Kind, Object};
 use serin::metrics::scrape::HttpFetch;
@@ -32,6 +32,8 @@ const CHANGES: usize = 2_000;
 const RESTARTS: usize = 250;
 const RESTART_INTERVAL: Duration = Duration::from_millis(60);
 const LIVE_CHANGES: usize = 100;
+/// Until an idle controller has started.
+const SETTLE_DELAY: Duration = Duration::from_secs(2);
 /// Requests at a time while the cluster is filled.
 const WRITERS: usize = 32;
 
@@ -39,13 +41,29 @@ const WRITERS: usize = 32;
 /// server; here they are in memory, so the ratio shows an order of magnitude only.
 const GLOO_MESH: Duration = Duration::from_secs(30 * 60);
 
+/// As in `main.rs`.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Kubeconfig of the API that the controller's process measures.
+const KUBECONFIG: &str = "SERIN_BENCH_KUBECONFIG";
+
 fn main() {
-    model_alone();
-    tokio::runtime::Runtime::new().expect("a tokio runtime").block_on(controller());
+    let runtime = tokio::runtime::Runtime::new().expect("a tokio runtime");
+    match env::var_os(KUBECONFIG) {
+        Some(path) => {
+            let kubeconfig = fs::read_to_string(path).expect("a kubeconfig");
+            runtime.block_on(measure_controller(&kubeconfig));
+        }
+        None => {
+            model_alone();
+            runtime.block_on(serve_cluster());
+        }
+    }
 }
 
-/// The controller with the whole inventory; its thread has nothing else to do.
-async fn controller() {
+/// A filled cluster, for a second process of this program.
+async fn serve_cluster() {
     let api = ApiServer::new(kube_local::Options::default());
     let own = api.client();
     for definition in serin::api::crds() {
@@ -61,16 +79,29 @@ async fn controller() {
         .for_each_concurrent(WRITERS, |(kind, manifest)| create(&own, complete(kind, manifest)))
         .await;
     let serving = api.serve(([127, 0, 0, 1], 0).into()).await.expect("a served API");
-    let kubeconfig: Kubeconfig = serde_saphyr::from_str(&serving.kubeconfig()).expect("a kubeconfig");
+    let path = env::temp_dir().join(format!("serin-bench-{}.yaml", process::id()));
+    fs::write(&path, serving.kubeconfig()).expect("a file");
+    let program = env::current_exe().expect("this program");
+    let (file, mut command) = (path.clone(), Command::new(program));
+    let measured = tokio::task::spawn_blocking(move || command.env(KUBECONFIG, file).status()).await;
+    fs::remove_file(path).expect("the file");
+    assert!(measured.expect("a thread").expect("a process").success(), "the measurement failed");
+}
+
+/// The controller with the whole inventory; its thread has nothing else to do.
+async fn measure_controller(kubeconfig: &str) {
+    let kubeconfig: Kubeconfig = serde_saphyr::from_str(kubeconfig).expect("a kubeconfig");
     let config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.expect("a config");
-
+    let own = Client::try_from(config.clone()).expect("a client");
     let live = LiveInventory::new("bench");
-    let before = resident();
     let (send, started) = mpsc::channel();
     let fed = Arc::clone(&live);
     thread::spawn(move || run_controller(config, fed, &send));
     let thread = started.recv().expect("a thread");
+    // The watch of Canaries.
+    tokio::time::sleep(SETTLE_DELAY).await;
+    let before = resident();
     let began = Instant::now();
     live.want();
     while live.ready().await.is_err() {}
@@ -80,7 +111,7 @@ async fn controller() {
     println!("the controller, over loopback: {views} views");
     println!("  complete after        {complete:>10.1?}   Gloo Mesh took 30 minutes: {ratio:.0} times");
     println!("  CPU of its thread     {:>10.1?}", cpu(&thread));
-    println!("  memory, with caches   {:>8.1} MB", resident().saturating_sub(before) as f64 / 1e6);
+    let peak = resident().saturating_sub(before);
 
     let mut times = Vec::new();
     for at in 0..LIVE_CHANGES {
@@ -105,6 +136,12 @@ async fn controller() {
         100.0 * used.as_secs_f64() / took.as_secs_f64(),
         RESTARTS as f64 * 60.0 / took.as_secs_f64()
     );
+    println!(
+        "  memory                {:>8.1} MB   above the idle controller's {:.1} MB; {:.1} MB after the lists",
+        resident().saturating_sub(before) as f64 / 1e6,
+        before as f64 / 1e6,
+        peak as f64 / 1e6
+    );
 }
 
 fn run_controller(config: Config, inventory: Arc<LiveInventory>, started: &mpsc::Sender<String>) {
@@ -113,7 +150,8 @@ fn run_controller(config: Config, inventory: Arc<LiveInventory>, started: &mpsc:
         let client = Client::try_from(config).expect("a client");
         let fetch = Arc::new(HttpFetch::new().expect("an HTTP client"));
         let environment = Environment { inventory, ..Environment::new(client, Clock::system(), fetch) };
-        let inventory = InventoryOptions { mode: InventoryMode::Demand, resources: InventoryResources::None };
+        let inventory =
+            InventoryOptions { resources: InventoryResources::None, ..InventoryOptions::default() };
         let options = Options { inventory, ..Options::default() };
         let controller =
             Controller::new(environment, Fence::unsharded(), options).await.expect("a controller");

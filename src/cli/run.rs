@@ -10,10 +10,8 @@ use clap::ValueEnum;
 use futures::future::join_all;
 use kube::Client;
 use kube::api::{Api, ListParams};
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster;
 use super::wakeup_throttle::WakeupThrottle;
@@ -26,7 +24,7 @@ use crate::controller::{
     Controller, Environment, InventoryMode, InventoryOptions, InventoryResources, Options, run_replicated,
 };
 use crate::discovery::live::{DEFAULT_CLUSTER, LiveInventory};
-use crate::discovery::rest::Sources;
+use crate::metrics::prometheus::Prometheus;
 use crate::metrics::scrape::HttpFetch;
 use crate::routing::AppMeshOptions;
 use crate::server::{self, BoundServer, Certificate, ServerHandle};
@@ -148,7 +146,7 @@ pub(super) struct Args {
     /// Address of the JSON API for commands: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
     /// abort, pause, resume, retry, rollback, with a bearer token of the cluster; and
-    /// of the inventory: GET /api/v1/inventory/meshes, workloads or services.
+    /// of the inventory: GET /api/v1/inventory/meshes, workloads, services or edges.
     /// Other than on loopback it requires a certificate
     #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     api_listen: ListenAddress,
@@ -163,7 +161,8 @@ pub(super) struct Args {
     api_key: Option<PathBuf>,
 
     /// Follow the APIs that MeshApis in the controller's namespace register: App Mesh,
-    /// Consul, other clusters. Needs the right to watch Secrets there
+    /// Consul, other clusters. Needs the right to watch Secrets there. Of several
+    /// replicas one follows them
     #[arg(long, env = "SERIN_MESH_APIS")]
     mesh_apis: bool,
 
@@ -327,7 +326,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
         let mut api = server::command_router(client.clone(), &args.namespaces);
         if !matches!(args.inventory, Inventory::Never) {
-            api = api.merge(server::inventory_router(client.clone(), Arc::clone(&inventory)));
+            let prometheus = args.metrics_server.as_deref().map(Prometheus::at).transpose();
+            let prometheus = prometheus.context("--metrics-server (or SERIN_METRICS_SERVER)")?.map(Arc::new);
+            api = api.merge(server::inventory_router(client.clone(), Arc::clone(&inventory), prometheus));
         }
         serving.push(server.serve(api, certificate));
     }
@@ -350,17 +351,9 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         inventory: InventoryOptions {
             mode: args.inventory.into(),
             resources: args.inventory_resources.into(),
+            mesh_apis: args.mesh_apis,
         },
     };
-    let _sources = args.mesh_apis.then(|| {
-        let follow = follow_mesh_apis(
-            client.clone(),
-            controller_namespace.clone(),
-            Arc::clone(&inventory),
-            stop.clone(),
-        );
-        AbortOnDropHandle::new(tokio::spawn(follow))
-    });
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
     let environment = Environment { client, clock: Clock::system(), fetch, telemetry, inventory };
     tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} started", env!("CARGO_PKG_VERSION"));
@@ -375,27 +368,6 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     join_all(serving.into_iter().map(ServerHandle::shutdown)).await;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Changes that are applied before views are computed again.
-const MAX_CHANGE_BATCH: usize = 1024;
-
-/// Feeds the registered APIs into the inventory.
-async fn follow_mesh_apis(
-    client: Client,
-    namespace: String,
-    inventory: Arc<LiveInventory>,
-    stop: CancellationToken,
-) {
-    let (changes, mut received) = mpsc::channel(MAX_CHANGE_BATCH);
-    let sources = Sources::new(client, namespace, Clock::system(), changes).run(stop);
-    let follow = async {
-        let mut batch = Vec::new();
-        while received.recv_many(&mut batch, MAX_CHANGE_BATCH).await > 0 {
-            inventory.update(|inventory| batch.drain(..).for_each(|change| inventory.change(change)));
-        }
-    };
-    tokio::join!(sources, follow);
 }
 
 /// The bound address of the command API.

@@ -47,6 +47,8 @@ struct State {
     /// Views that changed since they were last taken.
     changed: BTreeSet<Key>,
     unread: Vec<Unread>,
+    /// Another replica follows the APIs that MeshApis register.
+    followed_elsewhere: bool,
 }
 
 impl LiveInventory {
@@ -127,9 +129,20 @@ impl LiveInventory {
         self.state.lock().unread = unread;
     }
 
-    /// Kinds that may not be read.
+    pub fn set_followed_elsewhere(&self, elsewhere: bool) {
+        self.state.lock().followed_elsewhere = elsewhere;
+    }
+
+    /// Kinds that may not be read, and objects that another replica has.
     pub fn unread(&self) -> Vec<Unread> {
-        self.state.lock().unread.clone()
+        let state = self.state.lock();
+        let elsewhere = state.followed_elsewhere.then(|| Unread {
+            resource: "meshapis.serin.dev".to_owned(),
+            namespace: None,
+            why: "another replica follows the registered APIs and has their objects; ask again to reach it, or read the Mesh resources"
+                .to_owned(),
+        });
+        state.unread.iter().cloned().chain(elsewhere).collect()
     }
 
     /// A Canary and the workload that it releases; none if it is gone.

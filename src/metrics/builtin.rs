@@ -52,20 +52,20 @@ enum LatencySummary {
     Mean,
 }
 
+/// Matchers of requests without a server error.
+pub const IS_GOOD_ISTIO: &str = r#"response_code!~"5.*""#;
+pub const IS_GOOD_LINKERD: &str = r#"classification!="failure""#;
+
 const ISTIO: Series = Series {
     requests: "istio_requests_total",
-    good: r#"response_code!~"5.*""#,
+    good: IS_GOOD_ISTIO,
     durations: "istio_request_duration_milliseconds",
     unit: Unit::Milliseconds,
     duration_filter: "",
     latency_summary: LatencySummary::Quantile,
 };
-const LINKERD: Series = Series {
-    requests: "response_total",
-    good: r#"classification!="failure""#,
-    durations: "response_latency_ms",
-    ..ISTIO
-};
+const LINKERD: Series =
+    Series { requests: "response_total", good: IS_GOOD_LINKERD, durations: "response_latency_ms", ..ISTIO };
 const OSM: Series = Series { requests: "osm_request_total", durations: "osm_request_duration_ms", ..ISTIO };
 const ENVOY: Series = Series {
     requests: "envoy_cluster_upstream_rq",

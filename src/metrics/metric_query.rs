@@ -381,7 +381,7 @@ impl QueryBuilder<'_> {
     }
 }
 
-fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvider {
+pub(super) fn provider(type_: MetricProviderType, address: Option<String>) -> MetricProvider {
     MetricProvider {
         type_,
         address,

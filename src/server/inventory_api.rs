@@ -4,7 +4,12 @@
 //!   GET /api/v1/inventory/meshes                     …/meshes/NAME
 //!       /api/v1/inventory/workloads?namespace=shop   …/workloads/NAMESPACE/NAME
 //!       /api/v1/inventory/services?limit=50          …/services/NAMESPACE/NAME
+//!       /api/v1/inventory/edges?namespace=shop&name=web
 //! ```
+//!
+//! `edges` are who calls whom, read from the controller's metrics server at the request:
+//! all of which one end is in the namespace, and of that name. `?requests=true` on one
+//! workload reads whether requests to it are counted, which `releasable` then says.
 //!
 //! A list is `{"items": […], "count": 120, "continue": "…", "unread": […]}`: at most
 //! `limit` items (100 unless set, no more than 500), and the token of the next page.
@@ -15,6 +20,7 @@
 //! - a caller sees what they may `list` (or `get`) of `meshes`, `workloads` and
 //!   `meshservices` in the group serin.dev, in that namespace or in all, as reviewed by
 //!   the API server at each request; whether such resources are written does not matter;
+//!   edges need the right to list `meshservices`;
 //! - number, duration and answers of requests are bounded.
 
 use std::{sync::Arc, time::Duration};
@@ -38,8 +44,9 @@ use crate::{
     api::GROUP,
     discovery::{
         live::{LiveInventory, NotReady},
-        model::{Inventory, Key, Kind},
+        model::{Inventory, Key, Kind, Workload},
     },
+    metrics::prometheus::{Prometheus, edges::EdgeFilter},
 };
 
 /// Others wait.
@@ -53,21 +60,28 @@ const MAX_LIMIT: usize = 500;
 struct InventoryApiState {
     client: Client,
     inventory: Arc<LiveInventory>,
+    /// None if the controller has no metrics server.
+    prometheus: Option<Arc<Prometheus>>,
     permits: Arc<Semaphore>,
 }
 
-pub fn inventory_router(client: Client, inventory: Arc<LiveInventory>) -> Router {
+pub fn inventory_router(
+    client: Client,
+    inventory: Arc<LiveInventory>,
+    prometheus: Option<Arc<Prometheus>>,
+) -> Router {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
     Router::new()
+        .route("/api/v1/inventory/edges", get(edges))
         .route("/api/v1/inventory/{what}", get(list))
         .route("/api/v1/inventory/{what}/{name}", get(get_mesh))
         .route("/api/v1/inventory/{what}/{namespace}/{name}", get(get_one))
-        .with_state(InventoryApiState { client, inventory, permits })
+        .with_state(InventoryApiState { client, inventory, prometheus, permits })
 }
 
 #[derive(Debug, thiserror::Error)]
 enum InventoryApiError {
-    #[error("{0} is none of meshes, workloads and services")]
+    #[error("{0} is none of meshes, workloads, services and edges")]
     NoSuchList(String),
     #[error("{0} was not found")]
     NotFound(String),
@@ -85,6 +99,10 @@ enum InventoryApiError {
     NotReady(#[from] NotReady),
     #[error("access could not be reviewed by the API server; try again")]
     ReviewFailed(#[source] Box<kube::Error>),
+    #[error("the controller has no metrics server; start it with --metrics-server (chart: metricsServer)")]
+    NoMetrics,
+    #[error("{0}")]
+    Metrics(String),
     #[error("not done within {REQUEST_TIMEOUT:?}; try again")]
     Timeout,
     #[error(transparent)]
@@ -102,6 +120,8 @@ impl IntoResponse for InventoryApiError {
                 tracing::warn!(error = %source, "{self}");
                 StatusCode::BAD_GATEWAY
             }
+            Self::NoMetrics => StatusCode::NOT_IMPLEMENTED,
+            Self::Metrics(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Authentication(_) => {
                 let Self::Authentication(error) = self else {
@@ -193,6 +213,28 @@ async fn list(
     Ok(Json(answer))
 }
 
+#[derive(Default, Deserialize)]
+struct EdgesOf {
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+async fn edges(
+    State(state): State<InventoryApiState>,
+    Query(EdgesOf { namespace, name }): Query<EdgesOf>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, InventoryApiError> {
+    let read = async {
+        let _permit = state.permits.acquire().await;
+        state.review(&headers, "list", What::Services, namespace.as_deref()).await?;
+        let prometheus = state.prometheus.as_ref().ok_or(InventoryApiError::NoMetrics)?;
+        let filter = EdgeFilter { namespace: namespace.as_deref(), name: name.as_deref() };
+        prometheus.edges(filter).await.map_err(InventoryApiError::Metrics)
+    };
+    let edges = timeout(REQUEST_TIMEOUT, read).await.map_err(|_| InventoryApiError::Timeout)??;
+    Ok(Json(json!({ "count": edges.len(), "items": edges })))
+}
+
 async fn get_mesh(
     State(state): State<InventoryApiState>,
     Path((what, name)): Path<(String, String)>,
@@ -215,14 +257,30 @@ async fn get_mesh(
     first(found, || format!("the mesh {name}"))
 }
 
+#[derive(Default, Deserialize)]
+struct One {
+    /// Read whether requests to it are counted.
+    #[serde(default)]
+    requests: bool,
+}
+
 async fn get_one(
     State(state): State<InventoryApiState>,
     Path((what, namespace, name)): Path<(String, String, String)>,
+    Query(one): Query<One>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, InventoryApiError> {
     let what = What::parse(&what)?;
     state.admit(&headers, "get", what, Some(&namespace)).await?;
     let is_wanted = |key: &Key| key.namespace == namespace && key.name == name;
+    if what == What::Workloads && one.requests {
+        let found = state.inventory.read(|inventory: &Inventory| {
+            inventory.workloads().filter(|found| is_wanted(&found.key)).cloned().collect::<Vec<_>>()
+        });
+        let found = timeout(REQUEST_TIMEOUT, state.with_requests(found)).await;
+        let found = found.map_err(|_| InventoryApiError::Timeout)??;
+        return first(found.iter().map(|found| json!(found)).collect(), || format!("{namespace}/{name}"));
+    }
     let found: Vec<Value> = state.inventory.read(|inventory: &Inventory| match what {
         What::Meshes => Vec::new(),
         What::Workloads => {
@@ -294,11 +352,33 @@ impl InventoryApiState {
     ) -> Result<(), InventoryApiError> {
         let work = async {
             let _permit = self.permits.acquire().await;
-            let user = authenticate(&self.client, headers).await?;
-            self.authorize(user, verb, what, namespace).await?;
+            self.review(headers, verb, what, namespace).await?;
             Ok(self.inventory.ready().await?)
         };
         timeout(REQUEST_TIMEOUT, work).await.map_err(|_| InventoryApiError::Timeout)?
+    }
+
+    async fn review(
+        &self,
+        headers: &HeaderMap,
+        verb: &'static str,
+        what: What,
+        namespace: Option<&str>,
+    ) -> Result<(), InventoryApiError> {
+        let user = authenticate(&self.client, headers).await?;
+        self.authorize(user, verb, what, namespace).await
+    }
+
+    async fn with_requests(&self, mut found: Vec<Workload>) -> Result<Vec<Workload>, InventoryApiError> {
+        let prometheus = self.prometheus.as_ref().ok_or(InventoryApiError::NoMetrics)?;
+        for workload in &mut found {
+            let Some(mesh) = workload.mesh().map(|member| member.mesh.name()) else { continue };
+            let counted = prometheus.has_requests(mesh, &workload.key.namespace, &workload.key.name).await;
+            if counted.map_err(InventoryApiError::Metrics)? == Some(false) {
+                workload.set_without_requests();
+            }
+        }
+        Ok(found)
     }
 
     async fn authorize(

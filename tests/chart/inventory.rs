@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::install::{install, installed};
+use crate::install::{CONTROLLER_NAMESPACE, installed};
+use crate::rbac::Stage;
 use crate::support::chart::{Kubectl, token};
 use crate::support::eventually;
 
@@ -13,20 +14,12 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[tokio::test]
 async fn only_the_controller_writes_the_inventory() {
-    let (cluster, _) = installed().await;
-    let home = "serin-inventory";
-    let set = [
-        "crds.install=false",
-        "rbac.people=false",
-        "approvals.policy=false",
-        "fullnameOverride=inventory",
-        "inventory.watch=always",
-        "inventory.resources=all",
-    ];
-    let manifests = install(cluster, home, &set).await;
+    let (cluster, manifests) = installed().await;
+    // No controller runs meanwhile: it would delete a Mesh that it does not find.
+    let _stage = Stage::new(cluster, CONTROLLER_NAMESPACE, manifests).await;
     let account = manifests.one("ServiceAccount")["metadata"]["name"].as_str().expect("a name").to_owned();
-    let (admin, serin) =
-        (Kubectl::admin(cluster), Kubectl::of(cluster, &token(cluster, home, &account).await));
+    let token = token(cluster, CONTROLLER_NAMESPACE, &account).await;
+    let (admin, serin) = (Kubectl::admin(cluster), Kubectl::of(cluster, &token));
     let mesh = |name: &str| {
         json!({"apiVersion": "serin.dev/v1alpha1", "kind": "Mesh", "metadata": {"name": name},
             "spec": {"cluster": "local", "kind": "istio", "name": "istio"}})

@@ -8,6 +8,7 @@ mod approvals;
 mod image;
 mod install;
 mod inventory;
+mod mesh_apis;
 mod meshes;
 mod rbac;
 mod rbac_rule;

@@ -64,6 +64,7 @@ async fn each_mesh_needs_exactly_its_rbac_rules() {
         "istio=true",
         "gatewayApi=true",
         "appMesh=true",
+        "inventory.watch=never",
     ];
     let manifests = install(cluster, "serin-meshes", &set).await;
     let stage = Stage::new(cluster, "serin-meshes", &manifests).await;

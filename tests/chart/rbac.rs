@@ -13,7 +13,7 @@ use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Client, ResourceExt as _};
 use kube_local::node::address::Network;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio_util::task::AbortOnDropHandle;
@@ -144,7 +144,13 @@ impl<'m> Stage<'m> {
         FURNISHED
             .get_or_init(async || {
                 support::node::run(cluster, Network::Loopback);
-                let definitions = definitions::smi().into_iter().chain([definitions::keda()]);
+                let definitions = definitions::smi()
+                    .into_iter()
+                    .chain([definitions::keda()])
+                    .chain(definitions::istio())
+                    .chain(definitions::gateway())
+                    .chain(definitions::app_mesh())
+                    .chain(definitions::inventory());
                 definitions::install(&cluster.client().await, definitions).await;
             })
             .await;
@@ -162,6 +168,11 @@ impl<'m> Stage<'m> {
         let prometheus = Prometheus::start("").await;
         let urls = [chat.url.as_str(), &gate.url, &prometheus.url()];
         join_all(namespaces.iter().map(|namespace| self.features(namespace, urls, &crew))).await;
+        // A controller of some namespaces has no right to.
+        let writes_meshes = RbacRule::granted(self.manifests).iter().any(|rule| rule.is_of("meshes"));
+        if writes_meshes {
+            self.mesh_appears_and_goes(&crew).await;
+        }
         assert!(
             !chat.received().is_empty() && !gate.received().is_empty(),
             "alerts are sent and gates called"
@@ -179,6 +190,25 @@ impl<'m> Stage<'m> {
             assert!(began.elapsed() < TAKEOVER_TIMEOUT, "granted and never used: {idle:#?}");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+    }
+
+    /// The controller writes the Mesh of a GatewayClass, and deletes it with the class.
+    async fn mesh_appears_and_goes(&self, crew: &ReplicaGroup) {
+        let controller = "example.com/rbac";
+        let class = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "rbac"}, "spec": {"controllerName": controller},
+            "status": {"conditions": [{"type": "Accepted", "status": "True"}]},
+        });
+        let exists = async || {
+            let meshes = self.kubectl.run(&["get", "meshes.serin.dev", "-o", "json"], "").await.ok();
+            meshes.contains(controller)
+        };
+        let shop = FeatureNamespace { stage: self, namespace: self.controller_namespace, replicas: crew };
+        self.kubectl.apply(&class.to_string()).await;
+        shop.until("the Mesh is written", async || exists().await).await;
+        self.kubectl.run(&["delete", "gatewayclass", "rbac"], "").await.ok();
+        shop.until("the Mesh is deleted", async || !exists().await).await;
     }
 
     /// Uses every feature in one namespace, from the first list of Canaries

@@ -86,6 +86,19 @@ impl RbacRule {
         groups.contains(&self.group.as_str())
     }
 
+    /// Of this resource, or of a part of it.
+    pub fn is_of(&self, resource: &str) -> bool {
+        self.resource.split('/').next() == Some(resource)
+    }
+
+    pub fn is_in(&self, namespace: &str) -> bool {
+        self.namespace.as_deref() == Some(namespace)
+    }
+
+    pub fn is_read_by_name(&self) -> bool {
+        self.verb == "get"
+    }
+
     pub fn is_covered_by(&self, used: &BTreeSet<Self>) -> bool {
         let Self { namespace, group, resource, verb } = self;
         UNAUDITED.contains(&(group, resource, verb))

@@ -16,7 +16,7 @@ const ALL_FEATURES: [&str; 9] = [
     "api.enabled=true",
     "api.tlsSecret=serin-api",
 ];
-const NO_FEATURES: [&str; 11] = [
+const NO_FEATURES: [&str; 12] = [
     "replicas=1",
     "configTracking=false",
     "credentials=false",
@@ -28,6 +28,7 @@ const NO_FEATURES: [&str; 11] = [
     "crds.install=false",
     "namespaces={shop,blog}",
     "provider=kubernetes",
+    "inventory.watch=never",
 ];
 
 #[tokio::test]

@@ -7,11 +7,12 @@ use kube_local::access::{Grant, Identity};
 use kube_local::{ApiServer, Options};
 use serde_json::{Value, json};
 use serin::discovery::live::LiveInventory;
+use serin::metrics::prometheus::Prometheus;
 use serin::server::{BoundServer, ServerHandle, command_router, inventory_router};
 
 use super::{CLUSTER, documents, object, web};
 
-struct InventoryApi {
+pub struct InventoryApi {
     http: reqwest::Client,
     serving: ServerHandle,
     _api: ApiServer,
@@ -28,8 +29,12 @@ fn grant(subject: &str, verb: &str, resource: &str, namespace: &str) -> Grant {
 }
 
 impl InventoryApi {
-    /// `dev` may list workloads of `shop`; `ops` everything.
     async fn start(live: Arc<LiveInventory>) -> Self {
+        Self::with_prometheus(live, None).await
+    }
+
+    /// `dev` may list workloads of `shop`; `ops` everything.
+    pub async fn with_prometheus(live: Arc<LiveInventory>, prometheus: Option<Arc<Prometheus>>) -> Self {
         serin::tls::install_crypto_provider();
         let user = |name: &str| Identity { user: name.to_owned(), groups: Vec::new() };
         let all = ["meshes", "workloads", "meshservices"];
@@ -42,13 +47,14 @@ impl InventoryApi {
             ..Options::default()
         });
         let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        let router = command_router(api.client(), &[]).merge(inventory_router(api.client(), live));
+        let router =
+            command_router(api.client(), &[]).merge(inventory_router(api.client(), live, prometheus));
         let serving = server.serve(router, None);
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
         Self { http, serving, _api: api }
     }
 
-    async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
+    pub async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
         let url = format!("http://{}/api/v1/inventory/{path}", self.serving.address);
         let response = self.http.get(url).bearer_auth(token).send().await.expect("an answer");
         (response.status(), response.json().await.expect("JSON"))

@@ -63,6 +63,14 @@ fn the_mesh_of_the_pods_decides() {
 }
 
 #[test]
+fn app_mesh_is_reached_by_its_api_where_its_controller_is_not_installed() {
+    let app_mesh =
+        web("", "", "containers: [{name: envoy, env: [{name: APPMESH_RESOURCE_ARN, value: 'arn'}]}]");
+    assert_eq!(chosen(&app_mesh, NO_HINTS).0, Provider::AppMeshApi);
+    assert_eq!(chosen(&(app_mesh + APP_MESH_API), NO_HINTS).0, Provider::AppMesh);
+}
+
+#[test]
 fn gateways_that_a_canary_names_decide() {
     let plain = web("", "", "") + GATEWAY_API + ISTIO_API;
     let named = RouteHints { gateway_refs: true, ..NO_HINTS };

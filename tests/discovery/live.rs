@@ -18,7 +18,8 @@ use super::CLUSTER;
 use super::world::{World, spawn, workload};
 
 pub fn always(resources: InventoryResources) -> Options {
-    Options { inventory: InventoryOptions { mode: InventoryMode::Always, resources }, ..Options::default() }
+    let inventory = InventoryOptions { mode: InventoryMode::Always, resources, mesh_apis: false };
+    Options { inventory, ..Options::default() }
 }
 
 /// Everything that a reader sees.

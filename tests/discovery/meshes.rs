@@ -5,7 +5,7 @@
 //! Cilium is without its agent: the API server allows no privileged pods.
 //!
 //! Not carried: no module that downloads has Consul's chart (the one of consul-k8s has no
-//! charts), and the modules of Linkerd (July 2021) and Kuma (v1.8.1) are old. No chart
+//! charts), and the module of Kuma (v1.8.1) is old. No chart
 //! carries a workload with a proxy, since injectors add those at run time: the pods here
 //! have the annotations that the injectors write.
 
@@ -121,19 +121,18 @@ async fn charts_of_other_meshes_are_found_conflict_and_are_pruned() {
     let bare = listing(&client).await;
     assert_eq!(text(&bare, Selection::Meshes), "No mesh or gateway was found.\n");
 
+    let definitions = stage.render(Part::LinkerdCharts, "linkerd-crds", "linkerd", &[]).await;
+    stage.apply(&definitions).await;
     let linkerd = [
-        "linkerdVersion=edge-21.6.5",
+        "linkerdVersion=stable-2.14.10",
         // Its control plane has a proxy too, as the first container.
-        "proxy.image.version=v2.139.0",
-        "installNamespace=false",
-        "namespace=linkerd",
+        "proxy.image.version=v2.210.4",
         "identityTrustAnchorsPEM=anchors",
-        "identity.issuer.crtExpiry=2030-01-01T00:00:00Z",
         "identity.issuer.tls.crtPEM=certificate",
         "identity.issuer.tls.keyPEM=key",
         "identityTrustDomain=shop.example",
     ];
-    let linkerd = stage.render(Part::LinkerdCharts, "linkerd2", "linkerd", &linkerd).await;
+    let linkerd = stage.render(Part::LinkerdCharts, "linkerd-control-plane", "linkerd", &linkerd).await;
     stage.apply(&linkerd).await;
     let kuma = stage.render(Part::KumaCharts, "kuma", "kuma-system", &[]).await;
     stage.apply(&kuma).await;
@@ -144,11 +143,11 @@ async fn charts_of_other_meshes_are_found_conflict_and_are_pruned() {
     let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
         "metadata": {"name": "eg"}, "spec": {"controllerName": "gateway.envoyproxy.io/gatewayclass-controller"}});
     stage.apply(&[class]).await;
-    create(&client, &workload("link", "linkerd.io/proxy-version: edge-21.6.5")).await;
+    create(&client, &workload("link", "linkerd.io/proxy-version: stable-2.14.10")).await;
     create(&client, &workload("kum", "kuma.io/sidecar-injected: 'true'")).await;
     create(
         &client,
-        &workload("both", "linkerd.io/proxy-version: edge-21.6.5, kuma.io/sidecar-injected: 'true'"),
+        &workload("both", "linkerd.io/proxy-version: stable-2.14.10, kuma.io/sidecar-injected: 'true'"),
     )
     .await;
     create(&client, &workload("plain", "")).await;
@@ -157,7 +156,7 @@ async fn charts_of_other_meshes_are_found_conflict_and_are_pruned() {
     let found = listing(&client).await;
     assert!(found.unread.is_empty(), "{:?}", found.unread);
     let linkerd_mesh = mesh(&found, MeshKind::Linkerd);
-    assert_eq!(version(&linkerd_mesh), "edge-21.6.5");
+    assert_eq!(version(&linkerd_mesh), "stable-2.14.10");
     assert_eq!(linkerd_mesh.trust_domain.as_deref(), Some("shop.example"));
     assert_eq!(
         (&linkerd_mesh.modes[..], linkerd_mesh.mtls.as_deref()),

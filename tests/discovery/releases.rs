@@ -8,6 +8,7 @@ use serin::api::canary::{CanaryStatus, Phase, Provider};
 use serin::controller::{InventoryMode, InventoryOptions, Options};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::support::app_mesh::Path;
 use super::support::{definitions, objects, route_status};
 use super::world::{World, spawn, workload};
 
@@ -20,6 +21,16 @@ async fn deploy(world: &World, proofs: &[&str]) {
     let proofs: serde_json::Map<String, Value> =
         proofs.iter().map(|key| ((*key).to_owned(), json!("{}"))).collect();
     web["spec"]["template"]["metadata"]["annotations"] = proofs.into();
+    world.apply(web).await;
+}
+
+/// As the injectors of App Mesh and OSM do: the proxy is a native sidecar.
+async fn deploy_with_envoy(world: &World, env: Value, labels: Value) {
+    let mut web = workload("Deployment", "web", "web:v1");
+    let template = &mut web["spec"]["template"];
+    json_patch::merge(&mut template["metadata"]["labels"], &labels);
+    template["spec"]["initContainers"] =
+        json!([{"name": "envoy", "image": "envoy:v1", "restartPolicy": "Always", "env": env}]);
     world.apply(web).await;
 }
 
@@ -46,15 +57,23 @@ fn says(text: &str) -> impl Fn(&CanaryStatus) -> bool {
 
 /// Plays the controller that accepts HTTPRoutes.
 fn accept_routes(world: &World) -> AbortOnDropHandle<()> {
+    accept(world, "HTTPRoute", route_status::parent_status)
+}
+
+/// Plays a controller that accepts each generation of the object `web` by this status.
+fn accept(world: &World, kind: &'static str, status: fn(&Value, &str) -> Value) -> AbortOnDropHandle<()> {
     let world = world.clone();
     spawn(async move {
+        let mut accepted = Value::Null;
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let Some(live) = world.find("HTTPRoute", "web").await else { continue };
-            let seen = &live["status"]["parents"][0]["conditions"][0]["observedGeneration"];
-            if *seen != live["metadata"]["generation"] {
-                let patch = Patch::Merge(json!({"status": route_status::parent_status(&live, "True")}));
-                let _ = world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await;
+            let Some(live) = world.find(kind, "web").await else { continue };
+            if accepted != live["metadata"]["generation"] {
+                let patch = Patch::Merge(json!({"status": status(&live, "True")}));
+                let written = world.objects(kind).patch_status("web", &PatchParams::default(), &patch).await;
+                if written.is_ok() {
+                    accepted = live["metadata"]["generation"].clone();
+                }
             }
         }
     })
@@ -100,6 +119,67 @@ async fn linkerd_is_chosen() {
     world.push("web:v2").await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(world.get("HTTPRoute", "web").await["spec"]["parentRefs"][0]["kind"], "Service");
+}
+
+#[tokio::test(start_paused = true)]
+async fn open_service_mesh_is_chosen() {
+    let world = World::new().await;
+    deploy_with_envoy(&world, json!([]), json!({"osm-proxy-uuid": "1"})).await;
+    canary(&world, json!({})).await;
+    let _serin = world.serin_with(everywhere()).await;
+    let status = world.reaches(Phase::Initialized).await;
+    assert_eq!(provider(&status), Provider::Osm);
+    let evidence = status.provider_evidence.expect("evidence");
+    assert_eq!(
+        evidence,
+        "osm, native sidecar: spec.initContainers[envoy] and metadata.labels[osm-proxy-uuid] of its pods"
+    );
+    world.push("web:v2").await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    assert_eq!(world.split().await, Some((0, 100)), "a TrafficSplit carried it");
+}
+
+const NODE_ENV: &str = "APPMESH_RESOURCE_ARN";
+
+#[tokio::test(start_paused = true)]
+async fn the_resources_of_app_mesh_are_chosen_where_its_controller_is_installed() {
+    let world = World::new().await;
+    definitions::install(&world.client, definitions::app_mesh()).await;
+    deploy_with_envoy(&world, json!([{"name": NODE_ENV, "value": "mesh/shop/virtualNode/web"}]), json!({}))
+        .await;
+    canary(&world, json!({"service": {"meshName": "shop"}})).await;
+    let _mesh = accept(&world, "VirtualRouter", route_status::app_mesh_status);
+    let _serin = world.serin_with(everywhere()).await;
+    assert_eq!(provider(&world.reaches(Phase::Initialized).await), Provider::AppMeshV1Beta2);
+    world.push("web:v2").await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    assert_eq!(world.get("VirtualRouter", "web").await["status"]["conditions"][0]["status"], "True");
+}
+
+/// No kind of App Mesh is in the cluster, only proxies that name their virtual node.
+#[tokio::test(start_paused = true)]
+async fn the_api_of_app_mesh_is_chosen_where_its_controller_is_not_installed() {
+    let world = World::new().await;
+    let mesh = world.app_mesh();
+    deploy_with_envoy(&world, json!([{"name": NODE_ENV, "value": "mesh/shop/virtualNode/web"}]), json!({}))
+        .await;
+    canary(&world, json!({})).await;
+    let _serin = world.serin_with(Options { app_mesh: mesh.options(), ..everywhere() }).await;
+    let status = world.reaches(Phase::Initialized).await;
+    assert_eq!(provider(&status), Provider::AppMeshAws);
+    let evidence = status.provider_evidence.expect("evidence");
+    assert_eq!(
+        evidence,
+        "app-mesh, native sidecar: spec.initContainers[envoy].env[APPMESH_RESOURCE_ARN] of its pods"
+    );
+    world.push("web:v2").await;
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    let route = Path::Route { router: "web_default".to_owned(), name: "web".to_owned() };
+    let weight = |route: &Value| route["httpRoute"]["action"]["weightedTargets"][0]["weight"].as_u64();
+    let mut weights: Vec<u64> =
+        mesh.as_user(|people| people.history(&route)).iter().filter_map(weight).collect();
+    weights.dedup();
+    assert_eq!(weights, [0, 20, 50, 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +229,7 @@ async fn two_meshes_are_refused_until_one_is_left() {
 async fn a_waypoint_that_is_named_later_is_noticed_without_a_restart() {
     let world = World::new().await;
     definitions::install(&world.client, definitions::gateway()).await;
-    definitions::install(&world.client, [gateway_definition()]).await;
+    definitions::install(&world.client, definitions::inventory()).await;
     let mut web = workload("Deployment", "web", "web:v1");
     web["spec"]["template"]["metadata"]["annotations"] = json!({"ambient.istio.io/redirection": "enabled"});
     world.apply(web).await;
@@ -165,21 +245,6 @@ async fn a_waypoint_that_is_named_later_is_noticed_without_a_restart() {
         "metadata": {"name": "way", "namespace": "default"}, "spec": {"gatewayClassName": "istio-waypoint"}});
     super::cluster::create(&world.client, &gateway.to_string()).await;
     assert_eq!(provider(&world.reaches(Phase::Initialized).await), Provider::GatewayApiV1);
-}
-
-fn gateway_definition() -> Value {
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "gateways.gateway.networking.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"}},
-        "spec": {
-            "group": "gateway.networking.k8s.io", "scope": "Namespaced",
-            "names": {"kind": "Gateway", "listKind": "GatewayList", "plural": "gateways", "singular": "gateway"},
-            "versions": [{"name": "v1", "served": true, "storage": true,
-                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open}}}}],
-        },
-    })
 }
 
 #[tokio::test(start_paused = true)]

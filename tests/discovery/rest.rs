@@ -29,7 +29,7 @@ use super::cluster::create;
 use super::support::app_mesh::{AppMeshServer, Fault, MESH, OWNER, Path};
 use super::support::{self, definitions};
 
-const HOME: &str = "serin";
+pub const HOME: &str = "serin";
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// The controller's cluster with the sources running in it.
@@ -135,7 +135,7 @@ pub fn node_spec(host: &str) -> Value {
         "listeners": [{"portMapping": {"port": 8080, "protocol": "http"}}]})
 }
 
-fn with_nodes(server: &AppMeshServer, names: &[&str]) {
+pub fn with_nodes(server: &AppMeshServer, names: &[&str]) {
     server.as_user(|user| {
         for name in names {
             user.create(&Path::Node((*name).to_owned()), node_spec(name), BTreeMap::new());

@@ -95,6 +95,38 @@ pub fn keda() -> Value {
     })
 }
 
+/// Of the kinds that only the inventory reads: whatever they have is stored.
+pub fn inventory() -> Vec<Value> {
+    let kinds = [
+        ("gateway.networking.k8s.io", "v1", "Gateway", "gateways", "Namespaced"),
+        ("gateway.networking.k8s.io", "v1", "GatewayClass", "gatewayclasses", "Cluster"),
+        ("security.istio.io", "v1", "PeerAuthentication", "peerauthentications", "Namespaced"),
+        ("linkerd.io", "v1alpha2", "ServiceProfile", "serviceprofiles", "Namespaced"),
+        ("argoproj.io", "v1alpha1", "Rollout", "rollouts", "Namespaced"),
+        ("serving.knative.dev", "v1", "Service", "services", "Namespaced"),
+        ("kuma.io", "v1alpha1", "Mesh", "meshes", "Cluster"),
+    ];
+    kinds
+        .map(|(group, version, kind, plural, scope)| {
+            let annotations = match group.ends_with(".k8s.io") {
+                true => json!({"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api"}),
+                false => json!({}),
+            };
+            json!({
+                "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                "metadata": {"name": format!("{plural}.{group}"), "annotations": annotations},
+                "spec": {
+                    "group": group, "scope": scope,
+                    "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural,
+                        "singular": kind.to_lowercase()},
+                    "versions": [{"name": version, "served": true, "storage": true, "schema": {
+                        "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+                },
+            })
+        })
+        .into()
+}
+
 pub async fn install(client: &Client, definitions: impl IntoIterator<Item = Value>) {
     let api = Api::<CustomResourceDefinition>::all(client.clone());
     for definition in definitions {

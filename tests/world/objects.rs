@@ -96,6 +96,7 @@ pub fn resource(kind: &str) -> ApiResource {
         "TrafficSplit" => made("split.smi-spec.io", "v1alpha4"),
         "HTTPRoute" => made("gateway.networking.k8s.io", "v1"),
         "VirtualService" => made("networking.istio.io", "v1"),
+        "VirtualRouter" => made("appmesh.k8s.aws", "v1beta2"),
         "HTTPRouteGroup" => made("specs.smi-spec.io", "v1alpha4"),
         "ScaledObject" => made("keda.sh", "v1alpha1"),
         "HorizontalPodAutoscaler" => made("autoscaling", "v2"),

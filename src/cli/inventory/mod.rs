@@ -1,5 +1,6 @@
 //! `serin inventory`: meshes, workloads and services of a cluster.
 
+pub mod edges;
 pub mod report;
 pub mod table;
 
@@ -16,7 +17,10 @@ use tokio::time::sleep;
 
 use crate::discovery::kubernetes::{self, ListRequest};
 use crate::discovery::live::LiveInventory;
+use crate::discovery::model::{Inventory, Key, MeshKind};
 use crate::discovery::watch;
+use crate::metrics::prometheus::Prometheus;
+use crate::metrics::prometheus::edges::EdgeFilter;
 use report::{Format, Report, Selection, Shown, View};
 
 /// Show the meshes, workloads and services of the cluster: who is in which mesh, which
@@ -34,6 +38,9 @@ use report::{Format, Report, Selection, Shown, View};
 ///     serin inventory services web -o wide     every route object of a Service, and which one wins
 ///     serin inventory why service/shop/web     why that one wins
 ///     serin inventory workloads --watch        the same table, again whenever it changes
+///     serin inventory edges web --metrics-server http://localhost:9090
+///                                              who calls web and whom it calls, by Istio's and
+///                                              Linkerd's counters
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -61,6 +68,11 @@ pub struct Args {
     #[arg(short, long)]
     watch: bool,
 
+    /// URL of the Prometheus that counts requests: for `edges`, and for `why` and
+    /// `workloads NAME`, which then say whether requests to the workload are counted
+    #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
+    metrics_server: Option<String>,
+
     /// The cluster's kubeconfig [default: kubectl's]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -84,6 +96,9 @@ enum What {
     Services,
     /// The evidence for one mesh, workload or service
     Why,
+    /// Who calls whom: rate and success of the last five minutes
+    #[value(alias = "edge")]
+    Edges,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -91,7 +106,19 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         let Connection { client, cluster } = connect(args.kubeconfig, args.context, args.cluster).await?;
         let default = client.default_namespace().to_owned();
         let mut namespace = args.namespace.or_else(|| (!args.all_namespaces).then_some(default));
+        let style = table::Style { colours: colours(), wide: args.output == Some(Format::Wide) };
+        let prometheus = args.metrics_server.as_deref().map(Prometheus::at).transpose();
+        let prometheus = prometheus.context("--metrics-server (or SERIN_METRICS_SERVER)")?;
         let view = match (args.what, args.name) {
+            (Some(What::Edges), name) => {
+                let prometheus =
+                    prometheus.context("name the Prometheus that counts requests: --metrics-server URL")?;
+                anyhow::ensure!(!args.watch, "edges are read once; leave --watch out");
+                let filter = EdgeFilter { namespace: namespace.as_deref(), name: name.as_deref() };
+                let edges = prometheus.edges(filter).await.map_err(anyhow::Error::msg)?;
+                print!("{}", edges::report(&edges, args.output, style)?.text);
+                return Ok(());
+            }
             (None, _) => View::Table(Selection::All, None),
             (Some(What::Meshes), name) => View::Table(Selection::Meshes, name),
             (Some(What::Workloads), name) => View::Table(Selection::Workloads, name),
@@ -105,7 +132,6 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
                 View::Why(subject)
             }
         };
-        let style = table::Style { colours: colours(), wide: args.output == Some(Format::Wide) };
         if args.watch {
             let show =
                 |shown: Shown<'_>| report::report(shown, &view, namespace.as_deref(), args.output, style);
@@ -116,12 +142,37 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
             View::Why(subject) => subject.kind == Selection::Meshes,
         };
         let request = ListRequest { cluster: &cluster, namespace: namespace.as_deref(), all_pods };
-        let listing = kubernetes::list(&client, request).await?;
+        let mut listing = kubernetes::list(&client, request).await?;
+        if let (Some(prometheus), Some(name)) = (&prometheus, view.workload()) {
+            note_requests(&mut listing.inventory, prometheus, namespace.as_deref(), name).await?;
+        }
         let report = report::report(&listing, &view, namespace.as_deref(), args.output, style)?;
         print!("{}", report.text);
         eprint!("{}", report.notes);
         Ok(())
     })
+}
+
+/// Answers for one workload whether its mesh counts requests to it.
+pub async fn note_requests(
+    inventory: &mut Inventory,
+    prometheus: &Prometheus,
+    namespace: Option<&str>,
+    name: &str,
+) -> anyhow::Result<()> {
+    let is_meant = |key: &Key| key.name == name && namespace.is_none_or(|of| of == key.namespace);
+    let meant: Vec<(Key, MeshKind)> = inventory
+        .workloads()
+        .filter(|workload| is_meant(&workload.key))
+        .filter_map(|workload| Some((workload.key.clone(), workload.mesh()?.mesh)))
+        .collect();
+    for (key, mesh) in meant {
+        let counted = prometheus.has_requests(mesh.name(), &key.namespace, &key.name).await;
+        if counted.map_err(anyhow::Error::msg)? == Some(false) {
+            inventory.set_without_requests(&key);
+        }
+    }
+    Ok(())
 }
 
 /// Changes within this time are one.

@@ -23,6 +23,17 @@ pub enum View {
     Why(Subject),
 }
 
+impl View {
+    /// The one workload that is shown.
+    pub fn workload(&self) -> Option<&str> {
+        match self {
+            Self::Table(Selection::Workloads, name) => name.as_deref(),
+            Self::Why(subject) if subject.kind == Selection::Workloads => Some(&subject.name),
+            Self::Table(..) | Self::Why(_) => None,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     All,

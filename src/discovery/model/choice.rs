@@ -102,6 +102,10 @@ impl Inventory {
             MeshKind::Istio => Provider::Istio,
             MeshKind::Linkerd => Provider::Linkerd,
             MeshKind::Osm => Provider::Osm,
+            // Without the kinds of Amazon's controller only its API is left.
+            MeshKind::AppMesh if !self.serves(&workload.key.cluster, "virtualrouters.appmesh.k8s.aws") => {
+                Provider::AppMeshApi
+            }
             MeshKind::AppMesh => Provider::AppMesh,
             MeshKind::Kuma | MeshKind::Consul | MeshKind::Cilium | MeshKind::Smi | MeshKind::Gateway => {
                 return Choice::Refused(format!(

@@ -15,7 +15,7 @@ use super::inventory::Inventory;
 use super::key::{Key, Kind};
 use super::label_index::selects;
 use super::mesh::Mesh;
-use super::object::{Body, Labels, Object, WorkloadSpec};
+use super::object::{Body, Labels, Object, ServiceRef, WorkloadSpec};
 
 /// The content of an object outside Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,16 @@ pub enum External {
     VirtualNode {
         tags: Labels,
     },
-    /// A virtual service or a route: `virtualRouter/web`, `virtualNode/web-canary=10`.
-    LeadsTo(Vec<String>),
+    /// The provider of a virtual service: `virtualRouter/web` or `virtualNode/web`.
+    VirtualService {
+        provider: Option<String>,
+    },
+    Route {
+        /// `virtualNode/web-canary=10`.
+        targets: Vec<String>,
+        /// 0 is matched first; none after all others.
+        priority: Option<i32>,
+    },
     /// Nothing beyond its name is read: a virtual router or gateway.
     Listed,
     /// A Cloud Map instance.
@@ -69,6 +77,28 @@ impl Object {
             body: Body::External(content),
         }
     }
+}
+
+/// The Service whose host name a virtual service of App Mesh has, in any cluster. Clients
+/// call a virtual service by its name: docs.aws.amazon.com
+/// app-mesh/latest/userguide/virtual_services.html.
+pub(super) fn named_service(object: &Object) -> Option<ServiceRef> {
+    let Body::External(External::VirtualService { .. }) = &object.body else { return None };
+    let mut parts = object.key.name.split('.');
+    let (name, namespace) = (parts.next()?, parts.next()?);
+    match parts.next() {
+        None | Some("svc") => Some(ServiceRef { namespace: namespace.to_owned(), name: name.to_owned() }),
+        Some(_) => None,
+    }
+}
+
+/// Whether a virtual service is provided by the router of this route.
+pub(super) fn is_route_of(virtual_service: &Object, route: &Key) -> bool {
+    let Body::External(External::VirtualService { provider: Some(provider) }) = &virtual_service.body else {
+        return false;
+    };
+    let router = route.name.split('/').next();
+    provider.strip_prefix("virtualRouter/") == router
 }
 
 /// The virtual node that the pods of a workload are, and the signs of it.

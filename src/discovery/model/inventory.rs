@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use super::external::External;
+use super::external::{self, External};
 use super::key::{Key, Kind};
 use super::label_index::{LabelIndex, selects};
 use super::mesh::{self, Mesh};
-use super::object::{Body, Labels, Marks, Object, Pod, RouteSpec};
+use super::object::{Body, Labels, Marks, Object, Pod, RouteSpec, ServiceRef};
 use super::releasable;
 use super::route;
 use super::service::{self, Service};
@@ -36,6 +36,9 @@ pub struct Inventory {
     virtual_nodes: BTreeMap<(String, String), BTreeSet<Key>>,
     /// Cloud Map instances by namespace and name of their pod.
     instances: BTreeMap<(String, String), BTreeSet<Key>>,
+    /// App Mesh's virtual services by the namespace and name of the Service that they are
+    /// called like.
+    virtual_services: BTreeMap<ServiceRef, BTreeSet<Key>>,
     /// Objects with settings of a mesh: few, and read for every workload.
     settings: BTreeSet<Key>,
     workloads: BTreeMap<Key, Workload>,
@@ -102,7 +105,11 @@ impl Inventory {
             });
             let old = self.workloads.get(&key);
             // Services depend on the meshes, the version and the existence of a workload.
-            let seen = |workload: &Workload| (workload.meshes.clone(), workload.version.clone());
+            let seen = |workload: &Workload| {
+                let names: Vec<String> =
+                    workload.virtual_nodes.iter().map(|node| node.mesh.clone()).collect();
+                (workload.meshes.clone(), workload.version.clone(), names)
+            };
             if old.map(seen) != new.as_ref().map(seen) {
                 stale
                     .services
@@ -175,6 +182,11 @@ impl Inventory {
         self.workloads.get(key)
     }
 
+    /// Of one view, until it is recomputed: metrics are read when somebody asks.
+    pub fn set_without_requests(&mut self, key: &Key) {
+        self.workloads.get_mut(key).into_iter().for_each(Workload::set_without_requests);
+    }
+
     pub fn service(&self, key: &Key) -> Option<&Service> {
         self.services.get(key)
     }
@@ -226,6 +238,11 @@ impl Inventory {
             Body::External(External::Instance { pod: Some(pod), .. }) => {
                 self.instances.entry(pod.clone()).or_default().insert(key.clone());
             }
+            Body::External(External::VirtualService { .. }) => {
+                if let Some(service) = external::named_service(object) {
+                    self.virtual_services.entry(service).or_default().insert(key.clone());
+                }
+            }
             Body::Namespace(_)
             | Body::Gateway { .. }
             | Body::Canary { target: None }
@@ -249,6 +266,11 @@ impl Inventory {
             }
             Body::External(External::Instance { pod: Some(pod), .. }) => {
                 drop_entry(&mut self.instances, pod, key);
+            }
+            Body::External(External::VirtualService { .. }) => {
+                if let Some(service) = external::named_service(object) {
+                    drop_entry(&mut self.virtual_services, &service, key);
+                }
             }
             _ => _ = self.settings.remove(key),
         }
@@ -287,6 +309,15 @@ impl Inventory {
             }
             // Environments name them, in any cluster; they change with people's edits.
             Body::External(External::AppMesh { .. } | External::VirtualNode { .. }) => self.stale.all = true,
+            Body::External(External::VirtualService { .. }) => {
+                external::named_service(object).iter().for_each(|service| self.mark_services(service));
+            }
+            Body::External(External::Route { .. }) => {
+                let beside = self.in_namespace(&key.cluster, &key.namespace);
+                let routed = beside.filter(|other| external::is_route_of(other, key));
+                let services: Vec<ServiceRef> = routed.filter_map(external::named_service).collect();
+                services.iter().for_each(|service| self.mark_services(service));
+            }
             Body::External(_) => {}
             Body::Namespace(_) => {
                 let inside: Vec<Key> =
@@ -301,6 +332,12 @@ impl Inventory {
             // Only meshes depend on them, and meshes are computed when they are read.
             Body::PeerAuthentication { .. } | Body::KumaMesh { .. } => {}
         }
+    }
+
+    /// Of this name, in every cluster.
+    fn mark_services(&mut self, service: &ServiceRef) {
+        let key = |cluster: String| Key::new(&cluster, &service.namespace, Kind::Service, &service.name);
+        self.stale.services.extend(self.clusters().into_iter().map(key));
     }
 
     fn in_namespace(&self, cluster: &str, namespace: &str) -> impl Iterator<Item = &Object> {
@@ -331,6 +368,20 @@ impl Inventory {
     pub(super) fn instances_of(&self, namespace: &str, pod: &str) -> impl Iterator<Item = &Object> {
         let keys = self.instances.get(&(namespace.to_owned(), pod.to_owned()));
         keys.into_iter().flatten().filter_map(|key| self.objects.get(key))
+    }
+
+    /// App Mesh's virtual services that are called like a Service.
+    pub(super) fn virtual_services_of(&self, service: &Key) -> impl Iterator<Item = &Object> {
+        let named = ServiceRef { namespace: service.namespace.clone(), name: service.name.clone() };
+        let keys = self.virtual_services.get(&named);
+        keys.into_iter().flatten().filter_map(|key| self.objects.get(key))
+    }
+
+    /// The routes of the virtual router that provides a virtual service.
+    pub(super) fn app_mesh_routes_of(&self, virtual_service: &Object) -> impl Iterator<Item = &Object> {
+        let Key { cluster, namespace, .. } = &virtual_service.key;
+        let routes = self.in_namespace(cluster, namespace).filter(|o| o.key.kind == Kind::AppMeshRoute);
+        routes.filter(move |route| external::is_route_of(virtual_service, &route.key))
     }
 
     pub(super) fn object(&self, key: &Key) -> Option<&Object> {
@@ -402,8 +453,12 @@ impl Inventory {
         self.objects.contains_key(&Key::new(cluster, "", Kind::ServedResource, resource))
     }
 
-    pub(super) fn has_gateway_class(&self, cluster: &str) -> bool {
-        let accepted = |object: &Object| matches!(object.body, Body::GatewayClass { accepted: true, .. });
+    /// An accepted GatewayClass, of this controller or of any.
+    pub(super) fn has_gateway_class(&self, cluster: &str, wanted: Option<&str>) -> bool {
+        let accepted = |object: &Object| match &object.body {
+            Body::GatewayClass { controller, accepted: true } => wanted.is_none_or(|of| controller == of),
+            _ => false,
+        };
         self.settings_of(cluster, Kind::GatewayClass).any(accepted)
     }
 

@@ -8,7 +8,7 @@ use super::fact::{Evidence, Fact, MeshKind, Mode, Source, Strength};
 use super::inventory::Inventory;
 use super::key::{Key, Kind};
 use super::mesh::is_control_plane;
-use super::object::{Body, Labels, Marks, Object, WorkloadSpec};
+use super::object::{Body, Labels, Marks, Object, Pod, PodProof, WorkloadSpec};
 use super::rules::{
     Field, GATEWAY_ANNOTATIONS, GATEWAY_CLASS_LABEL, GATEWAY_NAME_LABEL, RULES, USE_WAYPOINT_LABEL,
     USE_WAYPOINT_NAMESPACE_LABEL, WAYPOINT_CLASSES,
@@ -20,8 +20,8 @@ pub(super) fn workload(inventory: &Inventory, object: &Object, spec: &WorkloadSp
     let key = &object.key;
     let pods = inventory.pods_of(key);
     let mut facts = Vec::new();
-    for pod in &pods {
-        pod.proofs.iter().for_each(|fact| add(&mut facts, fact.clone()));
+    for (pod, Pod { generation, proofs, .. }) in inventory.keyed_pods_of(key) {
+        proofs.iter().for_each(|proof| add_proof(&mut facts, key, (pod, *generation), proof));
     }
     opt_ins(inventory, object, spec).into_iter().for_each(|fact| add(&mut facts, fact));
     let bindings = external::bindings(inventory, object, spec);
@@ -99,6 +99,34 @@ fn add(facts: &mut Vec<Fact>, fact: Fact) {
     match facts.iter_mut().find(same) {
         Some(known) => known.count += fact.count,
         None => facts.push(fact),
+    }
+}
+
+/// As [`add`] does, without a copy for each pod.
+fn add_proof(
+    facts: &mut Vec<Fact>,
+    workload: &Key,
+    (pod, generation): (&Key, Option<i64>),
+    proof: &PodProof,
+) {
+    let same = |known: &&mut Fact| {
+        known.mesh == proof.mesh
+            && known.mode == Some(proof.mode)
+            && known.revision == proof.revision
+            && known.evidence.field == proof.field
+    };
+    match facts.iter_mut().find(same) {
+        Some(known) => known.count += 1,
+        None => facts.push(Fact {
+            source: Source::Kubernetes { cluster: workload.cluster.clone() },
+            subject: workload.clone(),
+            strength: Strength::Participating,
+            mesh: proof.mesh,
+            mode: Some(proof.mode),
+            revision: proof.revision.clone(),
+            evidence: Evidence { object: pod.clone(), field: proof.field.clone(), generation },
+            count: 1,
+        }),
     }
 }
 
@@ -200,7 +228,7 @@ fn version_label(labels: &Labels) -> Option<String> {
     labels.get("version").or(labels.get("app.kubernetes.io/version")).cloned()
 }
 
-fn images(spec: &WorkloadSpec, pods: &[&super::object::Pod]) -> Vec<Image> {
+fn images(spec: &WorkloadSpec, pods: &[&Pod]) -> Vec<Image> {
     let mut digests: BTreeMap<&String, BTreeSet<String>> = BTreeMap::new();
     for (container, digest) in pods.iter().flat_map(|pod| &pod.digests) {
         digests.entry(container).or_default().insert(digest.clone());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fact::Fact;
+use super::fact::{MeshKind, Mode};
 use super::key::{Key, Kind};
 
 pub type Labels = BTreeMap<String, String>;
@@ -75,14 +75,25 @@ pub(super) struct Marks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pod {
     pub owner: Key,
+    pub generation: Option<i64>,
     pub ready: bool,
-    pub proofs: Vec<Fact>,
+    pub proofs: Vec<PodProof>,
     /// From the environment of its proxy, with the field.
     pub virtual_node: Option<(super::external::NodeName, String)>,
     /// Proxy versions by mesh.
-    pub proxies: Vec<(super::fact::MeshKind, String)>,
+    pub proxies: Vec<(MeshKind, String)>,
     /// Container, digest.
-    pub digests: BTreeMap<String, String>,
+    pub digests: Vec<(String, String)>,
+}
+
+/// A sign of a mesh on a pod. Its fact names the pod and the workload, which are kept once:
+/// pods are most of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodProof {
+    pub mesh: MeshKind,
+    pub mode: Mode,
+    pub revision: Option<String>,
+    pub field: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,12 @@
 //! JSON of the API server → [`Object`].
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
 use super::external::NodeName;
-use super::fact::{Evidence, Fact, MeshKind, Mode, Source, Strength};
+use super::fact::{MeshKind, Mode};
 use super::key::{Key, Kind};
 use super::object::{
-    Body, Labels, Marks, Object, Pod, Reach, RouteSpec, ServiceRef, ServiceSpec, WorkloadSpec,
+    Body, Labels, Marks, Object, Pod, PodProof, Reach, RouteSpec, ServiceRef, ServiceSpec, WorkloadSpec,
 };
 use super::owner::workload_of;
 use super::rules::{Proof, RULES, config_maps};
@@ -22,9 +20,12 @@ impl Object {
         let key = Key::new(cluster, namespace, kind, name);
         let version = text(value, "/metadata/resourceVersion").and_then(|version| version.parse().ok());
         let generation = value.pointer("/metadata/generation").and_then(Value::as_i64);
-        // Argo CD: docs/user-guide/resource_tracking.md, `APP:GROUP/KIND:NAMESPACE/NAME`.
+        // Argo CD: docs/user-guide/resource_tracking.md, `APP:GROUP/KIND:NAMESPACE/NAME`; else
+        // the label of its own that docs/faq.md advises, since Helm's charts set the default
+        // one (app.kubernetes.io/instance) too.
         let tracking = annotation(value, "argocd.argoproj.io/tracking-id");
-        let application = tracking.and_then(|id| id.split(':').next()).map(str::to_owned);
+        let tracked = tracking.and_then(|id| id.split(':').next());
+        let application = tracked.or(label(value, "argocd.argoproj.io/instance")).map(str::to_owned);
         let body = match kind {
             Kind::ServedResource => Body::Presence,
             Kind::Namespace => Body::Namespace(marks(value, "/metadata")),
@@ -125,16 +126,6 @@ fn marks(value: &Value, pointer: &str) -> Marks {
 
 fn pod(key: &Key, generation: Option<i64>, value: &Value) -> Pod {
     let owner = workload_of(key, value);
-    let fact = |mesh, mode, revision: Option<String>, field: String| Fact {
-        source: Source::Kubernetes { cluster: key.cluster.clone() },
-        subject: owner.clone(),
-        strength: Strength::Participating,
-        mesh,
-        mode: Some(mode),
-        revision,
-        evidence: Evidence { object: key.clone(), field, generation },
-        count: 1,
-    };
     let (mut proofs, mut proxies) = (Vec::new(), Vec::new());
     for rule in RULES {
         for proof in rule.proofs {
@@ -160,9 +151,10 @@ fn pod(key: &Key, generation: Option<i64>, value: &Value) -> Pod {
                         (*mode, injected_revision(found), format!("metadata.annotations[{name}]{equals}"))
                     }),
             };
-            proofs.extend(found.map(|(mode, revision, field)| fact(rule.mesh, mode, revision, field)));
+            let proof = |(mode, revision, field)| PodProof { mesh: rule.mesh, mode, revision, field };
+            proofs.extend(found.map(proof));
         }
-        if proofs.last().is_some_and(|fact| fact.mesh == rule.mesh) {
+        if proofs.last().is_some_and(|proof: &PodProof| proof.mesh == rule.mesh) {
             let version = rule.proxies.iter().find_map(|name| {
                 let (_, _, container) = container(value, name)?;
                 image_tag(text(container, "/image")?)
@@ -172,6 +164,7 @@ fn pod(key: &Key, generation: Option<i64>, value: &Value) -> Pod {
     }
     Pod {
         owner,
+        generation,
         ready: condition(value, "Ready"),
         proofs,
         virtual_node: virtual_node_of(value),
@@ -223,7 +216,7 @@ fn injected_revision(status: &str) -> Option<String> {
     Some(status["revision"].as_str()?.to_owned())
 }
 
-fn digests(pod: &Value) -> BTreeMap<String, String> {
+fn digests(pod: &Value) -> Vec<(String, String)> {
     let statuses = list(pod, "/status/containerStatuses");
     let digest = |status: &Value| {
         let (_, digest) = text(status, "/imageID")?.split_once('@')?;

@@ -6,7 +6,7 @@ use super::fact::{MeshKind, Mode, Strength};
 use super::inventory::Inventory;
 use super::key::{Key, Kind};
 use super::object::WorkloadSpec;
-use super::route::{Outcome, Scope};
+use super::route::{Outcome, RouteStanding, Scope};
 use super::service::Service;
 use super::workload::{Role, Workload};
 
@@ -19,12 +19,23 @@ pub enum Provider {
     Linkerd,
     Smi,
     Osm,
+    /// By the custom resources of Amazon's controller.
     AppMesh,
+    /// By App Mesh's own API.
+    AppMeshApi,
 }
 
 impl Provider {
-    pub const ALL: [Provider; 7] =
-        [Self::Kubernetes, Self::Istio, Self::GatewayApi, Self::Linkerd, Self::Smi, Self::Osm, Self::AppMesh];
+    pub const ALL: [Provider; 8] = [
+        Self::Kubernetes,
+        Self::Istio,
+        Self::GatewayApi,
+        Self::Linkerd,
+        Self::Smi,
+        Self::Osm,
+        Self::AppMesh,
+        Self::AppMeshApi,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -35,13 +46,14 @@ impl Provider {
             Self::Smi => "smi",
             Self::Osm => "osm",
             Self::AppMesh => "appmesh",
+            Self::AppMeshApi => "appmesh:aws",
         }
     }
 
     /// `plural.group` of the kind that it writes; Linkerd's is either of two.
     fn needs(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Kubernetes => &[],
+            Self::Kubernetes | Self::AppMeshApi => &[],
             Self::Istio => &[("VirtualService", "virtualservices.networking.istio.io")],
             Self::GatewayApi => &[("HTTPRoute", "httproutes.gateway.networking.k8s.io")],
             Self::Linkerd => &[
@@ -67,6 +79,20 @@ pub struct Releasable {
     /// One sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+/// Of a workload whose mesh counts no requests to it.
+const WITHOUT_REQUESTS: &str = "no request series for five minutes, so no metric of the mesh can judge a release; send it requests, or let Prometheus scrape its proxies";
+
+impl Workload {
+    /// No metric source shows requests to it: no provider of a mesh can be judged.
+    pub fn set_without_requests(&mut self) {
+        let judged = self.releasable.iter_mut().filter(|answer| answer.provider != Provider::Kubernetes);
+        for answer in judged.filter(|answer| answer.yes) {
+            answer.yes = false;
+            answer.why = Some(WITHOUT_REQUESTS.to_owned());
+        }
+    }
 }
 
 /// The answers for every provider, and what speaks against each whatever else does.
@@ -149,7 +175,7 @@ pub(super) fn provider_obstacle(
         Provider::Linkerd if !served("httproutes.gateway.networking.k8s.io") => &[Kind::TrafficSplit],
         Provider::GatewayApi | Provider::Linkerd => &[Kind::HttpRoute, Kind::GrpcRoute],
         Provider::Smi | Provider::Osm => &[Kind::TrafficSplit],
-        Provider::Kubernetes | Provider::AppMesh => &[],
+        Provider::Kubernetes | Provider::AppMesh | Provider::AppMeshApi => &[],
     };
     let unreachable = match provider {
         // istio.io/docs/ambient/migrate/migrate-policies.
@@ -161,7 +187,7 @@ pub(super) fn provider_obstacle(
         Provider::GatewayApi => match (ambient, kind) {
             (Some(member), _) => no_waypoint(inventory, &workload.key, member.waypoint.as_deref()),
             (None, Some(MeshKind::Istio | MeshKind::Linkerd)) => None,
-            _ if inventory.has_gateway_class(&workload.key.cluster) => None,
+            _ if inventory.has_gateway_class(&workload.key.cluster, None) => None,
             _ => Some(
                 "no pod is in a mesh that reads HTTPRoute, and the cluster has no accepted GatewayClass"
                     .to_owned(),
@@ -169,13 +195,21 @@ pub(super) fn provider_obstacle(
         },
         Provider::Linkerd if kind != Some(MeshKind::Linkerd) => Some(absent(MeshKind::Linkerd)),
         Provider::Osm if kind != Some(MeshKind::Osm) => Some(absent(MeshKind::Osm)),
-        Provider::AppMesh if kind != Some(MeshKind::AppMesh) => Some(absent(MeshKind::AppMesh)),
+        Provider::AppMesh | Provider::AppMeshApi if kind != Some(MeshKind::AppMesh) => {
+            Some(absent(MeshKind::AppMesh))
+        }
         Provider::Smi if !matches!(kind, Some(MeshKind::Osm | MeshKind::Linkerd)) => {
             Some("no pod is in a mesh that reads TrafficSplit (osm, or linkerd with linkerd-smi)".to_owned())
         }
         _ => None,
     };
-    unreachable.or_else(|| contested(inventory, workload, route_kinds))
+    let in_mesh = unreachable.or_else(|| contested(inventory, workload, route_kinds));
+    match (provider, kind) {
+        (Provider::GatewayApi, None) => {
+            in_mesh.or_else(|| owned_at_gateway(inventory, workload, route_kinds))
+        }
+        _ => in_mesh,
+    }
 }
 
 fn no_waypoint(inventory: &Inventory, key: &Key, waypoint: Option<&str>) -> Option<String> {
@@ -190,27 +224,39 @@ fn no_waypoint(inventory: &Inventory, key: &Key, waypoint: Option<&str>) -> Opti
     inventory.object(&gateway).is_none().then(|| format!("its waypoint {waypoint} does not exist"))
 }
 
+fn routes_of<'i>(
+    inventory: &'i Inventory,
+    workload: &'i Workload,
+) -> impl Iterator<Item = &'i RouteStanding> {
+    let services = workload.services.iter().filter_map(|key| inventory.service(key));
+    services.flat_map(|service| &service.routes)
+}
+
+fn owned_by(route: &RouteStanding, application: &str) -> String {
+    format!("{} is owned by Argo CD application {application}, which would revert the weights", route.route)
+}
+
 /// Routes that would override ours, or that somebody else keeps writing.
 fn contested(inventory: &Inventory, workload: &Workload, ours: &[Kind]) -> Option<String> {
-    let services = workload.services.iter().filter_map(|key| inventory.service(key));
-    let routes = services.flat_map(|service| &service.routes).filter(|route| route.scope == Scope::Mesh);
-    let mut found = None;
-    for route in routes {
+    let mut routes = routes_of(inventory, workload).filter(|route| route.scope == Scope::Mesh);
+    routes.find_map(|route| {
         let is_ours = ours.contains(&route.route.kind);
         match (&route.outcome, &route.application) {
-            (Outcome::Undefined(why), _) => found = found.or(Some(why.clone())),
+            (Outcome::Undefined(why), _) => Some(why.clone()),
             (Outcome::Wins, _) if !is_ours && !ours.is_empty() => {
-                let kind = ours[0].name();
-                found = found.or(Some(format!("{} overrides {kind}", route.route)));
+                Some(format!("{} overrides {}", route.route, ours[0].name()))
             }
-            (Outcome::Wins, Some(application)) => {
-                found = found.or(Some(format!(
-                    "{} is owned by Argo CD application {application}, which would revert the weights",
-                    route.route
-                )));
-            }
-            _ => {}
+            (Outcome::Wins, Some(application)) => Some(owned_by(route, application)),
+            _ => None,
         }
-    }
-    found
+    })
+}
+
+/// A route that Argo CD keeps writing at the Gateway where a release would move weights.
+fn owned_at_gateway(inventory: &Inventory, workload: &Workload, ours: &[Kind]) -> Option<String> {
+    let mut routes = routes_of(inventory, workload).filter(|route| ours.contains(&route.route.kind));
+    routes.find_map(|route| match (&route.scope, &route.application) {
+        (Scope::Gateway(_), Some(application)) => Some(owned_by(route, application)),
+        _ => None,
+    })
 }

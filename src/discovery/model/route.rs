@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use super::external::External;
 use super::fact::{MeshKind, Mode};
 use super::inventory::Inventory;
 use super::key::{Key, Kind};
 use super::object::{Body, Object, RouteSpec, ServiceRef};
+use super::workload::Workload;
 
 /// The traffic that a route applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -74,13 +76,12 @@ pub(super) fn standings(inventory: &Inventory, service: &Key, workloads: &[Key])
     for (object, route) in inventory.routes_of(service) {
         candidates.extend(scopes(&here, route).into_iter().map(|scope| Candidate { object, scope }));
     }
-    let meshes: BTreeSet<(MeshKind, Option<Mode>)> = workloads
-        .iter()
-        .filter_map(|workload| inventory.workload(workload))
-        .flat_map(|workload| &workload.meshes)
-        .map(|membership| (membership.mesh, membership.mode))
-        .collect();
-    let reader = Reader::of(&meshes);
+    let workloads: Vec<&Workload> =
+        workloads.iter().filter_map(|workload| inventory.workload(workload)).collect();
+    let reader = Reader::of(inventory, service, &workloads);
+    if let Reader::AppMesh = reader {
+        candidates.extend(app_mesh_candidates(inventory, service, &workloads));
+    }
     candidates.sort_by(|a, b| a.scope.cmp(&b.scope).then_with(|| reader.order(service, a, b)));
     let mut standings: Vec<RouteStanding> = Vec::new();
     for candidate in &candidates {
@@ -89,7 +90,7 @@ pub(super) fn standings(inventory: &Inventory, service: &Key, workloads: &[Key])
             .find(|s| s.scope == candidate.scope && s.outcome.wins())
             .map(|s| s.route.clone());
         let outcome = match &candidate.scope {
-            Scope::Mesh => reader.outcome(candidate.object.key.kind, leader.as_ref(), &candidates),
+            Scope::Mesh => reader.outcome(service, candidate.object, leader.as_ref(), &candidates),
             // Rules of several routes on one Gateway are merged, the most specific match
             // first and then the oldest route: Gateway API, AllowedRoutes. VirtualServices
             // are merged on gateways too: istio.io/docs/reference/config/analysis/ist0109.
@@ -105,6 +106,22 @@ pub(super) fn standings(inventory: &Inventory, service: &Key, workloads: &[Key])
         });
     }
     standings
+}
+
+/// The virtual services that callers in the mesh of these workloads know the Service by,
+/// and the routes behind them. Another mesh may use the same names.
+fn app_mesh_candidates<'o>(
+    inventory: &'o Inventory,
+    service: &Key,
+    workloads: &[&Workload],
+) -> Vec<Candidate<'o>> {
+    let meshes: BTreeSet<&str> =
+        workloads.iter().flat_map(|w| &w.virtual_nodes).map(|node| node.mesh.as_str()).collect();
+    let known = inventory.virtual_services_of(service);
+    let known = known.filter(|found| meshes.is_empty() || meshes.contains(found.key.namespace.as_str()));
+    let with_routes =
+        known.flat_map(move |found| std::iter::once(found).chain(inventory.app_mesh_routes_of(found)));
+    with_routes.map(|object| Candidate { object, scope: Scope::Mesh }).collect()
 }
 
 fn scopes(service: &ServiceRef, route: &RouteSpec) -> Vec<Scope> {
@@ -126,25 +143,49 @@ enum Reader {
         ambient: bool,
     },
     Linkerd,
+    Kuma,
+    /// By config entries of its own.
+    Consul,
+    /// No pod shows it: it serves all pods of its nodes.
+    Cilium,
+    AppMesh,
     Osm,
     /// Precedence of its routes was not read from any source.
     Unknown(MeshKind),
     Several,
 }
 
+/// Cilium: operator/pkg/gateway-api/controller.go.
+const CILIUM_GATEWAY_CONTROLLER: &str = "io.cilium/gateway-controller";
+
 impl Reader {
-    fn of(meshes: &BTreeSet<(MeshKind, Option<Mode>)>) -> Self {
+    fn of(inventory: &Inventory, service: &Key, workloads: &[&Workload]) -> Self {
+        let meshes: BTreeSet<(MeshKind, Option<Mode>)> = workloads
+            .iter()
+            .flat_map(|workload| &workload.meshes)
+            .map(|membership| (membership.mesh, membership.mode))
+            .collect();
         let kinds: BTreeSet<MeshKind> = meshes.iter().map(|(kind, _)| *kind).collect();
         let mut kinds = kinds.into_iter();
         match (kinds.next(), kinds.next()) {
+            // With its Gateway API on, Cilium reads HTTPRoutes of Services too:
+            // docs.cilium.io/en/stable/network/servicemesh/gateway-api/gamma.
+            (None, _) if inventory.has_gateway_class(&service.cluster, Some(CILIUM_GATEWAY_CONTROLLER)) => {
+                Self::Cilium
+            }
             (None, _) => Self::Nobody,
             (Some(_), Some(_)) => Self::Several,
-            (Some(MeshKind::Istio), None) => {
-                Self::Istio { ambient: meshes.iter().any(|(_, mode)| *mode == Some(Mode::Ambient)) }
-            }
-            (Some(MeshKind::Linkerd), None) => Self::Linkerd,
-            (Some(MeshKind::Osm), None) => Self::Osm,
-            (Some(kind), None) => Self::Unknown(kind),
+            (Some(kind), None) => match kind {
+                MeshKind::Istio => {
+                    Self::Istio { ambient: meshes.iter().any(|(_, mode)| *mode == Some(Mode::Ambient)) }
+                }
+                MeshKind::Linkerd => Self::Linkerd,
+                MeshKind::Kuma => Self::Kuma,
+                MeshKind::Consul => Self::Consul,
+                MeshKind::AppMesh => Self::AppMesh,
+                MeshKind::Osm => Self::Osm,
+                MeshKind::Cilium | MeshKind::Smi | MeshKind::Gateway => Self::Unknown(kind),
+            },
         }
     }
 
@@ -162,6 +203,11 @@ impl Reader {
             (Self::Linkerd, Kind::HttpRoute) => Some(3),
             (Self::Istio { .. }, Kind::VirtualService | Kind::HttpRoute | Kind::GrpcRoute) => Some(0),
             (Self::Osm, Kind::TrafficSplit) => Some(0),
+            // konghq.com/blog/engineering/gamma-and-kuma, from Kuma 2.3 on.
+            (Self::Kuma, Kind::HttpRoute) => Some(0),
+            (Self::Cilium, Kind::HttpRoute | Kind::GrpcRoute) => Some(0),
+            (Self::AppMesh, Kind::AppMeshVirtualService) => Some(0),
+            (Self::AppMesh, Kind::AppMeshRoute) => Some(1),
             (Self::Unknown(_) | Self::Several, _) => Some(0),
             _ => None,
         }
@@ -170,13 +216,22 @@ impl Reader {
     fn order(&self, service: &Key, a: &Candidate<'_>, b: &Candidate<'_>) -> Ordering {
         let rank = |c: &Candidate<'_>| self.rank(c.object.key.kind).unwrap_or(u8::MAX);
         // Istio prefers Gateway API routes of the client's namespace:
-        // pilot/pkg/model/virtualservice.go, SelectVirtualServices. The Service's own
-        // namespace stands in for the clients'.
-        let gateway_first = |c: &Candidate<'_>| match self {
+        // pilot/pkg/model/virtualservice.go, SelectVirtualServices. Linkerd prefers
+        // ServiceProfiles of the client's namespace: controller/api/destination/server.go.
+        // The Service's own namespace stands in for the clients'.
+        let elsewhere = |c: &Candidate<'_>| match self {
             Self::Istio { .. } if a.scope == Scope::Mesh => {
                 c.object.key.kind == Kind::VirtualService || c.object.key.namespace != service.namespace
             }
+            Self::Linkerd if c.object.key.kind == Kind::ServiceProfile => {
+                c.object.key.namespace != service.namespace
+            }
             _ => false,
+        };
+        // 0 is the highest: docs.aws.amazon.com app-mesh/latest/APIReference/API_RouteSpec.html.
+        let priority = |c: &Candidate<'_>| match &c.object.body {
+            Body::External(External::Route { priority, .. }) => priority.unwrap_or(i32::MAX),
+            _ => 0,
         };
         // The oldest first, then by name: Gateway API, AllowedRoutes (namespace/name);
         // Istio, pilot/pkg/model/config.go, configCompareByCreationTime (name, namespace).
@@ -186,17 +241,29 @@ impl Reader {
         };
         rank(a)
             .cmp(&rank(b))
-            .then_with(|| gateway_first(a).cmp(&gateway_first(b)))
+            .then_with(|| elsewhere(a).cmp(&elsewhere(b)))
+            .then_with(|| priority(a).cmp(&priority(b)))
             .then_with(|| a.object.created.cmp(&b.object.created))
             .then_with(|| by_name(a).cmp(&by_name(b)))
             .then_with(|| a.object.key.cmp(&b.object.key))
     }
 
-    fn outcome(&self, kind: Kind, leader: Option<&Key>, all: &[Candidate<'_>]) -> Outcome {
-        if self.rank(kind).is_none() {
+    fn outcome(
+        &self,
+        service: &Key,
+        object: &Object,
+        leader: Option<&Key>,
+        all: &[Candidate<'_>],
+    ) -> Outcome {
+        let key = &object.key;
+        if self.rank(key.kind).is_none() {
             return Outcome::Ignored(match self {
                 Self::Nobody => "no pod behind the Service is in a mesh, so nothing reads it".to_owned(),
-                _ => format!("the mesh does not read {} objects", kind.name()),
+                Self::Consul => format!(
+                    "Consul does not read {} objects for calls in the mesh; it has ServiceRouter and ServiceSplitter",
+                    key.kind.name()
+                ),
+                _ => format!("the mesh does not read {} objects", key.kind.name()),
             });
         }
         let has = |wanted: fn(Kind) -> bool| {
@@ -217,16 +284,52 @@ impl Reader {
                         .to_owned(),
                 )
             }
+            // Consumer routes are not supported: the page of GAMMA above.
+            Self::Cilium if key.namespace != service.namespace => {
+                Outcome::Ignored("Cilium reads routes in the namespace of their Service only".to_owned())
+            }
+            Self::Cilium if key.kind == Kind::GrpcRoute => Outcome::Undefined(
+                "whether Cilium reads a GRPCRoute of a Service depends on its version".to_owned(),
+            ),
             _ => match leader {
                 None => Outcome::Wins,
-                Some(leader) => Outcome::Loses(lost_to(kind, leader)),
+                Some(leader) if self.merges(key, leader) => Outcome::Merged,
+                Some(leader) if matches!(self, Self::Kuma) => Outcome::Undefined(format!(
+                    "{leader} is attached to the same Service, and which of the two Kuma matches first is not known"
+                )),
+                Some(leader) => Outcome::Loses(lost_to(key, leader)),
             },
+        }
+    }
+
+    /// Whether the rules of both are in force, those of the leader first where they match
+    /// equally.
+    fn merges(&self, key: &Key, leader: &Key) -> bool {
+        let of_gateway_api = |key: &Key| matches!(key.kind, Kind::HttpRoute | Kind::GrpcRoute);
+        match self {
+            // The routes of one namespace become one VirtualService:
+            // pilot/pkg/config/kube/gateway/conversion.go, convertVirtualService.
+            Self::Istio { .. } => {
+                of_gateway_api(key) && of_gateway_api(leader) && key.namespace == leader.namespace
+            }
+            // A proxy gets all routes of one kind, the oldest first:
+            // policy-controller/grpc/src/outbound.rs, timestamp_then_name.
+            Self::Linkerd => of_gateway_api(key) && key.kind == leader.kind,
+            // Gateway API, HTTPRouteRule.matches.
+            Self::Cilium => true,
+            // Each virtual service has its host name; its routes are matched in turn.
+            Self::AppMesh => true,
+            Self::Nobody | Self::Kuma | Self::Consul | Self::Osm | Self::Unknown(_) | Self::Several => false,
         }
     }
 }
 
-fn lost_to(kind: Kind, leader: &Key) -> String {
+fn lost_to(key: &Key, leader: &Key) -> String {
+    let kind = key.kind;
     match (leader.kind, kind) {
+        (Kind::ServiceProfile, Kind::ServiceProfile) => {
+            format!("{leader} comes first, except for clients in {}", key.namespace)
+        }
         (Kind::ServiceProfile | Kind::TrafficSplit, Kind::HttpRoute | Kind::GrpcRoute) => {
             format!("{leader} overrides {}s in Linkerd", kind.name())
         }

@@ -121,9 +121,8 @@ async fn poll_region(
     region: &str,
     reporter: &Reporter,
 ) {
-    let interval = api.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL).max(MIN_POLL_INTERVAL).get();
+    let mut schedule = PollSchedule { interval: poll_interval(api), failures: 0 };
     let mut listing = None;
-    let mut failures = 0;
     loop {
         let listed = async {
             let listing = match &mut listing {
@@ -133,17 +132,32 @@ async fn poll_region(
             let limited = timeout(LISTING_TIMEOUT, listing.list()).await;
             limited.unwrap_or_else(|_| Err(Error::Timeout { region: region.to_owned() }))
         };
-        match listed.await {
-            Ok(objects) => {
-                failures = 0;
-                reporter.listed(region, objects).await;
-            }
-            Err(error) => {
-                failures += 1;
-                reporter.failed(region, error.to_string()).await;
-            }
+        let listed = listed.await;
+        let complete = listed.is_ok();
+        match listed {
+            Ok(objects) => reporter.listed(region, objects).await,
+            Err(error) => reporter.failed(region, error.to_string()).await,
         }
-        let doubled = interval * 2_u32.pow(failures.min(MAX_BACKOFF_DOUBLINGS));
+        schedule.wait(complete).await;
+    }
+}
+
+fn poll_interval(api: &AppMeshApi) -> Duration {
+    api.poll_interval.unwrap_or(DEFAULT_POLL_INTERVAL).max(MIN_POLL_INTERVAL).get()
+}
+
+/// When a region is listed again. Failures in a row double the interval: a failed listing
+/// is most often a throttled one.
+struct PollSchedule {
+    interval: Duration,
+    failures: u32,
+}
+
+impl PollSchedule {
+    /// After a listing that was complete, or not.
+    async fn wait(&mut self, complete: bool) {
+        self.failures = if complete { 0 } else { self.failures + 1 };
+        let doubled = self.interval * 2_u32.pow(self.failures.min(MAX_BACKOFF_DOUBLINGS));
         sleep(doubled + doubled.mul_f64(jitter() / 10.0)).await;
     }
 }
@@ -318,16 +332,16 @@ impl Listing {
                 client.describe_virtual_service().mesh_name(name).mesh_owner(owner).virtual_service_name(of);
             let known = describe!(self, "describe a virtual service", service, call, |answer| {
                 let spec = answer.virtual_service.and_then(|service| service.spec);
-                let to = match spec.and_then(|spec| spec.provider) {
+                let provider = match spec.and_then(|spec| spec.provider) {
                     Some(VirtualServiceProvider::VirtualNode(node)) => {
-                        vec![format!("virtualNode/{}", node.virtual_node_name)]
+                        Some(format!("virtualNode/{}", node.virtual_node_name))
                     }
                     Some(VirtualServiceProvider::VirtualRouter(router)) => {
-                        vec![format!("virtualRouter/{}", router.virtual_router_name)]
+                        Some(format!("virtualRouter/{}", router.virtual_router_name))
                     }
-                    _ => Vec::new(),
+                    _ => None,
                 };
-                (External::LeadsTo(to), None)
+                (External::VirtualService { provider }, None)
             });
             keep(Kind::AppMeshVirtualService, of, service.arn.clone(), known);
         }
@@ -352,7 +366,9 @@ impl Listing {
                 let call = call.virtual_router_name(of).route_name(&route.route_name);
                 let known = describe!(self, "describe a route", route, call, |answer| {
                     let spec = answer.route.and_then(|route| route.spec);
-                    (External::LeadsTo(spec.as_ref().map(targets).unwrap_or_default()), None)
+                    let priority = spec.as_ref().and_then(|spec| spec.priority);
+                    let targets = spec.as_ref().map(targets).unwrap_or_default();
+                    (External::Route { targets, priority }, None)
                 });
                 let path = format!("{of}/{}", route.route_name);
                 keep(Kind::AppMeshRoute, &path, route.arn.clone(), known);
@@ -457,4 +473,54 @@ fn targets(spec: &RouteSpec) -> Vec<String> {
     .flatten()
     .collect();
     targets.iter().map(|target| format!("virtualNode/{}={}", target.virtual_node, target.weight)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds after listings that end like this.
+    async fn gaps(interval: Duration, ends: &[bool]) -> Vec<f64> {
+        let (mut schedule, mut gaps) = (PollSchedule { interval, failures: 0 }, Vec::new());
+        for complete in ends {
+            let began = Instant::now();
+            schedule.wait(*complete).await;
+            gaps.push(began.elapsed().as_secs_f64());
+        }
+        gaps
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn listings_are_an_interval_apart_and_not_at_the_same_moment_everywhere() {
+        let interval = poll_interval(&api(None));
+        let gaps = gaps(interval, &[true; 40]).await;
+        let least = interval.as_secs_f64();
+        assert!(gaps.iter().all(|gap| (least..=least * 1.1 + 0.01).contains(gap)), "{gaps:?}");
+        let spread =
+            gaps.iter().copied().fold(f64::MIN, f64::max) - gaps.iter().copied().fold(f64::MAX, f64::min);
+        assert!(spread > least / 100.0, "{gaps:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_listings_are_repeated_later_and_later_until_one_is_complete() {
+        let ends = [true, false, false, false, false, false, true, true];
+        let gaps = gaps(Duration::from_secs(30), &ends).await;
+        let expected = [30.0, 60.0, 120.0, 240.0, 240.0, 240.0, 30.0, 30.0];
+        assert_eq!(gaps.len(), expected.len());
+        for (gap, least) in gaps.iter().zip(expected) {
+            assert!((least..=least * 1.1 + 0.01).contains(gap), "{gaps:?}");
+        }
+    }
+
+    /// An older definition may have admitted less.
+    #[test]
+    fn an_interval_is_at_least_half_a_minute() {
+        assert_eq!(poll_interval(&api(Some("1s"))), Duration::from_secs(30));
+        assert_eq!(poll_interval(&api(Some("5m"))), Duration::from_secs(300));
+    }
+
+    fn api(poll_interval: Option<&str>) -> AppMeshApi {
+        let spec = serde_json::json!({"regions": ["eu-west-1"], "pollInterval": poll_interval});
+        serde_json::from_value(spec).expect("a spec")
+    }
 }

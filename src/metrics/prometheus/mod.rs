@@ -7,6 +7,7 @@
 //! Points over time are a range query for each arm.
 
 mod client;
+pub mod edges;
 mod increase;
 
 use std::time::Duration;
@@ -17,12 +18,12 @@ use prometheus_http_query::response::{Data, InstantVector};
 
 use crate::{
     analysis::measurement::{Arms, Counts, Histogram, Measurement},
-    api::analysis_template::MetricProvider,
+    api::analysis_template::{MetricProvider, MetricProviderType},
 };
 
 use super::{
     CountQueries, CountedPart, Credentials, MeasureContext, MeasurementKind, MetricQuery, MetricSource,
-    Query, SupportedForms, Unit, Window, http::ClientConfigError,
+    Query, SupportedForms, Unit, Window, http::ClientConfigError, metric_query,
 };
 use client::{EvalTime, PrometheusClient, PrometheusQueryError};
 use increase::CounterIncreases;
@@ -45,6 +46,12 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
+    /// The server at this URL, without credentials other than those in it.
+    pub fn at(url: &str) -> Result<Self, ClientConfigError> {
+        let provider = metric_query::provider(MetricProviderType::Prometheus, Some(url.to_owned()));
+        Self::new(&provider, &Credentials::default())
+    }
+
     pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
         Ok(Self { client: PrometheusClient::new(provider, credentials)? })
     }

@@ -133,5 +133,6 @@ pub fn canary_provider(provider: model::Provider) -> Provider {
         model::Provider::Smi => Provider::SmiV1Alpha4,
         model::Provider::Osm => Provider::Osm,
         model::Provider::AppMesh => Provider::AppMeshV1Beta2,
+        model::Provider::AppMeshApi => Provider::AppMeshAws,
     }
 }

@@ -14,6 +14,7 @@
 
 mod definitions;
 pub mod followers;
+mod mesh_apis;
 mod resource_specs;
 mod resources;
 
@@ -34,7 +35,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::{definitions::Definitions, followers::Followers, resources::ResourceWriter};
 use crate::{
-    controller::{cache::reflector::NotSynced, context::Context},
+    controller::{cache::reflector::NotSynced, context::Context, queue::trigger::NamespacedName},
     discovery::{
         kubernetes::{ServedResources, Unread, resource_name, wanted_config_maps},
         live::LiveInventory,
@@ -66,6 +67,8 @@ pub enum InventoryMode {
 pub struct InventoryOptions {
     pub mode: InventoryMode,
     pub resources: InventoryResources,
+    /// Follow the APIs that MeshApis in the controller's namespace register.
+    pub mesh_apis: bool,
 }
 
 /// The custom resources that are written while the cluster is watched.
@@ -86,12 +89,18 @@ pub struct InventoryWatch {
     pub served_changed: Notify,
 }
 
+/// The replica that holds the shard of this name follows MeshApis and writes resources.
+fn writer(ctx: &Context) -> NamespacedName {
+    NamespacedName { namespace: ctx.options.controller_namespace.clone(), name: "inventory".to_owned() }
+}
+
 /// Feeds the inventory until dropped.
 pub fn spawn(ctx: &Arc<Context>) -> AbortOnDropHandle<()> {
     let ctx = Arc::clone(ctx);
     AbortOnDropHandle::new(tokio::spawn(async move {
+        let _mesh_apis = mesh_apis::spawn(&ctx);
         match ctx.options.inventory.mode {
-            InventoryMode::Never => return,
+            InventoryMode::Never => std::future::pending().await,
             InventoryMode::Demand => ctx.inventory.wanted().await,
             InventoryMode::Always => ctx.inventory.want(),
         }

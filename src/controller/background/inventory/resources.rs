@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::{InventoryResources, resource_specs};
 use crate::{
     api::{GROUP, Mesh, MeshService, VERSION, Workload},
-    controller::{context::Context, queue::trigger::NamespacedName, shard::fence::stable_hash},
+    controller::{context::Context, shard::fence::stable_hash},
     discovery::model::{Inventory, Key, Kind},
     patch::FIELD_MANAGER,
 };
@@ -126,8 +126,7 @@ impl ResourceWriter {
         if self.next.is_none_or(|next| next > now) {
             return;
         }
-        let writer = NamespacedName { namespace: self.home.clone(), name: "inventory".to_owned() };
-        if ctx.fence.check(&writer).is_err() {
+        if ctx.fence.check(&super::writer(ctx)).is_err() {
             // Another replica writes, and this one has to look again before it does.
             self.written = None;
             self.next = Some(now + RETRY_INTERVAL);
