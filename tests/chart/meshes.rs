@@ -141,7 +141,7 @@ fn report_mesh_status(client: Client, namespace: String) -> AbortOnDropHandle<()
 
 fn accepted_status(object: &DynamicObject) -> Value {
     match object.data["spec"]["parentRefs"].is_array() {
-        true => route_status::parent_status(&json!(object), "True"),
+        true => route_status::parent_status(&json!(object)),
         false => route_status::app_mesh_status(&json!(object), "True"),
     }
 }

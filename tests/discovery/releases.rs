@@ -53,7 +53,7 @@ fn accept_routes(world: &World) -> AbortOnDropHandle<()> {
             let Some(live) = world.find("HTTPRoute", "web").await else { continue };
             let seen = &live["status"]["parents"][0]["conditions"][0]["observedGeneration"];
             if *seen != live["metadata"]["generation"] {
-                let patch = Patch::Merge(json!({"status": route_status::parent_status(&live, "True")}));
+                let patch = Patch::Merge(json!({"status": route_status::parent_status(&live)}));
                 let _ = world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await;
             }
         }
