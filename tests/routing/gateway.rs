@@ -86,6 +86,32 @@ async fn the_status_of_every_implementation_is_understood_on_the_local_server() 
     every_status_is_understood(support::local().await).await;
 }
 
+async fn weights_are_those_of_vpc_lattice(cluster: &support::Cluster) {
+    let world = World::new(cluster, routers::gateway()).await;
+    let split = |percent: f64| Split::weight(Weight::from_percent(percent).unwrap());
+    world.set(&split(0.0)).await;
+    world.set(&split(0.05)).await;
+    world.report_as(&world.route(), &route_status::VPC_LATTICE, true).await;
+    let refused = world.try_set(&split(0.25)).await.expect_err("finer than its weights").to_string();
+    assert!(refused.contains("VPC Lattice") && refused.contains("in steps of 0.1 %"), "{refused}");
+    for percent in [0.1, 33.3, 99.9, 100.0, 0.0] {
+        world.try_set(&split(percent)).await.unwrap();
+        let backends = spec(&world).await["rules"][0]["backendRefs"].clone();
+        let weights = backends.as_array().expect("backends").iter().map(|one| one["weight"].as_u64());
+        assert!(weights.into_iter().all(|weight| weight.is_some_and(|weight| weight <= 999)), "{backends}");
+    }
+}
+
+#[tokio::test]
+async fn a_weight_fits_into_the_limits_of_vpc_lattice_on_the_real_server() {
+    weights_are_those_of_vpc_lattice(support::real().await).await;
+}
+
+#[tokio::test]
+async fn a_weight_fits_into_the_limits_of_vpc_lattice_on_the_local_server() {
+    weights_are_those_of_vpc_lattice(support::local().await).await;
+}
+
 #[tokio::test]
 async fn a_parent_without_status_is_not_rewritten_repeatedly() {
     let world = world(routers::gateway()).await;

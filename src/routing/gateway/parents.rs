@@ -86,6 +86,12 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
     })
 }
 
+/// The controllers that report on a route.
+pub fn controllers(route: &DynamicObject) -> impl Iterator<Item = &str> {
+    let reports = route.data["status"]["parents"].as_array().into_iter().flatten();
+    reports.filter_map(|report| report["controllerName"].as_str())
+}
+
 /// True if it has both conditions for the current generation, or both true and
 /// for no generation. One that is false and for no generation may be of a removed
 /// controller.
