@@ -30,7 +30,7 @@ const CANARIES: [(&str, &str); 4] = [
         "provider: 'gatewayapi:v1', \
          service: {port: 80, targetPort: 8080, appProtocol: grpc, gatewayRefs: [{name: public}]}",
     ),
-    ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080, meshName: shop}"),
+    ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080}"),
 ];
 
 const MESH_MANIFESTS: &str = "
