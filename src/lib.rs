@@ -52,6 +52,7 @@ pub mod metrics;
 pub mod notify;
 pub mod object_cache;
 mod patch;
+mod retry_after;
 pub mod routing;
 pub mod server;
 mod stripped;

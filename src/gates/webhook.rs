@@ -11,8 +11,10 @@
 //! - no URL, body or key is logged or repeated in a reply: they may contain
 //!   secrets.
 //!
-//! Only unreachable webhooks are retried. Redirects are not followed: a signed
-//! request is for one receiver.
+//! `retries` repeats a call without a response, and one with a status that promises
+//! another answer later: 429 and 5xx, except 501. Within a mesh an unreachable receiver
+//! shows as the 503 of a proxy. The last answer counts. Redirects are not followed: a
+//! signed request is for one receiver.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ use crate::api::{
 };
 use crate::engine::observed::GateReply;
 use crate::error_chain::error_chain;
+use crate::retry_after::retry_after;
 
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
@@ -84,11 +87,12 @@ pub struct HookRequest {
     pub timeout: Duration,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct HookResponse {
     pub status: http::StatusCode,
     /// A prefix of the body; empty on success.
     pub text: Vec<u8>,
+    pub retry_after: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -182,19 +186,25 @@ impl Webhooks {
         let mut retries = hook.retries.unwrap_or(0);
         loop {
             request.timeout = timeout.min(deadline - Instant::now());
-            let why = match self.0.send(&request).await {
+            let unreachable = |why: String| (GateReply::Unreachable { why }, None);
+            let (reply, requested_wait) = match self.0.send(&request).await {
+                Ok(response) if is_transient(response.status) => {
+                    (to_gate_reply(&response), response.retry_after)
+                }
                 Ok(response) => return to_gate_reply(&response),
                 Err(HookError::InvalidRequest(why)) => {
-                    return GateReply::Unreachable { why: format!("invalid request: {why}") };
+                    return unreachable(format!("invalid request: {why}")).0;
                 }
-                Err(HookError::TimedOut) => format!("no response within {:?}", request.timeout),
-                Err(HookError::Connection(why)) => format!("no response: {why}"),
+                Err(HookError::TimedOut) => unreachable(format!("no response within {:?}", request.timeout)),
+                Err(HookError::Connection(why)) => unreachable(format!("no response: {why}")),
             };
-            if retries == 0 || Instant::now() + backoff >= deadline {
-                return GateReply::Unreachable { why };
+            // As long as the receiver asks for, within the time that a response may take.
+            let wait = requested_wait.unwrap_or(backoff).min(timeout);
+            if retries == 0 || Instant::now() + wait >= deadline {
+                return reply;
             }
             retries -= 1;
-            sleep(backoff).await;
+            sleep(wait).await;
             backoff = (backoff * 2).min(MAX_BACKOFF);
         }
     }
@@ -223,13 +233,13 @@ impl HookTransport for HttpHookTransport {
 
 /// A body that breaks off keeps its status.
 async fn read_response(mut response: reqwest::Response) -> HookResponse {
-    let (status, mut text) = (response.status(), Vec::new());
+    let (status, retry_after, mut text) = (response.status(), retry_after(response.headers()), Vec::new());
     while !is_success(status) && text.len() < MAX_RESPONSE_BYTES {
         let Ok(Some(chunk)) = response.chunk().await else { break };
         let free = MAX_RESPONSE_BYTES - text.len();
         text.extend_from_slice(&chunk[..chunk.len().min(free)]);
     }
-    HookResponse { status, text }
+    HookResponse { status, text, retry_after }
 }
 
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
@@ -262,7 +272,13 @@ fn is_success(status: http::StatusCode) -> bool {
     status.as_u16() <= 202
 }
 
-fn to_gate_reply(HookResponse { status, text }: &HookResponse) -> GateReply {
+/// The receiver, or a proxy before it, may answer otherwise a moment later.
+fn is_transient(status: http::StatusCode) -> bool {
+    (status.is_server_error() && status != http::StatusCode::NOT_IMPLEMENTED)
+        || status == http::StatusCode::TOO_MANY_REQUESTS
+}
+
+fn to_gate_reply(HookResponse { status, text, .. }: &HookResponse) -> GateReply {
     if is_success(*status) {
         return GateReply::Yes { by: None };
     }

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use reqwest::{StatusCode, header};
 use serde_json::Value;
@@ -25,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use super::{Destination, Notification};
 use crate::api::alert_provider::AlertProviderType;
 use crate::error_chain::error_chain;
+use crate::retry_after::retry_after;
 
 /// The default suits every supported chat.
 #[derive(Clone, Debug)]
@@ -319,8 +319,7 @@ async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration)
         Err(error) => return AttemptResult::Failed(describe(&error), None),
     };
     let status = response.status();
-    let retry_after =
-        response.headers().get(header::RETRY_AFTER).and_then(|value| parse_retry_after(value.to_str().ok()?));
+    let retry_after = retry_after(response.headers());
     let text = read_prefix(&mut response).await;
     let is_transient = status.is_server_error()
         || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
@@ -350,15 +349,6 @@ async fn read_prefix(response: &mut reqwest::Response) -> String {
         text.extend_from_slice(&chunk[..chunk.len().min(MAX_BYTES - text.len())]);
     }
     String::from_utf8_lossy(&text).into_owned()
-}
-
-/// Seconds, or a date.
-fn parse_retry_after(value: &str) -> Option<Duration> {
-    if let Ok(seconds) = value.trim().parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
-    }
-    let at = jiff::fmt::rfc2822::parse(value.trim()).ok()?.timestamp();
-    Some(Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default())
 }
 
 fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {

@@ -1,13 +1,11 @@
 //! Session affinity by cookies that the router sets and matches.
 //!
 //! While the canary has a weight, its responses set its cookie, and requests with
-//! that cookie go to the canary. The value is of one release, so cookies of an
-//! earlier one match nothing. While the canary has no weight, the cookie is
+//! that cookie go to the canary. The cookie is the one that the status records for the
+//! release, so cookies of an earlier one match nothing. While the canary has no weight, the cookie is
 //! expired on the next response.
 
 use std::fmt::Write as _;
-
-use kube::ResourceExt as _;
 
 use crate::{
     api::{
@@ -51,36 +49,23 @@ impl Affinity {
         }
         let status = canary.status.as_ref();
         // No release has started that the cookies could be of.
-        let Some(value) = status.and_then(|status| status.session_affinity_cookie.as_deref()) else {
-            return Self::None;
-        };
-        // The status has a value per release; the uid makes it unique per Canary.
-        let unique = |value: &str| match canary.uid() {
-            Some(uid) => format!("{value}-{}", uid.split('-').next().unwrap_or_default()),
-            None => value.to_owned(),
-        };
-        let cookie = |name: &str, value: &str, seconds| {
-            let value = unique(value);
-            Cookie {
-                match_regex: cookie_regex(name, &regex::escape(&value)),
-                set_cookie: set_cookie_header(spec, name, &value, seconds),
-            }
+        let recorded = status.and_then(|status| status.session_affinity_cookie.as_deref()?.split_once('='));
+        let Some(recorded) = recorded else { return Self::None };
+        let cookie = |(name, value): (&str, &str), seconds| Cookie {
+            match_regex: cookie_regex(name, &regex::escape(value)),
+            set_cookie: set_cookie_header(spec, name, value, seconds),
         };
         let age = spec.max_age.map_or(DEFAULT_MAX_AGE_SECS, u64::from);
         let interval_seconds =
             canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
         // At full weight the primary may be about to change.
         let primary = status
-            .and_then(|status| status.primary_session_affinity_cookie.as_deref())
+            .and_then(|status| status.primary_session_affinity_cookie.as_deref()?.split_once('='))
             .filter(|_| split.canary < Weight::FULL);
         Self::Sticky {
-            canary: cookie(&spec.cookie_name, value, age),
+            canary: cookie(recorded, age),
             // Users of the primary may move to the canary with the next step.
-            primary: spec
-                .primary_cookie_name
-                .as_ref()
-                .zip(primary)
-                .map(|(name, value)| cookie(name, value, interval_seconds)),
+            primary: primary.map(|primary| cookie(primary, interval_seconds)),
         }
     }
 }

@@ -37,6 +37,10 @@ impl Router for Kubernetes {
         if canary.spec.target_ref.kind == TargetKind::Service {
             return Err(Unsupported::TargetService { router: self.name() });
         }
+        // The plan of a router that only switches has no conditions.
+        if !canary.spec.analysis.match_.is_empty() {
+            return Err(Unsupported::Match { router: self.name() });
+        }
         check_capabilities(self, canary, plan)
     }
 

@@ -7,11 +7,24 @@ use super::{
     object::{self, ObjectOwnership},
     services::ServiceNames,
 };
-use crate::api::Canary;
+use crate::api::{Canary, canary::status::RouteObject};
 
 /// The name of the apex Service.
 pub fn apex_name(canary: &Canary) -> String {
     ServiceNames::of(canary).apex
+}
+
+/// The objects of a route for the status: all but the Services, which every route
+/// has.
+pub fn recorded_objects(objects: &[ObjectKey]) -> Vec<RouteObject> {
+    let others = objects.iter().filter(|object| !object.kind.group.is_empty());
+    others
+        .map(|ObjectKey { kind, name, .. }| RouteObject {
+            api_version: kind.api_version.clone(),
+            kind: kind.kind.clone(),
+            name: name.clone(),
+        })
+        .collect()
 }
 
 /// The objects of one route that another does not use. The API version of a

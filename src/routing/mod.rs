@@ -41,6 +41,7 @@ mod migration;
 mod object;
 mod object_router;
 mod select;
+mod service_fields;
 mod services;
 mod shared_list;
 mod smi;
@@ -62,7 +63,8 @@ pub use appmesh::{AppMeshOptions, AppMeshResources};
 pub use gateway::Gateway;
 pub use istio::Istio;
 pub use kubernetes::Kubernetes;
-pub use migration::{apex_name, orphaned_objects, remove_objects};
+pub use migration::{apex_name, orphaned_objects, recorded_objects, remove_objects};
+pub use object::Owner;
 pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, provider_name, select};
 pub use services::ServicesMemo;
 pub use smi::{Smi, SplitVersion};
@@ -92,6 +94,11 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// for routers with [`Capabilities::matches`].
     fn supports_match(&self, _condition: &HttpMatch) -> Result<(), &'static str> {
         Ok(())
+    }
+
+    /// Fields of `spec.service` that its route carries.
+    fn route_fields(&self, _canary: &Canary) -> &'static [&'static str] {
+        &[]
     }
 
     /// Rejects a Canary that the router cannot serve, before any write.
@@ -199,7 +206,8 @@ fn check_capabilities<R: Router + ?Sized>(
     if canary.spec.service.as_ref().is_some_and(|service| service.delegation) && !can.delegation {
         return Err(Unsupported::Delegation { router: name() });
     }
-    if plan.affinity && !can.affinity {
+    service_fields::check(canary, router.route_fields(canary), name)?;
+    if plan.affinity.is_some() && !can.affinity {
         return Err(Unsupported::Affinity { router: name() });
     }
     for split in plan.steps.iter().map(|step| &step.split) {
@@ -384,6 +392,14 @@ pub enum Unsupported {
     TargetService { router: String },
     #[error("{field} asks for {what}, and {router} cannot do that; {way_out}, or set another spec.provider")]
     Field { router: String, field: &'static str, what: String, way_out: &'static str },
+    #[error(
+        "spec.service.{field} is not supported by {router}; remove it, or set spec.provider to {providers}"
+    )]
+    ServiceField { router: String, field: String, providers: &'static str },
+    #[error(
+        "{entry} of {object} leads to {backends}, and a release would move all of its traffic; lead that entry to the one Service, or give this Canary a spec.service.name of its own"
+    )]
+    MixedEntry { object: String, entry: String, backends: String },
     #[error("spec.service is missing; set spec.service.port to the port that the workload is reached at")]
     NoService,
     #[error(
@@ -398,10 +414,8 @@ pub enum Unsupported {
 pub enum Error {
     #[error("{doing} {object}: {}", api_message(why))]
     Api { doing: &'static str, object: ObjectKey, why: Box<kube::Error> },
-    #[error(
-        "{object} belongs to {owner}; give this Canary a spec.service.name of its own, or delete {owner}"
-    )]
-    AlreadyOwned { object: ObjectKey, owner: String },
+    #[error("{object} belongs to {owner}")]
+    AlreadyOwned { object: ObjectKey, owner: Owner },
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("{object} changed while it was being written; trying again")]

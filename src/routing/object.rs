@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Error, ObjectCache, ObjectKey,
+    Error, ObjectCache, ObjectKey, Unsupported,
     fields::{covers, merged, write_field_paths},
     shared_list::{ManagedEntries, SharedList},
 };
@@ -100,6 +100,26 @@ impl DesiredObject {
         self.object.find(cache).is_some_and(|live| self.matches(canary, &live))
     }
 
+    /// Rejects a list that cannot be adopted without changing the traffic of others.
+    pub fn check_adoptable(&self, cache: &dyn ObjectCache) -> Result<(), Unsupported> {
+        self.object.find(cache).map_or(Ok(()), |live| self.check_entries(&live))
+    }
+
+    fn check_entries(&self, live: &DynamicObject) -> Result<(), Unsupported> {
+        let mixed = self.entries.as_ref().and_then(|entries| {
+            let (at, backends) = entries.list.mixed_entry(&live.data)?;
+            Some((format!("{}[{at}]", entries.list.field()), backends))
+        });
+        match mixed {
+            None => Ok(()),
+            Some((entry, backends)) => Err(Unsupported::MixedEntry {
+                object: self.object.to_string(),
+                entry,
+                backends: backends.join(" and "),
+            }),
+        }
+    }
+
     fn matches(&self, canary: &Canary, live: &DynamicObject) -> bool {
         let original = match ObjectOwnership::of(live, canary) {
             ObjectOwnership::Owned => None,
@@ -153,6 +173,9 @@ impl DesiredObject {
         if self.matches(canary, live) {
             return Ok(());
         }
+        if !matches!(ObjectOwnership::of(live, canary), ObjectOwnership::OwnedByOther(_)) {
+            self.check_entries(live)?;
+        }
         let has_managed = || self.entries.as_ref().is_none_or(|entries| entries.list.has_managed(&live.data));
         match ObjectOwnership::of(live, canary) {
             ObjectOwnership::Owned => {
@@ -191,6 +214,7 @@ impl DesiredObject {
                 return Err(Error::Conflict { object: self.object.clone() });
             }
         };
+        self.check_entries(&before)?;
         let replaced = match &self.entries {
             Some(entries) if entries.list.has_managed(&before.data) => known.entries,
             Some(entries) => entries.replaced_entries(&before.data),
@@ -325,7 +349,24 @@ pub enum ObjectOwnership {
     /// No Canary manages it.
     Unmanaged,
     /// Created or adopted by another Canary.
-    OwnedByOther(String),
+    OwnedByOther(Owner),
+}
+
+/// The owner of an object, with the way to take the object over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Owner {
+    #[error("Canary {0}; give this Canary a spec.service.name of its own, or delete Canary {0}")]
+    Canary(String),
+    /// Its primary and Services have owner references, and its target has no pods: a
+    /// plain deletion takes all that serves.
+    #[error(
+        "the Canary {0} of Flagger; to take over what it made without an outage, set spec.suspend: true there, then run kubectl delete canaries.flagger.app {0} --cascade=orphan; its primary, Services and route stay, and this Canary adopts them"
+    )]
+    FlaggerCanary(String),
+    #[error(
+        "the unknown writer of its annotation serin.dev/original; remove the annotation, or give this Canary a spec.service.name of its own"
+    )]
+    Unknown,
 }
 
 impl ObjectOwnership {
@@ -335,7 +376,9 @@ impl ObjectOwnership {
             return Self::Owned;
         }
         if let Some(other) = owners.iter().find(|owner| owner.kind == "Canary") {
-            return Self::OwnedByOther(format!("Canary {}", other.name));
+            let flagger = other.api_version.starts_with("flagger.app/");
+            let owner = if flagger { Owner::FlaggerCanary } else { Owner::Canary };
+            return Self::OwnedByOther(owner(other.name.clone()));
         }
         let original = live
             .annotations()
@@ -344,10 +387,8 @@ impl ObjectOwnership {
         match original {
             None => Self::Unmanaged,
             Some(Ok(original)) if original.canary == canary.name_any() => Self::Adopted(original),
-            Some(Ok(original)) => Self::OwnedByOther(format!("Canary {}", original.canary)),
-            Some(Err(_)) => {
-                Self::OwnedByOther(format!("the unknown writer of its annotation {ORIGINAL_ANNOTATION}"))
-            }
+            Some(Ok(original)) => Self::OwnedByOther(Owner::Canary(original.canary)),
+            Some(Err(_)) => Self::OwnedByOther(Owner::Unknown),
         }
     }
 

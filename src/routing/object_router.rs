@@ -36,8 +36,14 @@ pub trait ObjectRouter: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Rejects fields of the Canary, beyond the analysis that
-    /// [`capabilities`](Self::capabilities) covers.
+    /// See [`Router::route_fields`].
+    fn route_fields(&self, _canary: &Canary) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Rejects values of the Canary, beyond the fields that
+    /// [`capabilities`](Self::capabilities) and [`route_fields`](Self::route_fields)
+    /// cover.
     fn check_spec(&self, _canary: &Canary) -> Result<(), Unsupported> {
         Ok(())
     }
@@ -68,7 +74,13 @@ pub trait ObjectRouter: Send + Sync + fmt::Debug {
     }
 
     /// Rejects objects that exist already and cannot be adopted.
-    fn check_live(&self, _canary: &Canary, _cache: &dyn ObjectCache) -> Result<(), Unsupported> {
+    /// Rejects splits that their controllers cannot apply.
+    fn check_live(
+        &self,
+        _canary: &Canary,
+        _cache: &dyn ObjectCache,
+        _split: &Split,
+    ) -> Result<(), Unsupported> {
         Ok(())
     }
 
@@ -101,6 +113,10 @@ impl<R: ObjectRouter> Router for R {
 
     fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
         ObjectRouter::supports_match(self, condition)
+    }
+
+    fn route_fields(&self, canary: &Canary) -> &'static [&'static str] {
+        ObjectRouter::route_fields(self, canary)
     }
 
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
@@ -140,9 +156,13 @@ impl<R: ObjectRouter> Router for R {
     ) -> Result<(), Error> {
         let name = || ObjectRouter::name(self);
         ObjectRouter::capabilities(self, on.canary).check_split(split, name)?;
-        self.check_live(on.canary, cache)?;
+        self.check_live(on.canary, cache, split)?;
+        let desired = self.desired(on, split);
+        for object in &desired {
+            object.check_adoptable(cache)?;
+        }
         services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
-        for object in self.desired(on, split) {
+        for object in desired {
             object.ensure(client, on.canary, cache).await?;
         }
         for object in self.obsolete_objects(on.canary) {

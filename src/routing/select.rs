@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{Client, api::ApiResource, discovery::Discovery};
 
-use super::{AppMeshResources, Gateway, Istio, Kubernetes, Router, Smi, SplitVersion};
-use crate::api::canary::Provider;
+use super::{AppMeshResources, Gateway, Istio, Kubernetes, Router, Smi, SplitVersion, gateway::RouteReader};
+use crate::api::canary::{Provider, status::RouteStatus};
 
 /// The API groups that routers write to.
 const GROUPS: [&str; 5] = [SPLIT_GROUP, SPECS_GROUP, GATEWAY_GROUP, ISTIO_GROUP, APPMESH_GROUP];
@@ -75,6 +75,16 @@ impl ServedKinds {
         Ok(resources.map(|(resource, _)| resource).collect())
     }
 
+    /// Those of the kinds that a recorded route has objects of; all if none are
+    /// recorded.
+    pub fn of_route(&self, route: &RouteStatus) -> Self {
+        let is_recorded = |served: &&ServedKind| {
+            route.objects.is_empty()
+                || route.objects.iter().any(|one| (one.group(), &one.kind) == (&*served.group, &served.kind))
+        };
+        Self(self.0.iter().filter(is_recorded).cloned().collect())
+    }
+
     /// The first of these versions that is served.
     fn first_of(&self, group: &str, kind: &str, versions: &[&str]) -> Option<ApiResource> {
         let served: Vec<_> = self.versions(group, kind).collect();
@@ -128,7 +138,7 @@ pub fn select(
         Provider::Kubernetes => Arc::new(Kubernetes),
         // The version that Flagger writes; where it is not served, the newest one.
         Provider::SmiV1Alpha1 => smi(provider, SplitVersion::V1Alpha1, served)?,
-        Provider::Linkerd => match gateway(provider, ["v1", "v1beta1"], served) {
+        Provider::Linkerd => match gateway(provider, ["v1", "v1beta1"], served, RouteReader::Linkerd) {
             Ok(gateway) => gateway,
             // Linkerd before the Gateway API.
             Err(missing) => smi(provider, SplitVersion::V1Alpha1, served).map_err(|_| missing)?,
@@ -136,8 +146,8 @@ pub fn select(
         Provider::SmiV1Alpha2 | Provider::Osm => smi(provider, SplitVersion::V1Alpha2, served)?,
         Provider::SmiV1Alpha3 => smi(provider, SplitVersion::V1Alpha3, served)?,
         Provider::SmiV1Alpha4 => smi(provider, SplitVersion::V1Alpha4, served)?,
-        Provider::GatewayApiV1 => gateway(provider, ["v1", "v1beta1"], served)?,
-        Provider::GatewayApiV1Beta1 => gateway(provider, ["v1beta1", "v1"], served)?,
+        Provider::GatewayApiV1 => gateway(provider, ["v1", "v1beta1"], served, RouteReader::Any)?,
+        Provider::GatewayApiV1Beta1 => gateway(provider, ["v1beta1", "v1"], served, RouteReader::Any)?,
         Provider::Istio => istio(provider, served)?,
         Provider::AppMesh | Provider::AppMeshV1Beta2 => app_mesh_resources(provider, served)?,
         Provider::AppMeshAws => app_mesh
@@ -180,9 +190,10 @@ fn gateway(
     provider: Provider,
     versions: [&str; 2],
     served: &ServedKinds,
+    reader: RouteReader,
 ) -> Result<Arc<dyn Router>, RouterSelectionError> {
     let http = served.require(provider, GATEWAY_GROUP, "HTTPRoute", &versions)?;
-    Ok(Arc::new(Gateway::new(http, served.first_of(GATEWAY_GROUP, "GRPCRoute", &["v1"]))))
+    Ok(Arc::new(Gateway::new(http, served.first_of(GATEWAY_GROUP, "GRPCRoute", &["v1"]), reader)))
 }
 
 fn istio(provider: Provider, served: &ServedKinds) -> Result<Arc<dyn Router>, RouterSelectionError> {

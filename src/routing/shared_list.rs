@@ -11,7 +11,8 @@
 //!
 //! In an adopted object our entries replace (1) every entry whose backend is the
 //! apex Service, else (2) the first catch-all if ours is one, else (3) are
-//! inserted before it. Other fields are copied from the replaced entry.
+//! inserted before it. Other fields are copied from the replaced entry. An entry that
+//! leads to the apex and elsewhere is not adopted: the traffic of the others would move.
 
 use serde_json::{Value, json};
 
@@ -76,6 +77,21 @@ impl SharedList {
 
     pub fn has_managed(&self, object: &Value) -> bool {
         self.entries(object).iter().any(|entry| self.is_managed(entry))
+    }
+
+    /// The index of an entry that leads to the apex and elsewhere, and all its backends;
+    /// none once ours are in the list.
+    pub fn mixed_entry(&self, object: &Value) -> Option<(usize, Vec<String>)> {
+        if self.has_managed(object) {
+            return None;
+        }
+        let entries = self.entries(object).iter().map(|entry| (self.backends)(entry, &self.namespace));
+        entries.enumerate().find(|(_, backends)| backends.len() > 1 && backends.contains(&self.names.apex))
+    }
+
+    /// For messages: `spec.http`.
+    pub fn field(&self) -> String {
+        self.field_path.join(".")
     }
 
     pub fn set_in(&self, object: &mut Value, list: Value) {
@@ -301,6 +317,17 @@ mod tests {
         let other = json!({"if": "/other", "to": ["other"]});
         let ours = json!({"to": ["web-primary", "web-canary"]});
         check(&entries(None), json!([other, {"to": ["blue"]}]), json!([other, ours]));
+    }
+
+    #[test]
+    fn an_entry_that_also_leads_elsewhere_is_reported_until_ours_are_there() {
+        let list = entries(None).list;
+        let mixed = json!([{"if": "/other", "to": ["other"]}, {"to": ["web", "legacy"]}]);
+        assert_eq!(list.mixed_entry(&object(mixed)), Some((1, vec!["web".to_owned(), "legacy".to_owned()])));
+        let elsewhere = json!([{"to": ["blue", "green"]}, {"if": "/web", "to": ["web"]}]);
+        assert_eq!(list.mixed_entry(&object(elsewhere)), None);
+        let ours = json!([{"to": ["web-primary", "web-canary"]}, {"to": ["web", "legacy"]}]);
+        assert_eq!(list.mixed_entry(&object(ours)), None);
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl ObjectRouter for Smi {
             port,
             source_labels,
             source_namespace,
-            gateways: _,
+            gateways,
             other,
         } = condition;
         let unknown = [
@@ -124,6 +124,7 @@ impl ObjectRouter for Smi {
             ("port", port.is_some()),
             ("sourceLabels", !source_labels.is_empty()),
             ("sourceNamespace", source_namespace.is_some()),
+            ("gateways", !gateways.is_empty()),
             ("a field of another mesh", !other.is_empty()),
         ];
         unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))

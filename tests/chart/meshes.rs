@@ -30,7 +30,7 @@ const CANARIES: [(&str, &str); 4] = [
         "provider: 'gatewayapi:v1', \
          service: {port: 80, targetPort: 8080, appProtocol: grpc, gatewayRefs: [{name: public}]}",
     ),
-    ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080, meshName: shop}"),
+    ("nodes", "provider: 'appmesh:v1beta2', service: {port: 80, targetPort: 8080}"),
 ];
 
 const MESH_MANIFESTS: &str = "
@@ -142,7 +142,7 @@ fn report_mesh_status(client: Client, namespace: String) -> AbortOnDropHandle<()
 
 fn accepted_status(object: &DynamicObject) -> Value {
     match object.data["spec"]["parentRefs"].is_array() {
-        true => route_status::parent_status(&json!(object), "True"),
+        true => route_status::parent_status(&json!(object)),
         false => route_status::app_mesh_status(&json!(object), "True"),
     }
 }

@@ -57,7 +57,7 @@ fn says(text: &str) -> impl Fn(&CanaryStatus) -> bool {
 
 /// Plays the controller that accepts HTTPRoutes.
 fn accept_routes(world: &World) -> AbortOnDropHandle<()> {
-    accept(world, "HTTPRoute", route_status::parent_status)
+    accept(world, "HTTPRoute", |route, _| route_status::parent_status(route))
 }
 
 /// Plays a controller that accepts each generation of the object `web` by this status.

@@ -1,6 +1,8 @@
 //! Conditions: they hold only while the cluster is as they say, and reports of other
 //! matters do not replace their messages.
 
+use std::time::Duration;
+
 use serin::api::canary::{CanaryStatus, Phase};
 use serin::api::condition::{Condition, ConditionStatus};
 use serin::engine::action::Split;
@@ -119,6 +121,22 @@ fn a_suspended_canary_whose_primary_is_down_is_not_ready() {
 }
 
 #[test]
+fn every_passed_check_is_published_once() {
+    let mut world = World::releasing(&canary("interval: 1m, iterations: 3"));
+    let mut passed = Vec::new();
+    for _ in 0..60 {
+        for report in published(&world.step()) {
+            if report.message.contains("checks passed") {
+                passed.push(report.message.clone());
+            }
+        }
+        world.pass_time(Duration::from_secs(10));
+    }
+    let text = |count| format!("Step 1 of 1, no live traffic: {count} of 3 checks passed.");
+    assert_eq!(passed, [text(1), text(2)], "the third is the promotion");
+}
+
+#[test]
 fn a_refused_command_is_answered_and_replaces_no_reason() {
     let mut world = rolled_back();
     let before = world.status.clone();
@@ -126,9 +144,15 @@ fn a_refused_command_is_answered_and_replaces_no_reason() {
     world.command(Verb::Promote);
     let refused = world.step();
     let last = world.status.last_command.as_ref().unwrap();
-    assert_eq!((last.accepted, last.message.as_str()), (false, "no release is running"));
+    assert_eq!(
+        (last.accepted, last.message.as_str()),
+        (false, "the revision was rolled back; retry it first, then promote that release")
+    );
     let messages: Vec<_> = published(&refused).iter().map(|report| report.message.as_str()).collect();
-    assert_eq!(messages, ["Refused to promote: no release is running."]);
+    assert_eq!(
+        messages,
+        ["Refused to promote: the revision was rolled back; retry it first, then promote that release."]
+    );
     assert_eq!((&world.status.message, &world.status.conditions), (&before.message, &before.conditions));
     assert_eq!(published(&world.step()), Vec::<&Report>::new());
 }

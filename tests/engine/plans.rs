@@ -79,6 +79,13 @@ fn defaults_are_those_of_flagger() {
 }
 
 #[test]
+fn blue_green_mirrors_during_every_check() {
+    let plan = plan("iterations: 3, mirror: true, mirrorWeight: 30");
+    let [step] = &plan.steps[..] else { panic!("{:#?}", plan.steps) };
+    assert_eq!((step.checks, step.split.mirror.percent(), step.split.canary), (3, 30.0, Weight::ZERO));
+}
+
+#[test]
 fn mirroring_comes_first() {
     let plan = plan("stepWeight: 50, mirror: true, mirrorWeight: 30");
     assert_eq!(plan.steps.len(), 3);

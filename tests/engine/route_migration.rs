@@ -9,7 +9,7 @@ use serin::{
 use crate::world::{World, canary};
 
 fn route(service: &str) -> RouteStatus {
-    RouteStatus { provider: Provider::Istio, service: service.to_owned() }
+    RouteStatus { provider: Provider::Istio, service: service.to_owned(), objects: Vec::new() }
 }
 
 /// The recorded route and the migrations after one decision.

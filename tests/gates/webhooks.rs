@@ -63,7 +63,7 @@ async fn statuses_up_to_202_approve_and_others_reject_with_a_reason() {
         (204, "", Some("204 No Content")),
         (302, "", Some("302 Found")),
         (403, "\n  closed for today.\r\nsecond line", Some("403 Forbidden: closed for today")),
-        (500, "", Some("500 Internal Server Error")),
+        (501, "", Some("501 Not Implemented")),
     ] {
         let receiver = Receiver::start([answer(status, body).header("location", "/elsewhere")]).await;
         let hook = Webhook { retries: Some(3), ..hook("gate", &receiver.url) };
@@ -126,6 +126,52 @@ async fn an_unreachable_hook_is_retried_as_configured() {
     });
     let hasty = Webhook { retries: Some(1), ..hook("gate", &url) };
     assert!(matches!(webhooks().call_gate(&hasty, &subject(), None).await, GateReply::Unreachable { .. }));
+}
+
+#[tokio::test]
+async fn a_status_that_may_change_is_retried_as_configured() {
+    for (first, retries, expected) in [
+        ([503, 503, 200], 3, Ok(3)),
+        ([429, 500, 202], 2, Ok(3)),
+        ([502, 503, 200], 1, Err((2, "503 Service Unavailable"))),
+        ([500, 200, 200], 0, Err((1, "500 Internal Server Error"))),
+        ([503, 403, 200], 3, Err((2, "403 Forbidden"))),
+    ] {
+        let receiver = Receiver::start(first.map(|status| answer(status, ""))).await;
+        let hook = Webhook { retries: Some(retries), ..hook("gate", &receiver.url) };
+        let reply = webhooks().call_gate(&hook, &subject(), None).await;
+        let (requests, expected) = match expected {
+            Ok(requests) => (requests, GateReply::Yes { by: None }),
+            Err((requests, why)) => (requests, GateReply::No { by: None, why: why.to_owned() }),
+        };
+        assert_eq!((receiver.received().len(), reply), (requests, expected), "{first:?}");
+    }
+}
+
+/// Answers 503 with a `Retry-After` of so many seconds, once; then 200.
+struct BusyTransport(u64, AtomicUsize);
+
+#[async_trait]
+impl HookTransport for BusyTransport {
+    async fn send(&self, _: &HookRequest) -> Result<HookResponse, HookError> {
+        if self.1.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Ok(HookResponse::default());
+        }
+        let retry_after = Some(Duration::from_secs(self.0));
+        Ok(HookResponse { status: http::StatusCode::SERVICE_UNAVAILABLE, retry_after, ..Default::default() })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_waits_as_long_as_the_receiver_asks_within_the_timeout() {
+    for (asked, waited) in [(7, 7), (3600, 20), (0, 0)] {
+        let webhooks = Webhooks::with_transport(Arc::new(BusyTransport(asked, AtomicUsize::new(0))));
+        let timeout = Some("20s".parse().unwrap());
+        let hook = Webhook { timeout, retries: Some(1), ..hook("gate", "http://busy/") };
+        let began = tokio::time::Instant::now();
+        assert_eq!(webhooks.call_gate(&hook, &subject(), None).await, GateReply::Yes { by: None });
+        assert_eq!(began.elapsed().as_secs(), waited);
+    }
 }
 
 #[tokio::test]

@@ -55,7 +55,7 @@ pub async fn a_refused_command_leaves_the_reason_of_the_failure(world: World) {
     for condition in ["Ready", "Promoted", "Stalled"] {
         assert_eq!(message(&status, condition), message(&failed, condition), "{condition}");
     }
-    world.event_contains("Refused to promote: no release is running.").await;
+    world.event_contains("Refused to promote: the revision was rolled back; retry it first").await;
 }
 
 pub async fn a_paused_release_has_the_condition_paused(world: World) {

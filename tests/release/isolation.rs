@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use http::StatusCode;
 use serde_json::{Value, json};
 use serin::api::canary::Phase;
 use serin::controller::Options;
@@ -42,7 +41,7 @@ impl HookTransport for Receivers {
             sleep(request.timeout).await;
             return Err(HookError::TimedOut);
         }
-        Ok(HookResponse { status: StatusCode::OK, text: Vec::new() })
+        Ok(HookResponse::default())
     }
 }
 

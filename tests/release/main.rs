@@ -178,7 +178,8 @@ scenarios! {
         stateful_sets_are_refused;
     route_migration:
         a_renamed_service_moves_all_objects
-        another_router_replaces_the_route;
+        another_router_replaces_the_route
+        another_router_in_a_release_leaves_no_traffic_on_the_old_route;
     interruptions:
         a_newer_revision_takes_the_place_of_the_one_under_way
         a_suspended_release_stays_where_it_is
@@ -204,6 +205,8 @@ scenarios! {
         a_primary_that_admission_denies_is_reported_and_made_once_it_may
         a_promotion_that_admission_denies_ends_at_its_deadline
         a_route_that_may_not_be_written_is_reported_and_ends_at_the_deadline
+        a_route_that_admission_denies_is_reported_in_its_words
+        a_route_whose_webhook_is_down_is_reported_in_its_words
         a_kind_that_may_not_be_watched_is_reported_with_the_missing_rule
         companions_that_may_not_be_watched_stop_no_release
         a_release_whose_status_is_refused_does_not_move_to_and_fro

@@ -15,7 +15,7 @@ async fn report_accepted(world: &World) -> bool {
     if *seen == live["metadata"]["generation"] {
         return false;
     }
-    let patch = Patch::Merge(json!({"status": route_status::parent_status(&live, "True")}));
+    let patch = Patch::Merge(json!({"status": route_status::parent_status(&live)}));
     world.objects("HTTPRoute").patch_status("web", &PatchParams::default(), &patch).await.is_ok()
 }
 

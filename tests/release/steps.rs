@@ -57,7 +57,7 @@ pub async fn an_edit_of_the_service_does_not_change_the_weights(world: World) {
     let (traffic, weights) = (world.traffic(), world.weights().await);
     world.push("web:v2").await;
     world.becomes("at 20 %", |status| status.canary_weight > Weight::ZERO).await;
-    world.edit(json!({"service": {"apex": {"labels": {"team": "shop"}}, "timeout": "15s"}})).await;
+    world.edit(json!({"service": {"apex": {"labels": {"team": "shop"}}}})).await;
     assert_eq!(world.released(1).await.phase, Phase::Succeeded);
     assert_eq!(world.get("Service", "web").await["metadata"]["labels"]["team"], "shop");
     weights.assert_sequence(&[0, 20, 50, 0]).await;

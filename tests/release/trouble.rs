@@ -11,7 +11,7 @@ use serin::api::condition::ConditionStatus;
 use serin::engine::command::Verb;
 use tokio::time::sleep;
 
-use crate::world::{World, denied_by_admission, forbidden, holds};
+use crate::world::{World, denied_by_admission, forbidden, holds, webhook_failed};
 
 fn degraded(status: &CanaryStatus) -> Option<&str> {
     let condition = status.conditions.iter().find(|condition| condition.type_ == "Degraded")?;
@@ -138,6 +138,27 @@ pub async fn a_route_that_may_not_be_written_is_reported_and_ends_at_the_deadlin
     assert_eq!((status.phase, status.history[0].outcome), (Phase::Failed, Outcome::RolledBack));
     assert_eq!(world.split().await, Some((0, 100)));
     traffic.assert_all_served();
+}
+
+pub async fn a_route_that_admission_denies_is_reported_in_its_words(world: World) {
+    world.refuse(denied_by_admission("PATCH", "/trafficsplits/web", "weights are frozen"));
+    world.canary(json!({})).await;
+    let _serin = world.serin().await;
+    let status = reports(&world, "denied the request: weights are frozen").await;
+    assert_eq!(holds(&status, "Stalled"), ConditionStatus::True);
+    assert!(status.message.unwrap_or_default().contains("weights are frozen"));
+    world.refuse_nothing();
+    world.reaches(Phase::Initialized).await;
+}
+
+pub async fn a_route_whose_webhook_is_down_is_reported_in_its_words(world: World) {
+    world.refuse(webhook_failed("PATCH", "/trafficsplits/web"));
+    world.canary(json!({})).await;
+    let _serin = world.serin().await;
+    let status = reports(&world, "failed calling webhook").await;
+    assert!(status.message.unwrap_or_default().contains("failed calling webhook"));
+    world.refuse_nothing();
+    world.reaches(Phase::Initialized).await;
 }
 
 pub async fn a_kind_that_may_not_be_watched_is_reported_with_the_missing_rule(world: World) {

@@ -142,3 +142,21 @@ pub async fn an_object_of_another_canary_is_not_taken_over(world: World) {
     world.router().restore(&world.client, &rival, &cache).await.unwrap();
     assert_eq!(world.split().await, Some(Split::all_primary()));
 }
+
+/// As Flagger sets them (pkg/router/kubernetes_default.go of fluxcd/flagger).
+pub async fn an_object_of_flagger_is_refused_with_the_safe_way_to_take_it_over(world: World) {
+    let apex = world.service("web");
+    let mut body = users_service();
+    body["metadata"]["ownerReferences"] = json!([{"apiVersion": "flagger.app/v1beta1", "kind": "Canary",
+        "name": "web", "uid": "3d2b4f0e-0000-4000-8000-000000000000", "controller": true,
+        "blockOwnerDeletion": true}]);
+    let before = world.create(&apex, body).await;
+    let refused = world.try_set(&Split::all_primary()).await.expect_err("it is Flagger's");
+    let sentence = refused.to_string();
+    let way = "kubectl delete canaries.flagger.app web --cascade=orphan";
+    assert!(refused.is_final() && sentence.contains(way) && sentence.contains("suspend"), "{sentence}");
+    assert_eq!(user_fields(&world.get(&apex).await), user_fields(&before));
+    // The deletion with --cascade=orphan removes the reference.
+    world.patch_as_user(&apex, &json!({"metadata": {"ownerReferences": null}})).await;
+    world.set(&Split::all_primary()).await;
+}

@@ -6,6 +6,7 @@ use serin::engine::action::Split;
 
 use crate::routers;
 use crate::support;
+use crate::support::route_status::{self, Implementation};
 use crate::world::World;
 
 async fn world(case: routers::RouterCase) -> World {
@@ -29,12 +30,12 @@ async fn a_split_is_in_force_once_every_parent_accepts_it() {
     assert_eq!(world.split_in(&cache), None, "the status is of the previous generation");
     assert!(why().await.unwrap().contains("has not processed the HTTPRoute"), "{:?}", why().await);
 
-    world.report_parents_ready(&route, "False").await;
+    world.report_as(&route, &route_status::ENVOY_GATEWAY, false).await;
     assert_eq!(world.split_in(&world.cached_objects().await), None);
-    assert!(why().await.unwrap().contains("ResolvedRefs is False (Because: The test says so)"));
+    assert!(why().await.unwrap().contains("ResolvedRefs is False (BackendNotFound)"));
 
     // One of the two reports nothing any more.
-    world.report_parents_ready(&route, "True").await;
+    world.report_parents_ready(&route).await;
     let mut parents = world.get(&route).await.data["status"]["parents"].clone();
     let last = parents.as_array_mut().unwrap().pop().unwrap();
     let patch = kube::api::Patch::Merge(json!({"status": {"parents": parents}}));
@@ -45,6 +46,70 @@ async fn a_split_is_in_force_once_every_parent_accepts_it() {
 
     assert_eq!(world.split().await, Some(split));
     assert_eq!(why().await, None);
+}
+
+/// Plays steps of a release with the status that an implementation writes.
+async fn is_understood(mut world: World, implementations: &[Implementation], gateway_refs: Value) {
+    world.edit(json!({"service": {"gatewayRefs": gateway_refs}})).await;
+    for by in implementations {
+        let context = format!("{}, read from {}", by.name, by.source);
+        for percent in [0.0, 10.0, 100.0] {
+            let split = Split::weight(Weight::from_percent(percent).unwrap());
+            world.try_set(&split).await.unwrap();
+            let route = world.route();
+            world.report_as(&route, by, false).await;
+            let why = world.router().pending_reason(&world.canary, &world.cached_objects().await);
+            assert!(why.as_ref().is_some_and(|why| why.contains("BackendNotFound")), "{context}: {why:?}");
+            world.report_as(&route, by, true).await;
+            let cache = world.cached_objects().await;
+            assert_eq!(world.router().pending_reason(&world.canary, &cache), None, "{context}");
+            assert_eq!(world.split_in(&cache), Some(split), "{context}");
+        }
+    }
+}
+
+async fn every_status_is_understood(cluster: &support::Cluster) {
+    let gateways = json!([{"name": "public"}, {"name": "internal", "namespace": "infra", "sectionName": "https"},
+        {"name": "other", "port": 8443}]);
+    is_understood(World::new(cluster, routers::gateway()).await, &route_status::GATEWAYS, gateways).await;
+    let world = World::new(cluster, routers::gateway_mesh()).await;
+    is_understood(world, &route_status::MESHES, Value::Null).await;
+}
+
+#[tokio::test]
+async fn the_status_of_every_implementation_is_understood_on_the_real_server() {
+    every_status_is_understood(support::real().await).await;
+}
+
+#[tokio::test]
+async fn the_status_of_every_implementation_is_understood_on_the_local_server() {
+    every_status_is_understood(support::local().await).await;
+}
+
+async fn weights_are_those_of_vpc_lattice(cluster: &support::Cluster) {
+    let world = World::new(cluster, routers::gateway()).await;
+    let split = |percent: f64| Split::weight(Weight::from_percent(percent).unwrap());
+    world.set(&split(0.0)).await;
+    world.set(&split(0.05)).await;
+    world.report_as(&world.route(), &route_status::VPC_LATTICE, true).await;
+    let refused = world.try_set(&split(0.25)).await.expect_err("finer than its weights").to_string();
+    assert!(refused.contains("VPC Lattice") && refused.contains("in steps of 0.1 %"), "{refused}");
+    for percent in [0.1, 33.3, 99.9, 100.0, 0.0] {
+        world.try_set(&split(percent)).await.unwrap();
+        let backends = spec(&world).await["rules"][0]["backendRefs"].clone();
+        let weights = backends.as_array().expect("backends").iter().map(|one| one["weight"].as_u64());
+        assert!(weights.into_iter().all(|weight| weight.is_some_and(|weight| weight <= 999)), "{backends}");
+    }
+}
+
+#[tokio::test]
+async fn a_weight_fits_into_the_limits_of_vpc_lattice_on_the_real_server() {
+    weights_are_those_of_vpc_lattice(support::real().await).await;
+}
+
+#[tokio::test]
+async fn a_weight_fits_into_the_limits_of_vpc_lattice_on_the_local_server() {
+    weights_are_those_of_vpc_lattice(support::local().await).await;
 }
 
 #[tokio::test]

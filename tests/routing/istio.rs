@@ -125,6 +125,36 @@ async fn a_port_without_http_has_a_route_without_conditions() {
 }
 
 #[tokio::test]
+async fn a_tls_port_within_the_mesh_has_routes_by_server_name() {
+    let check = |world: &World| {
+        let plan = Plan::try_from(&world.canary).expect("a plan");
+        world.router().check(&world.canary, &plan).map_err(|why| why.to_string())
+    };
+    for port_name in ["tls-store", "https"] {
+        let mut world = world(routers::istio_tls()).await;
+        world.edit(json!({"service": {"portName": port_name}})).await;
+        check(&world).unwrap();
+        world.set(&Split::weight(Weight::from_percent(10.0).unwrap())).await;
+        let live = spec(&world).await;
+        assert!(live.get("http").is_none() && live.get("tcp").is_none(), "{live}");
+        assert_eq!(live["tls"][0]["match"], json!([{"sniHosts": ["store.example.com"]}]));
+        assert_eq!(live["tls"][0]["route"][1]["weight"], 10);
+        world.edit(json!({"service": {"hosts": null}})).await;
+        assert!(check(&world).unwrap_err().contains("spec.service.hosts"));
+        world
+            .edit(json!({"service": {"hosts": ["store.example.com"], "gateways": ["infra/public", "mesh"]}}))
+            .await;
+        assert!(check(&world).unwrap_err().contains("spec.service.gateways"));
+        // A gateway may have decrypted by then.
+        world.edit(json!({"service": {"gateways": ["infra/public"]}})).await;
+        check(&world).unwrap();
+        world.set(&Split::all_primary()).await;
+        let field = if port_name == "https" { "http" } else { "tcp" };
+        assert!(spec(&world).await[field][0]["route"].is_array());
+    }
+}
+
+#[tokio::test]
 async fn a_delegating_virtual_service_has_the_hosts() {
     let mut world = world(routers::istio()).await;
     world.edit(json!({"service": {"delegation": true, "hosts": ["shop.example.com"]}})).await;

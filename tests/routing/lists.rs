@@ -144,3 +144,103 @@ pub async fn a_list_reset_by_others_is_taken_over_again(world: World) {
     world.restore().await;
     assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
 }
+
+/// The backends of an entry of any router.
+fn backends(entry: &mut Value) -> &mut Vec<Value> {
+    let inner = ["httpRoute", "grpcRoute"].into_iter().find(|kind| entry.get(kind).is_some());
+    let field = match inner {
+        Some(kind) => &mut entry[kind]["action"]["weightedTargets"],
+        None if entry.get("backendRefs").is_some() => &mut entry["backendRefs"],
+        None => &mut entry["route"],
+    };
+    field.as_array_mut().expect("backends")
+}
+
+pub async fn an_entry_that_also_leads_elsewhere_is_refused_before_any_write(world: World) {
+    let route = world.route();
+    let SharedListCase { at, foreign_entry: theirs, apex_entry: apex } = list(&world);
+    let mut mixed = apex.clone();
+    let legacy = backends(&mut theirs.clone())[0].clone();
+    backends(&mut mixed)[0]["weight"] = json!(80);
+    backends(&mut mixed).push(legacy);
+    backends(&mut mixed)[1]["weight"] = json!(20);
+    let mut body = world.case.existing_route.clone().expect("a route");
+    *body.pointer_mut(at).expect("entries") = json!([theirs, mixed]);
+    let before = world.create(&route, body).await;
+
+    let refused =
+        world.try_set(&Split::all_primary()).await.expect_err("it would move the traffic of legacy");
+    let sentence = refused.to_string();
+    assert!(refused.is_final() && sentence.contains("[1] of "), "{sentence}");
+    assert!(sentence.contains("web and legacy") && sentence.contains("spec.service.name"), "{sentence}");
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
+    assert!(world.find(&world.service("web-primary")).await.is_none(), "no Service was written");
+
+    // The way out: one backend.
+    rewrite(&world, &route, &[theirs.clone(), apex.clone()]).await;
+    world.set(&Split::weight(world.partial_weight())).await;
+    // Set back by its owner while it is adopted.
+    let mixed = list(&world).of(&before).to_vec();
+    rewrite(&world, &route, &mixed).await;
+    assert_eq!(world.split().await, None);
+    assert!(world.try_set(&Split::all_primary()).await.is_err());
+    assert_eq!(entries(&world, &route).await, mixed);
+}
+
+pub async fn the_fields_of_a_replaced_entry_survive_a_hundred_steps(mut world: World) {
+    let route = world.route();
+    let tier = json!({"set": {"x-tier": "gold"}});
+    let mut apex = list(&world).apex_entry.clone();
+    let gateway = apex.get("backendRefs").is_some();
+    if gateway {
+        let tier = json!({"set": [{"name": "x-tier", "value": "gold"}]});
+        let hsts = json!({"add": [{"name": "strict-transport-security", "value": "max-age=1"}]});
+        apex["filters"] = json!([
+            {"type": "ExtensionRef", "extensionRef": {"group": "example.com", "kind": "Waf", "name": "strict"}},
+            {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-debug"]}},
+        ]);
+        backends(&mut apex)[0]["filters"] = json!([
+            {"type": "RequestHeaderModifier", "requestHeaderModifier": tier},
+            {"type": "ResponseHeaderModifier", "responseHeaderModifier": hsts},
+        ]);
+    } else {
+        backends(&mut apex)[0]["headers"] = json!({"request": tier, "response": {"set": {"hsts": "1"}}});
+    }
+    let mut body = world.case.existing_route.clone().expect("a route");
+    *body.pointer_mut(list(&world).at).expect("entries") = json!([apex]);
+    let before = world.create(&route, body).await;
+    let original = list(&world).of(&before)[0].clone();
+    world
+        .edit(json!({
+            "service": {"headers": {"request": {"set": {"x-from": "canary"}}}},
+            "analysis": {"sessionAffinity": {"cookieName": "side"}},
+        }))
+        .await;
+    world.edit_status(json!({"sessionAffinityCookie": "side=canary-1"})).await;
+    for percent in 1..=100 {
+        world.set(&Split::weight(Weight::from_percent(f64::from(percent)).unwrap())).await;
+        let mut ours = entries(&world, &route).await.pop().expect("our entry");
+        if gateway {
+            assert_eq!(ours["filters"][0], original["filters"][0], "the ExtensionRef");
+            assert_eq!(ours["filters"].as_array().expect("filters").len(), 2, "{ours}");
+            assert_eq!(ours["filters"][1]["requestHeaderModifier"]["set"][0]["name"], "x-from");
+            for backend in backends(&mut ours) {
+                assert_eq!(backend["filters"][0], original["backendRefs"][0]["filters"][0]);
+                let added = &backend["filters"][1]["responseHeaderModifier"]["add"];
+                assert_eq!(added[0]["name"], "strict-transport-security");
+                let sets_cookie = backend["name"] == "web-canary";
+                assert_eq!(added.as_array().expect("headers").len(), 1 + usize::from(sets_cookie), "{added}");
+            }
+        } else {
+            for backend in backends(&mut ours) {
+                let headers = &backend["headers"];
+                assert_eq!(headers["request"], original["route"][0]["headers"]["request"]);
+                assert_eq!(headers["response"]["set"], json!({"hsts": "1"}));
+                let sets_cookie = backend["destination"]["host"] == "web-canary";
+                assert_eq!(headers["response"]["add"].is_object(), sets_cookie, "{headers}");
+            }
+        }
+    }
+    world.restore().await;
+    assert_eq!(user_fields(&world.get(&route).await), user_fields(&before));
+}

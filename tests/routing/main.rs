@@ -18,6 +18,7 @@ mod lists;
 mod refusals;
 mod routers;
 mod selection;
+mod service_fields;
 mod services;
 mod steps;
 mod world;
@@ -48,7 +49,7 @@ invariants! {
     real local
     routers: [
         kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4
-        gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc
+        gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp istio_tls app_mesh app_mesh_grpc
         app_mesh_api app_mesh_api_grpc app_mesh_api_tcp
     ]
     {
@@ -85,23 +86,36 @@ invariants! {
             a_later_edit_is_restored_as_well
             restoring_twice_is_harmless
             an_owned_apex_selects_the_target_after_restore
-            an_object_of_another_canary_is_not_taken_over;
+            an_object_of_another_canary_is_not_taken_over
+            an_object_of_flagger_is_refused_with_the_safe_way_to_take_it_over;
         refusals:
             an_unsupported_feature_is_refused_before_any_write
             a_supported_feature_is_not_refused;
+        service_fields:
+            every_field_of_the_service_is_written_or_refused;
     }
 }
 
 // For routers whose route is an entry of a list that others write to as well.
 invariants! {
     real_lists local_lists
-    routers: [gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp app_mesh app_mesh_grpc]
+    routers: [gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp istio_tls app_mesh app_mesh_grpc]
     {
         lists:
             routes_of_others_survive_every_step_and_are_restored
             the_route_to_the_apex_is_replaced_and_restored
             every_route_to_the_apex_is_replaced_and_restored
+            an_entry_that_also_leads_elsewhere_is_refused_before_any_write
             a_concurrent_edit_of_the_list_is_kept
             a_list_reset_by_others_is_taken_over_again;
+    }
+}
+
+// Fields of a replaced entry that only these have.
+invariants! {
+    real_entries local_entries
+    routers: [gateway istio]
+    {
+        lists: the_fields_of_a_replaced_entry_survive_a_hundred_steps;
     }
 }

@@ -35,6 +35,7 @@ pub async fn an_unsupported_feature_is_refused_before_any_write(world: World) {
         ),
         ("fine weights", can.finest_weight.hundredths() > 1, steps(json!([{"weight": 0.25}]))),
         ("match", !can.matches, steps(json!([{"match": header()}]))),
+        ("match of all steps", !can.matches, json!({"analysis": {"match": header()}})),
         ("match and weight", !can.match_with_weight, matched_and_weighed),
         ("mirror", !can.mirror, json!({"analysis": {"mirror": true}})),
         ("affinity", !can.affinity, cookie),
@@ -81,8 +82,7 @@ pub async fn a_supported_feature_is_not_refused(world: World) {
     }
     // As in Flagger, weights without a mesh are Blue/Green.
     if can.finest_weight == Weight::FULL {
-        check(&world, json!({"analysis": {"iterations": null, "stepWeight": 10, "match": header()}}))
-            .unwrap();
+        check(&world, json!({"analysis": {"iterations": null, "stepWeight": 10}})).unwrap();
     }
     check(&world, json!({"targetRef": {"kind": "DaemonSet"}})).unwrap();
 }

@@ -150,6 +150,14 @@ pub fn istio_tcp() -> RouterCase {
     istio_row("v1", "/spec/tcp", json!({"portName": "tcp-store"}), condition)
 }
 
+/// Within the mesh, where the sidecars do not decrypt.
+pub fn istio_tls() -> RouterCase {
+    let condition =
+        |path: &str| json!([{"sniHosts": [format!("{}.example.com", path.trim_start_matches('/'))]}]);
+    let service = json!({"portName": "tls-store", "hosts": ["store.example.com"]});
+    istio_row("v1", "/spec/tls", service, condition)
+}
+
 fn istio_row(
     version: &str,
     at: &'static str,
@@ -172,8 +180,14 @@ fn istio_row(
         apex["retries"] = json!({"attempts": 3});
         apex["fault"] = json!({"abort": {"httpStatus": 503, "percentage": {"value": 0.1}}});
     }
-    before["spec"][field] = json!([theirs, {"route": route("blue", "green")}]);
-    meddle["spec"][field] = json!([{"route": route("web-canary", "web-primary")}]);
+    let (mut rest, mut ours) =
+        (json!({"route": route("blue", "green")}), json!({"route": route("web-canary", "web-primary")}));
+    if field == "tls" {
+        // A TLS route has a server name.
+        (rest["match"], ours["match"]) = (condition("/rest"), condition("/store"));
+    }
+    before["spec"][field] = json!([theirs, rest]);
+    meddle["spec"][field] = json!([ours]);
     RouterCase {
         provider: Provider::Istio,
         router: selected_router(Provider::Istio, served.into_iter().collect()),

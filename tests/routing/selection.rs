@@ -70,7 +70,7 @@ async fn linkerd_uses_the_gateway_api_where_it_is_served() {
     install(&client, vec![shipped(Part::ArgoRollouts, "split.yaml")]).await;
     assert!(name(&client, Provider::Linkerd).await.starts_with("smi"));
     install(&client, vec![shipped(Part::GatewayApi, "gateway.networking.k8s.io_httproutes.yaml")]).await;
-    assert_eq!(name(&client, Provider::Linkerd).await, "gatewayapi (v1)");
+    assert_eq!(name(&client, Provider::Linkerd).await, "linkerd (HTTPRoute v1)");
     assert_eq!(name(&client, Provider::GatewayApiV1).await, "gatewayapi (v1)");
     assert_eq!(name(&client, Provider::GatewayApiV1Beta1).await, "gatewayapi (v1beta1)");
     assert!(name(&client, Provider::Osm).await.starts_with("smi"));

@@ -107,11 +107,11 @@ pub async fn session_affinity_keeps_users_on_their_version(mut world: World) {
     }
     let split = Split::weight(world.partial_weight());
     world.set(&Split::all_primary()).await;
-    let cookie = json!({"sessionAffinityCookie": "canary-7", "primarySessionAffinityCookie": "primary-7"});
+    let cookie = json!({"sessionAffinityCookie": "side=canary-7", "primarySessionAffinityCookie": "stable-side=primary-7"});
     world.edit_status(cookie).await;
     world.set(&split).await;
     let route = world.get(&world.route()).await.data["spec"].to_string();
-    for text in ["side=canary-7", "; Max-Age=86400; Secure", "stable-side=primary-7", "; Max-Age=60"] {
+    for text in ["side=canary-7; Max-Age=86400; Secure", "stable-side=primary-7; Max-Age=60; Secure"] {
         assert!(route.contains(text), "{text} in {route}");
     }
     world.set(&Split::weight(Weight::FULL)).await;
@@ -119,7 +119,7 @@ pub async fn session_affinity_keeps_users_on_their_version(mut world: World) {
     assert!(!route.contains("stable-side"), "no primary cookie at full weight: {route}");
     world.set(&split).await;
     // The next release has other cookies.
-    world.edit_status(json!({"sessionAffinityCookie": "canary-8"})).await;
+    world.edit_status(json!({"sessionAffinityCookie": "side=canary-8"})).await;
     assert_eq!(world.split().await, None);
     world.set(&split).await;
     assert!(!world.get(&world.route()).await.data["spec"].to_string().contains("canary-7"));

@@ -18,7 +18,8 @@ use tokio::sync::Mutex;
 use crate::external_mesh;
 use crate::routers::RouterCase;
 use crate::support::app_mesh::AppMeshServer;
-use crate::support::{Cluster, definitions, route_status};
+use crate::support::route_status::{self, Implementation};
+use crate::support::{Cluster, definitions};
 
 pub struct World {
     pub client: Client,
@@ -124,7 +125,7 @@ impl World {
     pub async fn split(&self) -> Option<Split> {
         let route = self.route();
         match route.kind.group.as_str() {
-            "gateway.networking.k8s.io" => self.report_parents_ready(&route, "True").await,
+            "gateway.networking.k8s.io" => self.report_parents_ready(&route).await,
             "appmesh.k8s.aws" => self.report_mesh_active(&route, "True").await,
             _ => {}
         }
@@ -132,9 +133,15 @@ impl World {
     }
 
     /// Writes the status as the controllers of a route's parents would.
-    pub async fn report_parents_ready(&self, route: &ObjectKey, resolved: &str) {
+    pub async fn report_parents_ready(&self, route: &ObjectKey) {
         let Some(live) = self.find(route).await else { return };
-        self.write_status(route, route_status::parent_status(&json!(live), resolved)).await;
+        self.write_status(route, route_status::parent_status(&json!(live))).await;
+    }
+
+    /// Writes the status as this implementation would.
+    pub async fn report_as(&self, route: &ObjectKey, by: &Implementation, backends_exist: bool) {
+        let live = self.get(route).await;
+        self.write_status(route, by.status(&json!(live), backends_exist)).await;
     }
 
     /// Writes the status as the App Mesh controller would.

@@ -45,7 +45,7 @@ use callers::call;
 use followed::Followed;
 pub use objects::{weight, workload};
 use refusals::Refusals;
-pub use refusals::{Refusal, denied_by_admission, forbidden};
+pub use refusals::{Refusal, denied_by_admission, forbidden, webhook_failed};
 
 pub use crate::support::spawn;
 use crate::support::{self, node::FromNode};

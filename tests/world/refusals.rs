@@ -30,6 +30,15 @@ pub fn denied_by_admission(method: &'static str, path_ends_with: impl Into<Strin
     Refusal { method, path_ends_with, code: 400, reason: "BadRequest", message }
 }
 
+/// A validating webhook cannot be called, in the words of
+/// apiserver/pkg/admission/plugin/webhook/errors (Kubernetes 1.36).
+pub fn webhook_failed(method: &'static str, path_ends_with: impl Into<String>) -> Refusal {
+    let message = "Internal error occurred: failed calling webhook \"policy.example.com\": failed to call webhook: \
+                   Post \"https://policy.example.svc:443/\": connection refused";
+    let path_ends_with = path_ends_with.into();
+    Refusal { method, path_ends_with, code: 500, reason: "InternalError", message: message.to_owned() }
+}
+
 /// A role lacks a right, in the words of apiserver/pkg/endpoints/handlers/responsewriters
 /// (Kubernetes 1.36). `resource` is `plural.group`.
 pub fn forbidden(

@@ -123,10 +123,11 @@ impl Reconcile<'_> {
             primary: observed_primary,
             previous: previous.and_then(|previous| workload.observe_previous(&previous)),
             split,
-            route: canary
-                .spec
-                .provider
-                .map(|provider| RouteStatus { provider, service: routing::apex_name(canary) }),
+            route: canary.spec.provider.map(|provider| RouteStatus {
+                provider,
+                service: routing::apex_name(canary),
+                objects: routing::recorded_objects(&resolved.objects),
+            }),
             provider_evidence: resolved.provider_evidence.clone(),
             route_pending,
             route_writer: None,

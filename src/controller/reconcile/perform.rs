@@ -16,7 +16,7 @@ use super::{
     finalizer,
     observe::Observation,
     resolve::ResolvedCanary,
-    route_migration::{self, migrate_route},
+    route_migration::{self, migrate_route, withdraw_previous},
     state::CanaryState,
 };
 use crate::{
@@ -182,6 +182,13 @@ impl Reconcile<'_> {
                     services_memo: Some(&self.memory.services),
                 };
                 resolved.router.apply_split(client, &on, cache, split).await?;
+                let observed = &observation.observed;
+                let from = decision.status.route.as_ref().filter(|from| {
+                    Some(*from) != observed.route.as_ref() && Some(*from) != observed.migrated_from.as_ref()
+                });
+                if let Some(from) = from.filter(|_| !split.reaches_canary()) {
+                    withdraw_previous(ctx, from, &on, split).await?;
+                }
             }
             Action::MigrateRoute { from } => {
                 migrate_route(ctx, resolved, from).await?;

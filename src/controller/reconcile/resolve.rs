@@ -216,12 +216,12 @@ impl Reconcile<'_> {
     pub(super) async fn resolve_recorded_route(&mut self, why: &InvalidCanary) -> Option<ResolvedCanary> {
         let route = self.status.route.as_ref()?;
         let mut canary = Arc::new(with_route(self.canary, route));
-        let mut selected = select_router(self.ctx, &canary).await;
+        let mut selected = select_recorded(self.ctx, route);
         if selected.is_err() && canary.metadata.deletion_timestamp.is_some() {
             // The mesh is gone, and its route with it. Services can still be restored.
-            let route = RouteStatus { provider: Provider::Kubernetes, ..route.clone() };
+            let route = RouteStatus { provider: Provider::Kubernetes, objects: Vec::new(), ..route.clone() };
             canary = Arc::new(with_route(self.canary, &route));
-            selected = select_router(self.ctx, &canary).await;
+            selected = select_recorded(self.ctx, &route);
         }
         let SelectedRouter { router, .. } = selected.ok()?;
         let workload = Arc::new(Workload::new(&canary, &self.ctx.workload_options).ok()?);
@@ -298,6 +298,12 @@ pub fn with_route(canary: &Canary, route: &RouteStatus) -> Canary {
     canary.spec.provider = Some(route.provider);
     canary.spec.service.get_or_insert_default().name = Some(route.service.clone());
     canary
+}
+
+/// The router that wrote a recorded route, even if its provider now selects another.
+pub fn select_recorded(ctx: &Context, route: &RouteStatus) -> Result<SelectedRouter, RouterSelectionError> {
+    let served = ctx.served.read().of_route(route);
+    routing::select(Some(route.provider), None, &served, ctx.app_mesh.as_ref())
 }
 
 /// Discovers the served kinds again when one is missing: the mesh may have been

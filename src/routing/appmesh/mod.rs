@@ -198,6 +198,13 @@ impl ObjectRouter for AppMeshResources {
         routes::supports_match(condition)
     }
 
+    fn route_fields(&self, canary: &Canary) -> &'static [&'static str] {
+        match Protocol::of(canary) {
+            Protocol::Tcp => &["backends"],
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc => &["match", "timeout", "retries", "backends"],
+        }
+    }
+
     fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
         check_service_match(self, canary, MATCH_WAY_OUT)
     }
@@ -259,7 +266,7 @@ impl ObjectRouter for AppMeshResources {
 
     /// A VirtualService has one provider: a user's that names a virtual node
     /// cannot name a virtual router as well.
-    fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache) -> Result<(), Unsupported> {
+    fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache, _: &Split) -> Result<(), Unsupported> {
         let [_, service, ..] = self.own_objects(canary);
         let live = service.find(cache);
         if live.is_some_and(|live| live.data["spec"]["provider"]["virtualNode"].is_object()) {

@@ -60,7 +60,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
         port,
         source_labels,
         source_namespace,
-        gateways: _,
+        gateways,
         other,
     } = condition;
     let inexact = |text: &Option<StringMatch>| text.as_ref().is_some_and(|text| text.exact.is_none());
@@ -74,6 +74,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
         ("port", port.is_some()),
         ("sourceLabels", !source_labels.is_empty()),
         ("sourceNamespace", source_namespace.is_some()),
+        ("gateways", !gateways.is_empty()),
         ("a field of another mesh", !other.is_empty()),
     ];
     unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))

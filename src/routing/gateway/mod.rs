@@ -40,17 +40,33 @@ use crate::{
     object_cache::ObjectCache,
 };
 
+/// `GatewayClass.spec.controllerName` of VPC Lattice (pkg/config/controller_config.go of
+/// aws/aws-application-networking-k8s). A weight of its API is at most 999.
+const VPC_LATTICE: &str = "application-networking.k8s.aws/gateway-api-controller";
+
 /// Writes an HTTPRoute or a GRPCRoute.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     http: ApiResource,
     /// None where the cluster does not serve it.
     grpc: Option<ApiResource>,
+    reader: RouteReader,
+}
+
+/// The implementation that a route is for, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteReader {
+    /// Any that the parents belong to.
+    Any,
+    /// Drops a route with a filter other than for headers, and reports it as accepted
+    /// (`policy-controller/k8s/index/src/outbound/index/http.rs` of linkerd/linkerd2).
+    /// It reads no timeout of a backend.
+    Linkerd,
 }
 
 impl Gateway {
-    pub fn new(http: ApiResource, grpc: Option<ApiResource>) -> Self {
-        Self { http, grpc }
+    pub fn new(http: ApiResource, grpc: Option<ApiResource>, reader: RouteReader) -> Self {
+        Self { http, grpc, reader }
     }
 
     /// The route, and the one of the other kind, which may exist since before an
@@ -126,16 +142,20 @@ fn can_use_grpc_route(canary: &Canary) -> bool {
 
 impl ObjectRouter for Gateway {
     fn name(&self) -> String {
-        format!("gatewayapi ({})", self.http.version)
+        match self.reader {
+            RouteReader::Any => format!("gatewayapi ({})", self.http.version),
+            RouteReader::Linkerd => format!("linkerd (HTTPRoute {})", self.http.version),
+        }
     }
 
     fn capabilities(&self, _: &Canary) -> Capabilities {
+        let mirror = self.reader == RouteReader::Any;
         Capabilities {
             finest_weight: Weight::from_hundredths(1).unwrap_or(Weight::FULL),
             matches: true,
             match_with_weight: true,
-            mirror: true,
-            partial_mirror: true,
+            mirror,
+            partial_mirror: mirror,
             affinity: true,
             delegation: false,
         }
@@ -143,6 +163,23 @@ impl ObjectRouter for Gateway {
 
     fn supports_match(&self, condition: &HttpMatch) -> Result<(), &'static str> {
         rules::supports_match(condition)
+    }
+
+    fn route_fields(&self, _: &Canary) -> &'static [&'static str] {
+        match self.reader {
+            RouteReader::Any => &[
+                "gatewayRefs",
+                "hosts",
+                "match",
+                "timeout",
+                "backendTimeout",
+                "headers",
+                "rewrite",
+                "mirror",
+                "corsPolicy",
+            ],
+            RouteReader::Linkerd => &["gatewayRefs", "hosts", "match", "timeout", "headers"],
+        }
     }
 
     fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
@@ -174,6 +211,22 @@ impl ObjectRouter for Gateway {
 
     fn desired(&self, on: &RouteContext<'_>, split: &Split) -> Vec<DesiredObject> {
         vec![self.desired_route(on.canary, split)]
+    }
+
+    /// Every controller repeats the name of its GatewayClass in the status that it
+    /// writes to the route.
+    fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache, split: &Split) -> Result<(), Unsupported> {
+        let lattice = self
+            .route_object(canary)
+            .find(cache)
+            .is_some_and(|route| parents::controllers(&route).any(|name| name == VPC_LATTICE));
+        match Weight::from_hundredths(10) {
+            Some(finest_weight) if lattice => {
+                let can = Capabilities { finest_weight, ..ObjectRouter::capabilities(self, canary) };
+                can.check_weight(split.canary, "spec.analysis", || format!("{} of VPC Lattice", self.name()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn inactive_reason(&self, route: &DynamicObject) -> Option<String> {

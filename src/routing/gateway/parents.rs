@@ -1,4 +1,7 @@
 //! The status that the parents of a route report.
+//!
+//! Linkerd writes its conditions without `observedGeneration`. Such a condition counts
+//! as one on the current generation, since nothing else is ever reported.
 
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
@@ -6,7 +9,6 @@ use serde_json::Value;
 const REQUIRED_CONDITIONS: [&str; 2] = ["Accepted", "ResolvedRefs"];
 
 /// A parentRef with defaults filled in.
-#[derive(PartialEq)]
 struct Parent {
     group: String,
     kind: String,
@@ -30,6 +32,14 @@ impl Parent {
             port: reference["port"].as_u64(),
         }
     }
+
+    /// Some controllers, such as Kong's, leave the port out of their reports.
+    fn is_reported_as(&self, reported: &Self) -> bool {
+        let Self { group, kind, namespace, name, section, port } = reported;
+        (&self.group, &self.kind, &self.namespace, &self.name, &self.section)
+            == (group, kind, namespace, name, section)
+            && (port.is_none() || self.port == *port)
+    }
 }
 
 /// The first parent that does not serve the route yet, and why; none once all
@@ -45,38 +55,62 @@ pub fn pending(route: &DynamicObject) -> Option<String> {
     references.iter().find_map(|reference| {
         let parent = Parent::of(reference, route);
         let who = format!("the {} {}/{}", parent.kind, parent.namespace, parent.name);
-        let own: Vec<_> =
-            reports.iter().filter(|report| Parent::of(&report["parentRef"], route) == parent).collect();
+        let own: Vec<_> = reports
+            .iter()
+            .filter(|report| parent.is_reported_as(&Parent::of(&report["parentRef"], route)))
+            .collect();
         if own.is_empty() {
             return Some(format!(
                 "{who} has not reported on {route_key}; check that it exists and that its controller runs"
             ));
         }
         // A removed controller leaves its last status behind.
-        let fresh: Vec<_> = own.into_iter().filter(|report| is_fresh(report, route)).collect();
-        if fresh.is_empty() {
-            return Some(format!("{who} has not processed {route_key} since it was changed"));
-        }
-        let failed =
-            fresh.into_iter().flat_map(conditions).find(|condition| condition["status"] != "True")?;
+        let fresh: Vec<_> = own.iter().filter(|report| is_fresh(report, route)).collect();
+        let failed = if fresh.is_empty() {
+            let undated = |one: &&Value| is_undated(one) && !is_true(one);
+            let Some(failed) = own.iter().flat_map(|report| conditions(report)).find(undated) else {
+                return Some(format!("{who} has not processed {route_key} since it was changed"));
+            };
+            failed
+        } else {
+            fresh.into_iter().flat_map(|report| conditions(report)).find(|one| !is_true(one))?
+        };
         let text = |field: &str| failed[field].as_str().unwrap_or_default();
-        Some(format!(
-            "{who} does not serve {route_key}: {} is {} ({}: {})",
-            text("type"),
-            text("status"),
-            text("reason"),
-            text("message").trim_end_matches('.')
-        ))
+        let message = text("message").trim_end_matches('.');
+        let why = if message.is_empty() {
+            text("reason").to_owned()
+        } else {
+            format!("{}: {message}", text("reason"))
+        };
+        Some(format!("{who} does not serve {route_key}: {} is {} ({why})", text("type"), text("status")))
     })
 }
 
-/// True if it has both conditions for the current generation.
+/// The controllers that report on a route.
+pub fn controllers(route: &DynamicObject) -> impl Iterator<Item = &str> {
+    let reports = route.data["status"]["parents"].as_array().into_iter().flatten();
+    reports.filter_map(|report| report["controllerName"].as_str())
+}
+
+/// True if it has both conditions for the current generation, or both true and
+/// for no generation. One that is false and for no generation may be of a removed
+/// controller.
 fn is_fresh(report: &Value, route: &DynamicObject) -> bool {
     let now = route.metadata.generation.unwrap_or_default();
-    REQUIRED_CONDITIONS.iter().all(|required| {
-        conditions(report)
-            .any(|condition| condition["type"] == *required && condition["observedGeneration"] == now)
-    })
+    let is_current = |condition: &Value| {
+        condition["observedGeneration"] == now || (is_undated(condition) && is_true(condition))
+    };
+    REQUIRED_CONDITIONS
+        .iter()
+        .all(|required| conditions(report).any(|one| one["type"] == *required && is_current(one)))
+}
+
+fn is_undated(condition: &Value) -> bool {
+    condition["observedGeneration"].is_null()
+}
+
+fn is_true(condition: &Value) -> bool {
+    condition["status"] == "True"
 }
 
 fn conditions(report: &Value) -> impl Iterator<Item = &Value> {
@@ -148,6 +182,28 @@ mod tests {
         let moved =
             json!([report(public(), 1, "False"), report(public(), 3, "True"), report(service(), 3, "True")]);
         assert_eq!(pending(&route(moved)), None);
+    }
+
+    #[test]
+    fn a_condition_without_a_generation_counts_for_every_one() {
+        let accepted = report(public(), 3, "True");
+        let undated = |resolved: &str| {
+            let mut report = report(service(), 3, resolved);
+            for condition in report["conditions"].as_array_mut().unwrap() {
+                condition.as_object_mut().unwrap().remove("observedGeneration");
+            }
+            report["conditions"][1]["message"] = json!("");
+            json!([accepted.clone(), report])
+        };
+        assert_eq!(pending(&route(undated("True"))), None);
+        let reason = pending(&route(undated("False"))).unwrap();
+        assert!(
+            reason.ends_with("does not serve the HTTPRoute shop/web: ResolvedRefs is False (Why)"),
+            "{reason}"
+        );
+        let mut replaced = undated("False");
+        replaced.as_array_mut().unwrap().push(report(service(), 3, "True"));
+        assert_eq!(pending(&route(replaced)), None, "a removed controller leaves its status behind");
     }
 
     #[test]

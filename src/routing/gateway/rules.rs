@@ -65,7 +65,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
         port,
         source_labels,
         source_namespace,
-        gateways: _,
+        gateways,
         other,
     } = condition;
     let unknown = [
@@ -76,6 +76,7 @@ pub fn supports_match(condition: &HttpMatch) -> Result<(), &'static str> {
         ("port", port.is_some()),
         ("sourceLabels", !source_labels.is_empty()),
         ("sourceNamespace", source_namespace.is_some()),
+        ("gateways", !gateways.is_empty()),
         ("a field of another mesh", !other.is_empty()),
     ];
     unknown.into_iter().find(|(_, present)| *present).map_or(Ok(()), |(condition, _)| Err(condition))
@@ -103,6 +104,8 @@ struct RuleBuilder<'a> {
     filters: Vec<Value>,
     /// Fields other than `matches`, `filters`, `backendRefs` and `name`.
     other_fields: Map<String, Value>,
+    /// The backend that ours replace, for its filters.
+    replaced_backend: Value,
 }
 
 impl<'a> RuleBuilder<'a> {
@@ -113,6 +116,10 @@ impl<'a> RuleBuilder<'a> {
             _ => Vec::new(),
         };
         let (theirs, their_filters) = (list(rest.remove("matches")), list(rest.remove("filters")));
+        let names = ServiceNames::of(canary);
+        let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();
+        let to_apex = original.filter(|original| backends(original, namespace) == [names.apex.as_str()]);
+        let replaced_backend = to_apex.map(|original| original["backendRefs"][0].clone()).unwrap_or_default();
         rest.remove("backendRefs");
         rest.remove("name");
         let matches = match &spec.match_[..] {
@@ -130,8 +137,11 @@ impl<'a> RuleBuilder<'a> {
                 .extend(spec.backend_timeout.map(|timeout| ("backendRequest".to_owned(), written(timeout))));
             rest.insert("timeouts".to_owned(), json!(timeouts));
         }
-        let filters = if filters.is_empty() { their_filters } else { filters };
-        Self { spec, names: ServiceNames::of(canary), matches, filters, other_fields: rest }
+        // Ours replace those of the same type; ExtensionRefs and unknown ones stay.
+        let is_replaced = |theirs: &Value| filters.iter().any(|ours| ours["type"] == theirs["type"]);
+        let kept = their_filters.into_iter().filter(|theirs| !is_replaced(theirs));
+        let filters = kept.chain(filters.iter().cloned()).collect();
+        Self { spec, names, matches, filters, other_fields: rest, replaced_backend }
     }
 
     fn rule(&self, traffic_rule: &TrafficRule) -> Value {
@@ -172,9 +182,12 @@ impl<'a> RuleBuilder<'a> {
     fn backend(&self, name: &str, weight: u16, set_cookie: Option<&str>) -> Value {
         let mut backend = self.reference(name);
         backend["weight"] = json!(weight);
+        let mut filters = self.replaced_backend["filters"].as_array().cloned().unwrap_or_default();
         if let Some(cookie) = set_cookie {
-            backend["filters"] = json!([{"type": "ResponseHeaderModifier",
-                "responseHeaderModifier": {"add": [{"name": "Set-Cookie", "value": cookie}]}}]);
+            add_response_header(&mut filters, json!({"name": "Set-Cookie", "value": cookie}));
+        }
+        if !filters.is_empty() {
+            backend["filters"] = json!(filters);
         }
         backend
     }
@@ -191,6 +204,20 @@ impl<'a> RuleBuilder<'a> {
 
     fn reference(&self, name: &str) -> Value {
         json!({"group": "", "kind": "Service", "name": name, "port": self.spec.port})
+    }
+}
+
+/// A filter of this type may occur once.
+fn add_response_header(filters: &mut Vec<Value>, header: Value) {
+    let kind = "ResponseHeaderModifier";
+    let at = filters.iter().position(|filter| filter["type"] == kind).unwrap_or_else(|| {
+        filters.push(json!({"type": kind}));
+        filters.len() - 1
+    });
+    let added = &mut filters[at]["responseHeaderModifier"]["add"];
+    match added.as_array_mut() {
+        Some(added) => added.push(header),
+        None => *added = json!([header]),
     }
 }
 

@@ -5,9 +5,11 @@
 //! one object and a weight in another, which reach the proxies at different
 //! times; a Service exists before it gets a weight.
 //!
-//! A port that is not HTTP (`tcp`, `tls`, `mongo`, `mysql`, `redis`, by
-//! `appProtocol` or the name of the port) has a TCP route, which supports weights
-//! only.
+//! A port that is not HTTP (`tcp`, `mongo`, `mysql`, `redis`, by `appProtocol` or the
+//! name of the port) has a TCP route, which supports weights only. So has one with TLS
+//! (`tls`, `https`) within the mesh, where sidecars do not decrypt and read only TLS
+//! routes, which are chosen by server name (`pilot/pkg/networking/core/tls.go` of
+//! istio/istio). At a gateway the protocol of its server decides.
 //!
 //! Istio reports no status by default: a split is in force when it is written,
 //! and the proxies follow within moments.
@@ -65,9 +67,9 @@ impl Istio {
     }
 }
 
-/// The lists of HTTP routes and of TCP routes.
-pub fn shared_lists(route: &ObjectKey) -> [SharedList; 2] {
-    ["http", "tcp"]
+/// The lists of HTTP routes, of TCP routes and of TLS routes.
+pub fn shared_lists(route: &ObjectKey) -> [SharedList; 3] {
+    ["http", "tcp", "tls"]
         .map(|field| SharedList::new(route, ["spec", field], routes::backends, routes::is_catch_all))
 }
 
@@ -94,9 +96,25 @@ fn hosts_and_gateways(canary: &Canary, spec: &service::Service) -> (Value, Value
     (written, default)
 }
 
-fn is_tcp(canary: &Canary) -> bool {
-    let protocol = canary.spec.service.as_ref().map(services::protocol).unwrap_or_default();
-    ["tcp", "tls", "mongo", "mysql", "redis"].contains(&protocol.as_str())
+/// The list of a VirtualService that the port of a Canary is routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RouteKind {
+    Http,
+    Tcp,
+    Tls,
+}
+
+impl RouteKind {
+    fn of(canary: &Canary) -> Self {
+        let Some(spec) = &canary.spec.service else { return Self::Http };
+        let is_mesh = |gateway: &String| gateway == "mesh";
+        let within_mesh = !spec.delegation && (spec.gateways.is_empty() || spec.gateways.iter().any(is_mesh));
+        match services::protocol(spec).as_str() {
+            "tls" | "https" if within_mesh => Self::Tls,
+            "tcp" | "tls" | "mongo" | "mysql" | "redis" => Self::Tcp,
+            _ => Self::Http,
+        }
+    }
 }
 
 impl ObjectRouter for Istio {
@@ -105,7 +123,7 @@ impl ObjectRouter for Istio {
     }
 
     fn capabilities(&self, canary: &Canary) -> Capabilities {
-        let http = !is_tcp(canary);
+        let http = RouteKind::of(canary) == RouteKind::Http;
         Capabilities {
             finest_weight: Weight::from_hundredths(1).unwrap_or(Weight::FULL),
             matches: http,
@@ -117,8 +135,30 @@ impl ObjectRouter for Istio {
         }
     }
 
+    fn route_fields(&self, canary: &Canary) -> &'static [&'static str] {
+        match RouteKind::of(canary) {
+            RouteKind::Tls => &["gateways", "hosts", "trafficPolicy"],
+            RouteKind::Tcp => &["gateways", "hosts", "trafficPolicy", "match"],
+            RouteKind::Http => &[
+                "gateways",
+                "hosts",
+                "trafficPolicy",
+                "match",
+                "timeout",
+                "retries",
+                "headers",
+                "rewrite",
+                "corsPolicy",
+            ],
+        }
+    }
+
     fn check_spec(&self, canary: &Canary) -> Result<(), Unsupported> {
         let Some(spec) = &canary.spec.service else { return Ok(()) };
+        if spec.rewrite.as_ref().is_some_and(|rewrite| rewrite.type_.is_some()) {
+            let way_out = "remove type: Istio replaces the part of the path that matched";
+            return self.unsupported_field("spec.service.rewrite.type", "a kind of rewrite", way_out);
+        }
         if spec.delegation && !(spec.hosts.is_empty() && spec.gateways.is_empty()) {
             let way_out = "remove hosts and gateways, which the VirtualService that delegates has";
             return self.unsupported_field(
@@ -128,7 +168,21 @@ impl ObjectRouter for Istio {
             );
         }
         let by_http = |condition: &HttpMatch| routes::tcp_condition(condition) != json!(condition);
-        if is_tcp(canary) && spec.match_.iter().any(by_http) {
+        if RouteKind::of(canary) == RouteKind::Tls {
+            if spec.hosts.is_empty() {
+                let way_out = "write the server names that clients connect to into spec.service.hosts";
+                return self.unsupported_field("spec.service.hosts", "TLS without server names", way_out);
+            }
+            if spec.gateways.len() > 1 {
+                let way_out = "write mesh alone, or gateways alone";
+                return self.unsupported_field(
+                    "spec.service.gateways",
+                    "a TLS port both within the mesh and at gateways",
+                    way_out,
+                );
+            }
+        }
+        if RouteKind::of(canary) == RouteKind::Tcp && spec.match_.iter().any(by_http) {
             let way_out = "match by port, sourceLabels, sourceNamespace or gateways";
             return self.unsupported_field("spec.service.match", "HTTP conditions on a TCP port", way_out);
         }
@@ -157,11 +211,15 @@ impl ObjectRouter for Istio {
         let mut metadata = spec.apex.clone().unwrap_or_default();
         metadata.annotations.extend(split_annotation::annotation(split).annotations);
         let (written, default) = hosts_and_gateways(canary, &spec);
-        let (canary_, split, tcp) = (canary.clone(), split.clone(), is_tcp(canary));
-        let routes = move |original: Option<&Value>| routes::routes(&canary_, &split, tcp, original);
+        let (canary_, split, kind) = (canary.clone(), split.clone(), RouteKind::of(canary));
+        let routes = move |original: Option<&Value>| routes::routes(&canary_, &split, kind, original);
         let name = self.route_object(canary);
-        let [http_list, tcp_list] = shared_lists(&name);
-        let list = if tcp { tcp_list } else { http_list };
+        let [http_list, tcp_list, tls_list] = shared_lists(&name);
+        let list = match kind {
+            RouteKind::Http => http_list,
+            RouteKind::Tcp => tcp_list,
+            RouteKind::Tls => tls_list,
+        };
         let route = DesiredObject::new(canary, name, metadata, written)
             .with_owned_defaults(default)
             .with_entries(ManagedEntries::new(list, routes));

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::RouteKind;
 use crate::{
     api::{
         Canary, Weight,
@@ -35,9 +36,9 @@ pub fn is_catch_all(route: &Value) -> bool {
 }
 
 /// Our routes for a split, with fields copied from the route they replace.
-pub fn routes(canary: &Canary, split: &Split, tcp: bool, original: Option<&Value>) -> Vec<Value> {
+pub fn routes(canary: &Canary, split: &Split, kind: RouteKind, original: Option<&Value>) -> Vec<Value> {
     let Some(spec) = &canary.spec.service else { return Vec::new() };
-    let routes = RouteBuilder::new(canary, spec, tcp, original);
+    let routes = RouteBuilder::new(canary, spec, kind, original);
     let mut all: Vec<Value> =
         traffic_rules(canary, split).iter().map(|traffic_rule| routes.route(traffic_rule)).collect();
     let name = original.and_then(|original| original.get("name"));
@@ -55,23 +56,35 @@ struct RouteBuilder<'a> {
     matches: Vec<Value>,
     /// Fields other than `match`, `route` and `name`.
     other_fields: Map<String, Value>,
+    /// Fields of the destination that ours replace, such as `headers`.
+    destination_fields: Map<String, Value>,
 }
 
 impl<'a> RouteBuilder<'a> {
-    fn new(canary: &Canary, spec: &'a Service, tcp: bool, original: Option<&Value>) -> Self {
+    fn new(canary: &Canary, spec: &'a Service, kind: RouteKind, original: Option<&Value>) -> Self {
         let mut rest = original.and_then(Value::as_object).cloned().unwrap_or_default();
+        let names = ServiceNames::of(canary);
+        let namespace = canary.metadata.namespace.as_deref().unwrap_or_default();
+        let to_apex = original.filter(|original| backends(original, namespace) == [names.apex.as_str()]);
+        let destination = to_apex.and_then(|original| original["route"][0].as_object());
+        let mut destination_fields = destination.cloned().unwrap_or_default();
+        destination_fields.retain(|field, _| field != "destination" && field != "weight");
         rest.remove("route");
         rest.remove("name");
         let theirs = rest.remove("match");
-        let own = spec.match_.iter().map(|one| if tcp { tcp_condition(one) } else { json!(one) }).collect();
+        let own = match kind {
+            RouteKind::Http => spec.match_.iter().map(|one| json!(one)).collect(),
+            RouteKind::Tcp => spec.match_.iter().map(tcp_condition).collect(),
+            RouteKind::Tls => vec![json!({"sniHosts": spec.hosts})],
+        };
         let matches = match theirs {
             Some(Value::Array(theirs)) if spec.match_.is_empty() => theirs,
             _ => own,
         };
-        if !tcp {
+        if kind == RouteKind::Http {
             rest.extend(route_options(spec));
         }
-        Self { spec, names: ServiceNames::of(canary), matches, other_fields: rest }
+        Self { spec, names, matches, other_fields: rest, destination_fields }
     }
 
     fn route(&self, traffic_rule: &TrafficRule) -> Value {
@@ -111,9 +124,11 @@ impl<'a> RouteBuilder<'a> {
     }
 
     fn weighted(&self, host: &str, weight: u16, set_cookie: Option<&str>) -> Value {
-        let mut weighted = json!({"destination": self.destination(host), "weight": weight});
+        let mut weighted = json!(self.destination_fields);
+        weighted["destination"] = self.destination(host);
+        weighted["weight"] = json!(weight);
         if let Some(cookie) = set_cookie {
-            weighted["headers"] = json!({"response": {"add": {"Set-Cookie": cookie}}});
+            weighted["headers"]["response"]["add"]["Set-Cookie"] = json!(cookie);
         }
         weighted
     }

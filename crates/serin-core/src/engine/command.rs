@@ -71,6 +71,8 @@ pub enum Denied {
     Invalid,
     #[error("no release is running")]
     NoRelease,
+    #[error("the revision was rolled back; retry it first, then promote that release")]
+    RolledBack,
     #[error("a release is running; abort it first")]
     ReleaseRunning,
     #[error("it was meant for revision {expected}, and {actual} is being released")]
@@ -116,7 +118,10 @@ pub fn admit(
     match command.verb {
         Verb::Abort => active_release(status, command).map(drop),
         Verb::Promote => {
-            active_release(status, command)?;
+            active_release(status, command).map_err(|denied| match can_retry(status, observed) {
+                true if denied == Denied::NoRelease => Denied::RolledBack,
+                _ => denied,
+            })?;
             match status.phase {
                 Phase::Progressing | Phase::WaitingPromotion => {}
                 Phase::Promoting => return Err(Denied::Promoting),
@@ -149,12 +154,9 @@ pub fn admit(
         Verb::Retry => {
             require_idle(status)?;
             let rejected = revisions(status).and_then(|revisions| revisions.rejected.as_deref());
-            let target = observed.target.as_ref().map(|target| target.revision.as_str());
-            match (status.phase, rejected) {
-                (Phase::Failed, Some(rejected)) if target == Some(rejected) => {
-                    check_revision(command, rejected)
-                }
-                _ => Err(Denied::NothingToRetry),
+            match rejected.filter(|_| can_retry(status, observed)) {
+                Some(rejected) => check_revision(command, rejected),
+                None => Err(Denied::NothingToRetry),
             }
         }
         Verb::Rollback => {
@@ -172,6 +174,14 @@ pub fn admit(
             }
         }
     }
+}
+
+/// Is the target still at the revision that was rolled back last?
+fn can_retry(status: &CanaryStatus, observed: &Observed) -> bool {
+    let rejected = revisions(status).and_then(|revisions| revisions.rejected.as_ref());
+    status.phase == Phase::Failed
+        && rejected.is_some()
+        && observed.target.as_ref().map(|target| &target.revision) == rejected
 }
 
 /// The release that a command is for, if its outcome is still open.

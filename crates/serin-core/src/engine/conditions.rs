@@ -43,11 +43,11 @@ impl Decider<'_> {
         report.preceding.extend(write_degraded(&mut self.status, self.observed, self.now));
         let implied = !is_transition && self.is_implied_by_status(&report.reason);
         let changed = match report.reason {
-            // Progress of the analysis changes the numbers at every check, a failed check
-            // has its own Event, and a primary that is scaled up is not ready for moments.
-            Reason::Analyzing { .. } | Reason::LatestCheckFailed { .. } | Reason::PrimaryDegraded { .. } => {
-                false
-            }
+            // A step that begins is a transition; each check that passes has an Event.
+            Reason::Analyzing { passed, .. } => passed > 0 && !report.matches_status(&self.status),
+            // A failed check has its own Event, and a primary that is scaled up is not
+            // ready for moments.
+            Reason::LatestCheckFailed { .. } | Reason::PrimaryDegraded { .. } => false,
             // Reported when it happened.
             _ if report.reason.is_resting() => false,
             Reason::RouteReverted { times, .. } => {

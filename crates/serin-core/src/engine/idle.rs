@@ -135,9 +135,13 @@ impl Decider<'_> {
         status.iterations = 0;
         status.gates.clear();
         status.tracked_configs.clone_from(&target.configs);
-        let cookie = |arm: &str| format!("{arm}-{}", status.releases);
-        status.session_affinity_cookie = self.plan.affinity.then(|| cookie("canary"));
-        status.primary_session_affinity_cookie = self.plan.affinity.then(|| cookie("primary"));
+        // The time makes the value unique among Canaries and their successors by name.
+        let (releases, at) = (status.releases, self.now.as_millisecond());
+        let cookie = |name: &String, arm: &str| format!("{name}={arm}-{releases}-{at:x}");
+        let cookies = self.plan.affinity.as_ref();
+        status.session_affinity_cookie = cookies.map(|cookies| cookie(&cookies.canary, "canary"));
+        status.primary_session_affinity_cookie =
+            cookies.and_then(|cookies| Some(cookie(cookies.primary.as_ref()?, "primary")));
         let revisions = self.revisions();
         revisions.candidate = Some(revision.clone());
         revisions.seen = Some(revision.clone());

@@ -35,7 +35,7 @@ impl Decider<'_> {
         let split = &step.split;
         let divides = Weight::ZERO < split.canary && split.canary < Weight::FULL;
         // A cookie or a header keeps users on one arm, whatever the weight.
-        let sticky = self.plan.affinity || !split.matches.is_empty();
+        let sticky = self.plan.affinity.is_some() || !split.matches.is_empty();
         self.plan.verifies_split && divides && !sticky
     }
 

@@ -242,6 +242,15 @@ impl Router for AppMesh {
         }
     }
 
+    fn route_fields(&self, canary: &Canary) -> &'static [&'static str] {
+        match Protocol::of(canary) {
+            Protocol::Tcp => &["backends", "meshName"],
+            Protocol::Http | Protocol::Http2 | Protocol::Grpc => {
+                &["match", "timeout", "retries", "backends", "meshName"]
+            }
+        }
+    }
+
     fn check(&self, canary: &Canary, plan: &Plan) -> Result<(), Unsupported> {
         check_capabilities(self, canary, plan)?;
         check_service_match(self, canary, MATCH_WAY_OUT)?;

@@ -43,8 +43,8 @@ pub struct Webhook {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Duration>,
 
-    /// How often to retry when there is no response; all attempts together take
-    /// at most 5m. Default: 0.
+    /// How often to retry when there is no response, or one with the status 429 or
+    /// 5xx; all attempts together take at most 5m. Default: 0.
     #[schemars(range(min = 0, max = 100))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retries: Option<u32>,

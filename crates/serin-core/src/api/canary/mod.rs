@@ -295,7 +295,7 @@ pub enum Provider {
     Kubernetes,
     /// a VirtualService and two DestinationRules.
     Istio,
-    /// a TrafficSplit of SMI.
+    /// an HTTPRoute, or a TrafficSplit of SMI where HTTPRoutes are not served.
     Linkerd,
     /// a TrafficSplit of SMI, for Open Service Mesh.
     Osm,

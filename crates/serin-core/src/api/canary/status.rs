@@ -106,15 +106,16 @@ pub struct CanaryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<PastRelease>,
 
-    /// Value of the cookie that keeps users on the canary of this release.
+    /// The cookie that keeps users on the canary of this release, as `name=value`: a
+    /// request with it reaches the canary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_affinity_cookie: Option<String>,
 
-    /// Value of the cookie that keeps users on the primary of this release.
+    /// The cookie that keeps users on the primary of this release, as `name=value`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_session_affinity_cookie: Option<String>,
 
-    /// Value of the cookie of the previous release, which is being expired.
+    /// The cookie of the previous release, which is being expired, as `name=value`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_session_affinity_cookie: Option<String>,
 
@@ -260,6 +261,33 @@ pub struct RouteStatus {
 
     /// Name of the apex Service.
     pub service: String,
+
+    /// Objects of the route, besides the Services. Their kinds are those of the
+    /// router that wrote them, which may be another one after a restart.
+    #[schemars(length(max = 16))]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<RouteObject>,
+}
+
+/// An object of a route, in the namespace of the Canary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RouteObject {
+    /// API group and version that it was written with.
+    pub api_version: String,
+
+    /// Kind.
+    pub kind: String,
+
+    /// Name.
+    pub name: String,
+}
+
+impl RouteObject {
+    /// The API group.
+    pub fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
 }
 
 /// The current release.

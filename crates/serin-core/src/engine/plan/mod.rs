@@ -14,7 +14,7 @@ use self::{
 use super::windows::{Effect, Window, WindowError, Windows};
 use crate::api::{
     AnalysisTemplateSpec, Canary, Weight,
-    canary::{CanarySpec, HookType, Metric, TargetKind, WindowKind},
+    canary::{CanarySpec, HookType, Metric, SessionAffinity, TargetKind, WindowKind},
     reference::TemplateRef,
 };
 
@@ -39,7 +39,7 @@ pub struct Plan {
     pub windows: Windows,
     pub keep_warm: Duration,
     /// Users are kept on the version that served them first.
-    pub affinity: bool,
+    pub affinity: Option<AffinityCookies>,
     /// How long young pods of the canary are judged by total failure only.
     pub warmup: Duration,
     /// Run the sample ratio mismatch test.
@@ -49,6 +49,19 @@ pub struct Plan {
     pub skip_analysis: bool,
     pub suspend: bool,
     pub revert_on_deletion: bool,
+}
+
+/// Names of the cookies that keep users on a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AffinityCookies {
+    pub canary: String,
+    pub primary: Option<String>,
+}
+
+impl From<&SessionAffinity> for AffinityCookies {
+    fn from(spec: &SessionAffinity) -> Self {
+        Self { canary: spec.cookie_name.clone(), primary: spec.primary_cookie_name.clone() }
+    }
 }
 
 /// How long a release may make no progress.
@@ -196,7 +209,7 @@ impl Plan {
             metrics,
             windows: windows(spec)?,
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
-            affinity: analysis.session_affinity.is_some(),
+            affinity: analysis.session_affinity.as_ref().map(AffinityCookies::from),
             warmup: analysis.warmup.map_or(WARMUP, Into::into),
             verifies_split: analysis.verify_split.unwrap_or(true),
             scalable: spec.target_ref.kind != TargetKind::Service,
@@ -223,7 +236,7 @@ impl Plan {
             metrics: Vec::new(),
             windows: Windows::default(),
             keep_warm: Duration::ZERO,
-            affinity: false,
+            affinity: None,
             warmup: WARMUP,
             verifies_split: false,
             scalable: spec.target_ref.kind != TargetKind::Service,

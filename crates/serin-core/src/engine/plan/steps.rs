@@ -200,14 +200,19 @@ impl Builder<'_> {
         self.mirror().into_iter().chain(weights.into_iter().map(step)).collect()
     }
 
+    /// Without a match it is Blue/Green, where `mirror: true` mirrors during every check.
     fn fixed_split_steps(&self, checks: u32, matches: &Arc<[HttpMatch]>) -> Vec<Step> {
+        let checks = checks.max(1);
         let step = Step {
             name: if matches.is_empty() { "no live traffic" } else { "matched requests" }.to_owned(),
             split: Split { matches: matches.clone(), ..Split::all_primary() },
-            checks: checks.max(1),
+            checks,
             ..self.plain()
         };
-        self.mirror().into_iter().chain([step]).collect()
+        match self.mirror() {
+            Some(mirrored) if matches.is_empty() => vec![Step { checks, ..mirrored }],
+            mirrored => mirrored.into_iter().chain([step]).collect(),
+        }
     }
 
     /// `mirror: true` adds one check on mirrored traffic before the first step.
