@@ -111,6 +111,10 @@ pub enum QueryError {
     )]
     NoPrometheus { what: String },
     #[error(
+        "{template} has credentials, which are not sent to spec.metricsServer of a Canary; set provider.address of the template, or --metrics-server of the controller"
+    )]
+    CredentialsWithoutAddress { template: String },
+    #[error(
         "{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090"
     )]
     Address { address: String },
@@ -280,8 +284,7 @@ impl QueryBuilder<'_> {
         }
         let mut provider = spec.provider.clone();
         if provider.type_ == MetricProviderType::Prometheus {
-            let server = provider.address.as_deref().or_else(|| self.server());
-            provider.address = Some(address(server.ok_or(QueryError::NoPrometheus { what: name })?)?);
+            provider.address = Some(address(self.template_server(&name, &provider)?)?);
         }
         if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(url)) =
             (provider.type_, &provider.address)
@@ -341,6 +344,25 @@ impl QueryBuilder<'_> {
                 return Err(QueryError::NoQuery { metric: self.metric.name.clone() });
             }
         })
+    }
+
+    /// The template's own Prometheus, else that of the Canary or the controller. Credentials
+    /// of a template never go to a server that the author of a Canary chose.
+    fn template_server<'p>(
+        &'p self,
+        template: &str,
+        provider: &'p MetricProvider,
+    ) -> Result<&'p str, QueryError> {
+        let has_credentials = provider.secret_ref.is_some() || !provider.headers.is_empty();
+        let template = || template.to_owned();
+        match (&provider.address, has_credentials) {
+            (Some(address), _) => Ok(address),
+            (None, false) => self.server().ok_or_else(|| QueryError::NoPrometheus { what: template() }),
+            (None, true) => {
+                let own = self.context.metrics_server.filter(|server| !server.is_empty());
+                own.ok_or_else(|| QueryError::CredentialsWithoutAddress { template: template() })
+            }
+        }
     }
 
     /// The Prometheus of the Canary, else of the controller.
