@@ -37,3 +37,39 @@ fn credentials_never_go_to_a_server_that_the_canary_names() {
     let query = templated(spec, &canary, Some("http://platform:9090")).expect("a query");
     assert_eq!(query.provider.address.as_deref(), Some("http://tenant:9090"));
 }
+
+#[test]
+fn a_template_cannot_loop() {
+    let with = |query: &str| {
+        refused(json!({"provider": {"type": "prometheus", "address": "http://p:9090"}, "query": query}))
+    };
+    for query in [
+        "{% for a in [1] %}{{ a }}{% endfor %}",
+        "{%- set a = 1 -%}",
+        "{# {{ \" #}{{ \"x\" * 9999999 }}",
+        "{{ \"x\" * 999999999 }}",
+        "{{ \"}}\" * 999999999 }}",
+        "{{ [1] * 999999999 }}",
+        "{{ 'it\\'s' * 99 }}",
+    ] {
+        let sentence = with(query);
+        assert!(sentence.contains("only variables, printf and index are supported"), "{query}: {sentence}");
+    }
+    let query = "100 * sum({{ target }}{a=\"*\"}) * {{ printf \"%s*\" arm }}";
+    let spec = json!({"provider": {"type": "prometheus", "address": "http://p:9090"}, "query": query});
+    let found = templated(spec, &canary("shop"), None).expect("stars outside of expressions and in quotes");
+    assert_eq!(found.query, serin::metrics::Query::Scalar("100 * sum(web{a=\"*\"}) * canary*".to_owned()));
+}
+
+#[test]
+fn a_rendered_query_is_bounded() {
+    let provider = json!({"type": "prometheus", "address": "http://p:9090"});
+    let long = "x".repeat(2000);
+    let sentence =
+        refused(json!({"provider": provider, "query": "{{ variables.a }}", "variables": {"a": long}}));
+    assert!(sentence.contains("variables.a is longer than 1024 bytes"), "{sentence}");
+    let many = "{{ variables.a }}".repeat(900);
+    let value = "x".repeat(1000);
+    let sentence = refused(json!({"provider": provider, "query": many, "variables": {"a": value}}));
+    assert!(sentence.contains("query is longer than 64 KiB once its variables are filled in"), "{sentence}");
+}
