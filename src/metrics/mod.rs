@@ -99,6 +99,9 @@ pub struct Endpoint {
     pub url: String,
 }
 
+/// Of a histogram, +Inf among them: the judge's work grows with them.
+const MAX_BOUNDS: usize = 100;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasurementKind {
     /// One number about the canary.

@@ -12,6 +12,7 @@ use crate::{
         analysis_template::{MetricProvider, MetricProviderType},
         cloudwatch::AwsRole,
     },
+    engine::report::cut,
 };
 
 #[cfg(feature = "aws")]
@@ -83,6 +84,7 @@ impl Sources {
             (Some(Reduce::Quantile(q)), Measurement::Histogram(arms)) => {
                 arms.canary.quantile(q).map_or(Measurement::NoData, Measurement::Scalar)
             }
+            (_, Measurement::Unavailable { why }) => Measurement::Unavailable { why: cut(why) },
             (_, measurement) => measurement,
         }
     }

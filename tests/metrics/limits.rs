@@ -1,7 +1,11 @@
 //! Tenants write templates, Canaries and the servers behind them: their credentials,
 //! queries and responses stay within limits.
 
+use axum::Router;
+
 use super::*;
+use crate::support::http_fixtures::serve;
+use crate::support::receiver::Receiver;
 
 fn templated(spec: Value, canary: &Canary, server: Option<&str>) -> Result<MetricQuery, QueryError> {
     let spec = template(spec);
@@ -72,4 +76,56 @@ fn a_rendered_query_is_bounded() {
     let value = "x".repeat(1000);
     let sentence = refused(json!({"provider": provider, "query": many, "variables": {"a": value}}));
     assert!(sentence.contains("query is longer than 64 KiB once its variables are filled in"), "{sentence}");
+}
+
+#[test]
+fn the_matchers_of_a_scraped_query_are_bounded() {
+    let with = |query: &str| refused(json!({"provider": {"type": "scrape"}, "query": query}));
+    let many: Vec<String> = (0..33).map(|label| format!("l{label}=~\"a\"")).collect();
+    let sentence = with(&format!("hits{{{}}}", many.join(",")));
+    assert!(sentence.contains("more than 32 matchers"), "{sentence}");
+    let spread = many.iter().map(|matcher| format!("hits{{{matcher}}}")).collect::<Vec<_>>().join(" or ");
+    assert!(with(&spread).contains("more than 32 matchers"));
+    let sentence = with("hits{a=~\"(x{1000}){1000}\"}");
+    assert!(sentence.contains("is too large a regular expression"), "{sentence}");
+}
+
+/// A selector for Prometheus is matched by Prometheus.
+#[test]
+fn the_matchers_of_a_prometheus_query_are_not_ours_to_limit() {
+    let many: Vec<String> = (0..99).map(|label| format!("l{label}=~\"(x{{1000}}){{1000}}\"")).collect();
+    let total = format!("hits{{app=\"{{{{ target }}}}\",{}}}", many.join(","));
+    let spec = template(json!({
+        "provider": {"type": "prometheus", "address": "http://p:9090"},
+        "counts": {"good": total, "total": total},
+    }));
+    from_template(&spec, JudgeType::Sequential, None).expect("a query");
+}
+
+#[tokio::test]
+async fn a_web_answer_is_read_to_256_kib() {
+    let number = |answer: String| async move {
+        let receiver = Receiver::start([crate::support::receiver::answer(200, answer)]).await;
+        let address = receiver.url.trim_end_matches("/hook").to_owned();
+        let provider = json!({"type": "web", "address": address, "web": {"valueAt": "/value"}});
+        let ask = templated(json!({"provider": provider, "query": "/score"}), &canary("shop"), None);
+        measure_since(&sources(), &ask.expect("a query"), Timestamp::now()).await
+    };
+    let filler = |bytes: usize| format!(r#"{{"filler": "{}", "value": 7}}"#, "x".repeat(bytes));
+    assert_eq!(number(filler(250 << 10)).await, Measurement::Scalar(7.0));
+    let why = unavailable(number(filler(300 << 10)).await);
+    assert!(why.contains("responded with more than 256 KiB"), "{why}");
+}
+
+#[tokio::test]
+async fn the_reason_of_a_failed_query_is_bounded() {
+    let long = "x".repeat(100_000);
+    let error = json!({"status": "error", "errorType": "bad_data", "error": long}).to_string();
+    let (address, _open) =
+        serve(Router::new().fallback(async move || (http::StatusCode::BAD_REQUEST, error))).await;
+    let provider = json!({"type": "prometheus", "address": format!("http://{address}")});
+    let ask =
+        templated(json!({"provider": provider, "query": "up"}), &canary("shop"), None).expect("a query");
+    let why = unavailable(measure_since(&sources(), &ask, Timestamp::now()).await);
+    assert!(why.len() <= 1024 && why.ends_with('…') && why.contains("refused the query: xxx"), "{why}");
 }

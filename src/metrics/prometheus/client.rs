@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::api::analysis_template::MetricProvider;
 use crate::metrics::{
-    Credentials, Window,
+    Credentials, MAX_BOUNDS, Window,
     http::{self, ATTEMPT_TIMEOUT, ClientConfigError, HttpError},
     single_flight::SingleFlight,
 };
@@ -52,6 +52,8 @@ pub enum PrometheusQueryError {
     UnexpectedType(&'static str),
     #[error("{0}")]
     InvalidHistogram(String),
+    #[error("returned {0} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some")]
+    TooManyBounds(usize),
     #[error("returned {0} where a count was expected; exclude the series that exports it")]
     NotACount(String),
 }

@@ -21,8 +21,8 @@ use crate::{
 };
 
 use super::{
-    CountQueries, CountedPart, Credentials, MeasureContext, MeasurementKind, MetricQuery, MetricSource,
-    Query, SupportedForms, Unit, Window, http::ClientConfigError,
+    CountQueries, CountedPart, Credentials, MAX_BOUNDS, MeasureContext, MeasurementKind, MetricQuery,
+    MetricSource, Query, SupportedForms, Unit, Window, http::ClientConfigError,
 };
 use client::{EvalTime, PrometheusClient, PrometheusQueryError};
 use increase::CounterIncreases;
@@ -166,6 +166,7 @@ fn histograms(data: &Data, unit: Unit) -> Result<Measurement, PrometheusQueryErr
             ))?;
         match buckets.as_slice() {
             [] => Ok(Histogram::default()),
+            many if many.len() > MAX_BOUNDS => Err(PrometheusQueryError::TooManyBounds(many.len())),
             _ => Histogram::cumulative(buckets)
                 .map_err(|error| PrometheusQueryError::InvalidHistogram(error.to_string())),
         }

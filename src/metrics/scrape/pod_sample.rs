@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::analysis::measurement::{Arms, Readings};
 use crate::metrics::{
-    CountQueries, Query, Unit,
+    CountQueries, MAX_BOUNDS, Query, Unit,
     selector::{Selector, SelectorAlternatives, SelectorError},
 };
 
@@ -120,6 +120,12 @@ impl SeriesSelectors {
             }
         }
         counters.retain(|_, series| !series.is_empty());
+        if matches!(self, Self::Buckets(_)) && counters.len() > MAX_BOUNDS {
+            return Err(format!(
+                "the histogram has {} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some",
+                counters.len()
+            ));
+        }
         let counters =
             counters.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
         Ok(PodSample { counters, gauge })
