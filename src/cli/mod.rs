@@ -10,6 +10,7 @@ pub mod inventory;
 mod local;
 mod mesh;
 mod run;
+mod tenancy;
 mod wakeup_throttle;
 
 use std::io::IsTerminal as _;

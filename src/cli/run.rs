@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cluster;
+use super::tenancy::TenancyArgs;
 use super::wakeup_throttle::WakeupThrottle;
 use crate::api::Canary;
 use crate::api::canary::Provider;
@@ -85,6 +86,9 @@ pub(super) struct Args {
     /// either, pods are scraped directly
     #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
     metrics_server: Option<String>,
+
+    #[command(flatten)]
+    tenancy: TenancyArgs,
 
     /// Labels that identify a workload, most specific first; the primary gets
     /// another value of the first one that its target has
@@ -351,6 +355,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             mode: args.inventory.into(),
             resources: args.inventory_resources.into(),
         },
+        tenancy: args.tenancy.into(),
     };
     let _sources = args.mesh_apis.then(|| {
         let follow = follow_mesh_apis(

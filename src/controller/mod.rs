@@ -60,6 +60,7 @@ use crate::{
     notify,
     routing::AppMeshOptions,
     telemetry::Telemetry,
+    tenancy::Tenancy,
     workload,
 };
 use background::TaskGroup;
@@ -118,6 +119,7 @@ pub struct Options {
     /// Calls webhooks; none for the network.
     pub webhooks: Option<Webhooks>,
     pub inventory: InventoryOptions,
+    pub tenancy: Tenancy,
 }
 
 impl Default for Options {
@@ -133,6 +135,7 @@ impl Default for Options {
             app_mesh: AppMeshOptions::default(),
             webhooks: None,
             inventory: InventoryOptions::default(),
+            tenancy: Tenancy::default(),
         }
     }
 }
