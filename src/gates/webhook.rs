@@ -3,11 +3,12 @@
 //! The request is Flagger's: a POST of `{name, namespace, phase, checksum,
 //! metadata}`. Guarantees:
 //!
-//! - a status up to 202 is a yes, any other a no with the status and the first
-//!   line of the body; a timeout or connection error is `Unreachable`, which is
-//!   neither;
-//! - a call ends: each attempt has the webhook's timeout, all attempts together have
-//!   [`MAX_CALL_DURATION`], and only a prefix of the body is read;
+//! - a status up to 202 is a yes, any other a no with the status; a timeout or
+//!   connection error is `Unreachable`, which is neither;
+//! - the body is not read: the URL may lead to a server whose answers the author of
+//!   the Canary must not see;
+//! - a call ends: each attempt has the webhook's timeout, and all attempts
+//!   together have [`MAX_CALL_DURATION`];
 //! - no URL, body or key is logged or repeated in a reply: they may contain
 //!   secrets.
 //!
@@ -31,6 +32,7 @@ use crate::api::{
 };
 use crate::engine::observed::GateReply;
 use crate::error_chain::error_chain;
+use crate::tenancy::{DeniedAddress, TenantAddresses};
 
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
@@ -40,9 +42,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const MAX_CALL_DURATION: Duration = Duration::from_secs(300);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
-/// A reason is one line; bounds memory.
-const MAX_RESPONSE_BYTES: usize = 4096;
-const MAX_REASON_CHARS: usize = 200;
 
 /// The release that a webhook is called for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +86,6 @@ pub struct HookRequest {
 #[derive(Clone, Debug)]
 pub struct HookResponse {
     pub status: http::StatusCode,
-    /// A prefix of the body; empty on success.
-    pub text: Vec<u8>,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +115,7 @@ impl std::fmt::Debug for Webhooks {
 struct HttpHookTransport {
     verifying_client: reqwest::Client,
     insecure_client: reqwest::Client,
+    addresses: TenantAddresses,
 }
 
 /// The HTTP client could not be set up.
@@ -126,17 +124,20 @@ struct HttpHookTransport {
 pub struct WebhookSetupError(#[from] reqwest::Error);
 
 impl Webhooks {
-    pub fn new() -> Result<Self, WebhookSetupError> {
+    /// Webhooks at other addresses are not called.
+    pub fn new(addresses: &TenantAddresses) -> Result<Self, WebhookSetupError> {
         crate::tls::install_crypto_provider();
         let builder = || {
-            reqwest::Client::builder()
+            let builder = reqwest::Client::builder()
                 .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
                 .redirect(reqwest::redirect::Policy::none())
-                .pool_idle_timeout(Duration::from_secs(30))
+                .pool_idle_timeout(Duration::from_secs(30));
+            addresses.guard(builder)
         };
         Ok(Self::with_transport(Arc::new(HttpHookTransport {
             verifying_client: builder().build()?,
             insecure_client: builder().tls_danger_accept_invalid_certs(true).build()?,
+            addresses: addresses.clone(),
         })))
     }
 
@@ -203,6 +204,8 @@ impl Webhooks {
 #[async_trait]
 impl HookTransport for HttpHookTransport {
     async fn send(&self, hook: &HookRequest) -> Result<HookResponse, HookError> {
+        let denied = |error: DeniedAddress| HookError::InvalidRequest(format!("the url {error}"));
+        self.addresses.check(&hook.url).map_err(denied)?;
         let client = if hook.skip_tls_verify { &self.insecure_client } else { &self.verifying_client };
         let mut request = client
             .post(&hook.url)
@@ -214,22 +217,11 @@ impl HookTransport for HttpHookTransport {
         let request = request.body(hook.body.clone()).build();
         let request = request.map_err(|error| HookError::InvalidRequest(describe(error)))?;
         match client.execute(request).await {
-            Ok(response) => Ok(read_response(response).await),
+            Ok(response) => Ok(HookResponse { status: response.status() }),
             Err(error) if error.is_timeout() => Err(HookError::TimedOut),
             Err(error) => Err(HookError::Connection(describe(error))),
         }
     }
-}
-
-/// A body that breaks off keeps its status.
-async fn read_response(mut response: reqwest::Response) -> HookResponse {
-    let (status, mut text) = (response.status(), Vec::new());
-    while !is_success(status) && text.len() < MAX_RESPONSE_BYTES {
-        let Ok(Some(chunk)) = response.chunk().await else { break };
-        let free = MAX_RESPONSE_BYTES - text.len();
-        text.extend_from_slice(&chunk[..chunk.len().min(free)]);
-    }
-    HookResponse { status, text }
 }
 
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
@@ -262,16 +254,11 @@ fn is_success(status: http::StatusCode) -> bool {
     status.as_u16() <= 202
 }
 
-fn to_gate_reply(HookResponse { status, text }: &HookResponse) -> GateReply {
-    if is_success(*status) {
-        return GateReply::Yes { by: None };
+fn to_gate_reply(HookResponse { status }: &HookResponse) -> GateReply {
+    match is_success(*status) {
+        true => GateReply::Yes { by: None },
+        false => GateReply::No { by: None, why: status.to_string() },
     }
-    let text = String::from_utf8_lossy(text);
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let line: String = line.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
-    let line = line.trim_end_matches('.');
-    let why = if line.is_empty() { status.to_string() } else { format!("{status}: {line}") };
-    GateReply::No { by: None, why }
 }
 
 /// Without the URL, which may contain a secret.

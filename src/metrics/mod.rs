@@ -96,7 +96,14 @@ pub struct Window {
 pub struct Endpoint {
     /// The uid: a later pod may have the same name.
     pub pod: String,
-    pub url: String,
+    pub url: Result<String, UnsupportedScheme>,
+}
+
+/// A pod's annotation that would lead a request elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the annotation prometheus.io/scheme of pod {pod} is neither http nor https")]
+pub struct UnsupportedScheme {
+    pod: String,
 }
 
 /// Of a histogram, +Inf among them: the judge's work grows with them.

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     analysis::measurement::Measurement,
     api::analysis_template::{MetricProvider, WebMethod},
+    tenancy::TenantAddresses,
 };
 
 pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[MeasurementKind::Scalar]);
@@ -58,9 +59,13 @@ enum WebError {
 }
 
 impl Web {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
         Ok(Self {
-            client: http::client_of(provider, credentials)?,
+            client: http::client_of(provider, credentials, addresses)?,
             address: provider.address.clone().unwrap_or_default(),
             redacted_url: http::redacted_url(provider)?,
             single_flight: SingleFlight::default(),

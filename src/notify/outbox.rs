@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use super::{Destination, Notification};
 use crate::api::alert_provider::AlertProviderType;
 use crate::error_chain::error_chain;
+use crate::tenancy::TenantAddresses;
 
 /// The default suits every supported chat.
 #[derive(Clone, Debug)]
@@ -47,6 +48,8 @@ pub struct Options {
     /// An empty queue is removed after this time.
     pub idle_timeout: Duration,
     pub counters: Arc<DeliveryCounters>,
+    /// Receivers and proxies at other addresses get nothing.
+    pub addresses: TenantAddresses,
 }
 
 /// Messages by result.
@@ -89,6 +92,7 @@ impl Default for Options {
             burst: 5,
             idle_timeout: Duration::from_secs(60),
             counters: Arc::default(),
+            addresses: TenantAddresses::default(),
         }
     }
 }
@@ -282,7 +286,7 @@ async fn send_with_retries(client: &reqwest::Client, message: &Message, options:
     let to = &message.to;
     let mut backoff = options.initial_backoff;
     for attempts_left in (0..options.max_attempts.max(1)).rev() {
-        let (why, retry_after) = match attempt(client, message, options.timeout).await {
+        let (why, retry_after) = match attempt(client, message, options).await {
             AttemptResult::Delivered => return increment(&options.counters.delivered),
             AttemptResult::Refused(why) => {
                 tracing::warn!(%to, why, "a notification was refused");
@@ -303,12 +307,17 @@ async fn send_with_retries(client: &reqwest::Client, message: &Message, options:
     }
 }
 
-async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration) -> AttemptResult {
+async fn attempt(client: &reqwest::Client, message: &Message, options: &Options) -> AttemptResult {
     let to = &message.to;
+    for url in [Some(to.url()), to.proxy.as_deref()].into_iter().flatten() {
+        if let Err(denied) = options.addresses.check(url) {
+            return AttemptResult::Refused(format!("its address {denied}"));
+        }
+    }
     let mut request = client
         .post(to.url())
         .header(header::CONTENT_TYPE, to.content_type())
-        .timeout(timeout)
+        .timeout(options.timeout)
         .body(message.body.to_string());
     if let (AlertProviderType::Slack, Some(token)) = (to.kind, &to.token) {
         request = request.bearer_auth(token);
@@ -370,7 +379,7 @@ fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Clien
     if let Some(proxy) = proxy {
         builder = builder.proxy(reqwest::Proxy::all(proxy)?);
     }
-    builder.build()
+    options.addresses.guard(builder).build()
 }
 
 /// Without the outermost error, whose text has the URL, which may hold a token.

@@ -55,14 +55,14 @@ async fn an_event_payload_has_message_and_time() {
 }
 
 #[tokio::test]
-async fn statuses_up_to_202_approve_and_others_reject_with_a_reason() {
+async fn statuses_up_to_202_approve_and_others_reject_without_quoting_the_body() {
     for (status, body, expected) in [
         (200, "", None),
         (201, "made", None),
         (202, "", None),
         (204, "", Some("204 No Content")),
         (302, "", Some("302 Found")),
-        (403, "\n  closed for today.\r\nsecond line", Some("403 Forbidden: closed for today")),
+        (403, "an internal page", Some("403 Forbidden")),
         (500, "", Some("500 Internal Server Error")),
     ] {
         let receiver = Receiver::start([answer(status, body).header("location", "/elsewhere")]).await;
@@ -129,7 +129,7 @@ async fn an_unreachable_hook_is_retried_as_configured() {
 }
 
 #[tokio::test]
-async fn an_endless_response_is_truncated() {
+async fn an_endless_response_is_not_read() {
     let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024])));
     let receiver = Receiver::start([answer(500, Body::from_stream(endless))]).await;
     let began = Instant::now();
@@ -138,7 +138,7 @@ async fn an_endless_response_is_truncated() {
     else {
         panic!("a refusal")
     };
-    assert!(why.starts_with("500 Internal Server Error: xxx") && why.len() < 300, "{why}");
+    assert_eq!(why, "500 Internal Server Error");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
@@ -190,7 +190,7 @@ async fn a_certificate_is_verified_unless_disabled() {
 
 fn webhooks() -> Webhooks {
     serin::tls::install_crypto_provider();
-    Webhooks::new().expect("a client")
+    Webhooks::new(&Default::default()).expect("a client")
 }
 
 fn hook(name: &str, url: &str) -> Webhook {
@@ -212,6 +212,19 @@ async fn respond_ok(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrit
     let _ = stream.read(&mut request).await;
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
     let _ = stream.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_link_local_address_is_not_called() {
+    let url = "http://169.254.169.254/latest/meta-data";
+    let GateReply::Unreachable { why } = webhooks().call_gate(&hook("gate", url), &subject(), None).await
+    else {
+        panic!("not called")
+    };
+    assert_eq!(
+        why,
+        "invalid request: the url leads to 169.254.169.254, to which tenants' addresses may not lead; name another server, or start the controller with --allow-cidr"
+    );
 }
 
 /// Never responds; a call of it waits for its timeout.

@@ -4,7 +4,7 @@
 use axum::Router;
 
 use super::*;
-use crate::support::http_fixtures::serve;
+use crate::support::http_fixtures::{App, serve};
 use crate::support::receiver::Receiver;
 
 fn templated(spec: Value, canary: &Canary, server: Option<&str>) -> Result<MetricQuery, QueryError> {
@@ -118,6 +118,40 @@ async fn a_web_answer_is_read_to_256_kib() {
 }
 
 #[tokio::test]
+async fn a_histogram_has_at_most_a_hundred_bounds() {
+    let app = App::start().await;
+    let pods = |pod: &str| vec![Endpoint { pod: pod.to_owned(), url: Ok(app.url()) }];
+    let arms = Arms { canary: pods("c"), primary: pods("p") };
+    let bounds = |count: u32| -> String {
+        let line = |bound: u32| format!("http_request_duration_seconds_bucket{{le=\"{bound}\"}} {bound}\n");
+        (0..count).map(line).collect::<String>() + "http_request_duration_seconds_bucket{le=\"+Inf\"} 900\n"
+    };
+    let (sources, ask) = (sources(), built_in("shop", "request-duration", JudgeType::Sequential, None));
+    app.show(&bounds(99));
+    measure(&sources, &ask, None, Timestamp::now(), &arms).await;
+    let measured = measure(&sources, &ask, None, Timestamp::now(), &arms).await;
+    assert!(matches!(measured, Measurement::NoData | Measurement::Histogram(_)), "{measured:?}");
+    app.show(&bounds(100));
+    let why = unavailable(measure(&sources, &ask, None, Timestamp::now(), &arms).await);
+    assert!(why.contains("101 bounds, and at most 100 are read; aggregate or drop some"), "{why}");
+
+    let series: Vec<Value> = (0..=100)
+        .flat_map(|bound: u32| {
+            ["now", "then"].map(|of| {
+                let labels = json!({"serin_arm": "canary", "le": bound.to_string(), "serin_sum_of": of});
+                json!({"metric": labels, "value": [0, "1"]})
+            })
+        })
+        .collect();
+    let response = json!({"status": "success", "data": {"resultType": "vector", "result": series}});
+    let (address, _open) = serve(Router::new().fallback(async move || response.to_string())).await;
+    let ask = built_in("shop", "request-duration", JudgeType::Sequential, Some(&format!("http://{address}")));
+    let since = Timestamp::now() - Duration::from_secs(10);
+    let why = unavailable(measure_since(&sources, &ask, since).await);
+    assert!(why.contains("101 bounds, and at most 100 are read"), "{why}");
+}
+
+#[tokio::test]
 async fn the_reason_of_a_failed_query_is_bounded() {
     let long = "x".repeat(100_000);
     let error = json!({"status": "error", "errorType": "bad_data", "error": long}).to_string();
@@ -128,4 +162,30 @@ async fn the_reason_of_a_failed_query_is_bounded() {
         templated(json!({"provider": provider, "query": "up"}), &canary("shop"), None).expect("a query");
     let why = unavailable(measure_since(&sources(), &ask, Timestamp::now()).await);
     assert!(why.len() <= 1024 && why.ends_with('…') && why.contains("refused the query: xxx"), "{why}");
+}
+
+#[tokio::test]
+async fn a_scraped_answer_is_not_quoted() {
+    let app = App::start().await;
+    app.show("internal-password: hunter2\n");
+    let pods = vec![Endpoint { pod: "c".to_owned(), url: Ok(app.url()) }];
+    let arms = Arms { canary: pods, primary: Vec::new() };
+    let ask = built_in("shop", "request-success-rate", JudgeType::Sequential, None);
+    let why = unavailable(measure(&sources(), &ask, None, Timestamp::now(), &arms).await);
+    assert!(why.contains("line 1 is not in Prometheus' text format") && !why.contains("hunter2"), "{why}");
+}
+
+#[test]
+fn a_pod_chooses_http_or_https_and_nothing_else() {
+    let url = |scheme: &str| {
+        let pod = json!({
+            "metadata": {"name": "web-1", "uid": "u", "annotations": {"prometheus.io/scheme": scheme}},
+            "status": {"podIP": "10.0.0.7"},
+        });
+        let pod = serde_json::from_value(pod).expect("a pod");
+        serin::metrics::scrape::endpoint(&pod, None, 8080).expect("an endpoint").url
+    };
+    assert_eq!(url("https").expect("a URL"), "https://10.0.0.7:8080/metrics");
+    let sentence = url("http://metadata/token?x=").expect_err("no scheme").to_string();
+    assert_eq!(sentence, "the annotation prometheus.io/scheme of pod web-1 is neither http nor https");
 }

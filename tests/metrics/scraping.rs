@@ -21,7 +21,7 @@ fn endpoints(pods: &[&Pod]) -> Vec<Endpoint> {
 }
 
 fn at(url: String, pod: &str) -> Vec<Endpoint> {
-    vec![Endpoint { pod: pod.to_owned(), url }]
+    vec![Endpoint { pod: pod.to_owned(), url: Ok(url) }]
 }
 
 /// A window opens.
@@ -226,7 +226,7 @@ async fn pods_without_sockets_are_read_in_process() {
 }
 
 fn address(pod: &Endpoint) -> std::net::SocketAddr {
-    let uri: http::Uri = pod.url.parse().expect("a URL");
+    let uri: http::Uri = pod.url.as_ref().expect("a URL").parse().expect("a URL");
     uri.authority().expect("an authority").as_str().parse().expect("an address")
 }
 

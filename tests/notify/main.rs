@@ -347,6 +347,18 @@ async fn deliveries_and_failures_are_counted() {
 }
 
 #[tokio::test]
+async fn a_link_local_address_gets_no_notification() {
+    let options = quick();
+    let tally = Arc::clone(&options.counters);
+    let outbox = outbox(options);
+    let log = Log::start();
+    outbox.send(&destination("slack", "http://169.254.169.254/hook"), &notification());
+    assert!(outbox.flush(Duration::from_secs(20)).await);
+    assert_eq!(tally.snapshot()[1], ("refused", 1));
+    assert!(log.text().contains("to which tenants' addresses may not lead"), "{}", log.text());
+}
+
+#[tokio::test]
 async fn an_address_gets_no_more_than_its_rate() {
     let receiver = Receiver::start([]).await;
     let pace = Duration::from_millis(200);

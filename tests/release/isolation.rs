@@ -42,7 +42,7 @@ impl HookTransport for Receivers {
             sleep(request.timeout).await;
             return Err(HookError::TimedOut);
         }
-        Ok(HookResponse { status: StatusCode::OK, text: Vec::new() })
+        Ok(HookResponse { status: StatusCode::OK })
     }
 }
 

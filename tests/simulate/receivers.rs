@@ -69,6 +69,6 @@ impl HookTransport for HookReceivers {
             }
         };
         let status = timeout(question.timeout, answer).await.map_err(|_| HookError::TimedOut)?;
-        Ok(HookResponse { status, text: Vec::new() })
+        Ok(HookResponse { status })
     }
 }

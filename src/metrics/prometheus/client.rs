@@ -16,6 +16,7 @@ use crate::metrics::{
     http::{self, ATTEMPT_TIMEOUT, ClientConfigError, HttpError},
     single_flight::SingleFlight,
 };
+use crate::tenancy::TenantAddresses;
 
 /// Longer queries are sent by POST: URLs are limited in length.
 const MAX_GET_QUERY: usize = 2000;
@@ -65,8 +66,12 @@ struct QueryRequest {
 }
 
 impl PrometheusClient {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
-        let client = http::client_of(provider, credentials)?;
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
+        let client = http::client_of(provider, credentials, addresses)?;
         let address = provider.address.as_deref().unwrap_or_default();
         let client =
             Client::from(client, address).map_err(|error| ClientConfigError::Address(error.to_string()))?;

@@ -18,6 +18,7 @@ use prometheus_http_query::response::{Data, InstantVector};
 use crate::{
     analysis::measurement::{Arms, Counts, Histogram, Measurement},
     api::analysis_template::MetricProvider,
+    tenancy::TenantAddresses,
 };
 
 use super::{
@@ -45,8 +46,12 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
-        Ok(Self { client: PrometheusClient::new(provider, credentials)? })
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
+        Ok(Self { client: PrometheusClient::new(provider, credentials, addresses)? })
     }
 
     async fn try_measure(&self, query: &Query, window: Window) -> Result<Measurement, PrometheusQueryError> {

@@ -19,18 +19,18 @@ impl Sample<'_> {
     }
 }
 
+/// Without the text: it may be of another server than a pod's metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is not in Prometheus' text format: {text:?}")]
+#[error("line {line} is not in Prometheus' text format")]
 pub struct ExpositionError {
     line: usize,
-    text: String,
 }
 
 pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, ExpositionError>> {
     let lines = text.lines().map(str::trim).enumerate();
-    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(at, line)| {
-        sample(line).ok_or_else(|| ExpositionError { line: at + 1, text: line.chars().take(80).collect() })
-    })
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(at, line)| sample(line).ok_or(ExpositionError { line: at + 1 }))
 }
 
 /// The `# TYPE` declarations.

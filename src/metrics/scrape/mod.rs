@@ -32,7 +32,7 @@ use crate::fair_pool::{FairPool, Limits};
 
 use super::{
     CountedPart, Endpoint, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
-    Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
+    UnsupportedScheme, Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
 };
 use history::{CounterHistory, Increase, Sums};
 use pod_sample::{CounterKey, Counters, PodSample, SeriesSelectors};
@@ -216,6 +216,7 @@ impl Scrape {
         Endpoint { url, .. }: &Endpoint,
         selectors: &SeriesSelectors,
     ) -> Result<PodSample, String> {
+        let url = url.as_ref().map_err(UnsupportedScheme::to_string)?;
         let request = {
             let (fetch, url) = (self.fetch.clone(), url.clone());
             let place = self.pool.enter(&key.namespace, &key.canary);
