@@ -104,6 +104,10 @@ pub enum QueryError {
         BUILT_IN[0], BUILT_IN[1]
     )]
     CloudWatchBuiltIn { template: String, metric: String },
+    #[error(
+        "{template}: provider.{field} would be used with the controller's AWS identity; set provider.secretRef, or move it to a ClusterAnalysisTemplate{instead}"
+    )]
+    ControllerIdentity { template: String, field: &'static str, instead: &'static str },
     #[error("{template}: spec.cloudwatch is for provider.type cloudwatch; remove it, or set the type")]
     NotCloudWatch { template: String },
     #[error(
@@ -168,6 +172,29 @@ pub fn supported_forms(provider: MetricProviderType) -> Option<SupportedForms> {
         MetricProviderType::Web => Some(web::SUPPORTED_FORMS),
         MetricProviderType::Cloudwatch => cfg!(feature = "aws").then_some(cloudwatch::SUPPORTED_FORMS),
         _ => None,
+    }
+}
+
+/// A template that tenants write, without credentials of its own, is queried with the
+/// controller's AWS identity: at AWS, and in no role but the allowed ones.
+pub fn check_tenant_aws(
+    template: &str,
+    provider: &MetricProvider,
+    allowed_roles: &[String],
+) -> Result<(), QueryError> {
+    if provider.type_ != MetricProviderType::Cloudwatch || provider.secret_ref.is_some() {
+        return Ok(());
+    }
+    let refused = |field, instead| {
+        Err(QueryError::ControllerIdentity { template: format!("template {template}"), field, instead })
+    };
+    match &provider.role {
+        _ if provider.address.is_some() => refused("address", ""),
+        Some(role) if role.endpoint.is_some() => refused("role.endpoint", ""),
+        Some(role) if !allowed_roles.contains(&role.role_arn) => {
+            refused("role", ", or have the role allowed with --allow-aws-role")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -52,7 +52,9 @@ use jiff::Timestamp;
 use crate::analysis::measurement::{Arms, Measurement};
 
 pub use credentials::Credentials;
-pub use metric_query::{MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, Template};
+pub use metric_query::{
+    MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, Template, check_tenant_aws,
+};
 pub use sources::Sources;
 pub use template::TemplateError;
 

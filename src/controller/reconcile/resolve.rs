@@ -267,6 +267,9 @@ async fn resolve_uncached(
         check_namespaces(canary)?;
     }
     let templates = find_templates(&ctx.caches, canary, &ctx.options.controller_namespace).await?;
+    for found in &templates {
+        check_aws(found, &ctx.options.tenancy.aws_roles).map_err(InvalidCanary::from)?;
+    }
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
     let plan = Plan::new(&canary.spec, |reference| template(reference).map(|found| &found.spec))
         .map_err(InvalidCanary::from)?;
@@ -319,6 +322,16 @@ fn check_namespaces(canary: &Canary) -> Result<(), InvalidCanary> {
         refuse("spec.analysis.alerts[].providerRef", &reference.name, reference.namespace.as_ref(), "")?;
     }
     Ok(())
+}
+
+fn check_aws(template: &ResolvedTemplate, allowed_roles: &[String]) -> Result<(), metrics::QueryError> {
+    let reference = &template.reference;
+    match reference.kind.unwrap_or_default() {
+        TemplateKind::ClusterAnalysisTemplate => Ok(()),
+        TemplateKind::AnalysisTemplate => {
+            metrics::check_tenant_aws(&reference.name, &template.spec.provider, allowed_roles)
+        }
+    }
 }
 
 /// The templates that a Canary refers to.
