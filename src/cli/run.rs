@@ -149,6 +149,11 @@ pub(super) struct Args {
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     listen: ListenAddress,
 
+    /// Address to serve /healthz and /readyz at for the kubelet alone, which clients of
+    /// --listen cannot keep busy then
+    #[arg(long, env = "SERIN_PROBE_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    probe_listen: ListenAddress,
+
     /// Address of the JSON API for commands: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
     /// abort, pause, resume, retry, rollback, with a bearer token of the cluster; and
@@ -319,6 +324,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         tracing::info!(address = %server.address, "serving /metrics, /healthz and /readyz");
         let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
         serving.push(server.serve(server::metrics_router(Arc::clone(&telemetry), options), None));
+    }
+    if let ListenAddress::At(address) = args.probe_listen {
+        let server = BoundServer::bind(address)
+            .await
+            .context("--probe-listen (or SERIN_PROBE_LISTEN): choose a free address, or none")?;
+        serving.push(server.serve(server::probe_router(Arc::clone(&telemetry)), None));
     }
     let client = cluster::client(args.kubeconfig, &telemetry).await?;
     let stop = stop_on_signal()?;
