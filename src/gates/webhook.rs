@@ -37,6 +37,12 @@ use crate::tenancy::{DeniedAddress, TenantAddresses};
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
 
+/// Carries the time of the call, in seconds since 1970, and [`TIMED_SIGNATURE_HEADER`] the
+/// HMAC of that text, a dot and the body: a receiver that checks both accepts no request that
+/// somebody recorded and sends again.
+pub const TIMESTAMP_HEADER: &str = "X-Serin-Timestamp";
+pub const TIMED_SIGNATURE_HEADER: &str = "X-Serin-Timed-Signature";
+
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of one call, with its retries. The schema limits `timeout` to the same.
 pub const MAX_CALL_DURATION: Duration = Duration::from_secs(300);
@@ -78,9 +84,25 @@ pub struct HookRequest {
     pub url: String,
     /// For webhooks with `disableTLS`.
     pub skip_tls_verify: bool,
-    pub signature: Option<String>,
+    pub signatures: Option<Signatures>,
     pub body: Vec<u8>,
     pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Signatures {
+    pub of_body: String,
+    pub timestamp: String,
+    /// Of timestamp and body.
+    pub timed: String,
+}
+
+impl Signatures {
+    fn new(key: &[u8], body: &[u8], at: Timestamp) -> Self {
+        let timestamp = at.as_second().to_string();
+        let timed = signature(key, &[timestamp.as_bytes(), b".", body].concat());
+        Self { of_body: signature(key, body), timestamp, timed }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -171,11 +193,11 @@ impl Webhooks {
     async fn call(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> GateReply {
         let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get()).min(MAX_CALL_DURATION);
         let deadline = Instant::now() + MAX_CALL_DURATION;
-        let signature = key.map(|key| signature(key, &body));
+        let signatures = key.map(|key| Signatures::new(key, &body, Timestamp::now()));
         let mut request = HookRequest {
             url: hook.url.clone(),
             skip_tls_verify: hook.disable_tls,
-            signature,
+            signatures,
             body,
             timeout,
         };
@@ -211,8 +233,11 @@ impl HookTransport for HttpHookTransport {
             .post(&hook.url)
             .header(reqwest::header::CONTENT_TYPE, "application/json")
             .timeout(hook.timeout);
-        if let Some(signature) = &hook.signature {
-            request = request.header(SIGNATURE_HEADER, signature);
+        if let Some(Signatures { of_body, timestamp, timed }) = &hook.signatures {
+            request = request
+                .header(SIGNATURE_HEADER, of_body)
+                .header(TIMESTAMP_HEADER, timestamp)
+                .header(TIMED_SIGNATURE_HEADER, timed);
         }
         let request = request.body(hook.body.clone()).build();
         let request = request.map_err(|error| HookError::InvalidRequest(describe(error)))?;

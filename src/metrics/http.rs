@@ -108,12 +108,13 @@ fn address_of(provider: &MetricProvider) -> Result<Url, ClientConfigError> {
     Url::parse(address).map_err(|error| ClientConfigError::Address(error.to_string()))
 }
 
-/// For messages: without user and password.
+/// For messages: without user and password, and without the query, which may have a key.
 pub fn redacted_url(provider: &MetricProvider) -> Result<String, ClientConfigError> {
     let mut url = address_of(provider)?;
     // Both fail only for URLs that cannot have user and password.
     let _ = url.set_username("");
     let _ = url.set_password(None);
+    url.set_query(None);
     Ok(url.to_string())
 }
 

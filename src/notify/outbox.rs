@@ -34,6 +34,8 @@ pub struct Options {
     pub queue_capacity: usize,
     /// Addresses with a queue.
     pub max_destinations: usize,
+    /// Of them, those that Canaries of one namespace were the first to use.
+    pub max_destinations_per_namespace: usize,
     pub timeout: Duration,
     /// Per message, the first one included.
     pub max_attempts: u32,
@@ -84,6 +86,7 @@ impl Default for Options {
         Self {
             queue_capacity: 100,
             max_destinations: 1000,
+            max_destinations_per_namespace: 100,
             timeout: Duration::from_secs(10),
             max_attempts: 6,
             initial_backoff: Duration::from_millis(500),
@@ -123,6 +126,8 @@ struct QueueKey {
 
 #[derive(Default)]
 struct DestinationQueue {
+    /// Of the first notification.
+    namespace: String,
     state: Mutex<QueueState>,
     not_empty: Notify,
 }
@@ -163,12 +168,17 @@ impl Outbox {
             queue.push(message, &inner.options);
             return;
         }
-        if queues.len() >= inner.options.max_destinations {
-            tracing::warn!(%to, "a notification is dropped: too many receivers have notifications waiting");
+        let namespace = &notification.namespace;
+        let of_namespace = queues.values().filter(|queue| queue.namespace == *namespace).count();
+        if queues.len() >= inner.options.max_destinations
+            || of_namespace >= inner.options.max_destinations_per_namespace
+        {
+            tracing::warn!(%to, namespace, "a notification is dropped: too many receivers have notifications waiting");
             increment(&inner.options.counters.dropped);
             return;
         }
-        let queue = Arc::new(DestinationQueue::default());
+        let queue =
+            Arc::new(DestinationQueue { namespace: namespace.clone(), ..DestinationQueue::default() });
         queue.push(message, &inner.options);
         queues.insert(key.clone(), queue.clone());
         inner.tasks.spawn_on(self.clone().deliver(key, queue), &inner.runtime);

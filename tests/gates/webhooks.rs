@@ -13,7 +13,7 @@ use serin::api::canary::{Phase, Severity, Webhook};
 use serin::engine::observed::GateReply;
 use serin::gates::webhook::{
     Event, HookContext, HookError, HookRequest, HookResponse, HookTransport, MAX_CALL_DURATION,
-    SIGNATURE_HEADER, Webhooks,
+    SIGNATURE_HEADER, TIMED_SIGNATURE_HEADER, TIMESTAMP_HEADER, Webhooks,
 };
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -147,16 +147,25 @@ async fn a_request_carries_a_verifiable_signature() {
     let receiver = Receiver::start([]).await;
     webhooks().call_gate(&hook("gate", &receiver.url), &subject(), Some(b"the key")).await;
     let got = receiver.received().remove(0);
-    let digits = got.header(SIGNATURE_HEADER).strip_prefix("sha256=").expect("a signature");
-    let bytes: Vec<u8> =
-        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
-    let verify = |key: &[u8], body: &[u8]| {
+    let verify = |header: &str, key: &[u8], body: &[u8]| {
+        let digits = got.header(header).strip_prefix("sha256=").expect("a signature");
+        let bytes: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect();
         let mut hmac = Hmac::<Sha256>::new_from_slice(key).unwrap();
         hmac.update(body);
         hmac.verify_slice(&bytes).is_ok()
     };
-    assert!(verify(b"the key", &got.body));
-    assert!(!verify(b"another", &got.body) && !verify(b"the key", b"{}"));
+    let signed = |key: &[u8], body: &[u8]| verify(SIGNATURE_HEADER, key, body);
+    assert!(signed(b"the key", &got.body));
+    assert!(!signed(b"another", &got.body) && !signed(b"the key", b"{}"));
+    let timestamp = got.header(TIMESTAMP_HEADER);
+    let timed = [timestamp.as_bytes(), b".", &got.body].concat();
+    assert!(verify(TIMED_SIGNATURE_HEADER, b"the key", &timed));
+    assert!(!verify(TIMED_SIGNATURE_HEADER, b"the key", &got.body));
+    let age = jiff::Timestamp::now().as_second() - timestamp.parse::<i64>().expect("seconds");
+    assert!((0..600).contains(&age), "{age}");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use axum::Router;
 
 use super::*;
 use crate::support::http_fixtures::{App, serve};
-use crate::support::receiver::Receiver;
+use crate::support::receiver::{Receiver, answer};
 
 fn templated(spec: Value, canary: &Canary, server: Option<&str>) -> Result<MetricQuery, QueryError> {
     let spec = template(spec);
@@ -188,4 +188,14 @@ fn a_pod_chooses_http_or_https_and_nothing_else() {
     assert_eq!(url("https").expect("a URL"), "https://10.0.0.7:8080/metrics");
     let sentence = url("http://metadata/token?x=").expect_err("no scheme").to_string();
     assert_eq!(sentence, "the annotation prometheus.io/scheme of pod web-1 is neither http nor https");
+}
+
+#[tokio::test]
+async fn the_query_of_an_address_is_not_shown() {
+    let receiver = Receiver::start([answer(403, "")]).await;
+    let address = format!("{}?key=s3cret", receiver.url);
+    let provider = json!({"type": "web", "address": address});
+    let ask = templated(json!({"provider": provider, "query": "&a=b"}), &canary("shop"), None);
+    let why = unavailable(measure_since(&sources(), &ask.expect("a query"), Timestamp::now()).await);
+    assert!(why.contains("responded 403") && !why.contains("s3cret"), "{why}");
 }
