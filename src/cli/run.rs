@@ -1,5 +1,6 @@
 //! `serin run`: the controller.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,6 +87,16 @@ pub(super) struct Args {
     /// either, pods are scraped directly
     #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
     metrics_server: Option<String>,
+
+    /// Secret in the controller's namespace with the credentials of --metrics-server:
+    /// username and password, or token, and ca.crt
+    #[arg(long, env = "SERIN_METRICS_SERVER_SECRET", value_name = "NAME", requires = "metrics_server")]
+    metrics_server_secret: Option<String>,
+
+    /// Header of requests to --metrics-server, such as `X-Scope-OrgID: tenant-1`; may be
+    /// repeated
+    #[arg(long, value_name = "HEADER", value_parser = header, requires = "metrics_server")]
+    metrics_server_header: Vec<(String, String)>,
 
     #[command(flatten)]
     tenancy: TenancyArgs,
@@ -352,6 +363,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         namespaces: args.namespaces,
         provider: args.provider,
         metrics_server: args.metrics_server,
+        metrics_server_secret: args.metrics_server_secret,
+        metrics_server_headers: by_name(args.metrics_server_header),
         controller_namespace: controller_namespace.clone(),
         concurrency: args.concurrency.into(),
         max_releases: args.max_releases,
@@ -500,6 +513,20 @@ fn account(text: &str) -> Result<String, String> {
     is_account
         .then(|| text.to_owned())
         .ok_or_else(|| format!("{text} is not an AWS account; write its twelve digits"))
+}
+
+/// `NAME: VALUE`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as NAME: VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn by_name(headers: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
+    let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in headers {
+        by_name.entry(name).or_default().push(value);
+    }
+    by_name
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

@@ -1,6 +1,8 @@
 //! Builds queries from the metrics of a Canary and their templates. Pure: errors
 //! that need no request to be detected are refused here, with what to write instead.
 
+use std::collections::BTreeMap;
+
 use crate::{
     analysis::measurement::{Arms, SLOW_QUANTILE},
     api::{
@@ -161,6 +163,27 @@ impl MetricQuery {
 
     pub fn reads_pods(&self) -> bool {
         self.provider.type_ == MetricProviderType::Scrape
+    }
+}
+
+/// The controller's own Prometheus and how it is queried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerAccess {
+    pub address: Option<String>,
+    pub secret: Option<SecretName>,
+    pub headers: BTreeMap<String, Vec<String>>,
+}
+
+impl ServerAccess {
+    /// A query to this server, and to no other, gets its credentials, unless its template
+    /// has settings of its own that they could be abused with.
+    pub fn apply(&self, query: &mut MetricQuery) {
+        let MetricProvider { type_, address, headers, insecure_skip_verify, .. } = &mut query.provider;
+        let is_plain = query.secret.is_none() && headers.is_empty() && !*insecure_skip_verify;
+        if *type_ == MetricProviderType::Prometheus && is_plain && *address == self.address {
+            headers.clone_from(&self.headers);
+            query.secret.clone_from(&self.secret);
+        }
     }
 }
 

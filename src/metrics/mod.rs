@@ -53,7 +53,8 @@ use crate::analysis::measurement::{Arms, Measurement};
 
 pub use credentials::Credentials;
 pub use metric_query::{
-    MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, Template, check_tenant_aws,
+    MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, ServerAccess, Template,
+    check_tenant_aws,
 };
 pub use sources::Sources;
 pub use template::TemplateError;

@@ -2,6 +2,7 @@
 //! queries and responses stay within limits.
 
 use axum::Router;
+use serin::metrics::{SecretName, ServerAccess};
 
 use super::*;
 use crate::support::http_fixtures::{App, serve};
@@ -198,4 +199,49 @@ async fn the_query_of_an_address_is_not_shown() {
     let ask = templated(json!({"provider": provider, "query": "&a=b"}), &canary("shop"), None);
     let why = unavailable(measure_since(&sources(), &ask.expect("a query"), Timestamp::now()).await);
     assert!(why.contains("responded 403") && !why.contains("s3cret"), "{why}");
+}
+
+#[test]
+fn the_controllers_server_gets_its_credentials_and_no_other_does() {
+    let server = "http://platform:9090";
+    let access = ServerAccess {
+        address: Some(server.to_owned()),
+        secret: Some(SecretName { namespace: "serin".to_owned(), name: "prometheus".to_owned() }),
+        headers: [("X-Scope-OrgID".to_owned(), vec!["shop".to_owned()])].into(),
+    };
+    let has_access = |mut query: MetricQuery| {
+        access.apply(&mut query);
+        query.secret == access.secret && query.provider.headers == access.headers
+    };
+    let of = |provider: Value, canary: &Canary| {
+        templated(json!({"provider": provider, "query": "up"}), canary, Some(server)).expect("a query")
+    };
+    let mut own = canary("shop");
+    own.spec.metrics_server = Some("http://tenant:9090".to_owned());
+    let shared = canary("shop");
+    assert!(has_access(built_in("shop", "request-duration", JudgeType::Sequential, Some(server))));
+    assert!(has_access(of(json!({"type": "prometheus"}), &shared)));
+    assert!(!has_access(of(json!({"type": "prometheus"}), &own)), "another server");
+    for abused in [
+        json!({"type": "prometheus", "headers": {"X-Scope-OrgID": ["other"]}}),
+        json!({"type": "prometheus", "secretRef": {"name": "own"}}),
+        json!({"type": "prometheus", "insecureSkipVerify": true}),
+        json!({"type": "web", "address": server}),
+    ] {
+        assert!(!has_access(of(abused.clone(), &shared)), "{abused}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_may_have_a_path_and_end_in_a_slash() {
+    for (path, expected) in
+        [("", ""), ("/", ""), ("/prometheus", "/prometheus"), ("/prometheus//", "/prometheus")]
+    {
+        let receiver = Receiver::start([answer(500, "")]).await;
+        let address = receiver.url.replace("/hook", path);
+        let provider = json!({"type": "prometheus", "address": address});
+        let ask = templated(json!({"provider": provider, "query": "up"}), &canary("shop"), None);
+        measure_since(&sources(), &ask.expect("a query"), Timestamp::now()).await;
+        assert_eq!(receiver.received()[0].uri.path(), format!("{expected}/api/v1/query"), "{path}");
+    }
 }

@@ -279,6 +279,15 @@ async fn resolve_uncached(
         mesh: *provider,
         metrics_server: ctx.options.metrics_server.as_deref(),
     };
+    let options = &ctx.options;
+    let access = metrics::ServerAccess {
+        address: options.metrics_server.clone(),
+        secret: options.metrics_server_secret.as_ref().map(|name| metrics::SecretName {
+            namespace: options.controller_namespace.clone(),
+            name: name.clone(),
+        }),
+        headers: options.metrics_server_headers.clone(),
+    };
     let mut queries = BTreeMap::new();
     for (metric, planned) in canary.spec.analysis.metrics.iter().zip(&plan.metrics) {
         let found = metric.template_ref.as_ref().and_then(template).map(|found| metrics::Template {
@@ -291,7 +300,9 @@ async fn resolve_uncached(
             Judge::Sequential(_) => JudgeType::Sequential,
             Judge::MannWhitney(_) => JudgeType::MannWhitney,
         };
-        let query = MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        let mut query =
+            MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        access.apply(&mut query);
         queries.insert(metric.name.clone(), query);
     }
     Ok(Resolution { revision, plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })

@@ -47,8 +47,10 @@ pub enum PrometheusQueryError {
     Rejected(String),
     #[error("returned no Prometheus response: {0}")]
     InvalidResponse(String),
-    #[error("returned {0} values where one was expected; sum them in the query")]
-    MultipleValues(usize),
+    #[error(
+        "returned {count} values where one was expected, which differ in {labels}; sum them in the query, or select one"
+    )]
+    MultipleValues { count: usize, labels: String },
     #[error("returned {0}")]
     UnexpectedType(&'static str),
     #[error("{0}")]
@@ -72,9 +74,9 @@ impl PrometheusClient {
         addresses: &TenantAddresses,
     ) -> Result<Self, ClientConfigError> {
         let client = http::client_of(provider, credentials, addresses)?;
-        let address = provider.address.as_deref().unwrap_or_default();
+        let address = base_url(provider.address.as_deref().unwrap_or_default());
         let client =
-            Client::from(client, address).map_err(|error| ClientConfigError::Address(error.to_string()))?;
+            Client::from(client, &address).map_err(|error| ClientConfigError::Address(error.to_string()))?;
         Ok(Self {
             client,
             redacted_url: http::redacted_url(provider)?,
@@ -92,6 +94,14 @@ impl PrometheusClient {
     pub fn describe_failure(&self, error: &PrometheusQueryError) -> String {
         format!("Prometheus at {} {error}", self.redacted_url)
     }
+}
+
+/// The paths of the API are appended with a slash, and servers redirect from two of them.
+fn base_url(address: &str) -> String {
+    let Ok(mut url) = reqwest::Url::parse(address) else { return address.to_owned() };
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&path);
+    url.into()
 }
 
 async fn send_with_retries(client: Client, request: QueryRequest) -> Result<Arc<Data>, PrometheusQueryError> {

@@ -9,11 +9,12 @@
 mod client;
 mod increase;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use prometheus_http_query::response::{Data, InstantVector};
+use prometheus_http_query::response::{Data, InstantVector, RangeVector};
 
 use crate::{
     analysis::measurement::{Arms, Counts, Histogram, Measurement},
@@ -122,13 +123,31 @@ fn number(data: &Data) -> Result<Measurement, PrometheusQueryError> {
         Data::Vector(series) => match series.as_slice() {
             [] => return Ok(Measurement::NoData),
             [one] => one.sample().value(),
-            [_, ..] => return Err(PrometheusQueryError::MultipleValues(series.len())),
+            [_, ..] => return Err(multiple_values(series.iter().map(InstantVector::metric))),
         },
         Data::Matrix(_) => {
             return Err(PrometheusQueryError::UnexpectedType("a range of values where one was expected"));
         }
     };
     Ok(if value.is_nan() { Measurement::NoData } else { Measurement::Scalar(value) })
+}
+
+/// Of a message, each way.
+const MAX_SHOWN_LABELS: usize = 8;
+
+/// Names the labels by which the series differ.
+fn multiple_values<'d>(series: impl Iterator<Item = &'d HashMap<String, String>>) -> PrometheusQueryError {
+    let series: Vec<_> = series.collect();
+    let (count, mut values) = (series.len(), BTreeMap::<&str, BTreeSet<Option<&str>>>::new());
+    let names: BTreeSet<&str> = series.iter().flat_map(|labels| labels.keys().map(String::as_str)).collect();
+    for labels in series {
+        for &name in &names {
+            values.entry(name).or_default().insert(labels.get(name).map(String::as_str));
+        }
+    }
+    values.retain(|_, values| values.len() > 1);
+    let labels: Vec<&str> = values.into_keys().take(MAX_SHOWN_LABELS).collect();
+    PrometheusQueryError::MultipleValues { count, labels: labels.join(", ") }
 }
 
 fn vector(data: &Data) -> Result<&[InstantVector], PrometheusQueryError> {
@@ -184,7 +203,7 @@ fn samples(canary: &Data, primary: &Data) -> Result<Measurement, PrometheusQuery
         Data::Matrix(series) => match series.as_slice() {
             [] => Ok(Vec::new()),
             [one] => Ok(one.samples().iter().map(|sample| sample.value()).collect()),
-            [_, ..] => Err(PrometheusQueryError::MultipleValues(series.len())),
+            [_, ..] => Err(multiple_values(series.iter().map(RangeVector::metric))),
         },
         Data::Vector(_) | Data::Scalar(_) => {
             Err(PrometheusQueryError::UnexpectedType("one value where a range was expected"))

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::analysis::measurement::{Arms, Readings};
+use crate::analysis::measurement::Arms;
 use crate::metrics::{
     CountQueries, MAX_BOUNDS, Query, Unit,
     selector::{Selector, SelectorAlternatives, SelectorError},
@@ -34,6 +34,9 @@ impl CounterKey {
 }
 
 pub type Counters = BTreeMap<CounterKey, Readings>;
+
+/// Values of counters, by series.
+pub type Readings = BTreeMap<String, f64>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSample {
@@ -107,10 +110,8 @@ impl SeriesSelectors {
             }
             Self::Buckets(alternatives) => {
                 for sample in matching(&all, selected(alternatives)) {
-                    let bound: f64 = sample
-                        .label("le")
-                        .parse()
-                        .map_err(|_| format!("{} has no bound le", sample.series))?;
+                    let bound: f64 =
+                        sample.label("le").parse().map_err(|_| format!("{} has no bound le", sample.name))?;
                     let seconds = Unit::of_series(sample.name).to_seconds(bound);
                     counters
                         .entry(CounterKey::Within(seconds.to_bits()))
@@ -126,10 +127,13 @@ impl SeriesSelectors {
                 counters.len()
             ));
         }
-        let counters =
-            counters.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
+        let counters = counters.into_iter().map(|(key, series)| (key, readings(series))).collect();
         Ok(PodSample { counters, gauge })
     }
+}
+
+fn readings(series: Vec<(&str, f64)>) -> Readings {
+    series.into_iter().map(|(series, value)| (series.to_owned(), value)).collect()
 }
 
 fn matching<'s, 't>(
