@@ -32,6 +32,7 @@
 //! | `stripped`     | decodes objects without managedFields                             |              |
 //! | `error_chain`  | errors as one line of text                                        |              |
 //! | `api_error`    | errors of the Kubernetes API as users read them                   |              |
+//! | [`tenancy`]    | limits of what the objects of tenants may cause                   |              |
 //! | [`tls`]        | the crypto provider of rustls                                     |              |
 //! | `aws`          | AWS client configuration; with the feature `aws`                  |              |
 //!
@@ -57,6 +58,7 @@ pub mod routing;
 pub mod server;
 mod stripped;
 pub mod telemetry;
+pub mod tenancy;
 pub mod tls;
 pub mod workload;
 

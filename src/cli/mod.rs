@@ -13,6 +13,7 @@ mod local;
 mod mesh;
 mod paint;
 mod run;
+mod tenancy;
 mod wakeup_throttle;
 
 use std::io::IsTerminal as _;
@@ -114,13 +115,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Filtered by `SERIN_LOG`, else by the default of the command.
+/// Filtered by `SERIN_LOG`, else by the default of the command; one JSON object for each
+/// line if `SERIN_LOG_FORMAT` is `json`.
 fn log_to_stderr(default: &str) {
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_env("SERIN_LOG").unwrap_or_else(|_| EnvFilter::new(default)))
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    match std::env::var("SERIN_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().init(),
+        _ => log.init(),
+    }
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

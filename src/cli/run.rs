@@ -1,5 +1,6 @@
 //! `serin run`: the controller.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster;
+use super::tenancy::TenancyArgs;
 use super::wakeup_throttle::WakeupThrottle;
 use crate::api::Canary;
 use crate::api::canary::Provider;
@@ -84,6 +86,19 @@ pub(super) struct Args {
     #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
     metrics_server: Option<String>,
 
+    /// Secret in the controller's namespace with the credentials of --metrics-server:
+    /// username and password, or token, and ca.crt
+    #[arg(long, env = "SERIN_METRICS_SERVER_SECRET", value_name = "NAME", requires = "metrics_server")]
+    metrics_server_secret: Option<String>,
+
+    /// Header of requests to --metrics-server, such as `X-Scope-OrgID: tenant-1`; may be
+    /// repeated
+    #[arg(long, value_name = "HEADER", value_parser = header, requires = "metrics_server")]
+    metrics_server_header: Vec<(String, String)>,
+
+    #[command(flatten)]
+    tenancy: TenancyArgs,
+
     /// Labels that identify a workload, most specific first; the primary gets
     /// another value of the first one that its target has
     #[arg(
@@ -142,6 +157,11 @@ pub(super) struct Args {
     /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` serves nothing
     #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
     listen: ListenAddress,
+
+    /// Address to serve /healthz and /readyz at for the kubelet alone, which clients of
+    /// --listen cannot keep busy then
+    #[arg(long, env = "SERIN_PROBE_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    probe_listen: ListenAddress,
 
     /// Address of the JSON API for commands: POST
     /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
@@ -315,6 +335,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         let options = server::Options { flagger_metrics: args.flagger_metrics, provider: args.provider };
         serving.push(server.serve(server::metrics_router(Arc::clone(&telemetry), options), None));
     }
+    if let ListenAddress::At(address) = args.probe_listen {
+        let server = BoundServer::bind(address)
+            .await
+            .context("--probe-listen (or SERIN_PROBE_LISTEN): choose a free address, or none")?;
+        serving.push(server.serve(server::probe_router(Arc::clone(&telemetry)), None));
+    }
     let client = cluster::client(args.kubeconfig, &telemetry).await?;
     let stop = stop_on_signal()?;
     tokio::select! {
@@ -338,6 +364,8 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         namespaces: args.namespaces,
         provider: args.provider,
         metrics_server: args.metrics_server,
+        metrics_server_secret: args.metrics_server_secret,
+        metrics_server_headers: by_name(args.metrics_server_header),
         controller_namespace: controller_namespace.clone(),
         concurrency: args.concurrency.into(),
         max_releases: args.max_releases,
@@ -353,6 +381,7 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             resources: args.inventory_resources.into(),
             mesh_apis: args.mesh_apis,
         },
+        tenancy: args.tenancy.into(),
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
     let environment = Environment { client, clock: Clock::system(), fetch, telemetry, inventory };
@@ -456,6 +485,20 @@ fn account(text: &str) -> Result<String, String> {
     is_account
         .then(|| text.to_owned())
         .ok_or_else(|| format!("{text} is not an AWS account; write its twelve digits"))
+}
+
+/// `NAME: VALUE`.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it as NAME: VALUE")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn by_name(headers: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
+    let mut by_name: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in headers {
+        by_name.entry(name).or_default().push(value);
+    }
+    by_name
 }
 
 fn provider(text: &str) -> Result<Provider, String> {

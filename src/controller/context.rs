@@ -83,10 +83,14 @@ impl Context {
         let (requests, incoming) = RequestSender::new();
         let webhooks = match &options.webhooks {
             Some(webhooks) => webhooks.clone(),
-            None => Webhooks::new()?,
+            None => Webhooks::new(&options.tenancy.addresses)?,
         };
-        let outbox =
-            notify::Options { counters: Arc::clone(&telemetry.notifications), ..notify::Options::default() };
+        let outbox = notify::Options {
+            counters: Arc::clone(&telemetry.notifications),
+            addresses: options.tenancy.addresses.clone(),
+            ..notify::Options::default()
+        };
+        let sources = Sources::new(fetch).with_addresses(options.tenancy.addresses.clone());
         let limiter = Arc::new(ReleaseLimiter::new(options.max_releases, requests.clone()));
         let references = Arc::<ReferenceIndex>::default();
         let handlers = ChangeHandlers {
@@ -117,7 +121,7 @@ impl Context {
             served_kinds_watch: ServedKindsWatch::default(),
             inventory,
             inventory_watch: InventoryWatch::default(),
-            sources: Sources::new(fetch),
+            sources,
             webhooks,
             outbox: Outbox::new(outbox)?,
             references,

@@ -40,7 +40,7 @@ mod reconcile;
 mod release_limiter;
 mod shard;
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::join_all};
 use kube::Client;
@@ -60,6 +60,7 @@ use crate::{
     notify,
     routing::AppMeshOptions,
     telemetry::Telemetry,
+    tenancy::Tenancy,
     workload,
 };
 use background::TaskGroup;
@@ -106,6 +107,10 @@ pub struct Options {
     pub provider: Option<Provider>,
     /// The Prometheus for Canaries that name none.
     pub metrics_server: Option<String>,
+    /// Secret in the controller's namespace with the credentials of that Prometheus.
+    pub metrics_server_secret: Option<String>,
+    /// Headers of requests to it.
+    pub metrics_server_headers: BTreeMap<String, Vec<String>>,
     /// Namespace of the Secrets of cluster-wide templates.
     pub controller_namespace: String,
     /// Canaries that are reconciled at a time.
@@ -118,6 +123,7 @@ pub struct Options {
     /// Calls webhooks; none for the network.
     pub webhooks: Option<Webhooks>,
     pub inventory: InventoryOptions,
+    pub tenancy: Tenancy,
 }
 
 impl Default for Options {
@@ -126,6 +132,8 @@ impl Default for Options {
             namespaces: Vec::new(),
             provider: None,
             metrics_server: None,
+            metrics_server_secret: None,
+            metrics_server_headers: BTreeMap::new(),
             controller_namespace: "default".to_owned(),
             concurrency: 128,
             max_releases: None,
@@ -133,6 +141,7 @@ impl Default for Options {
             app_mesh: AppMeshOptions::default(),
             webhooks: None,
             inventory: InventoryOptions::default(),
+            tenancy: Tenancy::default(),
         }
     }
 }

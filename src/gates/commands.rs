@@ -242,7 +242,7 @@ async fn update_annotation<T: AnnotationEntry, R>(
 }
 
 /// Returns the caller's user name, if the API server reports it.
-async fn authorize(
+pub(crate) async fn authorize(
     client: &Client,
     caller: &Caller,
     canary: CanaryRef<'_>,

@@ -3,11 +3,12 @@
 //! The request is Flagger's: a POST of `{name, namespace, phase, checksum,
 //! metadata}`. Guarantees:
 //!
-//! - a status up to 202 is a yes, any other a no with the status and the first
-//!   line of the body; a timeout or connection error is `Unreachable`, which is
-//!   neither;
-//! - a call ends: each attempt has the webhook's timeout, all attempts together have
-//!   [`MAX_CALL_DURATION`], and only a prefix of the body is read;
+//! - a status up to 202 is a yes, any other a no with the status; a timeout or
+//!   connection error is `Unreachable`, which is neither;
+//! - the body is not read: the URL may lead to a server whose answers the author of
+//!   the Canary must not see;
+//! - a call ends: each attempt has the webhook's timeout, and all attempts
+//!   together have [`MAX_CALL_DURATION`];
 //! - no URL, body or key is logged or repeated in a reply: they may contain
 //!   secrets.
 //!
@@ -34,18 +35,22 @@ use crate::api::{
 use crate::engine::observed::GateReply;
 use crate::error_chain::error_chain;
 use crate::retry_after::retry_after;
+use crate::tenancy::{DeniedAddress, TenantAddresses};
 
 /// Carries `sha256=` and the HMAC of the body, in hexadecimal digits.
 pub const SIGNATURE_HEADER: &str = "X-Serin-Signature";
+
+/// Carries the time of the call, in seconds since 1970, and [`TIMED_SIGNATURE_HEADER`] the
+/// HMAC of that text, a dot and the body: a receiver that checks both accepts no request that
+/// somebody recorded and sends again.
+pub const TIMESTAMP_HEADER: &str = "X-Serin-Timestamp";
+pub const TIMED_SIGNATURE_HEADER: &str = "X-Serin-Timed-Signature";
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of one call, with its retries. The schema limits `timeout` to the same.
 pub const MAX_CALL_DURATION: Duration = Duration::from_secs(300);
 const INITIAL_BACKOFF: Duration = Duration::from_millis(250);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
-/// A reason is one line; bounds memory.
-const MAX_RESPONSE_BYTES: usize = 4096;
-const MAX_REASON_CHARS: usize = 200;
 
 /// The release that a webhook is called for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,16 +87,30 @@ pub struct HookRequest {
     pub url: String,
     /// For webhooks with `disableTLS`.
     pub skip_tls_verify: bool,
-    pub signature: Option<String>,
+    pub signatures: Option<Signatures>,
     pub body: Vec<u8>,
     pub timeout: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Signatures {
+    pub of_body: String,
+    pub timestamp: String,
+    /// Of timestamp and body.
+    pub timed: String,
+}
+
+impl Signatures {
+    fn new(key: &[u8], body: &[u8], at: Timestamp) -> Self {
+        let timestamp = at.as_second().to_string();
+        let timed = signature(key, &[timestamp.as_bytes(), b".", body].concat());
+        Self { of_body: signature(key, body), timestamp, timed }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct HookResponse {
     pub status: http::StatusCode,
-    /// A prefix of the body; empty on success.
-    pub text: Vec<u8>,
     pub retry_after: Option<Duration>,
 }
 
@@ -122,6 +141,7 @@ impl std::fmt::Debug for Webhooks {
 struct HttpHookTransport {
     verifying_client: reqwest::Client,
     insecure_client: reqwest::Client,
+    addresses: TenantAddresses,
 }
 
 /// The HTTP client could not be set up.
@@ -130,17 +150,20 @@ struct HttpHookTransport {
 pub struct WebhookSetupError(#[from] reqwest::Error);
 
 impl Webhooks {
-    pub fn new() -> Result<Self, WebhookSetupError> {
+    /// Webhooks at other addresses are not called.
+    pub fn new(addresses: &TenantAddresses) -> Result<Self, WebhookSetupError> {
         crate::tls::install_crypto_provider();
         let builder = || {
-            reqwest::Client::builder()
+            let builder = reqwest::Client::builder()
                 .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
                 .redirect(reqwest::redirect::Policy::none())
-                .pool_idle_timeout(Duration::from_secs(30))
+                .pool_idle_timeout(Duration::from_secs(30));
+            addresses.guard(builder)
         };
         Ok(Self::with_transport(Arc::new(HttpHookTransport {
             verifying_client: builder().build()?,
             insecure_client: builder().tls_danger_accept_invalid_certs(true).build()?,
+            addresses: addresses.clone(),
         })))
     }
 
@@ -174,11 +197,11 @@ impl Webhooks {
     async fn call(&self, hook: &Webhook, body: Vec<u8>, key: Option<&[u8]>) -> GateReply {
         let timeout = hook.timeout.map_or(DEFAULT_TIMEOUT, |timeout| timeout.get()).min(MAX_CALL_DURATION);
         let deadline = Instant::now() + MAX_CALL_DURATION;
-        let signature = key.map(|key| signature(key, &body));
+        let signatures = key.map(|key| Signatures::new(key, &body, Timestamp::now()));
         let mut request = HookRequest {
             url: hook.url.clone(),
             skip_tls_verify: hook.disable_tls,
-            signature,
+            signatures,
             body,
             timeout,
         };
@@ -213,33 +236,29 @@ impl Webhooks {
 #[async_trait]
 impl HookTransport for HttpHookTransport {
     async fn send(&self, hook: &HookRequest) -> Result<HookResponse, HookError> {
+        let denied = |error: DeniedAddress| HookError::InvalidRequest(format!("the url {error}"));
+        self.addresses.check(&hook.url).map_err(denied)?;
         let client = if hook.skip_tls_verify { &self.insecure_client } else { &self.verifying_client };
         let mut request = client
             .post(&hook.url)
             .header(reqwest::header::CONTENT_TYPE, "application/json")
             .timeout(hook.timeout);
-        if let Some(signature) = &hook.signature {
-            request = request.header(SIGNATURE_HEADER, signature);
+        if let Some(Signatures { of_body, timestamp, timed }) = &hook.signatures {
+            request = request
+                .header(SIGNATURE_HEADER, of_body)
+                .header(TIMESTAMP_HEADER, timestamp)
+                .header(TIMED_SIGNATURE_HEADER, timed);
         }
         let request = request.body(hook.body.clone()).build();
         let request = request.map_err(|error| HookError::InvalidRequest(describe(error)))?;
         match client.execute(request).await {
-            Ok(response) => Ok(read_response(response).await),
+            Ok(response) => {
+                Ok(HookResponse { status: response.status(), retry_after: retry_after(response.headers()) })
+            }
             Err(error) if error.is_timeout() => Err(HookError::TimedOut),
             Err(error) => Err(HookError::Connection(describe(error))),
         }
     }
-}
-
-/// A body that breaks off keeps its status.
-async fn read_response(mut response: reqwest::Response) -> HookResponse {
-    let (status, retry_after, mut text) = (response.status(), retry_after(response.headers()), Vec::new());
-    while !is_success(status) && text.len() < MAX_RESPONSE_BYTES {
-        let Ok(Some(chunk)) = response.chunk().await else { break };
-        let free = MAX_RESPONSE_BYTES - text.len();
-        text.extend_from_slice(&chunk[..chunk.len().min(free)]);
-    }
-    HookResponse { status, text, retry_after }
 }
 
 /// `sha256=` and the HMAC of the body, in hexadecimal digits.
@@ -278,16 +297,11 @@ fn is_transient(status: http::StatusCode) -> bool {
         || status == http::StatusCode::TOO_MANY_REQUESTS
 }
 
-fn to_gate_reply(HookResponse { status, text, .. }: &HookResponse) -> GateReply {
-    if is_success(*status) {
-        return GateReply::Yes { by: None };
+fn to_gate_reply(HookResponse { status, .. }: &HookResponse) -> GateReply {
+    match is_success(*status) {
+        true => GateReply::Yes { by: None },
+        false => GateReply::No { by: None, why: status.to_string() },
     }
-    let text = String::from_utf8_lossy(text);
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    let line: String = line.chars().filter(|c| !c.is_control()).take(MAX_REASON_CHARS).collect();
-    let line = line.trim_end_matches('.');
-    let why = if line.is_empty() { status.to_string() } else { format!("{status}: {line}") };
-    GateReply::No { by: None, why }
 }
 
 /// Without the URL, which may contain a secret.

@@ -9,6 +9,7 @@ use reqwest::{Certificate, ClientBuilder, Error, Response, StatusCode, Url};
 use super::Credentials;
 use crate::api::analysis_template::MetricProvider;
 use crate::error_chain::root_cause;
+use crate::tenancy::{DeniedAddress, TenantAddresses};
 
 /// Of one attempt.
 pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,6 +65,8 @@ pub enum ClientConfigError {
     Credentials(&'static str),
     #[error("preparing requests to provider.address: {0}")]
     Client(String),
+    #[error("not queried: provider.address {0}")]
+    Denied(#[from] DeniedAddress),
 }
 
 /// Follows no redirects: credentials are for one server.
@@ -77,11 +80,15 @@ pub fn client() -> ClientBuilder {
 pub fn client_of(
     provider: &MetricProvider,
     credentials: &Credentials,
+    addresses: &TenantAddresses,
 ) -> Result<reqwest::Client, ClientConfigError> {
     // Without TLS nothing is verified: building the client must not need root
     // certificates, which an image may lack.
-    let plain = address_of(provider)?.scheme() == "http";
-    let mut builder = client()
+    let address = address_of(provider)?;
+    addresses.check(address.as_str())?;
+    let plain = address.scheme() == "http";
+    let mut builder = addresses
+        .guard(client())
         .timeout(ATTEMPT_TIMEOUT)
         .default_headers(headers(provider, credentials)?)
         .tls_danger_accept_invalid_certs(provider.insecure_skip_verify || plain);
@@ -101,12 +108,13 @@ fn address_of(provider: &MetricProvider) -> Result<Url, ClientConfigError> {
     Url::parse(address).map_err(|error| ClientConfigError::Address(error.to_string()))
 }
 
-/// For messages: without user and password.
+/// For messages: without user and password, and without the query, which may have a key.
 pub fn redacted_url(provider: &MetricProvider) -> Result<String, ClientConfigError> {
     let mut url = address_of(provider)?;
     // Both fail only for URLs that cannot have user and password.
     let _ = url.set_username("");
     let _ = url.set_password(None);
+    url.set_query(None);
     Ok(url.to_string())
 }
 

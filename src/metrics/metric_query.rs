@@ -1,6 +1,8 @@
 //! Builds queries from the metrics of a Canary and their templates. Pure: errors
 //! that need no request to be detected are refused here, with what to write instead.
 
+use std::collections::BTreeMap;
+
 use crate::{
     analysis::measurement::{Arms, SLOW_QUANTILE},
     api::{
@@ -104,12 +106,20 @@ pub enum QueryError {
         BUILT_IN[0], BUILT_IN[1]
     )]
     CloudWatchBuiltIn { template: String, metric: String },
+    #[error(
+        "{template}: provider.{field} would be used with the controller's AWS identity; set provider.secretRef, or move it to a ClusterAnalysisTemplate{instead}"
+    )]
+    ControllerIdentity { template: String, field: &'static str, instead: &'static str },
     #[error("{template}: spec.cloudwatch is for provider.type cloudwatch; remove it, or set the type")]
     NotCloudWatch { template: String },
     #[error(
         "{what} is PromQL and no Prometheus is configured; set provider.address of the template, spec.metricsServer of the Canary, or --metrics-server of the controller"
     )]
     NoPrometheus { what: String },
+    #[error(
+        "{template} has credentials, which are not sent to spec.metricsServer of a Canary; set provider.address of the template, or --metrics-server of the controller"
+    )]
+    CredentialsWithoutAddress { template: String },
     #[error(
         "{address:?} is no address of a metrics server; write one such as http://prometheus.monitoring:9090"
     )]
@@ -156,6 +166,27 @@ impl MetricQuery {
     }
 }
 
+/// The controller's own Prometheus and how it is queried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerAccess {
+    pub address: Option<String>,
+    pub secret: Option<SecretName>,
+    pub headers: BTreeMap<String, Vec<String>>,
+}
+
+impl ServerAccess {
+    /// A query to this server, and to no other, gets its credentials, unless its template
+    /// has settings of its own that they could be abused with.
+    pub fn apply(&self, query: &mut MetricQuery) {
+        let MetricProvider { type_, address, headers, insecure_skip_verify, .. } = &mut query.provider;
+        let is_plain = query.secret.is_none() && headers.is_empty() && !*insecure_skip_verify;
+        if *type_ == MetricProviderType::Prometheus && is_plain && *address == self.address {
+            headers.clone_from(&self.headers);
+            query.secret.clone_from(&self.secret);
+        }
+    }
+}
+
 /// None for a provider that this build does not support.
 pub fn supported_forms(provider: MetricProviderType) -> Option<SupportedForms> {
     match provider {
@@ -164,6 +195,29 @@ pub fn supported_forms(provider: MetricProviderType) -> Option<SupportedForms> {
         MetricProviderType::Web => Some(web::SUPPORTED_FORMS),
         MetricProviderType::Cloudwatch => cfg!(feature = "aws").then_some(cloudwatch::SUPPORTED_FORMS),
         _ => None,
+    }
+}
+
+/// A template that tenants write, without credentials of its own, is queried with the
+/// controller's AWS identity: at AWS, and in no role but the allowed ones.
+pub fn check_tenant_aws(
+    template: &str,
+    provider: &MetricProvider,
+    allowed_roles: &[String],
+) -> Result<(), QueryError> {
+    if provider.type_ != MetricProviderType::Cloudwatch || provider.secret_ref.is_some() {
+        return Ok(());
+    }
+    let refused = |field, instead| {
+        Err(QueryError::ControllerIdentity { template: format!("template {template}"), field, instead })
+    };
+    match &provider.role {
+        _ if provider.address.is_some() => refused("address", ""),
+        Some(role) if role.endpoint.is_some() => refused("role.endpoint", ""),
+        Some(role) if !allowed_roles.contains(&role.role_arn) => {
+            refused("role", ", or have the role allowed with --allow-aws-role")
+        }
+        _ => Ok(()),
     }
 }
 
@@ -280,8 +334,7 @@ impl QueryBuilder<'_> {
         }
         let mut provider = spec.provider.clone();
         if provider.type_ == MetricProviderType::Prometheus {
-            let server = provider.address.as_deref().or_else(|| self.server());
-            provider.address = Some(address(server.ok_or(QueryError::NoPrometheus { what: name })?)?);
+            provider.address = Some(address(self.template_server(&name, &provider)?)?);
         }
         if let (MetricProviderType::Web | MetricProviderType::Cloudwatch, Some(url)) =
             (provider.type_, &provider.address)
@@ -341,6 +394,25 @@ impl QueryBuilder<'_> {
                 return Err(QueryError::NoQuery { metric: self.metric.name.clone() });
             }
         })
+    }
+
+    /// The template's own Prometheus, else that of the Canary or the controller. Credentials
+    /// of a template never go to a server that the author of a Canary chose.
+    fn template_server<'p>(
+        &'p self,
+        template: &str,
+        provider: &'p MetricProvider,
+    ) -> Result<&'p str, QueryError> {
+        let has_credentials = provider.secret_ref.is_some() || !provider.headers.is_empty();
+        let template = || template.to_owned();
+        match (&provider.address, has_credentials) {
+            (Some(address), _) => Ok(address),
+            (None, false) => self.server().ok_or_else(|| QueryError::NoPrometheus { what: template() }),
+            (None, true) => {
+                let own = self.context.metrics_server.filter(|server| !server.is_empty());
+                own.ok_or_else(|| QueryError::CredentialsWithoutAddress { template: template() })
+            }
+        }
     }
 
     /// The Prometheus of the Canary, else of the controller.

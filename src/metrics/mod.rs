@@ -52,7 +52,10 @@ use jiff::Timestamp;
 use crate::analysis::measurement::{Arms, Measurement};
 
 pub use credentials::Credentials;
-pub use metric_query::{MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, Template};
+pub use metric_query::{
+    MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, ServerAccess, Template,
+    check_tenant_aws,
+};
 pub use sources::Sources;
 pub use template::TemplateError;
 
@@ -96,8 +99,18 @@ pub struct Window {
 pub struct Endpoint {
     /// The uid: a later pod may have the same name.
     pub pod: String,
-    pub url: String,
+    pub url: Result<String, UnsupportedScheme>,
 }
+
+/// A pod's annotation that would lead a request elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the annotation prometheus.io/scheme of pod {pod} is neither http nor https")]
+pub struct UnsupportedScheme {
+    pod: String,
+}
+
+/// Of a histogram, +Inf among them: the judge's work grows with them.
+const MAX_BOUNDS: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasurementKind {

@@ -1,6 +1,12 @@
 //! PromQL series selectors: `name{label="value",other=~"a|b"}`.
 
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
+
+/// Of all selectors of a query.
+const MAX_MATCHERS: usize = 32;
+
+/// Of one compiled pattern, in bytes.
+const MAX_PATTERN: usize = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub struct Selector {
@@ -34,12 +40,19 @@ pub enum SelectorError {
     Expected { text: String, expected: &'static str, at: String },
     #[error("{pattern:?} is no regular expression: {why}")]
     Pattern { pattern: String, why: String },
+    #[error(
+        "{pattern:?} is too large a regular expression; repeat less, or write [0-9A-Za-z_] in place of \\w"
+    )]
+    LargePattern { pattern: String },
+    #[error("there are more than {MAX_MATCHERS} matchers in braces; select by fewer labels")]
+    ManyMatchers,
 }
 
 impl Selector {
     /// The whole text must be one selector.
-    pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = SelectorParser { text, at: 0 };
+    #[cfg(test)]
+    fn parse(text: &str) -> Result<Self, SelectorError> {
+        let mut parser = SelectorParser::new(text);
         let selector = parser.selector()?;
         parser.end()?;
         Ok(selector)
@@ -66,7 +79,7 @@ impl Selector {
 
 impl SelectorAlternatives {
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut parser = SelectorParser { text, at: 0 };
+        let mut parser = SelectorParser::new(text);
         let mut selectors = vec![parser.selector()?];
         while parser.keyword("or") {
             selectors.push(parser.selector()?);
@@ -80,12 +93,14 @@ impl SelectorAlternatives {
     }
 }
 
-/// The selector of `selector`, `sum(selector)` or `sum by (…) (selector)`.
+/// The selector of `selector`, `sum(selector)` or `sum by (…) (selector)`. Prometheus
+/// compiles its patterns.
 pub fn inner_of_sum(expression: &str) -> Option<&str> {
-    if Selector::parse(expression).is_ok() {
+    let mut parser = SelectorParser::without_patterns(expression);
+    if parser.selector().is_ok() && parser.end().is_ok() {
         return Some(expression.trim());
     }
-    let mut parser = SelectorParser { text: expression, at: 0 };
+    let mut parser = SelectorParser::without_patterns(expression);
     let opens = parser.take("sum") && parser.grouping() && parser.take("(");
     parser.skip_space();
     let from = parser.at;
@@ -99,9 +114,19 @@ pub fn inner_of_sum(expression: &str) -> Option<&str> {
 struct SelectorParser<'t> {
     text: &'t str,
     at: usize,
+    /// None: patterns are not compiled, and matchers not limited.
+    matchers_left: Option<usize>,
 }
 
 impl<'t> SelectorParser<'t> {
+    fn new(text: &'t str) -> Self {
+        Self { text, at: 0, matchers_left: Some(MAX_MATCHERS) }
+    }
+
+    fn without_patterns(text: &'t str) -> Self {
+        Self { text, at: 0, matchers_left: None }
+    }
+
     fn rest(&self) -> &'t str {
         &self.text[self.at..]
     }
@@ -183,10 +208,10 @@ impl<'t> SelectorParser<'t> {
         let operator = ["=~", "!~", "!=", "="].into_iter().find(|operator| self.take(operator));
         let Some(operator) = operator else { return self.expected("one of =, !=, =~ and !~") };
         let value = self.quoted()?;
-        let pattern = |value: String| {
-            Regex::new(&format!("^(?s:{value})$"))
-                .map_err(|why| SelectorError::Pattern { pattern: value, why: why.to_string() })
+        let Some(left) = &mut self.matchers_left else {
+            return Ok(LabelMatcher { label, op: MatchOp::Equal(value) });
         };
+        *left = left.checked_sub(1).ok_or(SelectorError::ManyMatchers)?;
         let op = match operator {
             "=" => MatchOp::Equal(value),
             "!=" => MatchOp::NotEqual(value),
@@ -219,6 +244,14 @@ impl<'t> SelectorParser<'t> {
             }
         }
         self.expected("the closing quote")
+    }
+}
+
+fn pattern(pattern: String) -> Result<Regex, SelectorError> {
+    match RegexBuilder::new(&format!("^(?s:{pattern})$")).size_limit(MAX_PATTERN).build() {
+        Ok(regex) => Ok(regex),
+        Err(regex::Error::CompiledTooBig(_)) => Err(SelectorError::LargePattern { pattern }),
+        Err(why) => Err(SelectorError::Pattern { why: why.to_string(), pattern }),
     }
 }
 

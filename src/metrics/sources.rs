@@ -12,6 +12,8 @@ use crate::{
         analysis_template::{MetricProvider, MetricProviderType},
         cloudwatch::AwsRole,
     },
+    engine::report::cut,
+    tenancy::TenantAddresses,
 };
 
 #[cfg(feature = "aws")]
@@ -36,6 +38,7 @@ const USUAL_READ_LAG: SignedDuration = SignedDuration::from_secs(30);
 pub struct Sources {
     sources: Arc<Mutex<HashMap<SourceKey, Arc<dyn MetricSource>>>>,
     scrape: Arc<Scrape>,
+    addresses: TenantAddresses,
     #[cfg(feature = "aws")]
     accounts: crate::aws::Accounts,
 }
@@ -58,9 +61,15 @@ impl Sources {
         Self {
             sources: Arc::default(),
             scrape: Arc::new(Scrape::new(fetch)),
+            addresses: TenantAddresses::default(),
             #[cfg(feature = "aws")]
             accounts: Default::default(),
         }
+    }
+
+    /// Servers at other addresses are not queried.
+    pub fn with_addresses(self, addresses: TenantAddresses) -> Self {
+        Self { addresses, ..self }
     }
 
     /// Measures the [`MetricQuery::available_window`] of the window. `credentials`
@@ -83,6 +92,7 @@ impl Sources {
             (Some(Reduce::Quantile(q)), Measurement::Histogram(arms)) => {
                 arms.canary.quantile(q).map_or(Measurement::NoData, Measurement::Scalar)
             }
+            (_, Measurement::Unavailable { why }) => Measurement::Unavailable { why: cut(why) },
             (_, measurement) => measurement,
         }
     }
@@ -132,16 +142,22 @@ impl Sources {
             MetricProviderType::Scrape => Ok(self.scrape.clone()),
             MetricProviderType::Prometheus => {
                 self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
-                    Ok(Arc::new(Prometheus::new(provider, credentials)?))
+                    Ok(Arc::new(Prometheus::new(provider, credentials, &self.addresses)?))
                 })
             }
             MetricProviderType::Web => {
                 self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
-                    Ok(Arc::new(Web::new(provider, credentials)?))
+                    Ok(Arc::new(Web::new(provider, credentials, &self.addresses)?))
                 })
             }
             #[cfg(feature = "aws")]
             MetricProviderType::Cloudwatch => {
+                let addresses = [&metric_query.provider.address, &sts_endpoint(&metric_query.provider)];
+                addresses
+                    .into_iter()
+                    .flatten()
+                    .try_for_each(|url| self.addresses.check(url))
+                    .map_err(|denied| ClientConfigError::from(denied).to_string())?;
                 self.cached_source(&metric_query.provider, credentials, |provider, credentials| {
                     Ok(Arc::new(CloudWatch::new(self.accounts.clone(), provider, credentials)?))
                 })
@@ -176,4 +192,9 @@ impl Sources {
         sources.insert(key, source.clone());
         Ok(source)
     }
+}
+
+#[cfg(feature = "aws")]
+fn sts_endpoint(provider: &MetricProvider) -> Option<String> {
+    provider.role.as_ref().and_then(|role| role.endpoint.clone())
 }

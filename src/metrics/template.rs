@@ -6,6 +6,10 @@
 //! `target` is the primary's workload, so that one template serves both arms.
 //! Go's calls `{{ printf "%s-x" target }}` and `{{ index variables "NAME" }}` are
 //! supported too. An unknown variable is an error, never an empty string.
+//!
+//! Templates are written by tenants and rendered on the thread of the run loop:
+//! they have no statements, nothing in them repeats, and time and memory are
+//! linear in their length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +65,27 @@ pub enum TemplateError {
     Unknown { template: String, field: &'static str, word: String, instead: String },
     #[error("{template}: {field} cannot be parsed: {why}")]
     Unreadable { template: String, field: &'static str, why: String },
+    #[error(
+        "{template}: {field} contains {what}; between {{{{ and }}}} only variables, printf and index are supported"
+    )]
+    Statement { template: String, field: &'static str, what: &'static str },
+    #[error("{template}: variables.{name} is longer than {MAX_VARIABLE} bytes; shorten it")]
+    LongVariable { template: String, name: String },
+    #[error(
+        "{template}: {field} is longer than {} KiB once its variables are filled in; shorten it",
+        MAX_RENDERED >> 10
+    )]
+    LongResult { template: String, field: &'static str },
 }
+
+/// Of the value of one variable, in bytes.
+const MAX_VARIABLE: usize = 1024;
+
+/// Of a rendered query, in bytes.
+const MAX_RENDERED: usize = 64 << 10;
+
+/// In minijinja's instructions: a template of the longest query has fewer.
+const FUEL: u64 = 50_000;
 
 const VARIABLE_NAMES: &str =
     "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
@@ -105,15 +129,31 @@ impl TemplateVars {
         text: &str,
         arm: Arm,
     ) -> Result<String, TemplateError> {
+        let name = || template.to_owned();
+        let text = from_go(text);
+        if let Some(what) = unsupported_syntax(&text) {
+            return Err(TemplateError::Statement { template: name(), field, what });
+        }
+        if let Some((long, _)) = self.variables.iter().find(|(_, value)| value.len() > MAX_VARIABLE) {
+            return Err(TemplateError::LongVariable { template: name(), name: long.clone() });
+        }
         let missing = Arc::new(Mutex::new(None));
         let scope = self.scope(arm, &missing);
-        environment().render_named_str("query", &from_go(text), Value::from_object(scope)).map_err(|error| {
-            let template = template.to_owned();
-            match missing.lock().take().filter(|_| error.kind() == ErrorKind::UndefinedError) {
-                Some(word) => TemplateError::Unknown { template, field, instead: instead(&word), word },
-                None => TemplateError::Unreadable { template, field, why: error.to_string() },
+        let rendered = environment().render_named_str("query", &text, Value::from_object(scope));
+        match rendered {
+            Ok(query) if query.len() > MAX_RENDERED => {
+                Err(TemplateError::LongResult { template: name(), field })
             }
-        })
+            Ok(query) => Ok(query),
+            Err(error) => {
+                let template = name();
+                let unknown = missing.lock().take().filter(|_| error.kind() == ErrorKind::UndefinedError);
+                Err(match unknown {
+                    Some(word) => TemplateError::Unknown { template, field, instead: instead(&word), word },
+                    None => TemplateError::Unreadable { template, field, why: error.to_string() },
+                })
+            }
+        }
     }
 
     fn scope(&self, arm: Arm, missing: &Arc<Mutex<Option<String>>>) -> VariableScope {
@@ -154,7 +194,45 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.add_function("printf", printf);
+    environment.set_fuel(Some(FUEL));
     environment
+}
+
+/// Statements, comments, and the operator that repeats texts and lists, as minijinja
+/// would find them: braces and stars within quotes are text.
+fn unsupported_syntax(text: &str) -> Option<&'static str> {
+    let mut rest = text;
+    while let Some(at) = rest.find("{") {
+        rest = &rest[at + 1..];
+        match rest.chars().next() {
+            Some('%') => return Some("a statement ({%)"),
+            Some('#') => return Some("a comment ({#)"),
+            Some('{') => {}
+            _ => continue,
+        }
+        rest = &rest[1..];
+        let (mut quote, mut escaped, mut end) = (None, false, rest.len());
+        for (at, c) in rest.char_indices() {
+            match quote {
+                _ if escaped => escaped = false,
+                Some(open) => {
+                    escaped = c == '\\';
+                    quote = quote.filter(|_| c != open);
+                }
+                None if c == '"' || c == '\'' => quote = Some(c),
+                None if c == '*' => return Some("the operator *"),
+                // Its }} would not end the expression.
+                None if c == '{' => return Some("a map"),
+                None if rest[at..].starts_with("}}") => {
+                    end = at;
+                    break;
+                }
+                None => {}
+            }
+        }
+        rest = &rest[end..];
+    }
+    None
 }
 
 /// Records the name of a missing variable for the error message.
@@ -330,13 +408,8 @@ mod tests {
 
     #[test]
     fn an_unparsable_template_is_refused() {
-        for text in [
-            "{{ target",
-            "{{ $x := target }}",
-            r#"{{ printf "%q" target }}"#,
-            r#"{{ printf "%s" }}"#,
-            "{% if %}",
-        ] {
+        for text in ["{{ target", "{{ $x := target }}", r#"{{ printf "%q" target }}"#, r#"{{ printf "%s" }}"#]
+        {
             assert!(refused(text).starts_with("template errors: query cannot be parsed: "), "{text}");
         }
     }

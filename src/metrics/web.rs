@@ -1,32 +1,41 @@
 //! Any HTTP service with JSON responses: one number, at a JSON pointer.
 //!
 //! With GET the query is appended to the address, with POST it is the body. The
-//! number may be a string; `null` is no data.
+//! number may be a string; `null` is no data. Of the response only the path to the
+//! number is parsed.
 
-use std::sync::Arc;
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use async_trait::async_trait;
 use reqwest::header::{ACCEPT, CONTENT_TYPE};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::{
     Credentials, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
-    http::{self, ClientConfigError, HttpError},
+    http::{self, BodyError, ClientConfigError, HttpError},
     single_flight::SingleFlight,
 };
 use crate::{
     analysis::measurement::Measurement,
     api::analysis_template::{MetricProvider, WebMethod},
+    tenancy::TenantAddresses,
 };
 
 pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[MeasurementKind::Scalar]);
+
+/// Of the name of a field in a message, in characters.
+const MAX_SHOWN_FIELD: usize = 40;
+
+/// In bytes: one number is wanted.
+const MAX_ANSWER: usize = 256 << 10;
 
 pub struct Web {
     client: reqwest::Client,
     address: String,
     /// For messages: without user and password.
     redacted_url: String,
-    single_flight: SingleFlight<JsonRequest, Result<Arc<Value>, WebError>>,
+    single_flight: SingleFlight<JsonRequest, Result<Arc<[u8]>, WebError>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -39,6 +48,8 @@ struct JsonRequest {
 enum WebError {
     #[error("{0}")]
     Http(#[from] HttpError),
+    #[error("responded with more than {} KiB; query for less than all of it", MAX_ANSWER >> 10)]
+    TooLarge,
     #[error("returned invalid JSON: {0}")]
     InvalidResponse(String),
     #[error("returned nothing {at}; correct provider.web.valueAt: there is {has}")]
@@ -48,9 +59,13 @@ enum WebError {
 }
 
 impl Web {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
         Ok(Self {
-            client: http::client_of(provider, credentials)?,
+            client: http::client_of(provider, credentials, addresses)?,
             address: provider.address.clone().unwrap_or_default(),
             redacted_url: http::redacted_url(provider)?,
             single_flight: SingleFlight::default(),
@@ -96,13 +111,13 @@ fn join_url(address: &str, query: &str) -> String {
     }
 }
 
-async fn send_with_retries(client: reqwest::Client, request: JsonRequest) -> Result<Arc<Value>, WebError> {
+async fn send_with_retries(client: reqwest::Client, request: JsonRequest) -> Result<Arc<[u8]>, WebError> {
     let is_transient =
         |failure: &WebError| matches!(failure, WebError::Http(http_error) if http_error.is_transient());
-    http::with_retries(|| send_once(&client, &request), is_transient).await.map(Arc::new)
+    http::with_retries(|| send_once(&client, &request), is_transient).await.map(Arc::from)
 }
 
-async fn send_once(client: &reqwest::Client, request: &JsonRequest) -> Result<Value, WebError> {
+async fn send_once(client: &reqwest::Client, request: &JsonRequest) -> Result<Vec<u8>, WebError> {
     let builder = match &request.body {
         None => client.get(&request.address),
         Some(body) => {
@@ -112,26 +127,33 @@ async fn send_once(client: &reqwest::Client, request: &JsonRequest) -> Result<Va
     let sent = builder.header(ACCEPT, "application/json").send().await;
     let response = sent.map_err(|error| HttpError::from(&error))?;
     let status = response.status();
-    let body = http::read_all(response).await?;
     if !status.is_success() {
         return Err(HttpError::status(status, None).into());
     }
-    serde_json::from_slice(&body).map_err(|error| WebError::InvalidResponse(error.to_string()))
+    http::body(response, MAX_ANSWER).await.map_err(|error| match error {
+        BodyError::TooLarge => WebError::TooLarge,
+        BodyError::Connection(error) => HttpError::from(&error).into(),
+    })
 }
 
-fn parse_number(response: &Value, pointer: &str) -> Result<Measurement, WebError> {
+/// One level of a response; its parts are not parsed.
+type Fields<'r> = BTreeMap<Cow<'r, str>, &'r RawValue>;
+type Items<'r> = Vec<&'r RawValue>;
+
+fn parse_number(response: &[u8], pointer: &str) -> Result<Measurement, WebError> {
     let at = || match pointer {
         "" => "as a whole".to_owned(),
         pointer => format!("at {pointer}"),
     };
-    let Some(value) = response.pointer(pointer) else {
+    let response: &RawValue =
+        serde_json::from_slice(response).map_err(|error| WebError::InvalidResponse(error.to_string()))?;
+    let Some(value) = find(response, pointer) else {
         return Err(WebError::PathNotFound { at: at(), has: describe_fields(response) });
     };
-    let number = match value {
-        Value::Null => return Ok(Measurement::NoData),
-        Value::Number(number) => number.as_f64(),
-        Value::String(text) => text.trim().parse().ok(),
-        Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    let number = match value.get().as_bytes() {
+        b"null" => return Ok(Measurement::NoData),
+        [b'"', ..] => parse::<Cow<'_, str>>(value).and_then(|text| text.trim().parse().ok()),
+        _ => parse::<f64>(value),
     };
     match number {
         // The result of a division by zero requests.
@@ -141,34 +163,62 @@ fn parse_number(response: &Value, pointer: &str) -> Result<Measurement, WebError
     }
 }
 
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
+/// By a JSON pointer (RFC 6901).
+fn find<'r>(response: &'r RawValue, pointer: &str) -> Option<&'r RawValue> {
+    let mut value = response;
+    let mut tokens = pointer.split('/');
+    if !tokens.next().unwrap_or_default().is_empty() {
+        return None;
+    }
+    for token in tokens {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        value = match value.get().as_bytes().first()? {
+            b'{' => parse::<Fields<'r>>(value)?.remove(token.as_str())?,
+            b'[' => parse::<Items<'r>>(value)?.get(token.parse::<usize>().ok()?).copied()?,
+            _ => return None,
+        };
+    }
+    Some(value)
+}
+
+fn parse<'r, T: Deserialize<'r>>(value: &'r RawValue) -> Option<T> {
+    serde_json::from_str(value.get()).ok()
+}
+
+fn json_type(value: &RawValue) -> &'static str {
+    match value.get().as_bytes() {
+        b"null" => "null",
+        b"true" | b"false" => "true or false",
+        [b'"', ..] => "a text",
+        [b'[', ..] => "a list",
+        [b'{', ..] => "an object",
+        _ => "a number",
     }
 }
 
 /// The top level of a response, for the error message.
-fn describe_fields(response: &Value) -> String {
-    match response {
-        Value::Object(fields) if !fields.is_empty() => {
-            let names: Vec<String> = fields.keys().take(8).map(|name| format!("/{name}")).collect();
-            names.join(", ")
-        }
-        Value::Array(items) if !items.is_empty() => format!("/0 to /{}", items.len() - 1),
-        other => format!("{} only", json_type(other)),
+fn describe_fields(response: &RawValue) -> String {
+    let fields = parse::<Fields<'_>>(response).unwrap_or_default();
+    if !fields.is_empty() {
+        let short = |name: &str| name.chars().take(MAX_SHOWN_FIELD).collect::<String>();
+        let names: Vec<String> = fields.keys().take(8).map(|name| format!("/{}", short(name))).collect();
+        return names.join(", ");
+    }
+    match parse::<Items<'_>>(response).unwrap_or_default().len() {
+        0 => format!("{} only", json_type(response)),
+        items => format!("/0 to /{}", items - 1),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+
+    fn parse_number(response: &Value, pointer: &str) -> Result<Measurement, WebError> {
+        super::parse_number(response.to_string().as_bytes(), pointer)
+    }
 
     #[test]
     fn the_query_is_appended_to_the_address() {
@@ -182,6 +232,8 @@ mod tests {
         let response = json!({"data": [{"value": "1.5"}, {"value": null}, {"value": []}]});
         assert_eq!(parse_number(&response, "/data/0/value"), Ok(Measurement::Scalar(1.5)));
         assert_eq!(parse_number(&response, "/data/1/value"), Ok(Measurement::NoData));
+        let odd = json!({"a/b": {"": {"~x": [-2]}}});
+        assert_eq!(parse_number(&odd, "/a~1b//~0x/0"), Ok(Measurement::Scalar(-2.0)));
         assert_eq!(parse_number(&json!(7), ""), Ok(Measurement::Scalar(7.0)));
         assert_eq!(parse_number(&json!("NaN"), ""), Ok(Measurement::NoData));
     }

@@ -25,6 +25,7 @@ use super::{Destination, Notification};
 use crate::api::alert_provider::AlertProviderType;
 use crate::error_chain::error_chain;
 use crate::retry_after::retry_after;
+use crate::tenancy::TenantAddresses;
 
 /// The default suits every supported chat.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub struct Options {
     pub queue_capacity: usize,
     /// Addresses with a queue.
     pub max_destinations: usize,
+    /// Of them, those that Canaries of one namespace were the first to use.
+    pub max_destinations_per_namespace: usize,
     pub timeout: Duration,
     /// Per message, the first one included.
     pub max_attempts: u32,
@@ -47,6 +50,8 @@ pub struct Options {
     /// An empty queue is removed after this time.
     pub idle_timeout: Duration,
     pub counters: Arc<DeliveryCounters>,
+    /// Receivers and proxies at other addresses get nothing.
+    pub addresses: TenantAddresses,
 }
 
 /// Messages by result.
@@ -81,6 +86,7 @@ impl Default for Options {
         Self {
             queue_capacity: 100,
             max_destinations: 1000,
+            max_destinations_per_namespace: 100,
             timeout: Duration::from_secs(10),
             max_attempts: 6,
             initial_backoff: Duration::from_millis(500),
@@ -89,6 +95,7 @@ impl Default for Options {
             burst: 5,
             idle_timeout: Duration::from_secs(60),
             counters: Arc::default(),
+            addresses: TenantAddresses::default(),
         }
     }
 }
@@ -119,6 +126,8 @@ struct QueueKey {
 
 #[derive(Default)]
 struct DestinationQueue {
+    /// Of the first notification.
+    namespace: String,
     state: Mutex<QueueState>,
     not_empty: Notify,
 }
@@ -159,12 +168,17 @@ impl Outbox {
             queue.push(message, &inner.options);
             return;
         }
-        if queues.len() >= inner.options.max_destinations {
-            tracing::warn!(%to, "a notification is dropped: too many receivers have notifications waiting");
+        let namespace = &notification.namespace;
+        let of_namespace = queues.values().filter(|queue| queue.namespace == *namespace).count();
+        if queues.len() >= inner.options.max_destinations
+            || of_namespace >= inner.options.max_destinations_per_namespace
+        {
+            tracing::warn!(%to, namespace, "a notification is dropped: too many receivers have notifications waiting");
             increment(&inner.options.counters.dropped);
             return;
         }
-        let queue = Arc::new(DestinationQueue::default());
+        let queue =
+            Arc::new(DestinationQueue { namespace: namespace.clone(), ..DestinationQueue::default() });
         queue.push(message, &inner.options);
         queues.insert(key.clone(), queue.clone());
         inner.tasks.spawn_on(self.clone().deliver(key, queue), &inner.runtime);
@@ -282,7 +296,7 @@ async fn send_with_retries(client: &reqwest::Client, message: &Message, options:
     let to = &message.to;
     let mut backoff = options.initial_backoff;
     for attempts_left in (0..options.max_attempts.max(1)).rev() {
-        let (why, retry_after) = match attempt(client, message, options.timeout).await {
+        let (why, retry_after) = match attempt(client, message, options).await {
             AttemptResult::Delivered => return increment(&options.counters.delivered),
             AttemptResult::Refused(why) => {
                 tracing::warn!(%to, why, "a notification was refused");
@@ -303,12 +317,17 @@ async fn send_with_retries(client: &reqwest::Client, message: &Message, options:
     }
 }
 
-async fn attempt(client: &reqwest::Client, message: &Message, timeout: Duration) -> AttemptResult {
+async fn attempt(client: &reqwest::Client, message: &Message, options: &Options) -> AttemptResult {
     let to = &message.to;
+    for url in [Some(to.url()), to.proxy.as_deref()].into_iter().flatten() {
+        if let Err(denied) = options.addresses.check(url) {
+            return AttemptResult::Refused(format!("its address {denied}"));
+        }
+    }
     let mut request = client
         .post(to.url())
         .header(header::CONTENT_TYPE, to.content_type())
-        .timeout(timeout)
+        .timeout(options.timeout)
         .body(message.body.to_string());
     if let (AlertProviderType::Slack, Some(token)) = (to.kind, &to.token) {
         request = request.bearer_auth(token);
@@ -360,7 +379,7 @@ fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Clien
     if let Some(proxy) = proxy {
         builder = builder.proxy(reqwest::Proxy::all(proxy)?);
     }
-    builder.build()
+    options.addresses.guard(builder).build()
 }
 
 /// Without the outermost error, whose text has the URL, which may hold a token.

@@ -13,9 +13,10 @@
 //! Guarantees:
 //!
 //! - every request is authenticated by a TokenReview, and authorized (`update
-//!   canaries/approve`) before the Canary is read or written;
+//!   canaries/approve`) before its body, or the Canary, is read;
 //! - a token is neither stored nor logged, and sent to the API server only;
-//! - the size, number and duration of requests are bounded.
+//! - the size, number and duration of requests are bounded; while a body is
+//!   received, others have their turn.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,6 +44,8 @@ const MAX_CONCURRENT_REQUESTS: usize = 8;
 /// Of a whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_BODY_BYTES: usize = 16 * 1024;
+/// Of receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 struct ApiState {
@@ -81,6 +84,10 @@ pub(super) enum CommandApiError {
     Unauthenticated,
     #[error("namespace {namespace} is not served here; these are: {served}")]
     NamespaceNotServed { namespace: String, served: String },
+    #[error("{0:?} cannot be the name of {1}; names have lower-case letters, digits, - and .")]
+    InvalidName(String, &'static str),
+    #[error("the body was not received within {BODY_TIMEOUT:?}; send it at once")]
+    BodyTimeout,
     #[error("the body: {0}")]
     BodyRejected(#[from] BytesRejection),
     #[error("the body must be a JSON object: {0}")]
@@ -102,7 +109,8 @@ impl CommandApiError {
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Unauthenticated => StatusCode::UNAUTHORIZED,
             Self::BodyRejected(rejection) => rejection.status(),
-            Self::InvalidBody(_) => StatusCode::BAD_REQUEST,
+            Self::InvalidBody(_) | Self::InvalidName(..) => StatusCode::BAD_REQUEST,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::TokenReviewFailed(_) => StatusCode::BAD_GATEWAY,
             Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Self::Command(error) => match error {
@@ -142,13 +150,20 @@ async fn handle(
     Path((namespace, name, verb)): Path<(String, String, String)>,
     request: Request,
 ) -> Result<Response, CommandApiError> {
+    // Decoded names become a part of the URL of a request with the controller's rights.
+    check_name(&namespace, "a namespace")?;
+    check_name(&name, "a Canary")?;
+    let canary = CanaryRef { namespace: &namespace, name: &name };
     let work = async {
-        let _permit = state.permits.acquire().await;
+        let permit = state.permits.acquire().await;
         let user = authenticate(&state.client, request.headers()).await?;
         state.check_namespace(&namespace)?;
-        let body = Bytes::from_request(request, &()).await?;
-        let accepted =
-            state.dispatch(&user, CanaryRef { namespace: &namespace, name: &name }, &verb, &body).await?;
+        commands::authorize(&state.client, &Caller::User(user.clone()), canary).await?;
+        drop(permit);
+        let body = timeout(BODY_TIMEOUT, Bytes::from_request(request, &()));
+        let body = body.await.map_err(|_| CommandApiError::BodyTimeout)??;
+        let _permit = state.permits.acquire().await;
+        let accepted = state.dispatch(&user, canary, &verb, &body).await?;
         Ok::<_, CommandApiError>((user.username, accepted))
     };
     let (by, accepted) = timeout(REQUEST_TIMEOUT, work).await.map_err(|_| CommandApiError::Timeout)??;
@@ -214,6 +229,20 @@ impl ApiState {
             }
         };
         Ok(json!({ "gate": call.gate, "release": call.release, "by": by }))
+    }
+}
+
+/// A DNS-1123 subdomain, as the API server requires of both.
+fn check_name(name: &str, of: &'static str) -> Result<(), CommandApiError> {
+    let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_label = |label: &str| {
+        label.starts_with(is_alphanumeric)
+            && label.ends_with(is_alphanumeric)
+            && label.chars().all(|c| is_alphanumeric(c) || c == '-')
+    };
+    match name.len() <= 253 && name.split('.').all(is_label) {
+        true => Ok(()),
+        false => Err(CommandApiError::InvalidName(name.chars().take(253).collect(), of)),
     }
 }
 

@@ -1,17 +1,27 @@
-//! Accepts connections, bounded in number and age.
+//! Accepts connections, bounded in number and age. When there are too many, the oldest
+//! one without a request in progress is closed: clients that send a request slowly, or
+//! read a response slowly, keep nobody out.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use axum::Router;
+use http::Request;
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
-    service::TowerToHyperService,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
@@ -19,10 +29,11 @@ use tokio_util::{
     sync::CancellationToken,
     task::{AbortOnDropHandle, TaskTracker},
 };
+use tower::ServiceExt as _;
 
 use super::certificate::Certificate;
 
-/// Others wait to be accepted.
+/// With a request in progress; others wait.
 const MAX_CONNECTIONS: usize = 64;
 /// For the TLS handshake, the headers of a request, and idle time before the next.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -75,6 +86,44 @@ impl ServerHandle {
     }
 }
 
+/// An open connection.
+#[derive(Default)]
+struct Connection {
+    /// From the end of a request's headers to its response.
+    requests: AtomicUsize,
+    shed: CancellationToken,
+}
+
+/// A request in progress.
+struct InProgress(Arc<Connection>);
+
+impl InProgress {
+    fn on(connection: &Arc<Connection>) -> Self {
+        connection.requests.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for InProgress {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits for a place, which is made by closing the oldest idle connection.
+async fn place(permits: &Arc<Semaphore>, open: &mut Vec<Weak<Connection>>) -> Option<OwnedSemaphorePermit> {
+    open.retain(|connection| connection.strong_count() > 0);
+    if permits.available_permits() == 0 {
+        let idle = open.iter().filter_map(Weak::upgrade).find(|connection| {
+            connection.requests.load(Ordering::Relaxed) == 0 && !connection.shed.is_cancelled()
+        });
+        if let Some(connection) = idle {
+            connection.shed.cancel();
+        }
+    }
+    Arc::clone(permits).acquire_owned().await.ok()
+}
+
 async fn accept_loop(
     listener: TcpListener,
     router: Router,
@@ -83,20 +132,27 @@ async fn accept_loop(
 ) {
     let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
     let accepting = async {
-        while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        let mut open = Vec::new();
+        loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
+                    let Some(permit) = place(&permits, &mut open).await else { return };
+                    let connection = Arc::<Connection>::default();
+                    open.push(Arc::downgrade(&connection));
                     let (router, certificate, stop) = (router.clone(), certificate.clone(), stop.clone());
                     connections.spawn(async move {
                         let _ = stream.set_nodelay(true);
-                        match certificate {
-                            None => serve_connection(stream, router, stop).await,
-                            Some(certificate) => {
-                                if let Some(stream) = tls_accept(stream, &certificate).await {
-                                    serve_connection(stream, router, stop).await;
+                        let serve = async {
+                            match certificate {
+                                None => serve_connection(stream, router, Arc::clone(&connection), stop).await,
+                                Some(certificate) => {
+                                    if let Some(stream) = tls_accept(stream, &certificate).await {
+                                        serve_connection(stream, router, Arc::clone(&connection), stop).await;
+                                    }
                                 }
                             }
-                        }
+                        };
+                        connection.shed.run_until_cancelled(serve).await;
                         drop(permit);
                     });
                 }
@@ -129,11 +185,20 @@ async fn tls_accept(stream: TcpStream, certificate: &Certificate) -> Option<TlsS
 async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
+    open: Arc<Connection>,
     stop: CancellationToken,
 ) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (in_progress, response) = (InProgress::on(&open), router.clone().oneshot(request));
+        async move {
+            let response = response.await;
+            drop(in_progress);
+            response
+        }
+    });
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let connection = server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let connection = server.serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => Some(ended),

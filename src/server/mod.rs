@@ -6,7 +6,8 @@
 //!
 //! - no work without a request: series of Canaries are computed at a scrape, and
 //!   the run loop is probed when the kubelet probes;
-//! - connections and scrapes are bounded, slow clients are disconnected;
+//! - connections and scrapes are bounded, slow clients are disconnected; probes may
+//!   have an address of their own;
 //! - read-only, without any content of a Secret.
 //!
 //! `/healthz` is about this process: the run loop responds and reconciles
@@ -63,15 +64,17 @@ struct PagesState {
 
 /// Serves the three pages.
 pub fn metrics_router(telemetry: Arc<Telemetry>, options: Options) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(health))
-        .route("/readyz", get(readiness))
-        .with_state(PagesState {
-            telemetry,
-            options,
-            scrape_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_SCRAPES)),
-        })
+    let state = PagesState {
+        telemetry: Arc::clone(&telemetry),
+        options,
+        scrape_permits: Arc::new(Semaphore::new(MAX_CONCURRENT_SCRAPES)),
+    };
+    Router::new().route("/metrics", get(metrics)).with_state(state).merge(probe_router(telemetry))
+}
+
+/// Serves the pages for the kubelet, which no other client should be able to keep busy.
+pub fn probe_router(telemetry: Arc<Telemetry>) -> Router {
+    Router::new().route("/healthz", get(health)).route("/readyz", get(readiness)).with_state(telemetry)
 }
 
 async fn metrics(State(state): State<PagesState>, headers: HeaderMap) -> Response {
@@ -104,15 +107,15 @@ fn render_metrics(telemetry: &Telemetry, options: Options, format: Format) -> St
     text.finish()
 }
 
-async fn health(State(state): State<PagesState>) -> Response {
-    match state.telemetry.health.liveness().await {
+async fn health(State(telemetry): State<Arc<Telemetry>>) -> Response {
+    match telemetry.health.liveness().await {
         Ok(()) => "ok\n".into_response(),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }
 
-async fn readiness(State(state): State<PagesState>) -> Response {
-    match state.telemetry.health.readiness() {
+async fn readiness(State(telemetry): State<Arc<Telemetry>>) -> Response {
+    match telemetry.health.readiness() {
         Ok(()) => "ok\n".into_response(),
         Err(missing) => (StatusCode::SERVICE_UNAVAILABLE, missing.join("\n") + "\n").into_response(),
     }

@@ -6,10 +6,13 @@ use kube::{Client, ResourceExt as _, api::Patch, core::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{
-    CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
+    BACKUP_DIGESTS, CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER,
+    UnsupportedTarget, Workload,
     configs::copies_referenced,
     labels::HELM_IGNORE_DRIFT,
-    manifests::{self, BackedUpSpec, SCALE_TO_ZERO, backed_up_spec, copied_revision},
+    manifests::{
+        self, BackedUpSpec, EditedBackup, SCALE_TO_ZERO, backed_up_spec, copied_revision, record_digests,
+    },
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
     write::{api, code, get},
 };
@@ -47,6 +50,10 @@ pub enum Error {
         "cannot restore revision {revision} of the primary: neither its backup {backup} nor the target has it; apply that version to the target again"
     )]
     BackupMissing { revision: String, backup: String },
+    #[error(
+        "cannot restore revision {revision} of the primary: its backup {backup} was edited since it was written; apply that version to the target again"
+    )]
+    BackupEdited { revision: String, backup: String },
 }
 
 impl Error {
@@ -58,7 +65,10 @@ impl Error {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Api { source, .. } => is_refused(source),
-            Self::UnsupportedTarget(_) | Self::Missing { .. } | Self::BackupMissing { .. } => true,
+            Self::UnsupportedTarget(_)
+            | Self::Missing { .. }
+            | Self::BackupMissing { .. }
+            | Self::BackupEdited { .. } => true,
             Self::TargetChanged { .. } | Self::PrimaryChanged { .. } => false,
         }
     }
@@ -87,6 +97,20 @@ pub struct FromCache<'a> {
     pub primary: Option<&'a CachedWorkload>,
 }
 
+/// The status's record of a primary that does not exist any more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LostPrimary<'a> {
+    /// Default: those of the backup, or of the target.
+    pub replicas: Option<u32>,
+    /// None if its backup is of a version without them.
+    pub backup_digests: Option<&'a str>,
+}
+
+/// Those that the primary records of its backup.
+fn backup_digests(primary: &DynamicObject) -> Option<&str> {
+    primary.metadata.annotations.as_ref()?.get(BACKUP_DIGESTS).map(String::as_str)
+}
+
 /// The target at exactly the requested revision, with its configs.
 struct VerifiedTarget {
     target: DynamicObject,
@@ -96,13 +120,16 @@ struct VerifiedTarget {
 
 impl Workload {
     /// Creates the primary, as a copy of the target at exactly this revision, or
-    /// overwrites one at another revision that has not served yet. A new one has
-    /// `size` replicas, by default those of the target.
-    pub async fn create_primary(
+    /// overwrites one at another revision that has not served yet.
+    pub async fn create_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        self.create_copy(client, revision, &LostPrimary::default()).await
+    }
+
+    async fn create_copy(
         &self,
         client: &Client,
         revision: &str,
-        size: Option<u32>,
+        &LostPrimary { replicas: size, backup_digests: digests }: &LostPrimary<'_>,
     ) -> Result<(), Error> {
         for conflicts in 0..MAX_CONFLICTS {
             conflict_backoff(conflicts).await;
@@ -116,15 +143,16 @@ impl Workload {
             let verified = self.read_verified(client, revision, None).await?;
             let names = self.copy_names(&verified.refs, &verified.configs);
             let mut primary = self.primary_manifest(&verified.target, revision, &names, present.as_ref())?;
+            let digests = present.as_ref().and_then(backup_digests).or(digests);
             if let Some(size) = size.filter(|_| self.kind == TargetKind::Deployment && present.is_none()) {
                 primary.data["spec"]["replicas"] = size.max(1).into();
             }
             self.write_copies(client, &verified, &names).await?;
             let backup = self.read_backup(client).await?;
-            if backup.as_ref().and_then(|backup| backed_up_spec(backup, revision)).is_none() {
-                let before = backup.as_ref().and_then(BackedUpSpec::before);
-                self.apply(client, Kind::ConfigMap, &self.backup_of(before, &primary)).await?;
-            }
+            let before = backup.as_ref().and_then(|backup| BackedUpSpec::before(backup, digests));
+            let backup = self.backup_of(before, &primary);
+            self.apply(client, Kind::ConfigMap, &backup).await?;
+            record_digests(&mut primary.metadata, &backup);
             let written = match &present {
                 None => self.create(client, &primary).await?,
                 Some(present) => self.patch_if_unchanged(client, present, &primary).await?.is_some(),
@@ -260,9 +288,10 @@ impl Workload {
         let unused = self.unused_copies(client, &primary).await?;
         self.write_copies(client, &verified, &names).await?;
         for conflicts in 1..=MAX_CONFLICTS {
-            let promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
+            let mut promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
             let backup = self.backup_of(Some(BackedUpSpec::of(&primary)), &promoted);
             self.apply(client, Kind::ConfigMap, &backup).await?;
+            record_digests(&mut promoted.metadata, &backup);
             if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
                 let still_read: Vec<_> = copies_referenced(&promoted.data["spec"]["template"]);
                 for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
@@ -305,28 +334,39 @@ impl Workload {
     }
 
     /// Restores the primary from its backup, which must be of exactly this
-    /// revision; else from the target. One that does not exist is created with
-    /// `size` replicas, by default those of the backup.
+    /// revision and as it was recorded; else from the target.
     pub async fn restore_primary(
         &self,
         client: &Client,
         cache: &dyn ObjectCache,
         revision: &str,
-        size: Option<u32>,
+        lost: &LostPrimary<'_>,
     ) -> Result<(), Error> {
         let attempt = "restore the primary";
         let missing = || Error::BackupMissing { revision: revision.to_owned(), backup: self.backup_name() };
+        let edited =
+            |EditedBackup| Error::BackupEdited { revision: revision.to_owned(), backup: self.backup_name() };
         let backup = self.read_backup(client).await?;
+        let spec = |digests: Option<&str>| match &backup {
+            Some(backup) => backed_up_spec(backup, revision, digests),
+            None => Ok(None),
+        };
         for conflicts in 0..MAX_CONFLICTS {
             conflict_backoff(conflicts).await;
             let Some(primary) = get(client, &self.namespace, self.kind(), &self.primary_name()).await? else {
-                let recreated =
-                    backup.as_ref().and_then(|backup| self.recreate_from_backup(backup, revision, size));
+                let spec = spec(lost.backup_digests);
+                let was_edited = spec.is_err();
+                let recreated = backup.as_ref().zip(spec.ok().flatten()).and_then(|(backup, spec)| {
+                    self.recreate_from_backup(spec, backup, revision, lost.replicas)
+                });
                 match recreated {
                     Some(primary) if self.create(client, &primary).await? => return Ok(()),
                     Some(_) => continue,
                     None => {
-                        return match self.create_primary(client, revision, size).await {
+                        return match self.create_copy(client, revision, lost).await {
+                            Err(Error::TargetChanged { .. } | Error::Missing { .. }) if was_edited => {
+                                Err(edited(EditedBackup))
+                            }
                             Err(Error::TargetChanged { .. } | Error::Missing { .. }) => Err(missing()),
                             other => other,
                         };
@@ -337,10 +377,13 @@ impl Workload {
             if copied_revision(&primary) == Some(revision) {
                 return Ok(());
             }
+            let spec = spec(backup_digests(&primary));
+            let was_edited = spec.is_err();
             let restored =
-                backup.as_ref().and_then(|backup| self.restore_from_backup(backup, revision, &primary));
+                spec.ok().flatten().and_then(|spec| self.restore_from_backup(spec, revision, &primary));
             let Some(restored) = restored else {
                 return match self.promote(client, cache, revision, FromCache::default()).await {
+                    Err(Error::TargetChanged { .. }) if was_edited => Err(edited(EditedBackup)),
                     Err(Error::TargetChanged { .. }) => Err(missing()),
                     other => other,
                 };

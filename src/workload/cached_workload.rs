@@ -127,6 +127,11 @@ impl CachedWorkload {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
 
+    /// Of a primary: for the status, which outlives it.
+    pub fn backup_digests(&self) -> Option<&str> {
+        self.annotation(super::BACKUP_DIGESTS)
+    }
+
     /// The revision of the target that it is a copy of.
     pub(super) fn copied_revision(&self) -> Option<&str> {
         self.spec.revision.as_deref().or_else(|| self.annotation(super::REVISION))

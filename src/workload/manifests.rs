@@ -7,8 +7,12 @@ use std::collections::BTreeMap;
 
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
-use super::{CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs, labels::match_labels};
+use super::{
+    BACKUP_DIGESTS, CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs,
+    labels::match_labels,
+};
 use crate::{api::canary::TargetKind, engine::revision::ConfigRef};
 
 /// In a DaemonSet's node selector: no node has this label, so no pod is
@@ -197,11 +201,10 @@ impl Workload {
     /// The primary with the spec of a backup, if that is of this revision.
     pub(super) fn restore_from_backup(
         &self,
-        backup: &DynamicObject,
+        mut spec: Value,
         revision: &str,
         present: &DynamicObject,
     ) -> Option<DynamicObject> {
-        let mut spec = backed_up_spec(backup, revision)?;
         spec["replicas"] = present.data["spec"]["replicas"].clone();
         let mut restored = present.clone();
         match self.kind {
@@ -218,17 +221,17 @@ impl Workload {
         Some(restored)
     }
 
-    /// A primary that does not exist any more, with the spec of a backup, if that has
-    /// one of this revision.
+    /// A primary that does not exist any more, with this spec of a backup.
     pub(super) fn recreate_from_backup(
         &self,
+        mut spec: Value,
         backup: &DynamicObject,
         revision: &str,
         size: Option<u32>,
     ) -> Option<DynamicObject> {
-        let mut spec = backed_up_spec(backup, revision)?;
         let empty = BTreeMap::new();
         let mut metadata = self.copy_metadata(&self.primary_name(), &empty, &empty);
+        record_digests(&mut metadata, backup);
         match self.kind {
             TargetKind::Service => {
                 metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
@@ -286,20 +289,51 @@ impl BackedUpSpec {
         Self { revision, spec: primary.data["spec"].to_string() }
     }
 
-    /// The spec before the promotion, in a backup.
-    pub fn before(backup: &DynamicObject) -> Option<Self> {
+    /// The spec before the promotion, in a backup that has these digests.
+    pub fn before(backup: &DynamicObject, digests: Option<&str>) -> Option<Self> {
         let text = |key: &str| backup.data["data"][key].as_str().map(str::to_owned);
-        Some(Self { revision: text("revision")?, spec: text("spec")? })
+        let (revision, spec) = (text("revision")?, text("spec")?);
+        backed_up_spec(backup, &revision, digests).ok()?;
+        Some(Self { revision, spec })
     }
 }
 
-/// The spec of this revision in a backup.
-pub(super) fn backed_up_spec(backup: &DynamicObject, revision: &str) -> Option<Value> {
+/// The keys of the two specs in a backup.
+const BACKED_UP: [(&str, &str); 2] = [("revision", "spec"), ("promotedRevision", "promotedSpec")];
+
+/// A spec in a backup is not the one that was recorded.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct EditedBackup;
+
+/// The spec of this revision in a backup. `digests` are those of [`BACKUP_DIGESTS`]; none
+/// for a backup of a version without them.
+pub(super) fn backed_up_spec(
+    backup: &DynamicObject,
+    revision: &str,
+    digests: Option<&str>,
+) -> Result<Option<Value>, EditedBackup> {
     let data = &backup.data["data"];
-    let (_, spec) = [("revision", "spec"), ("promotedRevision", "promotedSpec")]
-        .into_iter()
-        .find(|(key, _)| data[key] == revision)?;
-    serde_json::from_str(data[spec].as_str()?).ok()
+    let found = BACKED_UP.into_iter().find(|(key, _)| data[key] == revision);
+    let Some(text) = found.and_then(|(_, spec)| data[spec].as_str()) else { return Ok(None) };
+    let recorded = |digests: &str| digests.split(' ').any(|entry| entry == digest(revision, text));
+    if !digests.is_none_or(recorded) {
+        return Err(EditedBackup);
+    }
+    serde_json::from_str(text).map(Some).map_err(|_| EditedBackup)
+}
+
+/// Records the digests of a backup on the primary.
+pub(super) fn record_digests(primary: &mut ObjectMeta, backup: &DynamicObject) {
+    let text = |key: &str| backup.data["data"][key].as_str();
+    let digests =
+        BACKED_UP.into_iter().filter_map(|(revision, spec)| Some(digest(text(revision)?, text(spec)?)));
+    let digests = digests.collect::<Vec<_>>().join(" ");
+    primary.annotations.get_or_insert_default().insert(BACKUP_DIGESTS.to_owned(), digests);
+}
+
+fn digest(revision: &str, spec: &str) -> String {
+    let hex: String = Sha256::digest(spec).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{revision}:{hex}")
 }
 
 /// A selector is immutable, and the pods must have its labels.

@@ -48,7 +48,7 @@ use kube::{
     core::{ApiResource, GroupVersionKind, TypeMeta},
 };
 
-pub use act::{Error, FromCache};
+pub use act::{Error, FromCache, LostPrimary};
 pub use cached_workload::CachedWorkload;
 pub use companions::{COMPANION_KINDS, CompanionChange};
 pub use configs::{ConfigContents, MissingContents};
@@ -67,6 +67,9 @@ use crate::{
 
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
+/// On the primary: digests of the specs in its backup. The right to write ConfigMaps is not
+/// the right to choose the pods of a workload.
+const BACKUP_DIGESTS: &str = "serin.dev/backup-digests";
 /// On the target: the Canary and the release after which it was scaled down.
 const SCALED_DOWN_AFTER: &str = "serin.dev/scaled-down-after";
 /// On the primary's autoscaler: its temporary minimum size.

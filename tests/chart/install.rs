@@ -8,11 +8,12 @@ use crate::support::{self, Cluster, Folder};
 
 pub const CONTROLLER_NAMESPACE: &str = "serin";
 
-/// A cluster on which the chart is installed as it comes.
+/// A cluster on which the chart is installed as it comes, with the routers of the features.
 pub async fn installed() -> (&'static Cluster, &'static Manifests) {
     static INSTALLED: OnceCell<Manifests> = OnceCell::const_new();
     let cluster = support::audited().await;
-    let manifests = INSTALLED.get_or_init(async || install(cluster, CONTROLLER_NAMESPACE, &[]).await).await;
+    let manifests =
+        INSTALLED.get_or_init(async || install(cluster, CONTROLLER_NAMESPACE, &["smi=true"]).await).await;
     (cluster, manifests)
 }
 

@@ -50,6 +50,7 @@ async fn two_namespaces_need_roles_and_three_cluster_rules() {
         "rbac.people=false",
         "approvals.policy=false",
         "api.enabled=true",
+        "smi=true",
     ];
     let manifests = install(cluster, "serin-roles", &set).await;
     let wide = manifests.one("ClusterRole")["rules"].as_array().expect("rules");

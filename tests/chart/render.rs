@@ -5,8 +5,17 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const ALL_FEATURES: [&str; 9] = [
+const ALL_FEATURES: [&str; 18] = [
     "metrics.serviceMonitor.enabled=true",
+    "metrics.prometheusRule.enabled=true",
+    "smi=true",
+    "logFormat=json",
+    "shards=32",
+    "extraArgs={--appmesh-external-id=id}",
+    "extraEnv[0].name=SSL_CERT_FILE,extraEnv[0].value=/ca/bundle.pem",
+    "extraVolumes[0].name=ca,extraVolumes[0].configMap.name=ca",
+    "extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/ca",
+    "tenants.denyCidrs={10.0.0.0/8,fd00::/8}",
     "metrics.flagger=true",
     "image.digest=",
     "gatewayApi=true",
@@ -17,6 +26,7 @@ const ALL_FEATURES: [&str; 9] = [
     "api.tlsSecret=serin-api",
 ];
 const NO_FEATURES: [&str; 12] = [
+    "networkPolicy.enabled=false",
     "replicas=1",
     "configTracking=false",
     "credentials=false",
@@ -48,7 +58,12 @@ async fn an_invalid_value_is_refused_by_name() {
     for (set, named) in [
         ("replica=2", "replica"),
         ("replicas=two", "replicas"),
-        ("replicas=17", "replicas"),
+        ("replicas=17", "raise shards, so that each replica has one"),
+        ("image.repository=", "/image/repository"),
+        ("provider=nginx", "provider nginx has no router and no rights in this chart: use one of kubernetes"),
+        ("logFormat=xml", "logFormat"),
+        ("extraArgs={verbose}", "extraArgs"),
+        ("tenants.denyCidrs={10.0.0.1}", "denyCidrs"),
         ("image.digest=abc", "digest"),
         ("namespaces={Not_A_Name}", "namespaces"),
         ("namespaces={a,a}", "namespaces"),
@@ -117,6 +132,8 @@ async fn disabled_features_render_nothing() {
         "ValidatingAdmissionPolicyBinding",
         "PodDisruptionBudget",
         "ServiceMonitor",
+        "PrometheusRule",
+        "NetworkPolicy",
     ] {
         assert_eq!(kinds(kind), 0, "{kind}");
     }
@@ -132,7 +149,7 @@ async fn disabled_features_render_nothing() {
 async fn the_command_api_is_exposed_only_with_a_certificate() {
     let helm = Helm::new();
     for (set, arguments, ports) in [
-        (&["api.enabled=true"][..], &["--api-listen=127.0.0.1:8443"][..], 1),
+        (&["api.enabled=true"][..], &["--api-listen=127.0.0.1:8443"][..], 1usize),
         (
             &["api.enabled=true", "api.tlsSecret=serin-api"],
             &[
@@ -151,7 +168,8 @@ async fn the_command_api_is_exposed_only_with_a_certificate() {
         assert_eq!(given, arguments);
         let offered = |ports: &Value| ports.as_array().map(Vec::len);
         assert_eq!(offered(&rendered.one("Service")["spec"]["ports"]), Some(ports));
-        assert_eq!(offered(&pod["containers"][0]["ports"]), Some(ports));
+        assert_eq!(offered(&pod["containers"][0]["ports"]), Some(ports + 1), "and that of the probes");
+        assert_eq!(offered(&rendered.one("NetworkPolicy")["spec"]["ingress"]), Some(ports));
         let mounted = &pod["containers"][0]["volumeMounts"][0]["mountPath"];
         let secret = &pod["volumes"][0]["secret"]["secretName"];
         match ports {
@@ -159,4 +177,122 @@ async fn the_command_api_is_exposed_only_with_a_certificate() {
             _ => assert_eq!((mounted, secret), (&json!("/etc/serin/api"), &json!("serin-api"))),
         }
     }
+}
+
+/// Rules of the controller for these groups.
+async fn granted(set: &[&str]) -> Vec<&'static str> {
+    let rendered = Helm::new().template("serin", set).await;
+    let rules = rendered.all("ClusterRole").find(|role| role["metadata"]["name"] == "serin");
+    let rules = rules.expect("the controller's role")["rules"].to_string();
+    ["networking.istio.io", "split.smi-spec.io", "gateway.networking.k8s.io", "appmesh.k8s.aws"]
+        .into_iter()
+        .filter(|group| rules.contains(group))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_provider_brings_its_rights() {
+    for (provider, expected) in [
+        ("", &[] as &[&str]),
+        ("kubernetes", &[]),
+        ("appmesh:aws", &[]),
+        ("istio", &["networking.istio.io"]),
+        ("linkerd", &["gateway.networking.k8s.io"]),
+        ("gatewayapi:v1", &["gateway.networking.k8s.io"]),
+        ("smi:v1alpha4", &["split.smi-spec.io"]),
+        ("osm", &["split.smi-spec.io"]),
+        ("appmesh", &["appmesh.k8s.aws"]),
+    ] {
+        assert_eq!(granted(&[&format!("provider={provider}")]).await, expected, "{provider}");
+    }
+    assert_eq!(granted(&["provider=istio", "smi=true"]).await, ["networking.istio.io", "split.smi-spec.io"]);
+}
+
+#[tokio::test]
+async fn tenants_are_kept_apart_unless_the_values_say_otherwise() {
+    let arguments = async |set: &[&str]| {
+        let rendered = Helm::new().template("serin", set).await;
+        rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string()
+    };
+    assert!(arguments(&[]).await.contains("--no-cross-namespace-refs"));
+    let opened = arguments(&[
+        "tenants.crossNamespaceRefs=true",
+        "tenants.allowCidrs={169.254.20.10/32}",
+        "tenants.awsRoles={arn:aws:iam::123456789012:role/metrics}",
+    ])
+    .await;
+    assert!(!opened.contains("--no-cross-namespace-refs"), "{opened}");
+    assert!(opened.contains("--allow-cidr=169.254.20.10/32"), "{opened}");
+    assert!(opened.contains("--allow-aws-role=arn:aws:iam::123456789012:role/metrics"), "{opened}");
+}
+
+/// Only the kubelet reaches the probes, which clients of the other ports cannot keep busy.
+#[tokio::test]
+async fn probes_have_a_port_that_no_pod_reaches() {
+    let rendered = Helm::new().template("serin", &[]).await;
+    let container = &rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0];
+    for probe in ["livenessProbe", "readinessProbe"] {
+        assert_eq!(container[probe]["httpGet"]["port"], "probes");
+    }
+    let policy = &rendered.one("NetworkPolicy")["spec"];
+    assert_eq!(policy["ingress"], json!([{"ports": [{"port": "http"}]}]));
+    let some = r#"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring"#;
+    let rendered = Helm::new().template("serin", &[some]).await;
+    let from = &rendered.one("NetworkPolicy")["spec"]["ingress"][0]["from"];
+    assert_eq!(*from, json!([{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}]));
+}
+
+#[tokio::test]
+async fn settings_beyond_those_of_the_chart_can_be_added() {
+    let rendered = Helm::new().template("serin", &ALL_FEATURES).await;
+    let pod = &rendered.one("Deployment")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let arguments = container["args"].to_string();
+    assert!(
+        arguments.contains("--appmesh-external-id=id") && arguments.contains("--shards=32"),
+        "{arguments}"
+    );
+    let env = container["env"].as_array().expect("variables");
+    assert!(env.contains(&json!({"name": "SSL_CERT_FILE", "value": "/ca/bundle.pem"})));
+    assert!(env.contains(&json!({"name": "SERIN_LOG_FORMAT", "value": "json"})));
+    let (volumes, mounts) = (&pod["volumes"], &container["volumeMounts"]);
+    assert_eq!(volumes[1], json!({"name": "ca", "configMap": {"name": "ca"}}));
+    assert_eq!(mounts[1], json!({"name": "ca", "mountPath": "/ca"}));
+}
+
+/// A rule without its series would never fire.
+#[tokio::test]
+async fn the_alerting_rules_are_valid_and_about_our_series() {
+    let rendered = Helm::new().template("serin", &ALL_FEATURES).await;
+    assert_eq!(rendered.one("ServiceMonitor")["spec"]["endpoints"][0]["honorLabels"], true);
+    let prometheus = crate::support::prometheus::Prometheus::start("").await;
+    let sources = ["src/server/series.rs"].map(|file| std::fs::read_to_string(file).expect("a source"));
+    let rules = &rendered.one("PrometheusRule")["spec"]["groups"][0]["rules"];
+    for rule in rules.as_array().expect("rules") {
+        let query = rule["expr"].as_str().expect("a query");
+        let url = format!("{}/api/v1/query", prometheus.url());
+        let answer =
+            reqwest::Client::new().get(url).query(&[("query", query)]).send().await.expect("an answer");
+        assert!(answer.status().is_success(), "{query}: {answer:?}");
+        for word in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            let family = word.trim_end_matches("_total");
+            let known = sources.iter().any(|source| source.contains(&format!("\"{family}\"")));
+            assert!(!word.starts_with("serin_") || known, "{word}");
+        }
+    }
+}
+
+/// `approve-only` grants no edit of a Canary, and with it of its gates.
+#[tokio::test]
+async fn one_role_approves_and_edits_nothing() {
+    let rendered = Helm::new().template("serin", &[]).await;
+    let role = rendered.all("ClusterRole").find(|role| role["metadata"]["name"] == "serin-approve-only");
+    let rules = role.expect("the role")["rules"].as_array().expect("rules");
+    let verbs = |resource: &str| {
+        let of = rules.iter().find(|rule| rule["resources"] == json!([resource]));
+        of.map(|rule| rule["verbs"].clone())
+    };
+    assert_eq!(verbs("canaries/approve"), Some(json!(["update"])));
+    assert_eq!(verbs("canaries"), Some(json!(["get", "list", "watch"])));
+    assert_eq!(rules.len(), 2);
 }

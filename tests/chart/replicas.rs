@@ -82,6 +82,7 @@ impl ReplicaGroup {
 struct Replica {
     child: Child,
     address: String,
+    probe_address: String,
     command_api_address: String,
     serves_command_api: bool,
     /// The paths of the rendered probes.
@@ -107,11 +108,13 @@ impl Replica {
         }
         line.push(env!("CARGO_BIN_EXE_serin").to_owned());
         // Only here do replicas share a network.
-        let [address, ear] = [(); 2].map(|()| format!("127.0.0.1:{}", support::free_port()));
+        let [address, probe_address, ear] = [(); 3].map(|()| format!("127.0.0.1:{}", support::free_port()));
         let given: Vec<String> = listed("args").iter().map(text).collect();
         let hears = given.iter().any(|argument| argument.starts_with("--api-listen"));
-        let here =
-            |argument: &String| argument.replace("0.0.0.0:8080", &address).replace("127.0.0.1:8443", &ear);
+        let here = |argument: &String| {
+            let argument = argument.replace("0.0.0.0:8080", &address).replace("127.0.0.1:8443", &ear);
+            argument.replace("0.0.0.0:8081", &probe_address)
+        };
         line.extend(given.iter().map(here));
         let probes =
             ["livenessProbe", "readinessProbe"].map(|probe| text(&container[probe]["httpGet"]["path"]));
@@ -120,6 +123,7 @@ impl Replica {
         Self {
             child,
             address,
+            probe_address,
             command_api_address: ear,
             serves_command_api: hears,
             probes: probes.into(),
@@ -129,8 +133,9 @@ impl Replica {
 
     async fn assert_healthy(&mut self) {
         assert!(!self.child.has_ended(), "it runs to the end; {}", self.child.tail());
-        for path in self.probes.iter().map(String::as_str).chain(["/metrics"]) {
-            let answer = reqwest::get(format!("http://{}{path}", self.address)).await.expect("an answer");
+        let probes = self.probes.iter().map(|path| (&self.probe_address, path.as_str()));
+        for (address, path) in probes.chain([(&self.address, "/metrics")]) {
+            let answer = reqwest::get(format!("http://{address}{path}")).await.expect("an answer");
             assert!(answer.status().is_success(), "{path}: {answer:?}");
         }
     }

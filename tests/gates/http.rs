@@ -6,6 +6,7 @@ use serin::engine::command::Verb;
 use serin::engine::observed::GateReply;
 use serin::gates::annotations::{answers, commands};
 use serin::server::{BoundServer, ServerHandle, command_router};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::world::{ApiUser, World, gate};
 
@@ -145,6 +146,43 @@ pub async fn an_invalid_command_is_refused_with_a_remedy(world: World) {
     let (code, reply) = send_request(api.http.post(api.url("/api/v1/canaries"))).await;
     assert_eq!(code, StatusCode::NOT_FOUND);
     assert!(error(&reply).contains("/api/v1/namespaces/NAMESPACE/canaries/NAME/VERB"), "{reply}");
+}
+
+/// The API server would be asked for another URL than that of the rights.
+pub async fn a_name_that_is_none_reaches_no_url(world: World) {
+    let (api, carol) = (CommandApiClient::start(&world, &[]).await, &world.carol);
+    world.set_waiting_gates(&[]).await;
+    let before = world.canary().await;
+    for name in ["web%3Fx=1", "web%2Fstatus", "..%2fweb", "Web", "-web", "web.", "%00"] {
+        let path = format!("/api/v1/namespaces/{}/canaries/{name}/pause", world.namespace);
+        let request = api.http.post(api.url(&path)).bearer_auth(&carol.token);
+        let (code, reply) = send_request(request).await;
+        assert_eq!(code, StatusCode::BAD_REQUEST, "{name}: {reply}");
+        assert!(error(&reply).contains("cannot be the name of a Canary"), "{reply}");
+    }
+    let path = "/api/v1/namespaces/a%2Fb/canaries/web/pause";
+    let (code, _) = send_request(api.http.post(api.url(path)).bearer_auth(&carol.token)).await;
+    assert_eq!(code, StatusCode::BAD_REQUEST);
+    assert_eq!(world.canary().await.metadata, before.metadata);
+}
+
+/// Without the rights the body is not waited for, and with them not for long.
+pub async fn a_body_that_never_comes_holds_no_turn(world: World) {
+    let api = CommandApiClient::start(&world, &[]).await;
+    world.set_waiting_gates(&[]).await;
+    let answer = async |user: &ApiUser| {
+        let mut client = tokio::net::TcpStream::connect(api.serving.address).await.expect("a connection");
+        let head = format!(
+            "POST {}/pause HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nconnection: close\r\ncontent-length: 10\r\n\r\n",
+            api.web, user.token
+        );
+        client.write_all(head.as_bytes()).await.expect("a beginning");
+        let mut line = [0; 12];
+        client.read_exact(&mut line).await.expect("a status line");
+        String::from_utf8_lossy(&line).into_owned()
+    };
+    assert_eq!(answer(&world.mallory).await, "HTTP/1.1 403");
+    assert_eq!(answer(&world.carol).await, "HTTP/1.1 408");
 }
 
 pub async fn canaries_of_other_namespaces_are_not_disclosed(world: World) {

@@ -34,5 +34,7 @@ laws! {
     a_forbidden_user_learns_nothing_but_that
     every_command_is_accepted_over_http
     an_invalid_command_is_refused_with_a_remedy
+    a_name_that_is_none_reaches_no_url
+    a_body_that_never_comes_holds_no_turn
     canaries_of_other_namespaces_are_not_disclosed;
 }

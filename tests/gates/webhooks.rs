@@ -13,7 +13,7 @@ use serin::api::canary::{Phase, Severity, Webhook};
 use serin::engine::observed::GateReply;
 use serin::gates::webhook::{
     Event, HookContext, HookError, HookRequest, HookResponse, HookTransport, MAX_CALL_DURATION,
-    SIGNATURE_HEADER, Webhooks,
+    SIGNATURE_HEADER, TIMED_SIGNATURE_HEADER, TIMESTAMP_HEADER, Webhooks,
 };
 use sha2::Sha256;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -55,14 +55,14 @@ async fn an_event_payload_has_message_and_time() {
 }
 
 #[tokio::test]
-async fn statuses_up_to_202_approve_and_others_reject_with_a_reason() {
+async fn statuses_up_to_202_approve_and_others_reject_without_quoting_the_body() {
     for (status, body, expected) in [
         (200, "", None),
         (201, "made", None),
         (202, "", None),
         (204, "", Some("204 No Content")),
         (302, "", Some("302 Found")),
-        (403, "\n  closed for today.\r\nsecond line", Some("403 Forbidden: closed for today")),
+        (403, "an internal page", Some("403 Forbidden")),
         (501, "", Some("501 Not Implemented")),
     ] {
         let receiver = Receiver::start([answer(status, body).header("location", "/elsewhere")]).await;
@@ -158,7 +158,7 @@ impl HookTransport for BusyTransport {
             return Ok(HookResponse::default());
         }
         let retry_after = Some(Duration::from_secs(self.0));
-        Ok(HookResponse { status: http::StatusCode::SERVICE_UNAVAILABLE, retry_after, ..Default::default() })
+        Ok(HookResponse { status: http::StatusCode::SERVICE_UNAVAILABLE, retry_after })
     }
 }
 
@@ -175,7 +175,7 @@ async fn a_retry_waits_as_long_as_the_receiver_asks_within_the_timeout() {
 }
 
 #[tokio::test]
-async fn an_endless_response_is_truncated() {
+async fn an_endless_response_is_not_read() {
     let endless = futures::stream::repeat_with(|| Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; 1024])));
     let receiver = Receiver::start([answer(500, Body::from_stream(endless))]).await;
     let began = Instant::now();
@@ -184,7 +184,7 @@ async fn an_endless_response_is_truncated() {
     else {
         panic!("a refusal")
     };
-    assert!(why.starts_with("500 Internal Server Error: xxx") && why.len() < 300, "{why}");
+    assert_eq!(why, "500 Internal Server Error");
     assert!(began.elapsed() < Duration::from_secs(5));
 }
 
@@ -193,16 +193,25 @@ async fn a_request_carries_a_verifiable_signature() {
     let receiver = Receiver::start([]).await;
     webhooks().call_gate(&hook("gate", &receiver.url), &subject(), Some(b"the key")).await;
     let got = receiver.received().remove(0);
-    let digits = got.header(SIGNATURE_HEADER).strip_prefix("sha256=").expect("a signature");
-    let bytes: Vec<u8> =
-        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
-    let verify = |key: &[u8], body: &[u8]| {
+    let verify = |header: &str, key: &[u8], body: &[u8]| {
+        let digits = got.header(header).strip_prefix("sha256=").expect("a signature");
+        let bytes: Vec<u8> = (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+            .collect();
         let mut hmac = Hmac::<Sha256>::new_from_slice(key).unwrap();
         hmac.update(body);
         hmac.verify_slice(&bytes).is_ok()
     };
-    assert!(verify(b"the key", &got.body));
-    assert!(!verify(b"another", &got.body) && !verify(b"the key", b"{}"));
+    let signed = |key: &[u8], body: &[u8]| verify(SIGNATURE_HEADER, key, body);
+    assert!(signed(b"the key", &got.body));
+    assert!(!signed(b"another", &got.body) && !signed(b"the key", b"{}"));
+    let timestamp = got.header(TIMESTAMP_HEADER);
+    let timed = [timestamp.as_bytes(), b".", &got.body].concat();
+    assert!(verify(TIMED_SIGNATURE_HEADER, b"the key", &timed));
+    assert!(!verify(TIMED_SIGNATURE_HEADER, b"the key", &got.body));
+    let age = jiff::Timestamp::now().as_second() - timestamp.parse::<i64>().expect("seconds");
+    assert!((0..600).contains(&age), "{age}");
 }
 
 #[tokio::test]
@@ -236,7 +245,7 @@ async fn a_certificate_is_verified_unless_disabled() {
 
 fn webhooks() -> Webhooks {
     serin::tls::install_crypto_provider();
-    Webhooks::new().expect("a client")
+    Webhooks::new(&Default::default()).expect("a client")
 }
 
 fn hook(name: &str, url: &str) -> Webhook {
@@ -258,6 +267,19 @@ async fn respond_ok(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrit
     let _ = stream.read(&mut request).await;
     let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
     let _ = stream.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_link_local_address_is_not_called() {
+    let url = "http://169.254.169.254/latest/meta-data";
+    let GateReply::Unreachable { why } = webhooks().call_gate(&hook("gate", url), &subject(), None).await
+    else {
+        panic!("not called")
+    };
+    assert_eq!(
+        why,
+        "invalid request: the url leads to 169.254.169.254, to which tenants' addresses may not lead; name another server, or start the controller with --allow-cidr"
+    );
 }
 
 /// Never responds; a call of it waits for its timeout.

@@ -152,7 +152,9 @@ async fn a_response_is_one_number_or_no_data() {
     assert_eq!(ask("vector(0) / vector(0)").await, Measurement::NoData);
     let why = unavailable(ask("hits_total").await);
     assert!(
-        why.contains("returned 3 values where one was expected") && why.contains("sum them in the query"),
+        why.contains(
+            "returned 3 values where one was expected, which differ in app, code; sum them in the query"
+        ),
         "{why}"
     );
     let why = unavailable(ask("sum(").await);

@@ -5,6 +5,7 @@ mod support;
 
 mod connections;
 mod increase;
+mod limits;
 mod pods;
 mod queries;
 mod scraping;

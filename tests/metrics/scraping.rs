@@ -21,7 +21,7 @@ fn endpoints(pods: &[&Pod]) -> Vec<Endpoint> {
 }
 
 fn at(url: String, pod: &str) -> Vec<Endpoint> {
-    vec![Endpoint { pod: pod.to_owned(), url }]
+    vec![Endpoint { pod: pod.to_owned(), url: Ok(url) }]
 }
 
 /// A window opens.
@@ -173,6 +173,37 @@ async fn a_template_may_query_any_series() {
     assert_eq!(measure(&sources, &ask("x", "nothing"), None, since, &arms).await, Measurement::NoData);
 }
 
+/// A p99 that stays at 5 s is no growth of 0, and a growth by fractions is one.
+#[tokio::test]
+async fn quantiles_are_values_and_growth_is_not_rounded() {
+    let app = App::start().await;
+    let arms = Arms { canary: at(app.url(), "c"), primary: Vec::new() };
+    let text = |cpu: f64| {
+        format!(
+            "# TYPE rpc_seconds summary\nrpc_seconds{{quantile=\"0.99\"}} 5\nrpc_seconds_sum 50\nrpc_seconds_count 10\n\
+             # TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total {cpu}\n"
+        )
+    };
+    app.show(&text(12.0));
+    let sources = sources();
+    let ask = |name: &str, query: &str| {
+        let spec = template(json!({"provider": {"type": "scrape"}, "query": query}));
+        let mut ask = from_template(&spec, JudgeType::Threshold, None).expect("a selector");
+        ask.key.metric = name.to_owned();
+        ask
+    };
+    let slow = ask("slow", "rpc_seconds{quantile=\"0.99\"}");
+    let (cpu, count) = (ask("cpu", "process_cpu_seconds_total"), ask("count", "rpc_seconds_count"));
+    let since = open_window(&sources, &[&slow, &cpu, &count], &arms).await;
+    app.show(&text(12.4));
+    let window = Window { since, until: since + Duration::from_secs(5) };
+    let context = MeasureContext { window, pods: &arms };
+    assert_eq!(sources.measure(&slow, None, &context).await, Measurement::Scalar(5.0));
+    let Measurement::Scalar(used) = sources.measure(&cpu, None, &context).await else { panic!("a rate") };
+    assert!((used - 0.08).abs() < 1e-9, "{used}");
+    assert_eq!(sources.measure(&count, None, &context).await, Measurement::Scalar(0.0), "a counter");
+}
+
 /// Scrapes pods that have no sockets.
 struct InProcess(Node);
 
@@ -226,7 +257,7 @@ async fn pods_without_sockets_are_read_in_process() {
 }
 
 fn address(pod: &Endpoint) -> std::net::SocketAddr {
-    let uri: http::Uri = pod.url.parse().expect("a URL");
+    let uri: http::Uri = pod.url.as_ref().expect("a URL").parse().expect("a URL");
     uri.authority().expect("an authority").as_str().parse().expect("an address")
 }
 

@@ -347,6 +347,34 @@ async fn deliveries_and_failures_are_counted() {
 }
 
 #[tokio::test]
+async fn the_receivers_of_one_namespace_leave_room_for_others() {
+    let options = Options { max_destinations: 100, max_destinations_per_namespace: 2, ..quick() };
+    let tally = Arc::clone(&options.counters);
+    let outbox = outbox(options);
+    let (hostile, other) = (Receiver::start([]).await, Receiver::start([]).await);
+    for number in 0..5 {
+        outbox.send(&destination("slack", &format!("{}/{number}", hostile.url)), &notification());
+    }
+    let of_another = Notification { namespace: "another".to_owned(), ..notification() };
+    outbox.send(&destination("slack", &other.url), &of_another);
+    assert!(outbox.flush(Duration::from_secs(20)).await);
+    assert_eq!(tally.snapshot()[3], ("dropped", 3));
+    assert_eq!(other.received().len(), 1);
+}
+
+#[tokio::test]
+async fn a_link_local_address_gets_no_notification() {
+    let options = quick();
+    let tally = Arc::clone(&options.counters);
+    let outbox = outbox(options);
+    let log = Log::start();
+    outbox.send(&destination("slack", "http://169.254.169.254/hook"), &notification());
+    assert!(outbox.flush(Duration::from_secs(20)).await);
+    assert_eq!(tally.snapshot()[1], ("refused", 1));
+    assert!(log.text().contains("to which tenants' addresses may not lead"), "{}", log.text());
+}
+
+#[tokio::test]
 async fn an_address_gets_no_more_than_its_rate() {
     let receiver = Receiver::start([]).await;
     let pace = Duration::from_millis(200);

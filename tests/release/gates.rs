@@ -22,7 +22,7 @@ pub async fn a_release_begins_once_it_is_confirmed(world: World) {
     let _serin = world.initialized(with_hooks(&[("ready?", "confirm-rollout", &gate)])).await;
     let weights = world.weights().await;
     world.push("web:v2").await;
-    world.event_contains("Waiting for the gate ready? to open: 403 Forbidden: not yet.").await;
+    world.event_contains("Waiting for the gate ready? to open: 403 Forbidden.").await;
     let status = world.status().await;
     assert_eq!((status.phase, world.replicas("web").await), (Phase::Waiting, 0));
     let asked = gate.received().len();

@@ -236,6 +236,39 @@ async fn silent_clients_are_disconnected() {
     }
 }
 
+/// All places are taken by clients that send slowly: the oldest loses its place, and no
+/// other does.
+#[tokio::test]
+async fn slow_clients_keep_nobody_out() {
+    let world = World::new().await;
+    let pages = world.pages(Options::default()).await;
+    let mut slow = Vec::new();
+    for _ in 0..64 {
+        let mut client = TcpStream::connect(pages.serving.address).await.expect("a connection");
+        client.write_all(b"GET /healthz HTT").await.expect("it takes a beginning");
+        slow.push(client);
+    }
+    assert_eq!(pages.get("/healthz").await.code, 200);
+    let mut youngest = slow.pop().expect("a client");
+    youngest.write_all(b"P/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.expect("the rest");
+    let mut answer = Vec::new();
+    youngest.read_to_end(&mut answer).await.expect("an answer");
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK"), "{}", String::from_utf8_lossy(&answer));
+    let oldest = slow[0].read(&mut [0; 16]).await;
+    assert!(matches!(oldest, Ok(0) | Err(_)), "{oldest:?}");
+}
+
+#[tokio::test]
+async fn probes_may_have_an_address_of_their_own() {
+    let world = World::new().await;
+    let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+    let serving = server.serve(serin::server::probe_router(Arc::clone(&world.vitals)), None);
+    let url = |page: &str| format!("http://{}{page}", serving.address);
+    // There is no controller yet.
+    assert_eq!(get(&url("/readyz"), "*/*").await.code, 503);
+    assert_eq!(get(&url("/metrics"), "*/*").await.code, 404);
+}
+
 #[tokio::test]
 async fn requests_accepted_before_shutdown_are_answered() {
     serin::tls::install_crypto_provider();

@@ -96,8 +96,6 @@ pub const EXPECTED: &[ExpectedValues] = &[
     latency("envoy-gateway-latency"),
     success_rate("contour-success-rate"),
     latency("contour-latency"),
-    success_rate("ingress-nginx-success-rate"),
-    latency("ingress-nginx-latency"),
     success_rate("traefik-success-rate"),
     // These are the bounds that Traefik has.
     ExpectedValues {

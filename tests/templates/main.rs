@@ -90,12 +90,9 @@ fn built_in(template: &str) -> Option<(Provider, &'static str)> {
         "linkerd" => Provider::Linkerd,
         "app-mesh" => Provider::AppMesh,
         "contour" => Provider::Contour,
-        "ingress-nginx" => Provider::Nginx,
-        "traefik" => Provider::Traefik,
         _ => return None,
     };
-    // Its single value for durations is the mean.
-    (mesh != Provider::Nginx || name == "request-success-rate").then_some((mesh, name))
+    Some((mesh, name))
 }
 
 /// Every template in the folder and the file that it is in.

@@ -1,7 +1,7 @@
 //! The configs that a target reads, and the copies that its primary reads.
 
 use serde_json::{Value, json};
-use serin::workload::Kind;
+use serin::workload::{Kind, LostPrimary};
 
 use crate::world::{World, deployment, text};
 
@@ -144,7 +144,7 @@ pub async fn an_edit_is_a_revision_and_reaches_the_primary_only_by_promotion(wor
         "pods being replaced read it"
     );
 
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(copy_read_by(&world, "web-primary").await, old);
 }
 

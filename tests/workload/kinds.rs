@@ -1,7 +1,7 @@
 //! Targets other than Deployments, and deletion of the Canary.
 
 use serde_json::{Value, json};
-use serin::workload::{FromCache, Kind};
+use serin::workload::{FromCache, Kind, LostPrimary};
 
 use crate::world::{World, deployment, eventually, spec};
 
@@ -88,7 +88,7 @@ pub async fn a_daemon_set_is_promoted_and_restored(world: World) {
     let primary = world.get(DS, "agent-primary").await;
     assert_eq!(primary["spec"]["selector"]["matchLabels"], json!({ "app": "agent-primary" }));
     assert_eq!(primary["spec"]["template"]["spec"]["nodeSelector"], Value::Null);
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(image("agent-primary").await, "agent:1");
     let responses = world.cache.take_responses().into_iter().map(|written| written.metadata.name);
     assert!(responses.flatten().eq(["agent", "agent-primary", "agent-primary"]));
@@ -121,7 +121,7 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     let primary =
         workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
     assert_eq!(primary.revision, Some(second));
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(version("web-primary").await, "1");
     let primary =
         workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();

@@ -59,6 +59,8 @@ invariants! {
     promote::steps_and_autoscalers_do_not_change_the_size_of_the_primary
     promote::the_previous_revision_can_be_restored
     promote::a_missing_backup_is_reported
+    promote::an_edited_backup_is_not_restored
+    promote::a_deleted_primary_is_not_created_from_an_edited_backup
     promote::a_deleted_primary_is_created_again_from_its_backup
     promote::the_previous_version_runs_beside_the_primary
     companions::an_edit_of_the_autoscaler_is_copied_at_once

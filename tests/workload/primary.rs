@@ -1,7 +1,7 @@
 //! Creation of the primary.
 
 use serde_json::{Value, json};
-use serin::workload::{Error, FromCache, Kind, UnsupportedTarget};
+use serin::workload::{Error, FromCache, Kind, LostPrimary, UnsupportedTarget};
 
 use crate::world::{World, deployment, spec};
 
@@ -99,7 +99,7 @@ pub async fn creating_the_primary_is_idempotent(world: World) {
     let revision = world.make_primary(&workload).await;
     let generation = async || world.get(D, "web-primary").await["metadata"]["generation"].clone();
     let configs = world.names(Kind::ConfigMap).await;
-    workload.create_primary(&world.client, &revision, None).await.unwrap();
+    workload.create_primary(&world.client, &revision).await.unwrap();
     assert_eq!(generation().await, 1);
     assert_eq!(world.names(Kind::ConfigMap).await, configs);
 
@@ -141,9 +141,9 @@ pub async fn a_primary_of_another_owner_is_left_alone(world: World) {
     };
     let revision = world.revision(&workload).await;
     for result in [
-        workload.create_primary(&world.client, &revision, None).await,
+        workload.create_primary(&world.client, &revision).await,
         workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await,
-        workload.restore_primary(&world.client, &world.cache, &revision, None).await,
+        workload.restore_primary(&world.client, &world.cache, &revision, &LostPrimary::default()).await,
     ] {
         assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
     }
@@ -158,16 +158,16 @@ pub async fn a_primary_that_nobody_made_is_overwritten_only_if_adopted(world: Wo
     let refusal = UnsupportedTarget::NotAdopted { kind: "Deployment", name: "web-primary".to_owned() };
     let revision = world.revision(&workload).await;
     for result in [
-        workload.create_primary(&world.client, &revision, None).await,
+        workload.create_primary(&world.client, &revision).await,
         workload.promote(&world.client, &world.cache, &revision, FromCache::default()).await,
-        workload.restore_primary(&world.client, &world.cache, &revision, None).await,
+        workload.restore_primary(&world.client, &world.cache, &revision, &LostPrimary::default()).await,
     ] {
         assert!(matches!(&result, Err(Error::UnsupportedTarget(why)) if *why == refusal), "{result:?}");
     }
     assert_eq!(workload.observe_primary(&world.snapshot(D, "web-primary").await, None), Err(refusal));
     let adopt = json!({ "metadata": { "annotations": { "serin.dev/adopt": "true" } } });
     world.patch(D, "web-primary", adopt).await;
-    workload.create_primary(&world.client, &revision, None).await.unwrap();
+    workload.create_primary(&world.client, &revision).await.unwrap();
     let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(observed.revision, Some(revision));
 }
@@ -181,10 +181,7 @@ pub async fn a_primary_is_adopted_between_writes_of_others(world: World) {
     world.apply(D, "web-primary", other).await;
     let revision = world.revision(&workload).await;
 
-    workload
-        .create_primary(&world.client_with_conflicts(D, "web-primary", 2), &revision, None)
-        .await
-        .unwrap();
+    workload.create_primary(&world.client_with_conflicts(D, "web-primary", 2), &revision).await.unwrap();
     let adopted = world.get(D, "web-primary").await;
     assert_eq!(adopted["metadata"]["annotations"]["conflicts"], "2");
     assert_eq!(adopted["spec"]["template"]["spec"]["containers"][0]["image"], "web:1");
@@ -223,11 +220,11 @@ pub async fn the_primary_is_created_only_from_the_requested_revision(world: Worl
     let workload = world.workload("Deployment", "web", json!({})).await;
     let revision = world.revision(&workload).await;
     world.apply(D, "web", deployment("web", "web:2")).await;
-    let error = workload.create_primary(&world.client, &revision, None).await.unwrap_err();
+    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
     assert!(matches!(&error, Error::TargetChanged { expected, .. } if *expected == revision), "{error}");
     assert!(!world.exists(D, "web-primary").await);
 
     world.delete(D, "web").await;
-    let error = workload.create_primary(&world.client, &revision, None).await.unwrap_err();
+    let error = workload.create_primary(&world.client, &revision).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot copy the target: Deployment web does not exist");
 }

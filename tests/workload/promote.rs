@@ -1,7 +1,7 @@
 //! Promotion, backup and restore of the primary.
 
 use serde_json::{Value, json};
-use serin::workload::{Error, FromCache, Kind};
+use serin::workload::{Error, FromCache, Kind, LostPrimary};
 
 use crate::world::{World, deployment, eventually};
 
@@ -109,7 +109,7 @@ pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     assert!(written.same_manifest(&world.snapshot(D, "web-primary").await));
     workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
     assert!(world.cache.take_responses().is_empty());
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
 }
 
@@ -170,14 +170,14 @@ pub async fn the_previous_revision_can_be_restored(world: World) {
     let second = world.promote(&workload).await;
     world.patch(D, "web-primary", json!({ "spec": { "replicas": 5 } })).await;
     for _ in 0..2 {
-        workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+        workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
         let primary = world.get(D, "web-primary").await;
         assert_eq!(primary["spec"]["template"], before["template"]);
         assert_eq!(primary["spec"]["replicas"], 5, "the size is not restored");
     }
     // Promoted and restored again.
     workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(world.get(D, "web-primary").await["spec"]["template"], before["template"]);
 }
 
@@ -188,7 +188,10 @@ pub async fn a_missing_backup_is_reported(world: World) {
     world.apply(D, "web", deployment("web", "web:2")).await;
     let second = world.promote(&workload).await;
     world.delete(Kind::ConfigMap, "web-primary-before").await;
-    let error = workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap_err();
+    let error = workload
+        .restore_primary(&world.client, &world.cache, &first, &LostPrimary::default())
+        .await
+        .unwrap_err();
     assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
     assert_eq!(
         workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
@@ -196,9 +199,73 @@ pub async fn a_missing_backup_is_reported(world: World) {
     );
     // With the revision applied to the target again it can be restored.
     world.apply(D, "web", deployment("web", "web:1")).await;
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
     assert_eq!(observed.revision, Some(first));
+}
+
+/// By somebody who may write ConfigMaps and no workloads.
+pub async fn an_edited_backup_is_not_restored(world: World) {
+    const BACKUP: &str = "web-primary-before";
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let second = world.promote(&workload).await;
+    world.apply(D, "web", deployment("web", "web:3")).await;
+    let recorded = world.get(Kind::ConfigMap, BACKUP).await["data"].clone();
+    let edited = |key: &str| {
+        let spec = recorded[key].as_str().expect("a spec").replace("web:", "evil:");
+        json!({ "data": { key: spec } })
+    };
+    let image = async || pods(&world.get(D, "web-primary").await)["containers"][0]["image"].clone();
+
+    world.patch(Kind::ConfigMap, BACKUP, edited("spec")).await;
+    let lost = LostPrimary::default();
+    let error = workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot restore revision {first} of the primary: its backup {BACKUP} was edited since it was written; apply that version to the target again"
+        )
+    );
+    assert!(error.is_final());
+    assert_eq!(image().await, "web:2");
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap();
+    assert_eq!(image().await, "web:1", "from the target");
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    assert_eq!(world.promote(&workload).await, second);
+    world.apply(D, "web", deployment("web", "web:3")).await;
+
+    // A primary of a version that recorded no digests.
+    let legacy = json!({ "metadata": { "annotations": { "serin.dev/backup-digests": null } } });
+    world.patch(D, "web-primary", legacy).await;
+    workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap();
+    assert_eq!(image().await, "web:1");
+}
+
+/// The status outlives the primary.
+pub async fn a_deleted_primary_is_not_created_from_an_edited_backup(world: World) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    let snapshot = world.snapshot(D, "web-primary").await;
+    let backup = world.get(Kind::ConfigMap, "web-primary-before").await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let spec = backup["data"]["promotedSpec"].as_str().expect("a spec").to_owned();
+    let edit = json!({ "data": { "promotedSpec": spec.replace("web:1", "evil:1") } });
+    world.patch(Kind::ConfigMap, "web-primary-before", edit).await;
+    world.delete(D, "web-primary").await;
+    eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
+    let lost = LostPrimary { replicas: None, backup_digests: snapshot.backup_digests() };
+    let error = workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap_err();
+    assert!(matches!(error, Error::BackupEdited { .. }), "{error}");
+    assert!(!world.exists(D, "web-primary").await);
+    world.patch(Kind::ConfigMap, "web-primary-before", json!({ "data": { "promotedSpec": spec } })).await;
+    workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap();
+    let restored = world.snapshot(D, "web-primary").await;
+    assert_eq!(restored.backup_digests(), snapshot.backup_digests());
 }
 
 pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
@@ -207,11 +274,12 @@ pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
     let first = world.make_primary(&workload).await;
     let created = world.get(D, "web-primary").await["spec"].clone();
     world.apply(D, "web", deployment("web", "web:2")).await;
-    let restore = async |revision: &str, size| {
+    let restore = async |revision: &str, replicas| {
+        let lost = LostPrimary { replicas, ..LostPrimary::default() };
         world.delete(D, "web-primary").await;
         eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
         for _ in 0..2 {
-            workload.restore_primary(&world.client, &world.cache, revision, size).await.unwrap();
+            workload.restore_primary(&world.client, &world.cache, revision, &lost).await.unwrap();
         }
         let primary = world.get(D, "web-primary").await;
         let snapshot = world.snapshot(D, "web-primary").await;
@@ -226,7 +294,7 @@ pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
     assert_eq!(restore(&second, Some(0)).await["replicas"], 1);
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:2");
     // The revision before can still be restored.
-    workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap();
+    workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(pods(&world.get(D, "web-primary").await)["containers"][0]["image"], "web:1");
 
     // Without a backup the target has it, or nobody.
@@ -235,7 +303,10 @@ pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
     assert_eq!(restore(&third, Some(4)).await["replicas"], 4);
     world.delete(D, "web-primary").await;
     eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
-    let error = workload.restore_primary(&world.client, &world.cache, &first, None).await.unwrap_err();
+    let error = workload
+        .restore_primary(&world.client, &world.cache, &first, &LostPrimary::default())
+        .await
+        .unwrap_err();
     assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
 }
 

@@ -172,7 +172,7 @@ impl World {
     /// Creates the primary from the present target; returns the revision.
     pub async fn make_primary(&self, workload: &Workload) -> String {
         let revision = self.revision(workload).await;
-        workload.create_primary(&self.client, &revision, None).await.expect("a primary");
+        workload.create_primary(&self.client, &revision).await.expect("a primary");
         revision
     }
 

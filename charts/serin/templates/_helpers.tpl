@@ -25,6 +25,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default $own .Values.serviceAccount.name }}
 {{- end }}
 
+{{- /* Values of the routers whose rights the controller needs, separated by spaces. */}}
+{{- define "serin.routers" -}}
+{{- $provider := .Values.provider }}
+{{- $of := dict "" "" "kubernetes" "" "appmesh:aws" "" "istio" "istio" "linkerd" "gatewayApi" "osm" "smi"
+  "appmesh" "appMesh" "appmesh:v1beta2" "appMesh" "gatewayapi:v1" "gatewayApi" "gatewayapi:v1beta1" "gatewayApi" }}
+{{- $needed := ternary "smi" (get $of $provider) (hasPrefix "smi:" $provider) }}
+{{- if not (or (hasKey $of $provider) (hasPrefix "smi:" $provider)) }}
+{{- fail (printf "provider %s has no router and no rights in this chart: use one of kubernetes, istio, gatewayapi:v1, linkerd, osm, smi:v1alpha1 to v1alpha4, appmesh and appmesh:aws" $provider) }}
+{{- end }}
+{{- $needed }}
+{{- range list "smi" "gatewayApi" "istio" "appMesh" }}
+{{- if and (get $.Values .) (ne . $needed) }} {{ . }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "serin.image" -}}
 {{- with .Values.image }}
 {{- if .digest }}

@@ -163,6 +163,12 @@ fn send_alerts(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
 async fn resolve_destination(ctx: &Context, alert: &Alert, own: &str) -> Result<Arc<Destination>, String> {
     let reference = &alert.provider_ref;
     let namespace = reference.namespace.as_deref().unwrap_or(own);
+    if ctx.options.tenancy.no_cross_namespace_refs && namespace != own {
+        return Err(format!(
+            "the AlertProvider {} is in {namespace}, not in {own} (--no-cross-namespace-refs)",
+            reference.name
+        ));
+    }
     let kind = ApiResource::erase::<AlertProvider>(&());
     ctx.caches.ensure_synced(&kind).await.map_err(|error| error.to_string())?;
     let Some(provider) = ctx.caches.object(&kind, namespace, &reference.name) else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::engine::{action::Purpose, observed::Failure};
+use crate::engine::{action::Purpose, observed::Failure, report::cut};
 
 /// Fewer repetitions are as likely a conflict or a restart of the API server.
 const LASTING_ATTEMPTS: u32 = 3;
@@ -109,7 +109,7 @@ impl FailureLog {
 
 impl FailedAttempt {
     pub fn new(purpose: Purpose, attempt: impl Into<String>, message: String, refused: bool) -> Self {
-        Self { attempt: attempt.into(), failure: Failure { purpose, message, refused } }
+        Self { attempt: attempt.into(), failure: Failure { purpose, message: cut(message), refused } }
     }
 }
 

@@ -173,6 +173,10 @@ impl Reconcile<'_> {
                 Err(error) => return self.fail_observation(earlier, error).await,
             };
             let Some(mut decision) = self.decide(&resolved, &observation, earlier.as_ref()) else { continue };
+            let digests = observation.primary.as_ref().and_then(|primary| primary.backup_digests());
+            if let Some(digests) = digests {
+                decision.status.backup_digests = Some(digests.to_owned());
+            }
             self.recordable = self.can_be_recorded(&decision).await;
             self.perform(&resolved, &observation, &decision).await?;
             let effective = self.has_taken_effect(&resolved, &observation, &decision);

@@ -33,7 +33,7 @@ use crate::{
     error_chain::error_chain,
     object_cache::ObjectCache,
     routing::{self, RouteContext},
-    workload::{self, FromCache},
+    workload::{self, FromCache, LostPrimary},
 };
 
 /// Why an action failed.
@@ -157,7 +157,7 @@ impl Reconcile<'_> {
         let client = &ctx.fence.fenced_client(&ctx.client, self.key);
         let cache = &WriteThroughCache { caches: &ctx.caches, state: self.state };
         match action {
-            Action::CreatePrimary { revision } => workload.create_primary(client, revision, None).await?,
+            Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => workload.scale_canary(client, cache, *replicas).await?,
             Action::ScaleDownCanary { after } => workload.scale_down_canary(client, cache, *after).await?,
             Action::PinPrimary => workload.pin_primary(client).await?,
@@ -173,7 +173,9 @@ impl Reconcile<'_> {
             }
             Action::ScalePrimary { replicas } => workload.scale_primary(client, cache, *replicas).await?,
             Action::RestorePrimary { revision, replicas } => {
-                workload.restore_primary(client, cache, revision, *replicas).await?;
+                let backup_digests = decision.status.backup_digests.as_deref();
+                let lost = LostPrimary { replicas: *replicas, backup_digests };
+                workload.restore_primary(client, cache, revision, &lost).await?;
             }
             Action::Route(split) => {
                 let on = RouteContext {

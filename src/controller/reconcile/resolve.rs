@@ -95,6 +95,16 @@ pub enum InvalidCanary {
     Provider(String),
     #[error("the template {name} cannot be read: {why}; correct it")]
     Template { name: String, why: String },
+    #[error(
+        "{field} names {name} in the namespace {namespace}, and this controller reads those of the Canary's own namespace only (--no-cross-namespace-refs); copy it to {own}{instead}"
+    )]
+    CrossNamespace {
+        field: &'static str,
+        name: String,
+        namespace: String,
+        own: String,
+        instead: &'static str,
+    },
 }
 
 /// Why a Canary was not resolved.
@@ -253,7 +263,13 @@ async fn resolve_uncached(
         let plan = Arc::new(Plan::minimal(&canary.spec));
         return Ok(Resolution { revision, plan, workload, objects, queries: Arc::default() });
     }
+    if ctx.options.tenancy.no_cross_namespace_refs {
+        check_namespaces(canary)?;
+    }
     let templates = find_templates(&ctx.caches, canary, &ctx.options.controller_namespace).await?;
+    for found in &templates {
+        check_aws(found, &ctx.options.tenancy.aws_roles).map_err(InvalidCanary::from)?;
+    }
     let template = |reference: &TemplateRef| templates.iter().find(|found| found.reference == *reference);
     let plan = Plan::new(&canary.spec, |reference| template(reference).map(|found| &found.spec))
         .map_err(InvalidCanary::from)?;
@@ -262,6 +278,15 @@ async fn resolve_uncached(
         canary,
         mesh: *provider,
         metrics_server: ctx.options.metrics_server.as_deref(),
+    };
+    let options = &ctx.options;
+    let access = metrics::ServerAccess {
+        address: options.metrics_server.clone(),
+        secret: options.metrics_server_secret.as_ref().map(|name| metrics::SecretName {
+            namespace: options.controller_namespace.clone(),
+            name: name.clone(),
+        }),
+        headers: options.metrics_server_headers.clone(),
     };
     let mut queries = BTreeMap::new();
     for (metric, planned) in canary.spec.analysis.metrics.iter().zip(&plan.metrics) {
@@ -275,10 +300,49 @@ async fn resolve_uncached(
             Judge::Sequential(_) => JudgeType::Sequential,
             Judge::MannWhitney(_) => JudgeType::MannWhitney,
         };
-        let query = MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        let mut query =
+            MetricQuery::new(&context, metric, found.as_ref(), judge).map_err(InvalidCanary::from)?;
+        access.apply(&mut query);
         queries.insert(metric.name.clone(), query);
     }
     Ok(Resolution { revision, plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })
+}
+
+/// Templates and AlertProviders carry credentials of their namespace.
+fn check_namespaces(canary: &Canary) -> Result<(), InvalidCanary> {
+    let (analysis, own) = (&canary.spec.analysis, canary.namespace().unwrap_or_default());
+    let refuse = |field, name: &str, namespace: Option<&String>, instead| match namespace {
+        Some(namespace) if *namespace != own => Err(InvalidCanary::CrossNamespace {
+            field,
+            name: name.to_owned(),
+            namespace: namespace.clone(),
+            own: own.clone(),
+            instead,
+        }),
+        _ => Ok(()),
+    };
+    for template in analysis.metrics.iter().filter_map(|metric| metric.template_ref.as_ref()) {
+        if template.kind.unwrap_or_default() == TemplateKind::AnalysisTemplate {
+            let (field, instead) =
+                ("spec.analysis.metrics[].templateRef", ", or make it a ClusterAnalysisTemplate");
+            refuse(field, &template.name, template.namespace.as_ref(), instead)?;
+        }
+    }
+    for alert in &analysis.alerts {
+        let reference = &alert.provider_ref;
+        refuse("spec.analysis.alerts[].providerRef", &reference.name, reference.namespace.as_ref(), "")?;
+    }
+    Ok(())
+}
+
+fn check_aws(template: &ResolvedTemplate, allowed_roles: &[String]) -> Result<(), metrics::QueryError> {
+    let reference = &template.reference;
+    match reference.kind.unwrap_or_default() {
+        TemplateKind::ClusterAnalysisTemplate => Ok(()),
+        TemplateKind::AnalysisTemplate => {
+            metrics::check_tenant_aws(&reference.name, &template.spec.provider, allowed_roles)
+        }
+    }
 }
 
 /// The templates that a Canary refers to.

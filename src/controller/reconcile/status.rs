@@ -123,8 +123,8 @@ impl Reconcile<'_> {
 const MAX_METRIC_STALENESS: SignedDuration = SignedDuration::from_mins(1);
 
 /// Skips writes that only clear a passed deadline, restart one for another ready
-/// pod, refine numbers without a new verdict, or touch `allPrimarySince`. They stay
-/// in memory; if lost, they are measured again.
+/// pod, refine numbers without a new verdict, or touch `allPrimarySince` or
+/// `backupDigests`. They stay in memory; if lost, they are measured or read again.
 fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
@@ -141,6 +141,7 @@ fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &Can
         after.next_deadline.clone_from(&before.next_deadline);
     }
     after.all_primary_since.clone_from(&before.all_primary_since);
+    after.backup_digests.clone_from(&before.backup_digests);
     if let (Some(after), Some(before)) = (&mut after.step, &before.step) {
         after.checks = before.checks;
     }

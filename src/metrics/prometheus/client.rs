@@ -12,10 +12,11 @@ use serde::Deserialize;
 
 use crate::api::analysis_template::MetricProvider;
 use crate::metrics::{
-    Credentials, Window,
+    Credentials, MAX_BOUNDS, Window,
     http::{self, ATTEMPT_TIMEOUT, ClientConfigError, HttpError},
     single_flight::SingleFlight,
 };
+use crate::tenancy::TenantAddresses;
 
 /// Longer queries are sent by POST: URLs are limited in length.
 const MAX_GET_QUERY: usize = 2000;
@@ -46,12 +47,16 @@ pub enum PrometheusQueryError {
     Rejected(String),
     #[error("returned no Prometheus response: {0}")]
     InvalidResponse(String),
-    #[error("returned {0} values where one was expected; sum them in the query")]
-    MultipleValues(usize),
+    #[error(
+        "returned {count} values where one was expected, which differ in {labels}; sum them in the query, or select one"
+    )]
+    MultipleValues { count: usize, labels: String },
     #[error("returned {0}")]
     UnexpectedType(&'static str),
     #[error("{0}")]
     InvalidHistogram(String),
+    #[error("returned {0} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some")]
+    TooManyBounds(usize),
     #[error("returned {0} where a count was expected; exclude the series that exports it")]
     NotACount(String),
 }
@@ -63,11 +68,15 @@ struct QueryRequest {
 }
 
 impl PrometheusClient {
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
-        let client = http::client_of(provider, credentials)?;
-        let address = provider.address.as_deref().unwrap_or_default();
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
+        let client = http::client_of(provider, credentials, addresses)?;
+        let address = base_url(provider.address.as_deref().unwrap_or_default());
         let client =
-            Client::from(client, address).map_err(|error| ClientConfigError::Address(error.to_string()))?;
+            Client::from(client, &address).map_err(|error| ClientConfigError::Address(error.to_string()))?;
         Ok(Self {
             client,
             redacted_url: http::redacted_url(provider)?,
@@ -85,6 +94,14 @@ impl PrometheusClient {
     pub fn describe_failure(&self, error: &PrometheusQueryError) -> String {
         format!("Prometheus at {} {error}", self.redacted_url)
     }
+}
+
+/// The paths of the API are appended with a slash, and servers redirect from two of them.
+fn base_url(address: &str) -> String {
+    let Ok(mut url) = reqwest::Url::parse(address) else { return address.to_owned() };
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&path);
+    url.into()
 }
 
 async fn send_with_retries(client: Client, request: QueryRequest) -> Result<Arc<Data>, PrometheusQueryError> {

@@ -10,20 +10,22 @@ mod client;
 pub mod edges;
 mod increase;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use prometheus_http_query::response::{Data, InstantVector};
+use prometheus_http_query::response::{Data, InstantVector, RangeVector};
 
 use crate::{
     analysis::measurement::{Arms, Counts, Histogram, Measurement},
     api::analysis_template::{MetricProvider, MetricProviderType},
+    tenancy::TenantAddresses,
 };
 
 use super::{
-    CountQueries, CountedPart, Credentials, MeasureContext, MeasurementKind, MetricQuery, MetricSource,
-    Query, SupportedForms, Unit, Window, http::ClientConfigError, metric_query,
+    CountQueries, CountedPart, Credentials, MAX_BOUNDS, MeasureContext, MeasurementKind, MetricQuery,
+    MetricSource, Query, SupportedForms, Unit, Window, http::ClientConfigError, metric_query,
 };
 use client::{EvalTime, PrometheusClient, PrometheusQueryError};
 use increase::CounterIncreases;
@@ -49,11 +51,15 @@ impl Prometheus {
     /// The server at this URL, without credentials other than those in it.
     pub fn at(url: &str) -> Result<Self, ClientConfigError> {
         let provider = metric_query::provider(MetricProviderType::Prometheus, Some(url.to_owned()));
-        Self::new(&provider, &Credentials::default())
+        Self::new(&provider, &Credentials::default(), &TenantAddresses::default())
     }
 
-    pub fn new(provider: &MetricProvider, credentials: &Credentials) -> Result<Self, ClientConfigError> {
-        Ok(Self { client: PrometheusClient::new(provider, credentials)? })
+    pub fn new(
+        provider: &MetricProvider,
+        credentials: &Credentials,
+        addresses: &TenantAddresses,
+    ) -> Result<Self, ClientConfigError> {
+        Ok(Self { client: PrometheusClient::new(provider, credentials, addresses)? })
     }
 
     async fn try_measure(&self, query: &Query, window: Window) -> Result<Measurement, PrometheusQueryError> {
@@ -124,13 +130,31 @@ fn number(data: &Data) -> Result<Measurement, PrometheusQueryError> {
         Data::Vector(series) => match series.as_slice() {
             [] => return Ok(Measurement::NoData),
             [one] => one.sample().value(),
-            [_, ..] => return Err(PrometheusQueryError::MultipleValues(series.len())),
+            [_, ..] => return Err(multiple_values(series.iter().map(InstantVector::metric))),
         },
         Data::Matrix(_) => {
             return Err(PrometheusQueryError::UnexpectedType("a range of values where one was expected"));
         }
     };
     Ok(if value.is_nan() { Measurement::NoData } else { Measurement::Scalar(value) })
+}
+
+/// Of a message, each way.
+const MAX_SHOWN_LABELS: usize = 8;
+
+/// Names the labels by which the series differ.
+fn multiple_values<'d>(series: impl Iterator<Item = &'d HashMap<String, String>>) -> PrometheusQueryError {
+    let series: Vec<_> = series.collect();
+    let (count, mut values) = (series.len(), BTreeMap::<&str, BTreeSet<Option<&str>>>::new());
+    let names: BTreeSet<&str> = series.iter().flat_map(|labels| labels.keys().map(String::as_str)).collect();
+    for labels in series {
+        for &name in &names {
+            values.entry(name).or_default().insert(labels.get(name).map(String::as_str));
+        }
+    }
+    values.retain(|_, values| values.len() > 1);
+    let labels: Vec<&str> = values.into_keys().take(MAX_SHOWN_LABELS).collect();
+    PrometheusQueryError::MultipleValues { count, labels: labels.join(", ") }
 }
 
 fn vector(data: &Data) -> Result<&[InstantVector], PrometheusQueryError> {
@@ -173,6 +197,7 @@ fn histograms(data: &Data, unit: Unit) -> Result<Measurement, PrometheusQueryErr
             ))?;
         match buckets.as_slice() {
             [] => Ok(Histogram::default()),
+            many if many.len() > MAX_BOUNDS => Err(PrometheusQueryError::TooManyBounds(many.len())),
             _ => Histogram::cumulative(buckets)
                 .map_err(|error| PrometheusQueryError::InvalidHistogram(error.to_string())),
         }
@@ -185,7 +210,7 @@ fn samples(canary: &Data, primary: &Data) -> Result<Measurement, PrometheusQuery
         Data::Matrix(series) => match series.as_slice() {
             [] => Ok(Vec::new()),
             [one] => Ok(one.samples().iter().map(|sample| sample.value()).collect()),
-            [_, ..] => Err(PrometheusQueryError::MultipleValues(series.len())),
+            [_, ..] => Err(multiple_values(series.iter().map(RangeVector::metric))),
         },
         Data::Vector(_) | Data::Scalar(_) => {
             Err(PrometheusQueryError::UnexpectedType("one value where a range was expected"))

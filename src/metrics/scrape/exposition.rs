@@ -19,18 +19,18 @@ impl Sample<'_> {
     }
 }
 
+/// Without the text: it may be of another server than a pod's metrics.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line} is not in Prometheus' text format: {text:?}")]
+#[error("line {line} is not in Prometheus' text format")]
 pub struct ExpositionError {
     line: usize,
-    text: String,
 }
 
 pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, ExpositionError>> {
     let lines = text.lines().map(str::trim).enumerate();
-    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(at, line)| {
-        sample(line).ok_or_else(|| ExpositionError { line: at + 1, text: line.chars().take(80).collect() })
-    })
+    lines
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(at, line)| sample(line).ok_or(ExpositionError { line: at + 1 }))
 }
 
 /// The `# TYPE` declarations.
@@ -45,13 +45,15 @@ impl<'t> MetricTypes<'t> {
         Self(types.collect())
     }
 
-    /// By the declaration; without one, by the suffix of the name.
+    /// By the declaration; without one, by the suffix of the name. The quantiles of a
+    /// summary, which have the name of the summary itself, are none.
     pub fn is_counter(&self, series: &str) -> bool {
         let family =
             ["_total", "_bucket", "_count", "_sum"].into_iter().find_map(|end| series.strip_suffix(end));
-        let declared = self.0.get(series).or_else(|| self.0.get(family?));
-        match declared.copied() {
-            Some("counter" | "histogram" | "summary") => true,
+        let declared = self.0.get(series);
+        match declared.or_else(|| self.0.get(family?)).copied() {
+            Some("counter") => true,
+            Some("histogram" | "summary") => declared.is_none(),
             Some("untyped" | "unknown") | None => family.is_some(),
             Some(_) => false,
         }
@@ -171,8 +173,7 @@ mod tests {
 
     #[test]
     fn counters_are_distinguished_from_other_types() {
-        let text =
-            "# TYPE a gauge\n# TYPE b counter\n# TYPE c histogram\n# TYPE d counter\n# TYPE e_total gauge\n";
+        let text = "# TYPE a gauge\n# TYPE b counter\n# TYPE c histogram\n# TYPE d counter\n# TYPE e_total gauge\n# TYPE f summary\n";
         let types = MetricTypes::of(text);
         for (series, is_counter) in [
             ("a", false),
@@ -181,6 +182,9 @@ mod tests {
             ("c_count", true),
             ("d_total", true),
             ("e_total", false),
+            ("f", false),
+            ("f_sum", true),
+            ("f_count", true),
             ("unknown_total", true),
             ("unknown", false),
         ] {

@@ -7,7 +7,7 @@ use reqwest::header::ACCEPT;
 
 use crate::api::analysis_template::ScrapeTarget;
 use crate::metrics::{
-    Endpoint,
+    Endpoint, UnsupportedScheme,
     http::{self, BodyError},
 };
 
@@ -61,8 +61,11 @@ pub fn endpoint(pod: &Pod, target: Option<&ScrapeTarget>, port: u16) -> Option<E
         target.and_then(|target| target.port).or_else(|| annotation("port")?.parse().ok()).unwrap_or(port);
     let path = target.and_then(|target| target.path.as_ref()).or_else(|| annotation("path"));
     let path = path.map_or("/metrics", String::as_str);
-    let scheme = annotation("scheme").map_or("http", String::as_str);
     let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
     let slash = if path.starts_with('/') { "" } else { "/" };
-    Some(Endpoint { pod: metadata.uid.clone()?, url: format!("{scheme}://{host}:{port}{slash}{path}") })
+    let url = match annotation("scheme").map_or("http", String::as_str) {
+        scheme @ ("http" | "https") => Ok(format!("{scheme}://{host}:{port}{slash}{path}")),
+        _ => Err(UnsupportedScheme { pod: metadata.name.clone().unwrap_or_default() }),
+    };
+    Some(Endpoint { pod: metadata.uid.clone()?, url })
 }

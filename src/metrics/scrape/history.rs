@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::analysis::measurement::{Arms, Readings};
+use crate::analysis::measurement::{self, Arms};
 use crate::metrics::{Endpoint, Window};
 
-use super::pod_sample::{CounterKey, Counters};
+use super::pod_sample::{CounterKey, Counters, Readings};
 
 /// A window may begin at a checkpoint this much older than itself: some time
 /// passes between scraping the pods and judging. Older checkpoints would add
@@ -30,7 +30,11 @@ pub struct CounterHistory {
     used: Timestamp,
 }
 
-pub type Sums = BTreeMap<CounterKey, u64>;
+/// Not rounded: counters of seconds or bytes grow by fractions.
+pub type Sums = BTreeMap<CounterKey, f64>;
+
+/// Of a sum; differences between larger ones would not be exact.
+const MAX_SUM: f64 = 1e15;
 
 #[derive(Debug, PartialEq)]
 pub struct Increase {
@@ -75,13 +79,13 @@ impl CounterHistory {
                 for (key, readings) in counters {
                     let empty = Readings::default();
                     let increase = match previous.map(|previous| &previous.counters) {
-                        Some(Some(then)) => readings.increase_since(then.get(key).unwrap_or(&empty)),
-                        Some(None) => 0,
-                        None if first => 0,
-                        None => readings.increase_since(&empty),
+                        Some(Some(then)) => increase_since(then.get(key).unwrap_or(&empty), readings),
+                        Some(None) => 0.0,
+                        None if first => 0.0,
+                        None => increase_since(&empty, readings),
                     };
                     let sum = sums.entry(*key).or_default();
-                    *sum = sum.saturating_add(increase);
+                    *sum = (*sum + increase).min(MAX_SUM);
                 }
                 self.pods.insert(pod.to_owned(), PodState { counters: Some(counters.clone()), listed: now });
             }
@@ -116,7 +120,7 @@ impl CounterHistory {
         let then = self.checkpoints.front()?;
         let increase = |now: &Sums, then: &Sums| {
             let difference =
-                |(key, sum): (&CounterKey, &u64)| (*key, sum - then.get(key).copied().unwrap_or(0).min(*sum));
+                |(key, sum): (&CounterKey, &f64)| (*key, sum - then.get(key).copied().unwrap_or(0.0));
             now.iter().map(difference).collect()
         };
         let arms = Arms {
@@ -125,6 +129,14 @@ impl CounterHistory {
         };
         Some(Increase { arms, seconds: last.duration_since(then.at).as_secs_f64() })
     }
+}
+
+/// Of all series. A new one counts from zero; a removed one adds nothing.
+fn increase_since(then: &Readings, now: &Readings) -> f64 {
+    let increase = |(series, now): (&String, &f64)| {
+        measurement::increase([then.get(series).copied().unwrap_or(0.0), *now])
+    };
+    now.iter().map(increase).sum::<f64>().max(0.0)
 }
 
 #[cfg(test)]
@@ -141,7 +153,7 @@ mod tests {
         let counters: Vec<(&str, Counters)> = pods
             .iter()
             .map(|(pod, value)| {
-                (*pod, Counters::from([(CounterKey::Total, [("hits", *value)].into_iter().collect())]))
+                (*pod, Counters::from([(CounterKey::Total, Readings::from([("hits".to_owned(), *value)]))]))
             })
             .collect();
         let canary = counters.iter().map(|(pod, counters)| (*pod, counters)).collect();
@@ -152,7 +164,7 @@ mod tests {
         let window = Window { since: moment(since), until: moment(since) };
         history
             .increase(window)
-            .map(|increase| increase.arms.canary.get(&CounterKey::Total).copied().unwrap_or(0))
+            .map(|increase| increase.arms.canary.get(&CounterKey::Total).copied().unwrap_or(0.0) as u64)
     }
 
     fn history() -> CounterHistory {

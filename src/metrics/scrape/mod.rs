@@ -32,7 +32,7 @@ use crate::fair_pool::{FairPool, Limits};
 
 use super::{
     CountedPart, Endpoint, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
-    Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
+    UnsupportedScheme, Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
 };
 use history::{CounterHistory, Increase, Sums};
 use pod_sample::{CounterKey, Counters, PodSample, SeriesSelectors};
@@ -164,7 +164,7 @@ impl Scrape {
         match &metric_query.query {
             Query::Counts(queries) => {
                 let arm = |sums: &Sums, part: &CountedPart| {
-                    let count = |key| sums.get(&key).copied().unwrap_or(0);
+                    let count = |key| whole(sums.get(&key).copied().unwrap_or(0.0));
                     match part {
                         CountedPart::Good(_) => {
                             Counts::of_good(count(CounterKey::Part), count(CounterKey::Total))
@@ -181,7 +181,7 @@ impl Scrape {
             }
             Query::Histogram(_) => {
                 let arm = |sums: &Sums| {
-                    let buckets = sums.iter().filter_map(|(key, count)| Some((key.bound()?, *count)));
+                    let buckets = sums.iter().filter_map(|(key, count)| Some((key.bound()?, whole(*count))));
                     match sums.is_empty() {
                         true => Ok(Histogram::default()),
                         false => Histogram::cumulative(buckets).map_err(|error| error.to_string()),
@@ -216,6 +216,7 @@ impl Scrape {
         Endpoint { url, .. }: &Endpoint,
         selectors: &SeriesSelectors,
     ) -> Result<PodSample, String> {
+        let url = url.as_ref().map_err(UnsupportedScheme::to_string)?;
         let request = {
             let (fetch, url) = (self.fetch.clone(), url.clone());
             let place = self.pool.enter(&key.namespace, &key.canary);
@@ -282,6 +283,11 @@ impl ArmSamples {
     }
 }
 
+/// Requests are whole numbers.
+fn whole(count: f64) -> u64 {
+    count.round() as u64
+}
+
 fn scalar(canary: &ArmSamples, increase: Option<Increase>) -> Measurement {
     let gauges: Vec<f64> = canary.samples.iter().filter_map(|(_, sample)| sample.gauge).collect();
     if !gauges.is_empty() {
@@ -289,8 +295,7 @@ fn scalar(canary: &ArmSamples, increase: Option<Increase>) -> Measurement {
     }
     match increase.filter(|_| canary.has_series()) {
         Some(Increase { arms, seconds }) if seconds > 0.0 => {
-            let total = arms.canary.get(&CounterKey::Total).copied().unwrap_or(0);
-            Measurement::Scalar(total as f64 / seconds)
+            Measurement::Scalar(arms.canary.get(&CounterKey::Total).copied().unwrap_or(0.0) / seconds)
         }
         _ => Measurement::NoData,
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::analysis::measurement::{Arms, Readings};
+use crate::analysis::measurement::Arms;
 use crate::metrics::{
-    CountQueries, Query, Unit,
+    CountQueries, MAX_BOUNDS, Query, Unit,
     selector::{Selector, SelectorAlternatives, SelectorError},
 };
 
@@ -34,6 +34,9 @@ impl CounterKey {
 }
 
 pub type Counters = BTreeMap<CounterKey, Readings>;
+
+/// Values of counters, by series.
+pub type Readings = BTreeMap<String, f64>;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSample {
@@ -107,10 +110,8 @@ impl SeriesSelectors {
             }
             Self::Buckets(alternatives) => {
                 for sample in matching(&all, selected(alternatives)) {
-                    let bound: f64 = sample
-                        .label("le")
-                        .parse()
-                        .map_err(|_| format!("{} has no bound le", sample.series))?;
+                    let bound: f64 =
+                        sample.label("le").parse().map_err(|_| format!("{} has no bound le", sample.name))?;
                     let seconds = Unit::of_series(sample.name).to_seconds(bound);
                     counters
                         .entry(CounterKey::Within(seconds.to_bits()))
@@ -120,10 +121,19 @@ impl SeriesSelectors {
             }
         }
         counters.retain(|_, series| !series.is_empty());
-        let counters =
-            counters.into_iter().map(|(key, series)| (key, series.into_iter().collect())).collect();
+        if matches!(self, Self::Buckets(_)) && counters.len() > MAX_BOUNDS {
+            return Err(format!(
+                "the histogram has {} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some",
+                counters.len()
+            ));
+        }
+        let counters = counters.into_iter().map(|(key, series)| (key, readings(series))).collect();
         Ok(PodSample { counters, gauge })
     }
+}
+
+fn readings(series: Vec<(&str, f64)>) -> Readings {
+    series.into_iter().map(|(series, value)| (series.to_owned(), value)).collect()
 }
 
 fn matching<'s, 't>(

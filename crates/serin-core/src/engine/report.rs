@@ -463,12 +463,26 @@ impl Report {
     }
 }
 
+/// Of a sentence in the status, in bytes. Some quote what another system returned, and a
+/// status that is too large cannot be written.
+const MAX_SENTENCE: usize = 1024;
+
+/// A sentence for the status, cut if it is too long for it.
+pub fn cut(mut sentence: String) -> String {
+    const ELLIPSIS: char = '…';
+    if sentence.len() > MAX_SENTENCE {
+        sentence.truncate(sentence.floor_char_boundary(MAX_SENTENCE - ELLIPSIS.len_utf8()));
+        sentence.push(ELLIPSIS);
+    }
+    sentence
+}
+
 impl From<Reason> for Report {
     fn from(reason: Reason) -> Self {
         // Fits most messages, so the buffer seldom grows.
         let mut message = String::with_capacity(128);
         let _ = write!(message, "{reason}");
-        let severity = reason.severity();
+        let (severity, message) = (reason.severity(), cut(message));
         Self { reason, message, severity, is_transition: true, should_notify: true, preceding: Vec::new() }
     }
 }

@@ -56,6 +56,11 @@ pub struct CanaryStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub primary_replicas: Option<u32>,
 
+    /// SHA-256 digests of both specs in the backup of the primary, by revision. A backup
+    /// that was edited is not restored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backup_digests: Option<String>,
+
     /// The current step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<StepStatus>,
