@@ -64,5 +64,9 @@ pub fn endpoint(pod: &Pod, target: Option<&ScrapeTarget>, port: u16) -> Option<E
     let scheme = annotation("scheme").map_or("http", String::as_str);
     let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
     let slash = if path.starts_with('/') { "" } else { "/" };
-    Some(Endpoint { pod: metadata.uid.clone()?, url: format!("{scheme}://{host}:{port}{slash}{path}") })
+    Some(Endpoint {
+        pod: metadata.uid.clone()?,
+        name: metadata.name.clone()?,
+        url: format!("{scheme}://{host}:{port}{slash}{path}"),
+    })
 }

@@ -1,7 +1,7 @@
 //! Counter history of one metric of one Canary.
 //!
 //! The last sample of each pod's counters is stored, and their increase is added
-//! to the monotonic sums of the arm. A checkpoint stores the sums at one time, so
+//! to its monotonic sums in its arm. A checkpoint stores the sums at one time, so
 //! that a window is the difference of two checkpoints and may be measured twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,16 +25,19 @@ const MAX_CHECKPOINTS: usize = 512;
 
 pub struct CounterHistory {
     pods: HashMap<String, PodState>,
-    sums: Arms<Sums>,
+    sums: Arms<PodSums>,
     checkpoints: VecDeque<Checkpoint>,
     used: Timestamp,
 }
 
 pub type Sums = BTreeMap<CounterKey, u64>;
 
+/// By pod: its uid in the history, its name in an increase.
+pub type PodSums = BTreeMap<String, Sums>;
+
 #[derive(Debug, PartialEq)]
 pub struct Increase {
-    pub arms: Arms<Sums>,
+    pub arms: Arms<PodSums>,
     /// Length of the measured time.
     pub seconds: f64,
 }
@@ -43,12 +46,13 @@ struct PodState {
     /// None if it was listed but not scraped yet: its counts from before are
     /// unknown.
     counters: Option<Counters>,
+    name: String,
     listed: Timestamp,
 }
 
 struct Checkpoint {
     at: Timestamp,
-    sums: Arms<Sums>,
+    sums: Arms<PodSums>,
 }
 
 impl CounterHistory {
@@ -71,6 +75,7 @@ impl CounterHistory {
         let arms = [(&mut self.sums.canary, scraped.canary), (&mut self.sums.primary, scraped.primary)];
         for (sums, scraped) in arms {
             for (pod, counters) in scraped {
+                let sums = sums.entry(pod.to_owned()).or_default();
                 let previous = self.pods.get(pod);
                 for (key, readings) in counters {
                     let empty = Readings::default();
@@ -83,14 +88,20 @@ impl CounterHistory {
                     let sum = sums.entry(*key).or_default();
                     *sum = sum.saturating_add(increase);
                 }
-                self.pods.insert(pod.to_owned(), PodState { counters: Some(counters.clone()), listed: now });
+                let name = previous.map_or_else(|| pod.to_owned(), |previous| previous.name.clone());
+                let state = PodState { counters: Some(counters.clone()), name, listed: now };
+                self.pods.insert(pod.to_owned(), state);
             }
         }
         for endpoint in listed.canary.iter().chain(&listed.primary) {
             let pod = self.pods.entry(endpoint.pod.clone());
-            pod.or_insert(PodState { counters: None, listed: now }).listed = now;
+            let pod = pod.or_insert(PodState { counters: None, name: String::new(), listed: now });
+            (pod.listed, pod.name) = (now, endpoint.name.clone());
         }
         self.pods.retain(|_, pod| now.duration_since(pod.listed) < POD_TTL);
+        for sums in [&mut self.sums.canary, &mut self.sums.primary] {
+            sums.retain(|pod, _| self.pods.contains_key(pod));
+        }
         self.checkpoints.retain(|checkpoint| checkpoint.at < now);
         self.checkpoints.push_back(Checkpoint { at: now, sums: self.sums.clone() });
         if self.checkpoints.len() > MAX_CHECKPOINTS {
@@ -114,10 +125,13 @@ impl CounterHistory {
             .min_by_key(distance)?;
         self.checkpoints.drain(..from);
         let then = self.checkpoints.front()?;
-        let increase = |now: &Sums, then: &Sums| {
-            let difference =
-                |(key, sum): (&CounterKey, &u64)| (*key, sum - then.get(key).copied().unwrap_or(0).min(*sum));
-            now.iter().map(difference).collect()
+        let of_pod = |now: &Sums, then: Option<&Sums>| -> Sums {
+            let before = |key| then.and_then(|then| then.get(key)).copied().unwrap_or(0);
+            now.iter().map(|(key, sum)| (*key, sum - before(key).min(*sum))).collect()
+        };
+        let increase = |now: &PodSums, then: &PodSums| {
+            let named = |pod: &String| self.pods.get(pod).map_or(pod, |state| &state.name).clone();
+            now.iter().map(|(pod, sums)| (named(pod), of_pod(sums, then.get(pod)))).collect()
         };
         let arms = Arms {
             canary: increase(&self.sums.canary, &then.sums.canary),
@@ -125,6 +139,16 @@ impl CounterHistory {
         };
         Some(Increase { arms, seconds: last.duration_since(then.at).as_secs_f64() })
     }
+}
+
+/// The sums of all pods together.
+pub fn sum_of_pods(pods: &PodSums) -> Sums {
+    let mut all = Sums::new();
+    for (key, sum) in pods.values().flatten() {
+        let total = all.entry(*key).or_default();
+        *total = total.saturating_add(*sum);
+    }
+    all
 }
 
 #[cfg(test)]
@@ -152,7 +176,7 @@ mod tests {
         let window = Window { since: moment(since), until: moment(since) };
         history
             .increase(window)
-            .map(|increase| increase.arms.canary.get(&CounterKey::Total).copied().unwrap_or(0))
+            .map(|increase| sum_of_pods(&increase.arms.canary).get(&CounterKey::Total).copied().unwrap_or(0))
     }
 
     fn history() -> CounterHistory {

@@ -136,7 +136,7 @@ impl EProcess {
     /// allows. Beyond one it is a root of that by the bursts of the last minutes.
     pub fn log_e_value(&self) -> f64 {
         let evidence = self.raw_log_e_value();
-        if evidence > 0.0 { evidence / self.bursts.variance_inflation() } else { evidence }
+        if evidence > 0.0 { evidence / self.recent_bursts() } else { evidence }
     }
 
     /// The same without regard to the bursts of the last minutes.
@@ -152,6 +152,11 @@ impl EProcess {
     /// See [`Overdispersion`].
     pub fn variance_inflation(&self) -> f64 {
         self.overdispersion.variance_inflation()
+    }
+
+    /// See [`RecentBursts`].
+    pub fn recent_bursts(&self) -> f64 {
+        self.bursts.variance_inflation()
     }
 
     /// The canary has requests that cannot be compared with any of the primary.
@@ -226,7 +231,7 @@ fn log_likelihood_ratios(
 /// Scales down a table that can be filled in too many ways, so that absurd counts
 /// from a provider cannot make a look take hours. Rare events are never scaled down,
 /// however many requests there are.
-fn downscale(look: Arms<Counts>) -> Arms<Counts> {
+pub(super) fn downscale(look: Arms<Counts>) -> Arms<Counts> {
     let look = look.map(|counts| {
         let by = counts.total() / MAX_REQUESTS + 1;
         Counts::of_bad(counts.bad() / by, counts.total() / by)

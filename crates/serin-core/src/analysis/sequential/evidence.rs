@@ -12,8 +12,9 @@ use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
 use super::e_process::{BadKind, EProcess, log_add};
 use super::fixed::Fixed;
 use super::grid::Grid;
+use super::pods::Pods;
 use super::total_failure::TotalFailure;
-use crate::analysis::measurement::{Arms, Counts};
+use crate::analysis::measurement::{Arms, Counts, PodCounts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +32,9 @@ pub struct Evidence {
     /// Absent in evidence about latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     baseline: Option<Baseline>,
+    /// Absent where the source does not count by pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pods: Option<Pods>,
     confirmation: Confirmation,
     /// Convicted once is convicted for the rest of the release.
     convicted: Option<Conviction>,
@@ -50,6 +54,8 @@ pub struct Evidence {
 pub(crate) enum Conviction {
     Compared,
     TotalFailure,
+    /// One pod of it.
+    Pod,
 }
 
 impl Evidence {
@@ -126,6 +132,14 @@ impl Evidence {
         self.confirm(look, convicts);
     }
 
+    /// Adds the same look by pod, before [`Evidence::update`].
+    pub(super) fn update_pods(&mut self, pods: &Arms<PodCounts>, look: Look) {
+        if !look.warming_up {
+            let inflation = self.streams.first().map_or(1.0, EProcess::variance_inflation);
+            self.pods.get_or_insert_default().update(self.margin, pods, inflation);
+        }
+    }
+
     fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
@@ -144,20 +158,27 @@ impl Evidence {
     }
 
     fn confirm(&mut self, look: Look, convicts: f64) {
-        let mut found = Vec::from([self.confirmation.update(self.log_e_values(), look, convicts)]);
-        found.extend(self.total_failure.as_mut().map(|total_failure| total_failure.finding(look, convicts)));
-        if found[0] == Finding::Refuted {
+        let compared = self.confirmation.update(self.log_e_values(), look, convicts);
+        if compared == Finding::Refuted {
             self.streams.iter_mut().for_each(EProcess::drop_alarm);
         }
-        if found.get(1) == Some(&Finding::Refuted) {
+        let total = self.total_failure.as_mut().map_or(Finding::Calm, |total| total.finding(look, convicts));
+        if total == Finding::Refuted {
             self.total_failure.iter_mut().for_each(TotalFailure::drop_alarm);
+        }
+        let bursts = self.streams.first().map_or(1.0, EProcess::recent_bursts);
+        let pod = self.pods.as_mut().map_or(Finding::Calm, |pods| pods.finding(look, convicts, bursts));
+        if pod == Finding::Refuted {
+            self.pods.iter_mut().for_each(Pods::drop_alarm);
         }
         let total_failure = self.total_failure.as_ref().map_or(0.0, TotalFailure::log_e_value_unless_shared);
         let evidence = Fixed::of(self.log_e_value().max(total_failure));
-        self.peak = if found.contains(&Finding::Refuted) { evidence } else { self.peak.max(evidence) };
-        let kinds = [Conviction::Compared, Conviction::TotalFailure].into_iter().zip(found);
-        let convicted = kinds.filter(|(_, found)| *found == Finding::Convicted).map(|(kind, _)| kind).next();
-        self.convicted = self.convicted.or(convicted);
+        let refuted = [compared, total].contains(&Finding::Refuted);
+        self.peak = if refuted { evidence } else { self.peak.max(evidence) };
+        let found =
+            [(Conviction::Compared, compared), (Conviction::TotalFailure, total), (Conviction::Pod, pod)];
+        let convicted = found.into_iter().find(|(_, found)| *found == Finding::Convicted);
+        self.convicted = self.convicted.or(convicted.map(|(kind, _)| kind));
     }
 
     pub(super) fn convicted(&self) -> Option<Conviction> {
@@ -184,11 +205,18 @@ impl Evidence {
     /// The log of the mean evidence of all e-processes: valid however they depend on
     /// each other. One that has not started is at one.
     pub(super) fn log_e_value(&self) -> f64 {
-        self.log_mean_of(EProcess::log_e_value)
+        let evidence = self.log_mean_of(EProcess::log_e_value);
+        let pods = self.pods.as_ref().zip(self.streams.first());
+        let inflation = pods.map_or(1.0, |(pods, stream)| pods.variance_inflation(stream.suspect));
+        if evidence > 0.0 { evidence / inflation } else { evidence }
     }
 
     fn log_e_values(&self) -> LogEvidence {
-        LogEvidence { damped: self.log_e_value(), raw: self.log_mean_of(EProcess::raw_log_e_value) }
+        LogEvidence {
+            damped: self.log_mean_of(EProcess::log_e_value),
+            raw: self.log_mean_of(EProcess::raw_log_e_value),
+            worth: self.log_e_value(),
+        }
     }
 
     fn log_mean_of(&self, log_e_value: impl Fn(&EProcess) -> f64) -> f64 {
@@ -203,6 +231,16 @@ impl Evidence {
     pub(super) fn total_failure(&self) -> Option<Counts> {
         let convicted = self.convicted == Some(Conviction::TotalFailure);
         self.total_failure.as_ref().filter(|_| convicted).map(TotalFailure::suspect)
+    }
+
+    /// The pod that stands out, and its requests.
+    pub(super) fn suspect_pod(&self) -> Option<(&str, Counts)> {
+        self.pods.as_ref()?.suspect()
+    }
+
+    /// The pod without which the canary would be within the margin.
+    pub(super) fn culprit(&self) -> Option<(&str, Counts)> {
+        self.pods.as_ref()?.culprit(self.margin)
     }
 
     /// Are there requests of the primary to compare with? None at all, as with all

@@ -442,6 +442,52 @@ fn evidence_fits_into_a_status() {
     assert!(bytes < 2000, "{bytes} bytes");
 }
 
+/// Looks at pods of both arms: of each pod its bad and all requests.
+fn by_pod(canary: &[(u64, u64)], primary: &[(u64, u64)]) -> Measurement {
+    let arm = |name: &str, pods: &[(u64, u64)]| {
+        let pod =
+            |(i, (bad, total)): (usize, &(u64, u64))| (format!("{name}-{i}"), Counts::of_bad(*bad, *total));
+        pods.iter().enumerate().map(pod).collect()
+    };
+    Measurement::by_pod(Arms { canary: arm("canary", canary), primary: arm("primary", primary) })
+}
+
+#[test]
+fn one_broken_pod_is_convicted_and_named() {
+    let good = (5, 1000);
+    // The arm is 1.3 times as bad, within the margin.
+    let look = || by_pod(&[good, good, (14, 1000), good, good], &[good; 5]);
+    let verdict = last(vec![look(); 20]);
+    assert_eq!(verdict.outcome, FAIL);
+    assert_eq!(
+        verdict.message,
+        "pod canary-2 of the canary 1.4 % errors (280 of 20,000) vs primary 0.5 % (500 of 100,000): \
+         at least 1.5 times worse, chance of a false alarm < 1 %"
+    );
+    let summed = last(vec![look().summed(); 20]);
+    assert!(matches!(summed.outcome, JudgeOutcome::Pass { .. }), "{summed:?}");
+}
+
+#[test]
+fn arms_whose_pods_differ_are_not_convicted_by_the_draw_of_their_pods() {
+    let primary = [(3, 1000), (9, 1000), (2, 1000), (4, 1000), (7, 1000)];
+    let canary = [(5, 1000), (21, 1000), (4, 1000), (9, 1000), (12, 1000)];
+    let look = by_pod(&canary, &primary);
+    let verdict = last(vec![look.clone(); 40]);
+    assert_ne!(verdict.outcome, FAIL, "{verdict:?}");
+    assert_eq!(last(vec![look.summed(); 40]).outcome, FAIL, "twice as bad, if the pods are not known");
+    // Pods that are alike show the same difference.
+    let alike = by_pod(&[(10, 1000); 5], &[(5, 1000); 5]);
+    assert_eq!(last(vec![alike; 40]).outcome, FAIL);
+}
+
+#[test]
+fn a_pod_that_counts_for_both_arms_is_a_gateway() {
+    let gateway = |bad| [("envoy-x".to_owned(), Counts::of_bad(bad, 100))].into_iter().collect();
+    let look = Measurement::by_pod(Arms { canary: gateway(1), primary: gateway(2) });
+    assert_eq!(look, counts((1, 100), (2, 100)));
+}
+
 #[test]
 fn evidence_of_another_layout_or_margin_is_not_misread() {
     let mut json = serde_json::to_value(Evidence::default()).unwrap();
@@ -470,7 +516,9 @@ fn invalid_settings_are_refused() {
 fn any_measurement() -> impl Strategy<Value = Measurement> {
     let arm = |most: u64| (0..=most).prop_flat_map(|total| (0..=total, Just(total)));
     prop_oneof![
-        8 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
+        4 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
+        4 => ([arm(100), arm(100), arm(100)], [arm(900), arm(900), arm(900)])
+            .prop_map(|(canary, primary)| by_pod(&canary, &primary)),
         1 => Just(Measurement::NoData),
         1 => Just(Measurement::Unavailable { why: "timeout".into() }),
     ]
