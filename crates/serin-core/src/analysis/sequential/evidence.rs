@@ -215,8 +215,18 @@ impl Evidence {
         LogEvidence {
             damped: self.log_mean_of(EProcess::log_e_value),
             raw: self.log_mean_of(EProcess::raw_log_e_value),
-            worth: self.log_e_value(),
+            worth: if self.is_slow_by_few() { 0.0 } else { self.log_e_value() },
         }
+    }
+
+    /// Whether the evidence is about the latency of a handful of requests. Their
+    /// durations depend on each other: a pod that dies, or a node under load, delays all
+    /// that it holds.
+    fn is_slow_by_few(&self) -> bool {
+        let worst = self.streams.iter().max_by(|a, b| a.log_e_value().total_cmp(&b.log_e_value()));
+        worst.is_some_and(|stream| {
+            stream.kind != BadKind::Failed && stream.suspect.canary.total() < MIN_SLOW_REQUESTS
+        })
     }
 
     fn log_mean_of(&self, log_e_value: impl Fn(&EProcess) -> f64) -> f64 {
@@ -255,6 +265,9 @@ impl Evidence {
         &self.streams
     }
 }
+
+/// Requests to the canary from which on their durations convict it.
+const MIN_SLOW_REQUESTS: u64 = 20;
 
 /// Whether there are good and bad requests: a latency bound that all requests
 /// are within, or beyond, needs no e-process yet.

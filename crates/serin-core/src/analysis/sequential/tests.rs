@@ -442,6 +442,21 @@ fn evidence_fits_into_a_status() {
     assert!(bytes < 2000, "{bytes} bytes");
 }
 
+#[test]
+fn the_durations_of_a_handful_of_requests_convict_nobody() {
+    let arm = |fast: u64, slow: u64| {
+        Histogram::cumulative([(0.1, fast), (1.0, fast), (f64::INFINITY, fast + slow)]).unwrap()
+    };
+    // A pod that dies delays its last requests: three at each of some looks.
+    let look = Measurement::Histogram(Arms { canary: arm(0, 3), primary: arm(300, 1) });
+    let outcomes: Vec<JudgeOutcome> = verdicts_of(&judge(Settings::default()), vec![look; 8])
+        .into_iter()
+        .map(|verdict| verdict.outcome)
+        .collect();
+    let convicted = outcomes.iter().position(|outcome| *outcome == FAIL);
+    assert_eq!(convicted, Some(6), "by 21 requests: {outcomes:?}");
+}
+
 /// Looks at pods of both arms: of each pod its bad and all requests.
 fn by_pod(canary: &[(u64, u64)], primary: &[(u64, u64)]) -> Measurement {
     let arm = |name: &str, pods: &[(u64, u64)]| {
