@@ -45,6 +45,8 @@ pub(crate) struct EProcess {
     above: [Fixed; POINTS_PER_SIDE],
     overdispersion: Overdispersion,
     bursts: RecentBursts,
+    /// The largest gain of the last informative look.
+    last_gain: Fixed,
 }
 
 /// Kinds of bad request.
@@ -59,6 +61,14 @@ pub(crate) enum BadKind {
 /// Prior of a canary that is bad from the first look on; the n-th look after
 /// it has (1 − FIRST_CHECK_PRIOR) / n(n+1).
 const FIRST_CHECK_PRIOR: f64 = 0.75;
+/// How much less likely, as a log, the next odds ratio of the grid is: canaries are more
+/// often somewhat bad than very bad, and the latter are found anyway.
+const ODDS_PRIOR_FALL: f64 = 0.2;
+/// The log-evidence that a look adds at most beyond that of the informative look before
+/// it. One clump of retries is one event, however many requests it has; a canary that is
+/// bad is so at the next look as well. Enough for one look to raise suspicion. A limit
+/// that earlier looks set keeps the error bound.
+const MAX_SUDDEN_GAIN: f64 = 3.0;
 /// Ways to fill a table from which on it is scaled down: they are the cost of a look.
 const MAX_TABLE_FILLINGS: u64 = 200_000;
 /// Requests beyond which a count is nonsense.
@@ -80,6 +90,7 @@ impl EProcess {
             above: [Fixed::default(); POINTS_PER_SIDE],
             overdispersion: Overdispersion::default(),
             bursts: RecentBursts::default(),
+            last_gain: Fixed::default(),
         }
     }
 
@@ -101,9 +112,11 @@ impl EProcess {
         if let Some(gains) = log_likelihood_ratios(grid, look, self.overdispersion.variance_inflation()) {
             let (below, above) = (&gains[..POINTS_PER_SIDE], &gains[POINTS_PER_SIDE + 1..]);
             let start = start_prior(self.checks);
+            let most = MAX_SUDDEN_GAIN + self.last_gain.get();
             for (alarm, gain) in self.alarm.iter_mut().zip(above) {
-                *alarm = log(log_add(alarm.get(), start.ln()) + gain);
+                *alarm = log(log_add(alarm.get(), start.ln()) + gain.min(most));
             }
+            self.last_gain = Fixed::of(above.iter().copied().fold(0.0, f64::max));
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
             self.checks = self.checks.saturating_add(1);
@@ -120,7 +133,7 @@ impl EProcess {
     /// as at the beginning of a release. Evidence only ever shrinks by this, so the
     /// error bound still holds.
     pub fn drop_alarm(&mut self) {
-        if log_mean(&self.alarm) > FIRST_CHECK_PRIOR.ln() {
+        if log_mixture(&self.alarm) > FIRST_CHECK_PRIOR.ln() {
             self.alarm = [log(FIRST_CHECK_PRIOR.ln()); POINTS_PER_SIDE];
         }
         self.suspect = Arms::default();
@@ -141,7 +154,7 @@ impl EProcess {
 
     /// The same without regard to the bursts of the last minutes.
     pub fn raw_log_e_value(&self) -> f64 {
-        log_add(log_mean(&self.alarm), remaining_prior(self.checks).ln())
+        log_add(log_mixture(&self.alarm), remaining_prior(self.checks).ln())
     }
 
     /// The evidence of this step that the canary is within the margin.
@@ -276,6 +289,14 @@ pub(super) fn log_add(a: f64, b: f64) -> f64 {
 pub(super) fn log_mean(logs: &[Fixed]) -> f64 {
     let sum = logs.iter().map(|log| log.get()).reduce(log_add);
     sum.map_or(MIN_LOG, |sum| sum - (logs.len() as f64).ln())
+}
+
+/// The log of the mean over odds ratios by their prior, from logs.
+fn log_mixture(logs: &[Fixed; POINTS_PER_SIDE]) -> f64 {
+    let prior = |rank: usize| -ODDS_PRIOR_FALL * rank as f64;
+    let all = (0..logs.len()).map(|rank| prior(rank).exp()).sum::<f64>();
+    let sum = logs.iter().enumerate().map(|(rank, log)| log.get() + prior(rank)).reduce(log_add);
+    sum.map_or(MIN_LOG, |sum| sum - all.ln())
 }
 
 fn mean(of_side: impl IntoIterator<Item = f64>) -> f64 {
