@@ -17,7 +17,9 @@
 //!   step. It shows non-inferiority, and gives the estimate and its interval.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
+use super::compact::{Reader, Writer};
 use super::fixed::Fixed;
 use super::grid::{GRID_POINTS, Grid, POINTS_PER_SIDE};
 use super::overdispersion::{Overdispersion, RecentBursts};
@@ -25,8 +27,9 @@ use crate::analysis::contingency_table::{ContingencyTable, OddsRatio};
 use crate::analysis::measurement::{Arms, Counts};
 use crate::analysis::verdict::Estimate;
 
+/// Stored as one short text ([`compact`](super::compact)): a histogram has two dozen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(into = "String", try_from = "String")]
 pub(crate) struct EProcess {
     pub kind: BadKind,
     /// Counts since the release began.
@@ -50,8 +53,7 @@ pub(crate) struct EProcess {
 }
 
 /// Kinds of bad request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadKind {
     Failed,
     /// Slower than this many microseconds.
@@ -201,6 +203,75 @@ impl EProcess {
             value: mean.exp(),
             low: confidence_bound(points.clone(), total, risk),
             high: confidence_bound(points.rev(), total, risk),
+        })
+    }
+}
+
+impl From<EProcess> for String {
+    fn from(stream: EProcess) -> String {
+        let EProcess {
+            kind,
+            seen,
+            suspect,
+            pending,
+            checks,
+            alarm,
+            below,
+            above,
+            overdispersion,
+            bursts,
+            last_gain,
+        } = stream;
+        let mut writer = Writer::default();
+        writer.count(match kind {
+            BadKind::Failed => 0,
+            BadKind::Slower(bound) => bound.saturating_add(1),
+        });
+        for Arms { canary, primary } in [seen, suspect, pending] {
+            [canary, primary].iter().for_each(|counts| writer.counts(*counts));
+        }
+        writer.count(u64::from(checks));
+        [alarm, below, above].iter().for_each(|row| writer.row(row));
+        overdispersion.write(&mut writer);
+        bursts.write(&mut writer);
+        writer.fixed(last_gain);
+        writer.text()
+    }
+}
+
+#[derive(Debug, Error)]
+#[error("no evidence of this judge")]
+pub(crate) struct InvalidStream;
+
+impl TryFrom<String> for EProcess {
+    type Error = InvalidStream;
+
+    fn try_from(text: String) -> Result<Self, InvalidStream> {
+        let mut reader = Reader::new(&text);
+        let stream = EProcess::read(&mut reader).ok_or(InvalidStream)?;
+        reader.end().map(|()| stream).ok_or(InvalidStream)
+    }
+}
+
+impl EProcess {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let arms =
+            |reader: &mut Reader<'_>| Some(Arms { canary: reader.counts()?, primary: reader.counts()? });
+        Some(EProcess {
+            kind: match reader.count()? {
+                0 => BadKind::Failed,
+                bound => BadKind::Slower(bound - 1),
+            },
+            seen: arms(reader)?,
+            suspect: arms(reader)?,
+            pending: arms(reader)?,
+            checks: u32::try_from(reader.count()?).ok()?,
+            alarm: reader.row()?,
+            below: reader.row()?,
+            above: reader.row()?,
+            overdispersion: Overdispersion::read(reader)?,
+            bursts: RecentBursts::read(reader)?,
+            last_gain: reader.fixed()?,
         })
     }
 }

@@ -17,6 +17,7 @@
 //! usual self ([`baseline`]).
 
 mod baseline;
+mod compact;
 mod confirmation;
 mod e_process;
 mod evidence;

@@ -443,6 +443,32 @@ fn evidence_fits_into_a_status() {
 }
 
 #[test]
+fn evidence_about_two_dozen_latency_bounds_fits_into_a_status() {
+    // Rising bounds, all of them informative, at 5,000 requests a second.
+    let bounds: Vec<f64> = (0..24).map(|i| 0.002 * 1.4_f64.powi(i)).collect();
+    let arm = |requests: f64, slower: f64| {
+        let within = |bound: &f64| 1.0 - 1.0 / (1.0 + (bound / (0.05 * slower)).powf(1.5));
+        let bucket = |bound: &f64| (*bound, (requests * within(bound)).round() as u64);
+        let buckets = bounds.iter().map(bucket).chain([(f64::INFINITY, requests as u64)]);
+        Histogram::cumulative(buckets).unwrap()
+    };
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    for i in 0..150 {
+        let swing = 1.0 + 0.3 * (f64::from(i) * 0.7).sin();
+        let canary = arm(10_000.0 * swing, 1.0 + 0.05 * (f64::from(i) * 1.3).sin());
+        let primary = arm(40_000.0 * swing, 1.0 + 0.05 * f64::from(i).cos());
+        judge.outcome(&mut evidence, &Measurement::Histogram(Arms { canary, primary }));
+    }
+    assert_eq!(evidence.streams().len(), 24);
+    // As the status has it: a text within JSON, whose quotes are escaped.
+    let text = serde_json::to_string(&evidence).unwrap();
+    let bytes = serde_json::to_string(&text).unwrap().len();
+    assert!(bytes <= 8000, "{bytes} bytes");
+    assert_eq!(serde_json::from_str::<Evidence>(&text).unwrap(), evidence);
+}
+
+#[test]
 fn the_durations_of_a_handful_of_requests_convict_nobody() {
     let arm = |fast: u64, slow: u64| {
         Histogram::cumulative([(0.1, fast), (1.0, fast), (f64::INFINITY, fast + slow)]).unwrap()
@@ -508,7 +534,7 @@ fn evidence_of_another_layout_or_margin_is_not_misread() {
     let mut json = serde_json::to_value(Evidence::default()).unwrap();
     json["version"] = 1.into();
     let error = serde_json::from_value::<Evidence>(json).unwrap_err();
-    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 2");
+    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 3");
 
     let mut evidence = Evidence::default();
     let look = counts((3, 100), (1, 1900));
