@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Errors are one e-process, beside that of a [`TotalFailure`](total_failure), which
-//! needs no primary. Latency is one e-process for each histogram bound
+//! needs no primary, and that of each pod of the canary; arms whose [`pods`] differ are
+//! worth less evidence. Latency is one e-process for each histogram bound
 //! ("slower than 250 ms"), and their evidence is averaged. No single look convicts
 //! ([`confirmation`]), and nothing passes while the primary itself is far from its
 //! usual self ([`baseline`]).
