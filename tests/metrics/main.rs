@@ -79,7 +79,6 @@ async fn measure_since(sources: &Sources, ask: &MetricQuery, since: Timestamp) -
 }
 
 /// Without its pods.
-
 async fn measure(
     sources: &Sources,
     ask: &MetricQuery,

@@ -125,13 +125,17 @@ impl CounterHistory {
             .min_by_key(distance)?;
         self.checkpoints.drain(..from);
         let then = self.checkpoints.front()?;
-        let of_pod = |now: &Sums, then: Option<&Sums>| -> Sums {
-            let before = |key| then.and_then(|then| then.get(key)).copied().unwrap_or(0);
-            now.iter().map(|(key, sum)| (*key, sum - before(key).min(*sum))).collect()
-        };
         let increase = |now: &PodSums, then: &PodSums| {
-            let named = |pod: &String| self.pods.get(pod).map_or(pod, |state| &state.name).clone();
-            now.iter().map(|(pod, sums)| (named(pod), of_pod(sums, then.get(pod)))).collect()
+            let mut by_name = PodSums::new();
+            for (pod, sums) in now {
+                let name = self.pods.get(pod).map_or(pod, |state| &state.name);
+                let of_name = by_name.entry(name.clone()).or_default();
+                for (key, sum) in sums {
+                    let before = then.get(pod).and_then(|then| then.get(key)).copied().unwrap_or(0);
+                    *of_name.entry(*key).or_default() += sum - before.min(*sum);
+                }
+            }
+            by_name
         };
         let arms = Arms {
             canary: increase(&self.sums.canary, &then.sums.canary),
