@@ -376,6 +376,7 @@ const CHECKED: &[(&str, f64, u64, u64)] = &[
     ("clumps of 20", 50.0, 12, 0),
     ("clumps of 20 from minute 10", 50.0, 20, 1),
     ("0.5 to 3 %", 50.0, 12, 0),
+    ("0.5 to 3 %, prometheus 15 s", 50.0, 12, 0),
     ("0.5 to 100 %", 50.0, 8, 0),
     ("one pod of five at 3 %", 50.0, 20, 2),
     ("both arms at 5 % from minute 5 on", 50.0, 4, 0),

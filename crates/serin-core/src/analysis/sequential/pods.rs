@@ -185,9 +185,10 @@ impl Spread {
     fn add(&mut self, pod: Counts, arm: Counts) {
         self.0.add(pod);
         let (n, all, bad) = (pod.total() as f64, arm.total() as f64, arm.bad() as f64);
-        if n > 0.0 && all > n {
+        if n > 0.0 {
+            // A pod that was read alone has exactly its own.
             let expected = bad * n / all;
-            let variance = expected * (1.0 - n / all) * (all - bad) / (all - 1.0);
+            let variance = expected * (1.0 - n / all) * (all - bad) / (all - 1.0).max(1.0);
             (self.1, self.2) = (self.1.plus(expected), self.2.plus(variance));
         }
     }

@@ -523,6 +523,17 @@ fn arms_whose_pods_differ_are_not_convicted_by_the_draw_of_their_pods() {
 }
 
 #[test]
+fn pods_that_are_read_in_turn_are_alike() {
+    let idle = (0, 0);
+    let looks = (0..40).map(|at| match at % 3 {
+        0 => by_pod(&[(20, 1000), idle, idle], &[(50, 10_000), idle, idle]),
+        1 => by_pod(&[idle, (20, 1000), idle], &[idle, (50, 10_000), (50, 10_000)]),
+        _ => by_pod(&[(20, 1000), idle, (20, 1000)], &[(50, 10_000), idle, (50, 10_000)]),
+    });
+    assert_eq!(last(looks).outcome, FAIL);
+}
+
+#[test]
 fn a_pod_that_counts_for_both_arms_is_a_gateway() {
     let gateway = |bad| [("envoy-x".to_owned(), Counts::of_bad(bad, 100))].into_iter().collect();
     let look = Measurement::by_pod(Arms { canary: gateway(1), primary: gateway(2) });
