@@ -248,9 +248,9 @@ impl Evidence {
         self.pods.as_ref()?.suspect()
     }
 
-    /// The pod without which the canary would be within the margin.
+    /// The pod that alone has evidence against it.
     pub(super) fn culprit(&self) -> Option<(&str, Counts)> {
-        self.pods.as_ref()?.culprit(self.margin)
+        self.pods.as_ref()?.culprit()
     }
 
     /// Are there requests of the primary to compare with? None at all, as with all

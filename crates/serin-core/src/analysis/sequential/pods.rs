@@ -133,13 +133,12 @@ impl Pods {
         Some((name, self.canary.get(name)?.spread.0))
     }
 
-    /// The pod without which the canary would be within the margin, and its requests.
-    pub fn culprit(&self, margin: f64) -> Option<(&str, Counts)> {
-        let (name, pod) = self.suspect()?;
-        let all = sum_of(self.canary.values().map(|pod| &pod.spread));
-        let others = Counts::of_bad(all.bad() - pod.bad(), all.total() - pod.total());
-        let usual = sum_of(self.primary.values()).rate()?;
-        others.rate().is_some_and(|rate| rate <= margin * usual).then_some((name, pod))
+    /// The pod that alone has evidence against it, and its requests.
+    pub fn culprit(&self) -> Option<(&str, Counts)> {
+        let (name, counts) = self.suspect()?;
+        let stands_out =
+            |(pod, state): (&String, &CanaryPod)| (pod.as_str() == name) == (self.log_e_value(state) > 0.0);
+        self.canary.iter().all(stands_out).then_some((name, counts))
     }
 
     /// Beyond one it is a root of that by the variance between the pods of the primary.

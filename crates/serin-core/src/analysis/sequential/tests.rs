@@ -523,6 +523,14 @@ fn arms_whose_pods_differ_are_not_convicted_by_the_draw_of_their_pods() {
 }
 
 #[test]
+fn no_pod_is_blamed_for_a_canary_that_turned_bad_as_a_whole() {
+    let look = |bad| by_pod(&[(bad, 1000); 5], &[(50, 10_000); 5]);
+    let verdict = last([vec![look(5); 100], vec![look(20); 10]].concat());
+    assert_eq!(verdict.outcome, FAIL);
+    assert!(!verdict.message.contains("pod"), "{verdict:?}");
+}
+
+#[test]
 fn pods_that_are_read_in_turn_are_alike() {
     let idle = (0, 0);
     let looks = (0..40).map(|at| match at % 3 {
