@@ -114,8 +114,9 @@ async fn success_rate_and_latency_are_what_the_pods_served() {
 
     let by_pod = measure_pods(&sources, &requests, None, since, &Arms::default()).await;
     let pod = |name: &str, counts| PodCounts::from([(name.to_owned(), counts)]);
-    let (canary, primary) = (pod(CANARY_POD, expected.canary), pod(PRIMARY_POD, expected.primary));
-    assert_eq!(by_pod, Measurement::PodCounts(Arms { canary, primary }));
+    let served =
+        Arms { canary: pod(CANARY_POD, expected.canary), primary: pod(PRIMARY_POD, expected.primary) };
+    assert_eq!(by_pod, Measurement::PodCounts(served));
 
     let Measurement::Histogram(arms) = measure_since(&sources, &durations, since).await else {
         panic!("durations are a histogram")
