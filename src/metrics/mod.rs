@@ -99,6 +99,7 @@ pub struct Window {
 pub struct Endpoint {
     /// The uid: a later pod may have the same name.
     pub pod: String,
+    pub name: String,
     pub url: Result<String, UnsupportedScheme>,
 }
 

@@ -25,7 +25,7 @@ const ALL_FEATURES: [&str; 18] = [
     "api.enabled=true",
     "api.tlsSecret=serin-api",
 ];
-const NO_FEATURES: [&str; 12] = [
+const NO_FEATURES: [&str; 13] = [
     "networkPolicy.enabled=false",
     "replicas=1",
     "configTracking=false",

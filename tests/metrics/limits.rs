@@ -121,7 +121,7 @@ async fn a_web_answer_is_read_to_256_kib() {
 #[tokio::test]
 async fn a_histogram_has_at_most_a_hundred_bounds() {
     let app = App::start().await;
-    let pods = |pod: &str| vec![Endpoint { pod: pod.to_owned(), url: Ok(app.url()) }];
+    let pods = |pod: &str| vec![Endpoint { pod: pod.to_owned(), name: pod.to_owned(), url: Ok(app.url()) }];
     let arms = Arms { canary: pods("c"), primary: pods("p") };
     let bounds = |count: u32| -> String {
         let line = |bound: u32| format!("http_request_duration_seconds_bucket{{le=\"{bound}\"}} {bound}\n");
@@ -169,7 +169,7 @@ async fn the_reason_of_a_failed_query_is_bounded() {
 async fn a_scraped_answer_is_not_quoted() {
     let app = App::start().await;
     app.show("internal-password: hunter2\n");
-    let pods = vec![Endpoint { pod: "c".to_owned(), url: Ok(app.url()) }];
+    let pods = vec![Endpoint { pod: "c".to_owned(), name: "c".to_owned(), url: Ok(app.url()) }];
     let arms = Arms { canary: pods, primary: Vec::new() };
     let ask = built_in("shop", "request-success-rate", JudgeType::Sequential, None);
     let why = unavailable(measure(&sources(), &ask, None, Timestamp::now(), &arms).await);

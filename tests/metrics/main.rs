@@ -79,7 +79,19 @@ async fn measure_since(sources: &Sources, ask: &MetricQuery, since: Timestamp) -
     measure(sources, ask, None, since, &Arms::default()).await
 }
 
+/// Without its pods.
 async fn measure(
+    sources: &Sources,
+    ask: &MetricQuery,
+    credentials: Option<&Credentials>,
+    since: Timestamp,
+    pods: &Arms<Vec<Endpoint>>,
+) -> Measurement {
+    measure_pods(sources, ask, credentials, since, pods).await.summed()
+}
+
+/// By pod where the source can tell.
+async fn measure_pods(
     sources: &Sources,
     ask: &MetricQuery,
     credentials: Option<&Credentials>,

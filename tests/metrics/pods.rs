@@ -6,7 +6,7 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube_local::node::address::Network;
-use serin::analysis::measurement::{Counts, Histogram};
+use serin::analysis::measurement::{Counts, Histogram, PodCounts};
 use tokio::sync::OnceCell;
 
 use super::*;
@@ -111,6 +111,12 @@ async fn success_rate_and_latency_are_what_the_pods_served() {
     let middle = Timestamp::now();
     assert_eq!(measure_since(&sources, &requests, since).await, Measurement::Counts(expected));
     assert_eq!(measure_since(&sources, &requests, since).await, Measurement::Counts(expected), "asked again");
+
+    let by_pod = measure_pods(&sources, &requests, None, since, &Arms::default()).await;
+    let pod = |name: &str, counts| PodCounts::from([(name.to_owned(), counts)]);
+    let served =
+        Arms { canary: pod(CANARY_POD, expected.canary), primary: pod(PRIMARY_POD, expected.primary) };
+    assert_eq!(by_pod, Measurement::PodCounts(served));
 
     let Measurement::Histogram(arms) = measure_since(&sources, &durations, since).await else {
         panic!("durations are a histogram")

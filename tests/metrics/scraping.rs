@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use kube_local::node::Node;
 use kube_local::{ApiServer, Options};
-use serin::analysis::measurement::{Counts, Histogram};
+use serin::analysis::measurement::{Counts, Histogram, PodCounts};
 use serin::metrics::MetricKey;
 use serin::metrics::scrape::{Fetch, endpoint};
 
@@ -21,7 +21,7 @@ fn endpoints(pods: &[&Pod]) -> Vec<Endpoint> {
 }
 
 fn at(url: String, pod: &str) -> Vec<Endpoint> {
-    vec![Endpoint { pod: pod.to_owned(), url: Ok(url) }]
+    vec![Endpoint { pod: pod.to_owned(), name: pod.to_owned(), url: Ok(url) }]
 }
 
 /// A window opens.
@@ -62,6 +62,11 @@ async fn requests_and_durations_are_what_the_pods_served() {
     pods.send(&primary, "/", 50).await;
     let look = async |ask: &MetricQuery, since| measure(&sources, ask, None, since, &arms).await;
     assert_eq!(look(&requests, since).await, counts(Counts::of_bad(7, 100), Counts::of_bad(0, 50)));
+    let Measurement::PodCounts(by_pod) = measure_pods(&sources, &requests, None, since, &arms).await else {
+        panic!("requests are counted by pod")
+    };
+    assert_eq!(by_pod.canary, PodCounts::from([(CANARY_POD.to_owned(), Counts::of_bad(7, 100))]));
+    assert_eq!(by_pod.primary, PodCounts::from([(PRIMARY_POD.to_owned(), Counts::of_bad(0, 50))]));
     let middle = Timestamp::now();
     let Measurement::Histogram(found) = look(&durations, since).await else {
         panic!("durations are a histogram")
@@ -137,7 +142,7 @@ async fn a_window_nobody_opened_has_no_data_and_the_next_one_has() {
     let window = Window { since: later, until: later + Duration::from_secs(10) };
     app.show("http_requests_total{code=\"200\"} 99999\n");
     assert_eq!(
-        sources.measure(&ask, None, &MeasureContext { window, pods: &arms }).await,
+        sources.measure(&ask, None, &MeasureContext { window, pods: &arms }).await.summed(),
         Measurement::NoData
     );
     app.show("other_series 1\n");

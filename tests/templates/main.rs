@@ -253,7 +253,7 @@ impl TemplateCase<'_> {
         }
         let pods = Arms::default();
         let view = MeasureContext { window: self.server.window, pods: &pods };
-        self.server.sources.measure(&ask, None, &view).await
+        self.server.sources.measure(&ask, None, &view).await.summed()
     }
 
     fn describe_mismatch(

@@ -20,6 +20,9 @@
 //! decreased. The first minus the second plus the third is the increase, since
 //! every series known at the start is still known at the end.
 //!
+//! Requests are summed by the pod that exported them, if their series have a label for
+//! it: the judge compares pods too.
+//!
 //! A sum over a selector is unwrapped first and summed again afterwards: in a
 //! sum, a deleted pod looks like a reset of all others. Any other expression is
 //! evaluated as it is; a decrease counts as no increase.
@@ -38,12 +41,18 @@ const ARM: &str = "serin_arm";
 pub const CANARY: &str = "canary";
 pub const PRIMARY: &str = "primary";
 const COUNTED: &str = "serin_counted";
-pub const PART: &str = "part";
-pub const TOTAL: &str = "total";
+const PART: &str = "part";
+const TOTAL: &str = "total";
 const SUM_OF: &str = "serin_sum_of";
 const NOW: &str = "now";
 const THEN: &str = "then";
 const RESET: &str = "fell";
+
+/// Names of the label with the pod that exported a series: that of Prometheus' operator,
+/// and that of its example configuration for Kubernetes. The sum of series with neither
+/// has an empty one.
+const POD_LABELS: [&str; 2] = ["pod", "kubernetes_pod_name"];
+const SUM_BY_POD: &str = "sum by (pod, kubernetes_pod_name)";
 
 /// How long a series without samples counts as known, in milliseconds.
 const LOOKBACK_MS: i64 = 600_000;
@@ -55,7 +64,7 @@ const RESOLUTION: &str = "5s";
 pub fn counts_query(arms: &Arms<CountQueries>, window: Window) -> Option<String> {
     let length = length_ms(window)?;
     let arm = |arm: &str, queries: &CountQueries| {
-        let counted = |what: &str, query: &str| labelled(sums(query, "sum", length), COUNTED, what);
+        let counted = |what: &str, query: &str| labelled(sums(query, SUM_BY_POD, length), COUNTED, what);
         let both = [counted(PART, queries.part.query()), counted(TOTAL, &queries.total)];
         labelled(both.into_iter().flatten().collect(), ARM, arm)
     };
@@ -83,9 +92,16 @@ pub fn oldest_sample_query(query: &Query) -> Option<Option<String>> {
     Some(Some(format!("min(timestamp({canary}) or timestamp({primary}))")))
 }
 
-/// By arm, and by `part`, `total` or bucket bound.
+/// By arm, by `part`, `total` or bucket bound, and by pod where the query can tell.
 #[derive(Debug, Default, PartialEq)]
-pub struct CounterIncreases(BTreeMap<(String, String), f64>);
+pub struct CounterIncreases(BTreeMap<CounterId, f64>);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct CounterId {
+    arm: String,
+    counted: String,
+    pod: String,
+}
 
 impl CounterIncreases {
     /// From the result of [`counts_query`].
@@ -98,14 +114,20 @@ impl CounterIncreases {
         Self::from_response("le", result)
     }
 
-    /// Rounded; 0 for negative values.
-    pub fn count(&self, arm: &str, counted: &str) -> u64 {
-        self.of_arm(arm).find(|(what, _)| *what == counted).map_or(0, |(_, count)| count)
+    /// Each pod of an arm with its `part` and its `total`.
+    pub fn by_pod(&self, arm: &str) -> BTreeMap<&str, (u64, u64)> {
+        let mut pods = BTreeMap::<&str, (u64, u64)>::new();
+        for (id, increase) in self.0.iter().filter(|(id, _)| id.arm == arm) {
+            let (part, total) = pods.entry(&id.pod).or_default();
+            *(if id.counted == PART { part } else { total }) = rounded(*increase);
+        }
+        pods
     }
 
+    /// Each bound of an arm with its increase.
     pub fn of_arm<'s>(&'s self, arm: &'s str) -> impl Iterator<Item = (&'s str, u64)> {
-        let of_arm = self.0.iter().filter(move |((of, _), _)| of == arm);
-        of_arm.map(|((_, what), increase)| (what.as_str(), increase.round() as u64))
+        let of_arm = self.0.iter().filter(move |(id, _)| id.arm == arm);
+        of_arm.map(|(id, increase)| (id.counted.as_str(), rounded(*increase)))
     }
 
     fn from_response(label: &str, result: &[InstantVector]) -> Result<Option<Self>, PrometheusQueryError> {
@@ -113,8 +135,13 @@ impl CounterIncreases {
         let mut has_start = false;
         for series in result {
             let value_of = |name: &str| series.metric().get(name).map(String::as_str).unwrap_or_default();
-            let key = (value_of(ARM).to_owned(), value_of(label).to_owned());
-            let increase = increases.0.entry(key).or_default();
+            let pod = POD_LABELS.into_iter().map(value_of).find(|pod| !pod.is_empty());
+            let id = CounterId {
+                arm: value_of(ARM).to_owned(),
+                counted: value_of(label).to_owned(),
+                pod: pod.unwrap_or_default().to_owned(),
+            };
+            let increase = increases.0.entry(id).or_default();
             let value = series.sample().value();
             if !value.is_finite() {
                 return Err(PrometheusQueryError::NotACount(value.to_string()));
@@ -128,6 +155,11 @@ impl CounterIncreases {
         }
         Ok(has_start.then_some(increases))
     }
+}
+
+/// 0 for negative values.
+fn rounded(increase: f64) -> u64 {
+    increase.round() as u64
 }
 
 /// The sums that the increase is computed from, each labelled with `SUM_OF`.

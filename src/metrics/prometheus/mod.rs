@@ -2,9 +2,9 @@
 //!
 //! A single value is an instant query at the current time, as in Flagger. Counts
 //! and histograms are the increase of raw counters over the window, by one query
-//! for both arms at one time ([`increase`]): the response is small however many
-//! series there are, and the same window gives the same result after a restart.
-//! Points over time are a range query for each arm.
+//! for both arms at one time ([`increase`]): the response has a few numbers for each
+//! pod, however many series there are, and the same window gives the same result after
+//! a restart. Points over time are a range query for each arm.
 
 mod client;
 pub mod edges;
@@ -171,13 +171,13 @@ fn counts(data: &Data, queries: &Arms<CountQueries>) -> Result<Measurement, Prom
         return Ok(Measurement::NoData);
     };
     let arm = |arm: &str, queries: &CountQueries| {
-        let (part, total) = (increase.count(arm, increase::PART), increase.count(arm, increase::TOTAL));
-        match queries.part {
+        let counts = |(part, total)| match queries.part {
             CountedPart::Good(_) => Counts::of_good(part, total),
             CountedPart::Bad(_) => Counts::of_bad(part, total),
-        }
+        };
+        increase.by_pod(arm).into_iter().map(|(pod, sums)| (pod.to_owned(), counts(sums))).collect()
     };
-    Ok(Measurement::Counts(Arms {
+    Ok(Measurement::by_pod(Arms {
         canary: arm(increase::CANARY, &queries.canary),
         primary: arm(increase::PRIMARY, &queries.primary),
     }))

@@ -63,9 +63,10 @@ pub fn endpoint(pod: &Pod, target: Option<&ScrapeTarget>, port: u16) -> Option<E
     let path = path.map_or("/metrics", String::as_str);
     let host = if address.contains(':') { format!("[{address}]") } else { address.clone() };
     let slash = if path.starts_with('/') { "" } else { "/" };
+    let name = metadata.name.clone()?;
     let url = match annotation("scheme").map_or("http", String::as_str) {
         scheme @ ("http" | "https") => Ok(format!("{scheme}://{host}:{port}{slash}{path}")),
-        _ => Err(UnsupportedScheme { pod: metadata.name.clone().unwrap_or_default() }),
+        _ => Err(UnsupportedScheme { pod: name.clone() }),
     };
-    Some(Endpoint { pod: metadata.uid.clone()?, url })
+    Some(Endpoint { pod: metadata.uid.clone()?, name, url })
 }

@@ -1,7 +1,7 @@
 //! Counter history of one metric of one Canary.
 //!
 //! The last sample of each pod's counters is stored, and their increase is added
-//! to the monotonic sums of the arm. A checkpoint stores the sums at one time, so
+//! to its monotonic sums in its arm. A checkpoint stores the sums at one time, so
 //! that a window is the difference of two checkpoints and may be measured twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,7 +25,7 @@ const MAX_CHECKPOINTS: usize = 512;
 
 pub struct CounterHistory {
     pods: HashMap<String, PodState>,
-    sums: Arms<Sums>,
+    sums: Arms<PodSums>,
     checkpoints: VecDeque<Checkpoint>,
     used: Timestamp,
 }
@@ -36,9 +36,12 @@ pub type Sums = BTreeMap<CounterKey, f64>;
 /// Of a sum; differences between larger ones would not be exact.
 const MAX_SUM: f64 = 1e15;
 
+/// By pod: its uid in the history, its name in an increase.
+pub type PodSums = BTreeMap<String, Sums>;
+
 #[derive(Debug, PartialEq)]
 pub struct Increase {
-    pub arms: Arms<Sums>,
+    pub arms: Arms<PodSums>,
     /// Length of the measured time.
     pub seconds: f64,
 }
@@ -47,12 +50,13 @@ struct PodState {
     /// None if it was listed but not scraped yet: its counts from before are
     /// unknown.
     counters: Option<Counters>,
+    name: String,
     listed: Timestamp,
 }
 
 struct Checkpoint {
     at: Timestamp,
-    sums: Arms<Sums>,
+    sums: Arms<PodSums>,
 }
 
 impl CounterHistory {
@@ -75,6 +79,7 @@ impl CounterHistory {
         let arms = [(&mut self.sums.canary, scraped.canary), (&mut self.sums.primary, scraped.primary)];
         for (sums, scraped) in arms {
             for (pod, counters) in scraped {
+                let sums = sums.entry(pod.to_owned()).or_default();
                 let previous = self.pods.get(pod);
                 for (key, readings) in counters {
                     let empty = Readings::default();
@@ -87,14 +92,20 @@ impl CounterHistory {
                     let sum = sums.entry(*key).or_default();
                     *sum = (*sum + increase).min(MAX_SUM);
                 }
-                self.pods.insert(pod.to_owned(), PodState { counters: Some(counters.clone()), listed: now });
+                let name = previous.map_or_else(|| pod.to_owned(), |previous| previous.name.clone());
+                let state = PodState { counters: Some(counters.clone()), name, listed: now };
+                self.pods.insert(pod.to_owned(), state);
             }
         }
         for endpoint in listed.canary.iter().chain(&listed.primary) {
             let pod = self.pods.entry(endpoint.pod.clone());
-            pod.or_insert(PodState { counters: None, listed: now }).listed = now;
+            let pod = pod.or_insert(PodState { counters: None, name: String::new(), listed: now });
+            (pod.listed, pod.name) = (now, endpoint.name.clone());
         }
         self.pods.retain(|_, pod| now.duration_since(pod.listed) < POD_TTL);
+        for sums in [&mut self.sums.canary, &mut self.sums.primary] {
+            sums.retain(|pod, _| self.pods.contains_key(pod));
+        }
         self.checkpoints.retain(|checkpoint| checkpoint.at < now);
         self.checkpoints.push_back(Checkpoint { at: now, sums: self.sums.clone() });
         if self.checkpoints.len() > MAX_CHECKPOINTS {
@@ -118,10 +129,17 @@ impl CounterHistory {
             .min_by_key(distance)?;
         self.checkpoints.drain(..from);
         let then = self.checkpoints.front()?;
-        let increase = |now: &Sums, then: &Sums| {
-            let difference =
-                |(key, sum): (&CounterKey, &f64)| (*key, sum - then.get(key).copied().unwrap_or(0.0));
-            now.iter().map(difference).collect()
+        let increase = |now: &PodSums, then: &PodSums| {
+            let mut by_name = PodSums::new();
+            for (pod, sums) in now {
+                let name = self.pods.get(pod).map_or(pod, |state| &state.name);
+                let of_name = by_name.entry(name.clone()).or_default();
+                for (key, sum) in sums {
+                    let before = then.get(pod).and_then(|then| then.get(key)).copied().unwrap_or(0.0);
+                    *of_name.entry(*key).or_default() += (sum - before).max(0.0);
+                }
+            }
+            by_name
         };
         let arms = Arms {
             canary: increase(&self.sums.canary, &then.sums.canary),
@@ -137,6 +155,15 @@ fn increase_since(then: &Readings, now: &Readings) -> f64 {
         measurement::increase([then.get(series).copied().unwrap_or(0.0), *now])
     };
     now.iter().map(increase).sum::<f64>().max(0.0)
+}
+
+/// The sums of all pods together.
+pub fn sum_of_pods(pods: &PodSums) -> Sums {
+    let mut all = Sums::new();
+    for (key, sum) in pods.values().flatten() {
+        *all.entry(*key).or_default() += sum;
+    }
+    all
 }
 
 #[cfg(test)]
@@ -162,9 +189,9 @@ mod tests {
 
     fn increase(history: &mut CounterHistory, since: i64) -> Option<u64> {
         let window = Window { since: moment(since), until: moment(since) };
-        history
-            .increase(window)
-            .map(|increase| increase.arms.canary.get(&CounterKey::Total).copied().unwrap_or(0.0) as u64)
+        history.increase(window).map(|increase| {
+            sum_of_pods(&increase.arms.canary).get(&CounterKey::Total).copied().unwrap_or(0.0) as u64
+        })
     }
 
     fn history() -> CounterHistory {

@@ -34,7 +34,7 @@ use super::{
     CountedPart, Endpoint, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
     UnsupportedScheme, Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
 };
-use history::{CounterHistory, Increase, Sums};
+use history::{CounterHistory, Increase, PodSums, Sums, sum_of_pods};
 use pod_sample::{CounterKey, Counters, PodSample, SeriesSelectors};
 
 pub use fetch::{Fetch, HttpFetch, endpoint};
@@ -163,24 +163,25 @@ impl Scrape {
         };
         match &metric_query.query {
             Query::Counts(queries) => {
-                let arm = |sums: &Sums, part: &CountedPart| {
-                    let count = |key| whole(sums.get(&key).copied().unwrap_or(0.0));
-                    match part {
-                        CountedPart::Good(_) => {
-                            Counts::of_good(count(CounterKey::Part), count(CounterKey::Total))
+                let arm = |pods: &PodSums, part: &CountedPart| {
+                    let counts = |sums: &Sums| {
+                        let count = |key| whole(sums.get(&key).copied().unwrap_or(0.0));
+                        let (counted, total) = (count(CounterKey::Part), count(CounterKey::Total));
+                        match part {
+                            CountedPart::Good(_) => Counts::of_good(counted, total),
+                            CountedPart::Bad(_) => Counts::of_bad(counted, total),
                         }
-                        CountedPart::Bad(_) => {
-                            Counts::of_bad(count(CounterKey::Part), count(CounterKey::Total))
-                        }
-                    }
+                    };
+                    pods.iter().map(|(pod, sums)| (pod.clone(), counts(sums))).collect()
                 };
-                Ok(Measurement::Counts(Arms {
+                Ok(Measurement::by_pod(Arms {
                     canary: arm(&increase.arms.canary, &queries.canary.part),
                     primary: arm(&increase.arms.primary, &queries.primary.part),
                 }))
             }
             Query::Histogram(_) => {
-                let arm = |sums: &Sums| {
+                let arm = |pods: &PodSums| {
+                    let sums = sum_of_pods(pods);
                     let buckets = sums.iter().filter_map(|(key, count)| Some((key.bound()?, whole(*count))));
                     match sums.is_empty() {
                         true => Ok(Histogram::default()),
@@ -295,7 +296,8 @@ fn scalar(canary: &ArmSamples, increase: Option<Increase>) -> Measurement {
     }
     match increase.filter(|_| canary.has_series()) {
         Some(Increase { arms, seconds }) if seconds > 0.0 => {
-            Measurement::Scalar(arms.canary.get(&CounterKey::Total).copied().unwrap_or(0.0) / seconds)
+            let total = sum_of_pods(&arms.canary).get(&CounterKey::Total).copied().unwrap_or(0.0);
+            Measurement::Scalar(total / seconds)
         }
         _ => Measurement::NoData,
     }

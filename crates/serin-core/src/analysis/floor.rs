@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::measurement::{Arms, Counts, Histogram, Measurement, SLOW_QUANTILE};
+use super::measurement::{Arms, Counts, Histogram, Measurement, SLOW_QUANTILE, sum_of_pods};
 use super::threshold::Threshold;
 
 /// The largest share of bad requests that passes.
@@ -36,6 +36,7 @@ impl Floor {
     pub(crate) fn counts(&self, measurement: &Measurement) -> Arms<Counts> {
         match (self, measurement) {
             (Floor::Failed(_), Measurement::Counts(arms)) => *arms,
+            (Floor::Failed(_), Measurement::PodCounts(arms)) => arms.map(sum_of_pods),
             (Floor::Slower(milliseconds), Measurement::Histogram(arms)) => {
                 arms.map(|histogram| slower_than(histogram, *milliseconds))
             }

@@ -20,6 +20,8 @@ pub enum Measurement {
     Scalar(f64),
     /// Requests of both arms and how many of them went wrong.
     Counts(Arms<Counts>),
+    /// The same by pod, where the source can tell; see [`Measurement::by_pod`].
+    PodCounts(Arms<PodCounts>),
     /// Request durations of both arms.
     Histogram(Arms<Histogram>),
     /// Points of both arms, without the counts behind them.
@@ -28,6 +30,36 @@ pub enum Measurement {
     NoData,
     /// The provider could not be reached.
     Unavailable { why: String },
+}
+
+/// Counts of each pod of an arm, by its name.
+pub type PodCounts = BTreeMap<String, Counts>;
+
+impl Measurement {
+    /// Counts by pod. A pod that is in both arms counts requests for both, as a gateway
+    /// does, and one without a name is none: then only the sums are known.
+    pub fn by_pod(arms: Arms<PodCounts>) -> Self {
+        let shared = arms.canary.keys().any(|pod| pod.is_empty() || arms.primary.contains_key(pod))
+            || arms.primary.contains_key("");
+        let measurement = Measurement::PodCounts(arms);
+        if shared { measurement.summed() } else { measurement }
+    }
+
+    /// The measurement without its pods.
+    pub fn summed(self) -> Self {
+        match self {
+            Measurement::PodCounts(arms) => Measurement::Counts(arms.map(sum_of_pods)),
+            other => other,
+        }
+    }
+}
+
+/// The counts of all pods together.
+pub(crate) fn sum_of_pods(pods: &PodCounts) -> Counts {
+    pods.values().fold(Counts::default(), |mut sum, pod| {
+        sum.add(*pod);
+        sum
+    })
 }
 
 /// A value of each arm.

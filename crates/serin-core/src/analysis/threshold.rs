@@ -62,6 +62,7 @@ impl Threshold {
                 ),
                 None => Verdict::no_data(),
             },
+            Measurement::PodCounts(_) => self.check(&measurement.clone().summed()),
             Measurement::Histogram(_)
             | Measurement::Samples(_)
             | Measurement::NoData

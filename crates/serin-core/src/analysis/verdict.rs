@@ -103,7 +103,7 @@ impl Verdict {
             Measurement::NoData => return Self::no_data(),
             Measurement::Unavailable { why } => return Self::unavailable(why),
             Measurement::Scalar(_) => "a single value",
-            Measurement::Counts(_) => "counts",
+            Measurement::Counts(_) | Measurement::PodCounts(_) => "counts",
             Measurement::Histogram(_) => "a histogram",
             Measurement::Samples(_) => "samples",
         };

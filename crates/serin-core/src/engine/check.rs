@@ -563,6 +563,7 @@ fn summary_values(measured: &Measurement) -> (Arms<Option<f64>>, Arms<u64>) {
             let success = |counts: &Counts| counts.rate().map(|bad| rounded(100.0 * (1.0 - bad)));
             (arms.map(success), arms.map(Counts::total))
         }
+        Measurement::PodCounts(_) => summary_values(&measured.clone().summed()),
         Measurement::Histogram(arms) => {
             (arms.map(|arm| arm.quantile(SLOW_QUANTILE).map(rounded)), arms.map(Histogram::total))
         }

@@ -3,7 +3,7 @@
 //! the controller calls it. Flagger's rule and one like Kayenta's judge the same
 //! traffic.
 //!
-//! `cargo test` runs a small part of the table with fixed seeds. `make judge` prints
+//! `cargo test` plays a small part of the table with fixed seeds. `make judge` prints
 //! all of it, with standard errors; `RUNS` sets the releases of each cell, `FIRST` the
 //! seed of the first one, and `CELLS` selects rows by a part of their names. Its seeds
 //! are not those of `cargo test`, which the judge was tuned on.

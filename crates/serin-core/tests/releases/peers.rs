@@ -17,7 +17,7 @@ const WEIGHTS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 0.8];
 const MINUTE: usize = 60;
 
 fn of_window(reader: &Reader, traffic: &Traffic<'_>, window: (usize, usize)) -> Arms<Counts> {
-    match reader.errors(traffic, (window.0 as f64, window.1 as f64)) {
+    match reader.errors(traffic, (window.0 as f64, window.1 as f64)).summed() {
         Measurement::Counts(arms) => arms,
         _ => Arms::default(),
     }

@@ -72,18 +72,20 @@ impl Reader {
 
     pub fn errors(&self, traffic: &Traffic<'_>, (since, until): (f64, f64)) -> Measurement {
         let arm = |pods: &[Pod], primary: bool| {
-            let mut sum = (0, 0);
-            for (index, pod) in pods.iter().enumerate() {
+            let name = if primary { "primary" } else { "canary" };
+            let count = |(index, pod): (usize, &Pod)| {
                 let [then, now] =
                     [since, until].map(|at| pod.counts[self.known(at, primary, index) as usize]);
-                sum = (sum.0 + now.0 - then.0, sum.1 + now.1 - then.1);
-            }
-            Counts::of_bad(sum.0, sum.1)
+                (format!("{name}-{index}"), Counts::of_bad(now.0 - then.0, now.1 - then.1))
+            };
+            pods.iter().enumerate().map(count).collect()
         };
-        Measurement::Counts(Arms {
-            canary: arm(&traffic.pods.canary, false),
-            primary: arm(&traffic.pods.primary, true),
-        })
+        let pods =
+            Arms { canary: arm(&traffic.pods.canary, false), primary: arm(&traffic.pods.primary, true) };
+        match self.source {
+            Source::Scrape | Source::Prometheus { .. } => Measurement::by_pod(pods),
+            Source::CloudWatch => Measurement::by_pod(pods).summed(),
+        }
     }
 
     pub fn durations(&self, traffic: &Traffic<'_>, (since, until): (f64, f64)) -> Measurement {

@@ -317,6 +317,9 @@ fn cell(row: &Row, rps: f64, seeds: Range<u64>) -> Vec<Ending> {
     runs(seeds, |run| release(world.clone(), &scenario, run, row.checks))
 }
 
+/// The pod that [`Difference::OnePod`] breaks.
+const BROKEN_POD: &str = "pod canary-0";
+
 /// `0.4 ± 0.2 %` rolled back; for a bad canary also the seconds (median/p90) and
 /// the failed requests.
 fn text(row: &Row, endings: &[Ending]) -> String {
@@ -332,6 +335,10 @@ fn text(row: &Row, endings: &[Ending]) -> String {
         0 => String::new(),
         held => format!(" held {}", percent(held)),
     };
+    let named = match back.iter().filter(|ending| ending.why.contains(BROKEN_POD)).count() {
+        0 => String::new(),
+        named => format!(", named {}", percent(named)),
+    };
     let times = || match back.is_empty() {
         true => String::new(),
         false => {
@@ -342,7 +349,7 @@ fn text(row: &Row, endings: &[Ending]) -> String {
     };
     match row.want {
         Want::Healthy(_) => format!("{}{held}", percent(back.len())),
-        Want::Found => format!("{}{held}{}", percent(back.len()), times()),
+        Want::Found => format!("{}{held}{}{named}", percent(back.len()), times()),
         Want::NotPromoted => format!("promoted {}{}", percent(count(Outcome::Promoted)), times()),
     }
 }
@@ -356,40 +363,54 @@ fn print(row: &Row, seeds: &Range<u64>) {
     println!("{:<40}{}", row.name, cells.join("  |  "));
 }
 
-/// Rows with fixed seeds that take seconds, and the least that they must keep.
-const CHECKED: &[(&str, f64, u64)] = &[
-    ("homogeneous, prometheus 15 s", 500.0, 12),
-    ("incident x10, prometheus 30 s, 3+3", 500.0, 12),
-    ("incident x10, prometheus 60 s, 3+3", 50.0, 12),
-    ("failover of 30 s, prometheus 30 s", 500.0, 12),
-    ("cold 30 s, errors x3", 500.0, 8),
-    ("clumps of 20", 50.0, 12),
-    ("0.5 to 3 %", 50.0, 12),
-    ("0.5 to 100 %", 50.0, 8),
-    ("both arms at 5 % from minute 5 on", 500.0, 4),
-    ("silent canary", 50.0, 4),
+/// Cells that are played with fixed seeds at every test run: the row, its requests a
+/// second, the number of releases, and how many of them may end otherwise than wanted.
+const CHECKED: &[(&str, f64, u64, u64)] = &[
+    ("homogeneous, prometheus 15 s", 500.0, 12, 0),
+    ("at the margin", 50.0, 20, 1),
+    ("incident x10, prometheus 30 s, 3+3", 500.0, 12, 0),
+    ("incident x10, prometheus 60 s, 3+3", 50.0, 12, 0),
+    ("failover of 30 s, prometheus 30 s", 500.0, 12, 0),
+    ("cold 30 s, errors x3", 500.0, 8, 0),
+    ("pods CV 1, 5+5", 500.0, 20, 1),
+    ("clumps of 20", 50.0, 12, 0),
+    ("clumps of 20 from minute 10", 50.0, 20, 1),
+    ("0.5 to 3 %", 50.0, 12, 0),
+    ("0.5 to 3 %, prometheus 15 s", 50.0, 12, 0),
+    ("0.5 to 100 %", 50.0, 8, 0),
+    ("one pod of five at 3 %", 50.0, 20, 2),
+    ("both arms at 5 % from minute 5 on", 50.0, 4, 0),
+    ("both arms at 5 % from minute 5 on", 500.0, 4, 0),
+    ("silent canary", 50.0, 4, 0),
 ];
 
-#[test]
-fn fixed_seeds_hold() {
-    for (name, rps, count) in CHECKED {
+/// The row whose verdicts must name [`BROKEN_POD`].
+const NAMES_THE_POD: &str = "one pod of five at 3 %";
+
+fn fixed_seeds_end_as_wanted() {
+    for (name, rps, count, exceptions) in CHECKED {
         let row = ROWS.iter().find(|row| row.name == *name).expect("a row");
         let endings = cell(row, *rps, 0..*count);
-        let ended = |outcome| endings.iter().filter(|ending| ending.outcome == outcome).count() as u64;
-        let text = text(row, &endings);
-        match row.want {
-            Want::Healthy(_) => assert_eq!(ended(Outcome::RolledBack), 0, "{name}: {text}"),
-            Want::Found => assert_eq!(ended(Outcome::RolledBack), *count, "{name}: {text}"),
-            Want::NotPromoted => assert_eq!(ended(Outcome::Promoted), 0, "{name}: {text}"),
-        }
+        let as_wanted = |ending: &&Ending| match row.want {
+            Want::Healthy(_) => ending.outcome != Outcome::RolledBack,
+            Want::Found => {
+                ending.outcome == Outcome::RolledBack
+                    && (*name != NAMES_THE_POD || ending.why.contains(BROKEN_POD))
+            }
+            Want::NotPromoted => ending.outcome != Outcome::Promoted,
+        };
+        let otherwise = *count - endings.iter().filter(as_wanted).count() as u64;
+        assert!(otherwise <= *exceptions, "{name}, {rps} rps: {}", text(row, &endings));
     }
 }
 
+/// Plays the checked cells with fixed seeds; with `RUNS` prints the rows that `CELLS` is
+/// a part of the names of instead, with other seeds.
 #[test]
 fn the_table() {
     let wanted = std::env::var("CELLS").unwrap_or_default();
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let Some(count) = number("RUNS") else { return };
+    let Some(count) = number("RUNS") else { return fixed_seeds_end_as_wanted() };
     let first = number("FIRST").unwrap_or(1_000_000);
     let seeds = first..first + count;
     for row in ROWS.iter().filter(|row| row.name.contains(&wanted)) {

@@ -18,6 +18,10 @@ pub(crate) struct Baseline {
     /// Of the canary.
     #[serde(default)]
     canary: FadingCounts,
+    /// Of incidents. They become usual with the next release, which a person or a new
+    /// revision begins, and never during this one, however long it is held.
+    #[serde(default)]
+    unusual: FadingCounts,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,8 +39,6 @@ const FAR_BEYOND: f64 = 2.5;
 const TERRIBLE: f64 = 0.2;
 /// How much longer the past must be known than the present.
 const MIN_PAST: f64 = 2.0;
-/// What an incident adds to the usual, relative to any other time.
-const INCIDENT_WEIGHT: f64 = 0.01;
 /// Failed requests that are never an incident, and standard deviations by chance.
 const MIN_BAD: f64 = 10.0;
 const MAX_SIGMA: f64 = 3.0;
@@ -60,25 +62,28 @@ impl Baseline {
             return;
         }
         // The past begins where the present fades, so that an incident is recognised
-        // before it is past; and it must not become usual, unless it lasts for hours.
-        let weight = if self.incident().is_none() { 1.0 } else { INCIDENT_WEIGHT };
+        // before it is past; and what may become one is not usual, so that the past does
+        // not follow it.
+        let suspect = self.recent.bad.get() > self.expected() || self.broken_primary().is_some();
+        let past = if suspect { &mut self.unusual } else { &mut self.usual };
         let faded = self.recent.fade(RECENT_LOOKS);
-        self.usual.fade(USUAL_LOOKS / weight);
-        self.usual.add(faded, weight);
+        past.fade(USUAL_LOOKS);
+        past.add(faded, 1.0);
         self.recent.add((primary.bad() as f64, primary.total() as f64), 1.0);
     }
 
+    /// The primary is broken, and the canary no better.
     pub fn incident(&self) -> Option<Incident> {
+        self.broken_primary().filter(|incident| !self.spares_canary(incident.recent))
+    }
+
+    fn broken_primary(&self) -> Option<Incident> {
         let (recent, usual) = (self.recent.rate()?, self.usual.rate().unwrap_or(0.0));
         let (bad, total) = (self.recent.bad.get(), self.recent.total.get());
-        let past = self.usual.bad.get();
-        // The past is known by chance as well.
-        let at_most = (past + MIN_BAD) / self.usual.total.get().max(1.0);
-        let expected = FAR_BEYOND * at_most * total;
+        let expected = self.expected();
         let by_chance = expected + MAX_SIGMA * expected.sqrt() + MIN_BAD;
         let beyond = bad > by_chance && self.usual.total.get() > MIN_PAST * total;
-        let broken = beyond || (recent >= TERRIBLE && bad > MIN_BAD);
-        (broken && !self.spares_canary(recent)).then_some(Incident { recent, usual })
+        (beyond || (recent >= TERRIBLE && bad > MIN_BAD)).then_some(Incident { recent, usual })
     }
 
     /// The canary fails far fewer requests than the primary, whose share this is.
@@ -88,8 +93,17 @@ impl Baseline {
         at_most * FAR_BEYOND < primary * total
     }
 
+    /// Failed requests of the present that are far beyond the past, which is known by
+    /// chance as well.
+    fn expected(&self) -> f64 {
+        let at_most = (self.usual.bad.get() + MIN_BAD) / self.usual.total.get().max(1.0);
+        FAR_BEYOND * at_most * self.recent.total.get()
+    }
+
     pub fn next_release(&self) -> Self {
-        Baseline { usual: self.usual, ..Baseline::default() }
+        let mut usual = self.usual;
+        usual.add((self.unusual.bad.get(), self.unusual.total.get()), 1.0);
+        Baseline { usual, ..Baseline::default() }
     }
 }
 
@@ -113,6 +127,11 @@ impl FadingCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// So many failures of a thousand requests on each arm.
+    fn both(bad: u64) -> Arms<Counts> {
+        Arms { canary: Counts::of_bad(bad, 1000), primary: Counts::of_bad(bad, 1000) }
+    }
 
     /// Looks from which on there is an incident, of these counts of failures on both
     /// arms.
@@ -141,6 +160,20 @@ mod tests {
         let found = incidents((0..100).map(|at| if (30..60).contains(&at) { 50 } else { 5 }));
         assert!(found.first().is_some_and(|first| (30..40).contains(first)), "{found:?}");
         assert!(found.last().is_some_and(|last| (59..75).contains(last)), "{found:?}");
+    }
+
+    #[test]
+    fn an_incident_never_becomes_usual_within_a_release_and_does_with_the_next() {
+        let mut baseline = Baseline::default();
+        let mut broken_for = |looks: std::ops::Range<u64>| {
+            looks.for_each(|at| baseline.update(both(if at < 30 { 5 } else { 50 })));
+            baseline.incident()
+        };
+        assert!(broken_for(0..60).is_some());
+        assert!(broken_for(60..10_000).is_some());
+        baseline = baseline.next_release();
+        (0..30).for_each(|_| baseline.update(both(50)));
+        assert_eq!(baseline.incident(), None);
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub(crate) struct Confirmation {
 pub(crate) struct LogEvidence {
     pub damped: f64,
     pub raw: f64,
+    /// Damped by the differences between pods as well: it convicts, but need not grow,
+    /// as more requests to the same pods add ever less to it.
+    pub worth: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +103,7 @@ impl Confirmation {
         if grown.min(raw) < needed || look.known_until < began {
             return Finding::Suspected;
         }
-        if evidence >= convicts && (self.confirmed || look.is_aligned()) {
+        if logs.worth >= convicts && (self.confirmed || look.is_aligned()) {
             return Finding::Convicted;
         }
         (self.confirmed, self.round) = (true, round);
@@ -124,7 +127,7 @@ mod tests {
         let findings: Vec<Finding> = (1..)
             .zip(evidence)
             .map(|(at, evidence)| {
-                let logs = LogEvidence { damped: *evidence, raw: *evidence };
+                let logs = LogEvidence { damped: *evidence, raw: *evidence, worth: *evidence };
                 confirmation.update(logs, look(10 * at, lag), CONVICTS)
             })
             .collect();

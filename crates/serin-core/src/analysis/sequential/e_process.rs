@@ -17,7 +17,9 @@
 //!   step. It shows non-inferiority, and gives the estimate and its interval.
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
+use super::compact::{Reader, Writer};
 use super::fixed::Fixed;
 use super::grid::{GRID_POINTS, Grid, POINTS_PER_SIDE};
 use super::overdispersion::{Overdispersion, RecentBursts};
@@ -25,8 +27,9 @@ use crate::analysis::contingency_table::{ContingencyTable, OddsRatio};
 use crate::analysis::measurement::{Arms, Counts};
 use crate::analysis::verdict::Estimate;
 
+/// Stored as one short text ([`compact`](super::compact)): a histogram has two dozen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(into = "String", try_from = "String")]
 pub(crate) struct EProcess {
     pub kind: BadKind,
     /// Counts since the release began.
@@ -45,11 +48,12 @@ pub(crate) struct EProcess {
     above: [Fixed; POINTS_PER_SIDE],
     overdispersion: Overdispersion,
     bursts: RecentBursts,
+    /// The largest gain of the last informative look.
+    last_gain: Fixed,
 }
 
 /// Kinds of bad request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadKind {
     Failed,
     /// Slower than this many microseconds.
@@ -59,6 +63,14 @@ pub(crate) enum BadKind {
 /// Prior of a canary that is bad from the first look on; the n-th look after
 /// it has (1 − FIRST_CHECK_PRIOR) / n(n+1).
 const FIRST_CHECK_PRIOR: f64 = 0.75;
+/// How much less likely, as a log, the next odds ratio of the grid is: canaries are more
+/// often somewhat bad than very bad, and the latter are found anyway.
+const ODDS_PRIOR_FALL: f64 = 0.2;
+/// The log-evidence that a look adds at most beyond that of the informative look before
+/// it. One clump of retries is one event, however many requests it has; a canary that is
+/// bad is so at the next look as well. Enough for one look to raise suspicion. A limit
+/// that earlier looks set keeps the error bound.
+const MAX_SUDDEN_GAIN: f64 = 3.0;
 /// Ways to fill a table from which on it is scaled down: they are the cost of a look.
 const MAX_TABLE_FILLINGS: u64 = 200_000;
 /// Requests beyond which a count is nonsense.
@@ -80,6 +92,7 @@ impl EProcess {
             above: [Fixed::default(); POINTS_PER_SIDE],
             overdispersion: Overdispersion::default(),
             bursts: RecentBursts::default(),
+            last_gain: Fixed::default(),
         }
     }
 
@@ -101,9 +114,11 @@ impl EProcess {
         if let Some(gains) = log_likelihood_ratios(grid, look, self.overdispersion.variance_inflation()) {
             let (below, above) = (&gains[..POINTS_PER_SIDE], &gains[POINTS_PER_SIDE + 1..]);
             let start = start_prior(self.checks);
+            let most = MAX_SUDDEN_GAIN + self.last_gain.get();
             for (alarm, gain) in self.alarm.iter_mut().zip(above) {
-                *alarm = log(log_add(alarm.get(), start.ln()) + gain);
+                *alarm = log(log_add(alarm.get(), start.ln()) + gain.min(most));
             }
+            self.last_gain = Fixed::of(above.iter().copied().fold(0.0, f64::max));
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
             self.checks = self.checks.saturating_add(1);
@@ -120,7 +135,7 @@ impl EProcess {
     /// as at the beginning of a release. Evidence only ever shrinks by this, so the
     /// error bound still holds.
     pub fn drop_alarm(&mut self) {
-        if log_mean(&self.alarm) > FIRST_CHECK_PRIOR.ln() {
+        if log_mixture(&self.alarm) > FIRST_CHECK_PRIOR.ln() {
             self.alarm = [log(FIRST_CHECK_PRIOR.ln()); POINTS_PER_SIDE];
         }
         self.suspect = Arms::default();
@@ -136,12 +151,12 @@ impl EProcess {
     /// allows. Beyond one it is a root of that by the bursts of the last minutes.
     pub fn log_e_value(&self) -> f64 {
         let evidence = self.raw_log_e_value();
-        if evidence > 0.0 { evidence / self.bursts.variance_inflation() } else { evidence }
+        if evidence > 0.0 { evidence / self.recent_bursts() } else { evidence }
     }
 
     /// The same without regard to the bursts of the last minutes.
     pub fn raw_log_e_value(&self) -> f64 {
-        log_add(log_mean(&self.alarm), remaining_prior(self.checks).ln())
+        log_add(log_mixture(&self.alarm), remaining_prior(self.checks).ln())
     }
 
     /// The evidence of this step that the canary is within the margin.
@@ -152,6 +167,11 @@ impl EProcess {
     /// See [`Overdispersion`].
     pub fn variance_inflation(&self) -> f64 {
         self.overdispersion.variance_inflation()
+    }
+
+    /// See [`RecentBursts`].
+    pub fn recent_bursts(&self) -> f64 {
+        self.bursts.variance_inflation()
     }
 
     /// The canary has requests that cannot be compared with any of the primary.
@@ -183,6 +203,75 @@ impl EProcess {
             value: mean.exp(),
             low: confidence_bound(points.clone(), total, risk),
             high: confidence_bound(points.rev(), total, risk),
+        })
+    }
+}
+
+impl From<EProcess> for String {
+    fn from(stream: EProcess) -> String {
+        let EProcess {
+            kind,
+            seen,
+            suspect,
+            pending,
+            checks,
+            alarm,
+            below,
+            above,
+            overdispersion,
+            bursts,
+            last_gain,
+        } = stream;
+        let mut writer = Writer::default();
+        writer.count(match kind {
+            BadKind::Failed => 0,
+            BadKind::Slower(bound) => bound.saturating_add(1),
+        });
+        for Arms { canary, primary } in [seen, suspect, pending] {
+            [canary, primary].iter().for_each(|counts| writer.counts(*counts));
+        }
+        writer.count(u64::from(checks));
+        [alarm, below, above].iter().for_each(|row| writer.row(row));
+        overdispersion.write(&mut writer);
+        bursts.write(&mut writer);
+        writer.fixed(last_gain);
+        writer.text()
+    }
+}
+
+#[derive(Debug, Error)]
+#[error("no evidence of this judge")]
+pub(crate) struct InvalidStream;
+
+impl TryFrom<String> for EProcess {
+    type Error = InvalidStream;
+
+    fn try_from(text: String) -> Result<Self, InvalidStream> {
+        let mut reader = Reader::new(&text);
+        let stream = EProcess::read(&mut reader).ok_or(InvalidStream)?;
+        reader.end().map(|()| stream).ok_or(InvalidStream)
+    }
+}
+
+impl EProcess {
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let arms =
+            |reader: &mut Reader<'_>| Some(Arms { canary: reader.counts()?, primary: reader.counts()? });
+        Some(EProcess {
+            kind: match reader.count()? {
+                0 => BadKind::Failed,
+                bound => BadKind::Slower(bound - 1),
+            },
+            seen: arms(reader)?,
+            suspect: arms(reader)?,
+            pending: arms(reader)?,
+            checks: u32::try_from(reader.count()?).ok()?,
+            alarm: reader.row()?,
+            below: reader.row()?,
+            above: reader.row()?,
+            overdispersion: Overdispersion::read(reader)?,
+            bursts: RecentBursts::read(reader)?,
+            last_gain: reader.fixed()?,
         })
     }
 }
@@ -226,7 +315,7 @@ fn log_likelihood_ratios(
 /// Scales down a table that can be filled in too many ways, so that absurd counts
 /// from a provider cannot make a look take hours. Rare events are never scaled down,
 /// however many requests there are.
-fn downscale(look: Arms<Counts>) -> Arms<Counts> {
+pub(super) fn downscale(look: Arms<Counts>) -> Arms<Counts> {
     let look = look.map(|counts| {
         let by = counts.total() / MAX_REQUESTS + 1;
         Counts::of_bad(counts.bad() / by, counts.total() / by)
@@ -271,6 +360,14 @@ pub(super) fn log_add(a: f64, b: f64) -> f64 {
 pub(super) fn log_mean(logs: &[Fixed]) -> f64 {
     let sum = logs.iter().map(|log| log.get()).reduce(log_add);
     sum.map_or(MIN_LOG, |sum| sum - (logs.len() as f64).ln())
+}
+
+/// The log of the mean over odds ratios by their prior, from logs.
+fn log_mixture(logs: &[Fixed; POINTS_PER_SIDE]) -> f64 {
+    let prior = |rank: usize| -ODDS_PRIOR_FALL * rank as f64;
+    let all = (0..logs.len()).map(|rank| prior(rank).exp()).sum::<f64>();
+    let sum = logs.iter().enumerate().map(|(rank, log)| log.get() + prior(rank)).reduce(log_add);
+    sum.map_or(MIN_LOG, |sum| sum - all.ln())
 }
 
 fn mean(of_side: impl IntoIterator<Item = f64>) -> f64 {

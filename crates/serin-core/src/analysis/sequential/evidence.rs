@@ -2,8 +2,8 @@
 //!
 //! It belongs to one metric of one release and is stored in the status of the
 //! Canary: a few hundred bytes for errors, as many again for every informative
-//! latency bound. Everything in it is an integer, except the margin, which has
-//! three decimals: a round trip through JSON does not change it.
+//! latency bound, at most 8 kB for two dozen. Everything in it is an integer, except
+//! the margin, which has three decimals: a round trip through JSON does not change it.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,9 @@ use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
 use super::e_process::{BadKind, EProcess, log_add};
 use super::fixed::Fixed;
 use super::grid::Grid;
+use super::pods::Pods;
 use super::total_failure::TotalFailure;
-use crate::analysis::measurement::{Arms, Counts};
+use crate::analysis::measurement::{Arms, Counts, PodCounts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -31,6 +32,9 @@ pub struct Evidence {
     /// Absent in evidence about latency.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     baseline: Option<Baseline>,
+    /// Absent where the source does not count by pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pods: Option<Pods>,
     confirmation: Confirmation,
     /// Convicted once is convicted for the rest of the release.
     convicted: Option<Conviction>,
@@ -50,6 +54,8 @@ pub struct Evidence {
 pub(crate) enum Conviction {
     Compared,
     TotalFailure,
+    /// One pod of it.
+    Pod,
 }
 
 impl Evidence {
@@ -126,6 +132,14 @@ impl Evidence {
         self.confirm(look, convicts);
     }
 
+    /// Adds the same look by pod, before [`Evidence::update`].
+    pub(super) fn update_pods(&mut self, pods: &Arms<PodCounts>, look: Look) {
+        if !look.warming_up {
+            let inflation = self.streams.first().map_or(1.0, EProcess::variance_inflation);
+            self.pods.get_or_insert_default().update(self.margin, pods, inflation);
+        }
+    }
+
     fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
@@ -144,20 +158,27 @@ impl Evidence {
     }
 
     fn confirm(&mut self, look: Look, convicts: f64) {
-        let mut found = Vec::from([self.confirmation.update(self.log_e_values(), look, convicts)]);
-        found.extend(self.total_failure.as_mut().map(|total_failure| total_failure.finding(look, convicts)));
-        if found[0] == Finding::Refuted {
+        let compared = self.confirmation.update(self.log_e_values(), look, convicts);
+        if compared == Finding::Refuted {
             self.streams.iter_mut().for_each(EProcess::drop_alarm);
         }
-        if found.get(1) == Some(&Finding::Refuted) {
+        let total = self.total_failure.as_mut().map_or(Finding::Calm, |total| total.finding(look, convicts));
+        if total == Finding::Refuted {
             self.total_failure.iter_mut().for_each(TotalFailure::drop_alarm);
+        }
+        let bursts = self.streams.first().map_or(1.0, EProcess::recent_bursts);
+        let pod = self.pods.as_mut().map_or(Finding::Calm, |pods| pods.finding(look, convicts, bursts));
+        if pod == Finding::Refuted {
+            self.pods.iter_mut().for_each(Pods::drop_alarm);
         }
         let total_failure = self.total_failure.as_ref().map_or(0.0, TotalFailure::log_e_value_unless_shared);
         let evidence = Fixed::of(self.log_e_value().max(total_failure));
-        self.peak = if found.contains(&Finding::Refuted) { evidence } else { self.peak.max(evidence) };
-        let kinds = [Conviction::Compared, Conviction::TotalFailure].into_iter().zip(found);
-        let convicted = kinds.filter(|(_, found)| *found == Finding::Convicted).map(|(kind, _)| kind).next();
-        self.convicted = self.convicted.or(convicted);
+        let refuted = [compared, total].contains(&Finding::Refuted);
+        self.peak = if refuted { evidence } else { self.peak.max(evidence) };
+        let found =
+            [(Conviction::Compared, compared), (Conviction::TotalFailure, total), (Conviction::Pod, pod)];
+        let convicted = found.into_iter().find(|(_, found)| *found == Finding::Convicted);
+        self.convicted = self.convicted.or(convicted.map(|(kind, _)| kind));
     }
 
     pub(super) fn convicted(&self) -> Option<Conviction> {
@@ -184,11 +205,28 @@ impl Evidence {
     /// The log of the mean evidence of all e-processes: valid however they depend on
     /// each other. One that has not started is at one.
     pub(super) fn log_e_value(&self) -> f64 {
-        self.log_mean_of(EProcess::log_e_value)
+        let evidence = self.log_mean_of(EProcess::log_e_value);
+        let pods = self.pods.as_ref().zip(self.streams.first());
+        let inflation = pods.map_or(1.0, |(pods, stream)| pods.variance_inflation(stream.suspect));
+        if evidence > 0.0 { evidence / inflation } else { evidence }
     }
 
     fn log_e_values(&self) -> LogEvidence {
-        LogEvidence { damped: self.log_e_value(), raw: self.log_mean_of(EProcess::raw_log_e_value) }
+        LogEvidence {
+            damped: self.log_mean_of(EProcess::log_e_value),
+            raw: self.log_mean_of(EProcess::raw_log_e_value),
+            worth: if self.is_slow_by_few() { 0.0 } else { self.log_e_value() },
+        }
+    }
+
+    /// Whether the evidence is about the latency of a handful of requests. Their
+    /// durations depend on each other: a pod that dies, or a node under load, delays all
+    /// that it holds.
+    fn is_slow_by_few(&self) -> bool {
+        let worst = self.streams.iter().max_by(|a, b| a.log_e_value().total_cmp(&b.log_e_value()));
+        worst.is_some_and(|stream| {
+            stream.kind != BadKind::Failed && stream.suspect.canary.total() < MIN_SLOW_REQUESTS
+        })
     }
 
     fn log_mean_of(&self, log_e_value: impl Fn(&EProcess) -> f64) -> f64 {
@@ -205,6 +243,16 @@ impl Evidence {
         self.total_failure.as_ref().filter(|_| convicted).map(TotalFailure::suspect)
     }
 
+    /// The pod that stands out, and its requests.
+    pub(super) fn suspect_pod(&self) -> Option<(&str, Counts)> {
+        self.pods.as_ref()?.suspect()
+    }
+
+    /// The pod that alone has evidence against it.
+    pub(super) fn culprit(&self) -> Option<(&str, Counts)> {
+        self.pods.as_ref()?.culprit()
+    }
+
     /// Are there requests of the primary to compare with? None at all, as with all
     /// traffic on the canary, need not be awaited.
     pub(super) fn lacks_control(&self, min_requests: u64) -> bool {
@@ -217,6 +265,9 @@ impl Evidence {
         &self.streams
     }
 }
+
+/// Requests to the canary from which on their durations convict it.
+const MIN_SLOW_REQUESTS: u64 = 20;
 
 /// Whether there are good and bad requests: a latency bound that all requests
 /// are within, or beyond, needs no e-process yet.
@@ -246,7 +297,7 @@ fn sum_arms(Arms { canary, primary }: Arms<Counts>) -> Counts {
 struct LayoutVersion;
 
 impl LayoutVersion {
-    const CURRENT: u8 = 2;
+    const CURRENT: u8 = 3;
 }
 
 impl From<LayoutVersion> for u8 {

@@ -1,8 +1,9 @@
-//! Fixed-point numbers for the status, in millionths.
+//! Fixed-point numbers for the status, in units of a ten-thousandth.
 //!
 //! Evidence is stored in a JSON document that several programs parse and print
 //! again. Integers survive that to the last digit, decimal fractions need not;
-//! and an error of a millionth of a nat a look is negligible.
+//! and half a unit of a nat a look is negligible: after a day of looks every ten
+//! seconds less than a hundredth.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,14 +11,24 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub(crate) struct Fixed(i64);
 
+const UNITS: f64 = 1e4;
+
 impl Fixed {
     /// Rounds and saturates.
     pub fn of(number: f64) -> Self {
-        Fixed((number * 1e6).round() as i64)
+        Fixed((number * UNITS).round() as i64)
+    }
+
+    pub fn units(self) -> i64 {
+        self.0
+    }
+
+    pub fn from_units(units: i64) -> Self {
+        Fixed(units)
     }
 
     pub fn get(self) -> f64 {
-        self.0 as f64 / 1e6
+        self.0 as f64 / UNITS
     }
 
     pub fn plus(self, more: f64) -> Self {

@@ -11,18 +11,21 @@
 //! ```
 //!
 //! Errors are one e-process, beside that of a [`TotalFailure`](total_failure), which
-//! needs no primary. Latency is one e-process for each histogram bound
+//! needs no primary, and that of each pod of the canary; arms whose [`pods`] differ are
+//! worth less evidence. Latency is one e-process for each histogram bound
 //! ("slower than 250 ms"), and their evidence is averaged. No single look convicts
 //! ([`confirmation`]), and nothing passes while the primary itself is far from its
 //! usual self ([`baseline`]).
 
 mod baseline;
+mod compact;
 mod confirmation;
 mod e_process;
 mod evidence;
 mod fixed;
 mod grid;
 mod overdispersion;
+mod pods;
 mod power;
 #[cfg(test)]
 mod tests;
@@ -35,10 +38,11 @@ use self::e_process::{BadKind, EProcess};
 use self::grid::Grid;
 use super::floor::Floor;
 use super::format::{duration, number, percent, thousands};
-use super::measurement::{Arms, Counts, Histogram, Measurement};
+use super::measurement::{Arms, Counts, Histogram, Measurement, sum_of_pods};
 use super::verdict::{InconclusiveReason, JudgeOutcome, Verdict};
 
 pub use self::confirmation::Look;
+use self::evidence::Conviction;
 pub use self::evidence::Evidence;
 
 /// Settings of the judge. Their defaults are those of the CRD.
@@ -161,6 +165,15 @@ impl Sequential {
             Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
+            Measurement::PodCounts(by_pod) => {
+                let arms = by_pod.map(sum_of_pods);
+                if arms.canary.total() == 0 {
+                    return Err(no_requests());
+                }
+                evidence.update_pods(by_pod, look);
+                let convicts = convicts - (1.0 - pods::RISK_SHARE).ln();
+                evidence.update(&self.grid, &[(BadKind::Failed, arms)], look, convicts)
+            }
             Measurement::Counts(arms) => {
                 evidence.update(&self.grid, &[(BadKind::Failed, *arms)], look, convicts)
             }
@@ -302,6 +315,11 @@ impl Sequential {
             ),
         };
         let message = match (evidence.total_failure(), worst) {
+            (None, Some(stream)) if evidence.convicted() == Some(Conviction::Pod) => {
+                let (pod, canary) = evidence.suspect_pod().unwrap_or(("unknown", stream.seen.canary));
+                let counts = Arms { canary, primary: stream.seen.primary };
+                format!("pod {pod} of the {}: {finding}", comparison(stream.kind, counts))
+            }
             (Some(canary), _) => format!(
                 "canary fails {} of its requests ({} of {}), whatever the primary does: chance of a false alarm < {}",
                 canary.rate().map_or("no".into(), percent),
@@ -310,9 +328,13 @@ impl Sequential {
                 percent(false_rollback)
             ),
             (None, Some(stream)) => {
-                let counts =
-                    if matches!(outcome, JudgeOutcome::Fail { .. }) { stream.suspect } else { stream.seen };
-                format!("{}: {finding}{}", comparison(stream.kind, counts), caveats(stream))
+                let failed = matches!(outcome, JudgeOutcome::Fail { .. });
+                let counts = if failed { stream.suspect } else { stream.seen };
+                let culprit = evidence.culprit().filter(|_| failed).map_or(String::new(), |(pod, counts)| {
+                    let (bad, total) = (thousands(counts.bad()), thousands(counts.total()));
+                    format!("; it is its pod {pod} ({bad} of {total}), the others are not")
+                });
+                format!("{}: {finding}{culprit}{}", comparison(stream.kind, counts), caveats(stream))
             }
             (None, None) => format!("no request is beyond any latency bound: {finding}"),
         };

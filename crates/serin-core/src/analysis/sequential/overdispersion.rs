@@ -11,12 +11,11 @@
 //! all before counts for a limited part, so that one incident does not blunt the
 //! judge for the rest of a release; and old pairs fade.
 
-use serde::{Deserialize, Serialize};
-
+use super::compact::{Reader, Writer};
 use super::fixed::Fixed;
 use crate::analysis::measurement::{Arms, Counts};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Overdispersion {
     last: Counts,
     /// Sum over pairs of squared jump by expected squared jump, and how many pairs.
@@ -39,7 +38,7 @@ const MAX_RECENT_JUMP: f64 = 40.0;
 /// Bursts of the last minutes, on either arm: those that began in the middle of a
 /// release, and those that the canary alone had, are not in the variance of the
 /// primary yet. A canary that is steadily bad has none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RecentBursts(Arms<Overdispersion>);
 
 impl RecentBursts {
@@ -57,7 +56,30 @@ impl RecentBursts {
     }
 }
 
+impl RecentBursts {
+    pub fn write(&self, writer: &mut Writer) {
+        [&self.0.canary, &self.0.primary].into_iter().for_each(|arm| arm.write(writer));
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(RecentBursts(Arms {
+            canary: Overdispersion::read(reader)?,
+            primary: Overdispersion::read(reader)?,
+        }))
+    }
+}
+
 impl Overdispersion {
+    pub fn write(&self, writer: &mut Writer) {
+        writer.counts(self.last);
+        writer.fixed(self.jumps);
+        writer.fixed(self.pairs);
+    }
+
+    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Overdispersion { last: reader.counts()?, jumps: reader.fixed()?, pairs: reader.fixed()? })
+    }
+
     /// Variance of the primary's bad counts over that by chance alone; at least one.
     pub fn variance_inflation(&self) -> f64 {
         ((PRIOR_PAIRS + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)

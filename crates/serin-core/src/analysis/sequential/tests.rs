@@ -446,11 +446,117 @@ fn evidence_fits_into_a_status() {
 }
 
 #[test]
+fn evidence_about_two_dozen_latency_bounds_fits_into_a_status() {
+    // Rising bounds, all of them informative, at 5,000 requests a second.
+    let bounds: Vec<f64> = (0..24).map(|i| 0.002 * 1.4_f64.powi(i)).collect();
+    let arm = |requests: f64, slower: f64| {
+        let within = |bound: &f64| 1.0 - 1.0 / (1.0 + (bound / (0.05 * slower)).powf(1.5));
+        let bucket = |bound: &f64| (*bound, (requests * within(bound)).round() as u64);
+        let buckets = bounds.iter().map(bucket).chain([(f64::INFINITY, requests as u64)]);
+        Histogram::cumulative(buckets).unwrap()
+    };
+    let judge = judge(Settings::default());
+    let mut evidence = Evidence::default();
+    for i in 0..150 {
+        let swing = 1.0 + 0.3 * (f64::from(i) * 0.7).sin();
+        let canary = arm(10_000.0 * swing, 1.0 + 0.05 * (f64::from(i) * 1.3).sin());
+        let primary = arm(40_000.0 * swing, 1.0 + 0.05 * f64::from(i).cos());
+        judge.outcome(&mut evidence, &Measurement::Histogram(Arms { canary, primary }));
+    }
+    assert_eq!(evidence.streams().len(), 24);
+    // As the status has it: a text within JSON, whose quotes are escaped.
+    let text = serde_json::to_string(&evidence).unwrap();
+    let bytes = serde_json::to_string(&text).unwrap().len();
+    assert!(bytes <= 8000, "{bytes} bytes");
+    assert_eq!(serde_json::from_str::<Evidence>(&text).unwrap(), evidence);
+}
+
+#[test]
+fn the_durations_of_a_handful_of_requests_convict_nobody() {
+    let arm = |fast: u64, slow: u64| {
+        Histogram::cumulative([(0.1, fast), (1.0, fast), (f64::INFINITY, fast + slow)]).unwrap()
+    };
+    // A pod that dies delays its last requests: three at each of some looks.
+    let look = Measurement::Histogram(Arms { canary: arm(0, 3), primary: arm(300, 1) });
+    let outcomes: Vec<JudgeOutcome> = verdicts_of(&judge(Settings::default()), vec![look; 8])
+        .into_iter()
+        .map(|verdict| verdict.outcome)
+        .collect();
+    let convicted = outcomes.iter().position(|outcome| *outcome == FAIL);
+    assert_eq!(convicted, Some(6), "by 21 requests: {outcomes:?}");
+}
+
+/// Looks at pods of both arms: of each pod its bad and all requests.
+fn by_pod(canary: &[(u64, u64)], primary: &[(u64, u64)]) -> Measurement {
+    let arm = |name: &str, pods: &[(u64, u64)]| {
+        let pod =
+            |(i, (bad, total)): (usize, &(u64, u64))| (format!("{name}-{i}"), Counts::of_bad(*bad, *total));
+        pods.iter().enumerate().map(pod).collect()
+    };
+    Measurement::by_pod(Arms { canary: arm("canary", canary), primary: arm("primary", primary) })
+}
+
+#[test]
+fn one_broken_pod_is_convicted_and_named() {
+    let good = (5, 1000);
+    // The arm is 1.3 times as bad, within the margin.
+    let look = || by_pod(&[good, good, (14, 1000), good, good], &[good; 5]);
+    let verdict = last(vec![look(); 20]);
+    assert_eq!(verdict.outcome, FAIL);
+    assert_eq!(
+        verdict.message,
+        "pod canary-2 of the canary 1.4 % errors (280 of 20,000) vs primary 0.5 % (500 of 100,000): \
+         at least 1.5 times worse, chance of a false alarm < 1 %"
+    );
+    let summed = last(vec![look().summed(); 20]);
+    assert!(matches!(summed.outcome, JudgeOutcome::Pass { .. }), "{summed:?}");
+}
+
+#[test]
+fn arms_whose_pods_differ_are_not_convicted_by_the_draw_of_their_pods() {
+    let primary = [(3, 1000), (9, 1000), (2, 1000), (4, 1000), (7, 1000)];
+    let canary = [(5, 1000), (21, 1000), (4, 1000), (9, 1000), (12, 1000)];
+    let look = by_pod(&canary, &primary);
+    let verdict = last(vec![look.clone(); 40]);
+    assert_ne!(verdict.outcome, FAIL, "{verdict:?}");
+    assert_eq!(last(vec![look.summed(); 40]).outcome, FAIL, "twice as bad, if the pods are not known");
+    // Pods that are alike show the same difference.
+    let alike = by_pod(&[(10, 1000); 5], &[(5, 1000); 5]);
+    assert_eq!(last(vec![alike; 40]).outcome, FAIL);
+}
+
+#[test]
+fn no_pod_is_blamed_for_a_canary_that_turned_bad_as_a_whole() {
+    let look = |bad| by_pod(&[(bad, 1000); 5], &[(50, 10_000); 5]);
+    let verdict = last([vec![look(5); 100], vec![look(20); 10]].concat());
+    assert_eq!(verdict.outcome, FAIL);
+    assert!(!verdict.message.contains("pod"), "{verdict:?}");
+}
+
+#[test]
+fn pods_that_are_read_in_turn_are_alike() {
+    let idle = (0, 0);
+    let looks = (0..40).map(|at| match at % 3 {
+        0 => by_pod(&[(20, 1000), idle, idle], &[(50, 10_000), idle, idle]),
+        1 => by_pod(&[idle, (20, 1000), idle], &[idle, (50, 10_000), (50, 10_000)]),
+        _ => by_pod(&[(20, 1000), idle, (20, 1000)], &[(50, 10_000), idle, (50, 10_000)]),
+    });
+    assert_eq!(last(looks).outcome, FAIL);
+}
+
+#[test]
+fn a_pod_that_counts_for_both_arms_is_a_gateway() {
+    let gateway = |bad| [("envoy-x".to_owned(), Counts::of_bad(bad, 100))].into_iter().collect();
+    let look = Measurement::by_pod(Arms { canary: gateway(1), primary: gateway(2) });
+    assert_eq!(look, counts((1, 100), (2, 100)));
+}
+
+#[test]
 fn evidence_of_another_layout_or_margin_is_not_misread() {
     let mut json = serde_json::to_value(Evidence::default()).unwrap();
     json["version"] = 1.into();
     let error = serde_json::from_value::<Evidence>(json).unwrap_err();
-    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 2");
+    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 3");
 
     let mut evidence = Evidence::default();
     let look = counts((3, 100), (1, 1900));
@@ -473,7 +579,9 @@ fn invalid_settings_are_refused() {
 fn any_measurement() -> impl Strategy<Value = Measurement> {
     let arm = |most: u64| (0..=most).prop_flat_map(|total| (0..=total, Just(total)));
     prop_oneof![
-        8 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
+        4 => (arm(300), arm(3000)).prop_map(|(canary, primary)| counts(canary, primary)),
+        4 => ([arm(100), arm(100), arm(100)], [arm(900), arm(900), arm(900)])
+            .prop_map(|(canary, primary)| by_pod(&canary, &primary)),
         1 => Just(Measurement::NoData),
         1 => Just(Measurement::Unavailable { why: "timeout".into() }),
     ]

@@ -67,8 +67,8 @@ impl TotalFailure {
     /// requests.
     pub fn finding(&mut self, look: Look, alarm: f64) -> Finding {
         let evidence = self.log_e_value_unless_shared();
-        let confirmed =
-            self.confirmation.update(LogEvidence { damped: evidence, raw: evidence }, look, alarm);
+        let logs = LogEvidence { damped: evidence, raw: evidence, worth: evidence };
+        let confirmed = self.confirmation.update(logs, look, alarm);
         if look.is_aligned() && evidence >= alarm { Finding::Convicted } else { confirmed }
     }
 
