@@ -147,7 +147,7 @@ async fn the_resources_of_app_mesh_are_chosen_where_its_controller_is_installed(
     definitions::install(&world.client, definitions::app_mesh()).await;
     deploy_with_envoy(&world, json!([{"name": NODE_ENV, "value": "mesh/shop/virtualNode/web"}]), json!({}))
         .await;
-    canary(&world, json!({"service": {"meshName": "shop"}})).await;
+    canary(&world, json!({})).await;
     let _mesh = accept(&world, "VirtualRouter", route_status::app_mesh_status);
     let _serin = world.serin_with(everywhere()).await;
     assert_eq!(provider(&world.reaches(Phase::Initialized).await), Provider::AppMeshV1Beta2);
