@@ -149,10 +149,17 @@ pub fn metadata_identity(partial: PartialObjectMeta<DynamicObject>) -> DynamicOb
     identity_only(partial.metadata)
 }
 
-/// Labels select a pod, its address is scraped; nothing else is needed.
+/// Labels select a pod, its address is scraped as its `prometheus.io` annotations have
+/// it; nothing else is needed.
 fn project_pod(StrippedObject(mut pod): StrippedObject) -> DynamicObject {
-    let ObjectMeta { name, namespace, uid, resource_version, labels, .. } = pod.metadata;
-    pod.metadata = ObjectMeta { name, namespace, uid, resource_version, labels, ..ObjectMeta::default() };
+    let ObjectMeta { name, namespace, uid, resource_version, labels, annotations, .. } = pod.metadata;
+    let annotations = annotations.map(|mut all| {
+        all.retain(|key, _| key.starts_with("prometheus.io/"));
+        all
+    });
+    let annotations = annotations.filter(|all| !all.is_empty());
+    pod.metadata =
+        ObjectMeta { name, namespace, uid, resource_version, labels, annotations, ..ObjectMeta::default() };
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = json!({ "status": { "podIP": address } });
     pod
@@ -168,4 +175,29 @@ fn project_companion(StrippedObject(mut companion): StrippedObject) -> DynamicOb
 fn equal_ignoring_version(a: &DynamicObject, b: &DynamicObject) -> bool {
     let meta = |of: &DynamicObject| ObjectMeta { resource_version: None, ..of.metadata.clone() };
     a.data == b.data && meta(a) == meta(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_keeps_where_it_is_scraped_and_nothing_else() {
+        let pod = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web-1",
+                "uid": "1",
+                "labels": { "app": "web" },
+                "annotations": { "prometheus.io/port": "9797", "example.com/long": "text" },
+            },
+            "spec": { "containers": [] },
+            "status": { "podIP": "10.0.0.1", "phase": "Running" },
+        });
+        let stored = project_pod(StrippedObject(serde_json::from_value(pod).expect("a pod")));
+        assert_eq!(stored.data, json!({ "status": { "podIP": "10.0.0.1" } }));
+        let annotations = stored.metadata.annotations.expect("annotations");
+        assert_eq!(annotations, [("prometheus.io/port".to_owned(), "9797".to_owned())].into());
+    }
 }
