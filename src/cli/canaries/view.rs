@@ -1,4 +1,4 @@
-//! The view of one Canary: what was read in, lines out. Pure.
+//! The view of one Canary: objects in, lines out. Pure.
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;

@@ -4,7 +4,6 @@ pub mod edges;
 pub mod report;
 pub mod table;
 
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,7 +105,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         let Connection { client, cluster } = connect(args.kubeconfig, args.context, args.cluster).await?;
         let default = client.default_namespace().to_owned();
         let mut namespace = args.namespace.or_else(|| (!args.all_namespaces).then_some(default));
-        let style = table::Style { colours: colours(), wide: args.output == Some(Format::Wide) };
+        let style = table::Style { colours: super::colours(), wide: args.output == Some(Format::Wide) };
         let prometheus = args.metrics_server.as_deref().map(Prometheus::at).transpose();
         let prometheus = prometheus.context("--metrics-server (or SERIN_METRICS_SERVER)")?;
         let view = match (args.what, args.name) {
@@ -240,8 +239,4 @@ async fn connect(
     };
     let cluster = if cluster.is_empty() { "local".to_owned() } else { cluster };
     Ok(Connection { client: Client::try_from(config).context("set up the client of the cluster")?, cluster })
-}
-
-fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
