@@ -58,12 +58,7 @@ impl World {
             seen: Observed {
                 generation: Some(1),
                 target: Some(Target { revision: "v1-a".into(), pods: ready, ..Target::default() }),
-                primary: Some(Primary {
-                    revision: Some("v1-a".into()),
-                    pods: ready,
-                    pinned: false,
-                    max_replicas: None,
-                }),
+                primary: Some(Primary { revision: Some("v1-a".into()), pods: ready, ..Primary::default() }),
                 split: Some(Split::all_primary()),
                 ..Observed::default()
             },

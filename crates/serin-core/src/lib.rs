@@ -6,6 +6,7 @@
 //! | [`api`]      | the custom resources, one file per kind             | nothing           |
 //! | [`engine`]   | the release state machine                           | `api`, `analysis` |
 //! | [`analysis`] | the judge: measurements in, verdict out             | nothing           |
+//! | [`simulation`] | releases on virtual time and simulated traffic    | all three         |
 //!
 //! Time and measurements are arguments, effects are values. The crate depends
 //! on no async runtime and on no client, so an impure decision does not compile;
@@ -15,3 +16,4 @@
 pub mod analysis;
 pub mod api;
 pub mod engine;
+pub mod simulation;

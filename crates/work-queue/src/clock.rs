@@ -5,6 +5,7 @@
 //! tokio's time, so that under paused time timestamps follow the virtual time.
 
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -72,7 +73,22 @@ pub fn seconds(at: Timestamp) -> String {
 #[derive(Debug)]
 pub struct StepDetector {
     clock: Clock,
-    last: (Timestamp, Instant),
+    compared: Mutex<Compared>,
+}
+
+/// A step that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub by: SignedDuration,
+    /// When it was found, by the new clock.
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    wall: Timestamp,
+    monotonic: Instant,
+    step: Option<Step>,
 }
 
 impl StepDetector {
@@ -82,20 +98,28 @@ impl StepDetector {
     const MIN_STEP: SignedDuration = SignedDuration::from_secs(1);
 
     pub fn new(clock: Clock) -> StepDetector {
-        StepDetector { clock, last: (clock.now(), Instant::now()) }
+        let compared = Compared { wall: clock.now(), monotonic: Instant::now(), step: None };
+        StepDetector { clock, compared: Mutex::new(compared) }
     }
 
     pub fn next_check(&self) -> Instant {
-        self.last.1 + Self::INTERVAL
+        self.compared().monotonic + Self::INTERVAL
     }
 
-    /// The step since the last call, if there was one.
-    pub fn step(&mut self) -> Option<SignedDuration> {
-        let (wall, monotonic) = self.last;
-        self.last = (self.clock.now(), Instant::now());
-        let elapsed = SignedDuration::try_from(self.last.1 - monotonic).unwrap_or(SignedDuration::MAX);
-        let step = self.last.0.duration_since(wall).saturating_sub(elapsed);
-        (step.abs() > Self::MIN_STEP).then_some(step)
+    /// Compares the clocks; returns the last step, if there was any.
+    pub fn last(&self) -> Option<Step> {
+        let mut compared = self.compared();
+        let (wall, monotonic) = (self.clock.now(), Instant::now());
+        let elapsed = monotonic.saturating_duration_since(compared.monotonic);
+        let elapsed = SignedDuration::try_from(elapsed).unwrap_or(SignedDuration::MAX);
+        let by = wall.duration_since(compared.wall).saturating_sub(elapsed);
+        let step = (by.abs() > Self::MIN_STEP).then_some(Step { by, at: wall }).or(compared.step);
+        *compared = Compared { wall, monotonic, step };
+        step
+    }
+
+    fn compared(&self) -> MutexGuard<'_, Compared> {
+        self.compared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,16 +144,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_step_is_found_once_and_passing_time_is_none() {
         let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
-        let mut detector = StepDetector::new(clock);
+        let detector = StepDetector::new(clock);
         advance(Duration::from_secs(86_400)).await;
-        assert_eq!(detector.step(), None);
-        for step in [HOUR, -HOUR] {
-            clock.step_by(step);
+        assert_eq!(detector.last(), None);
+        for by in [HOUR, -HOUR] {
+            clock.step_by(by);
             advance(StepDetector::INTERVAL).await;
-            assert_eq!((detector.step(), detector.step()), (Some(step), None));
+            let step = Some(Step { by, at: clock.now() });
+            assert_eq!(detector.last(), step);
+            advance(StepDetector::INTERVAL).await;
+            assert_eq!(detector.last(), step);
         }
+        let last = detector.last();
         clock.step_by(SignedDuration::from_millis(-900));
-        assert_eq!(detector.step(), None);
+        assert_eq!(detector.last(), last);
     }
 
     #[tokio::test(start_paused = true)]

@@ -37,6 +37,7 @@ impl Floor {
         match (self, measurement) {
             (Floor::Failed(_), Measurement::Counts(arms)) => *arms,
             (Floor::Failed(_), Measurement::PodCounts(arms)) => arms.map(sum_of_pods),
+            (Floor::Slower(_), Measurement::PodHistograms(_)) => self.counts(&measurement.clone().summed()),
             (Floor::Slower(milliseconds), Measurement::Histogram(arms)) => {
                 arms.map(|histogram| slower_than(histogram, *milliseconds))
             }

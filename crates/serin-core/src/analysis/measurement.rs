@@ -24,6 +24,10 @@ pub enum Measurement {
     PodCounts(Arms<PodCounts>),
     /// Request durations of both arms.
     Histogram(Arms<Histogram>),
+    /// The same by pod, where the source can tell; see [`Measurement::histograms_by_pod`].
+    PodHistograms(Arms<PodHistograms>),
+    /// Values of requests of both arms, such as the size of an order.
+    Values(Arms<Values>),
     /// Points of both arms, without the counts behind them.
     Samples(Arms<Vec<f64>>),
     /// The provider has no data.
@@ -35,6 +39,9 @@ pub enum Measurement {
 /// Counts of each pod of an arm, by its name.
 pub type PodCounts = BTreeMap<String, Counts>;
 
+/// Durations of each pod of an arm, by its name.
+pub type PodHistograms = BTreeMap<String, Histogram>;
+
 impl Measurement {
     /// Counts by pod. A pod that is in both arms counts requests for both, as a gateway
     /// does, and one without a name is none: then only the sums are known.
@@ -45,9 +52,18 @@ impl Measurement {
         if shared { measurement.summed() } else { measurement }
     }
 
+    /// Durations by pod, with the rules of [`Measurement::by_pod`].
+    pub fn histograms_by_pod(arms: Arms<PodHistograms>) -> Self {
+        let shared = arms.canary.keys().any(|pod| pod.is_empty() || arms.primary.contains_key(pod))
+            || arms.primary.contains_key("");
+        let measurement = Measurement::PodHistograms(arms);
+        if shared { measurement.summed() } else { measurement }
+    }
+
     /// The measurement without its pods.
     pub fn summed(self) -> Self {
         match self {
+            Measurement::PodHistograms(arms) => Measurement::Histogram(arms.map(sum_of_histograms)),
             Measurement::PodCounts(arms) => Measurement::Counts(arms.map(sum_of_pods)),
             other => other,
         }
@@ -58,6 +74,17 @@ impl Measurement {
 pub(crate) fn sum_of_pods(pods: &PodCounts) -> Counts {
     pods.values().fold(Counts::default(), |mut sum, pod| {
         sum.add(*pod);
+        sum
+    })
+}
+
+/// The durations of all pods together.
+pub(crate) fn sum_of_histograms(pods: &PodHistograms) -> Histogram {
+    pods.values().fold(Histogram::default(), |mut sum, pod| {
+        // A pod without requests has no bounds to agree on.
+        if pod.total > 0 {
+            sum.add(pod);
+        }
         sum
     })
 }
@@ -144,9 +171,45 @@ pub struct Histogram {
     total: u64,
 }
 
+/// Values of requests, in any unit: the bounds of their histogram are in millionths of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Values {
+    pub histogram: Histogram,
+    /// All requests, where some have no value; those count as zero.
+    pub requests: Option<u64>,
+}
+
+impl Values {
+    /// The distribution over all requests.
+    pub fn with_zeros(&self) -> Histogram {
+        let mut all = self.histogram.clone();
+        let Some(requests) = self.requests else { return all };
+        let zeros = requests.saturating_sub(all.total);
+        all.buckets.entry(0).or_insert(0);
+        all.buckets.values_mut().for_each(|within| *within = within.saturating_add(zeros));
+        all.total = all.total.saturating_add(zeros);
+        all
+    }
+
+    /// One number to show: the share of requests with a value in percent, or, where all
+    /// have one, the median.
+    pub fn summary(&self) -> Option<f64> {
+        match self.requests {
+            Some(0) => None,
+            Some(requests) => Some(100.0 * self.histogram.total.min(requests) as f64 / requests as f64),
+            None => self.histogram.quantile(0.5).map(|thousandths| thousandths / 1e3),
+        }
+    }
+
+    /// Requests, with and without a value.
+    pub fn requests(&self) -> u64 {
+        self.requests.map_or(self.histogram.total, |requests| requests.max(self.histogram.total))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum HistogramError {
-    #[error("reading a histogram: {0} seconds is no bucket bound")]
+    #[error("reading a histogram: {0} is no upper bound; a bound is 0 or more")]
     Bound(f64),
     #[error("reading a histogram: there is no +Inf bucket, so the number of requests is unknown")]
     NoTotal,
@@ -176,6 +239,25 @@ impl Histogram {
         }
         histogram.total = all.ok_or(HistogramError::NoTotal)?.max(most);
         Ok(histogram)
+    }
+
+    /// From bounds in microseconds and the requests within each.
+    pub(crate) fn of_buckets(buckets: BTreeMap<u64, u64>, total: u64) -> Self {
+        let most = buckets.values().copied().max().unwrap_or(0);
+        Histogram { buckets, total: total.max(most) }
+    }
+
+    /// Adds another one, at the bounds that both have.
+    pub(crate) fn add(&mut self, more: &Histogram) {
+        if self.total == 0 {
+            self.clone_from(more);
+            return;
+        }
+        self.buckets.retain(|bound, _| more.buckets.contains_key(bound));
+        for (bound, within) in &mut self.buckets {
+            *within = within.saturating_add(more.buckets.get(bound).copied().unwrap_or(0));
+        }
+        self.total = self.total.saturating_add(more.total);
     }
 
     pub fn total(&self) -> u64 {
@@ -286,6 +368,18 @@ mod tests {
         assert_eq!(histogram.slower_than(250_000), Some(Counts::of_bad(10, 100)));
         assert_eq!(histogram.slower_than(500_000), Some(Counts::of_bad(10, 100)));
         assert_eq!(histogram.slower_than(300_000), None);
+    }
+
+    #[test]
+    fn requests_without_a_value_count_as_zero() {
+        let histogram = Histogram::cumulative([(10.0, 2), (50.0, 3), (f64::INFINITY, 4)]).unwrap();
+        let values = Values { histogram, requests: Some(100) };
+        let all = values.with_zeros();
+        assert_eq!(all.slower_than(0), Some(Counts::of_bad(4, 100)));
+        assert_eq!(all.slower_than(10_000_000), Some(Counts::of_bad(2, 100)));
+        assert_eq!((all.total(), values.summary()), (100, Some(4.0)));
+        let orders = Values { requests: None, ..values };
+        assert_eq!((orders.with_zeros().total(), orders.summary()), (4, Some(10.0)));
     }
 
     #[test]

@@ -33,6 +33,7 @@
 mod contingency_table;
 pub mod floor;
 mod format;
+pub mod interval;
 pub mod mann_whitney;
 pub mod measurement;
 mod ranks;

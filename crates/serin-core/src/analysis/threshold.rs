@@ -34,6 +34,11 @@ impl Threshold {
         }
     }
 
+    /// A value within the range.
+    pub fn passing_value(&self) -> f64 {
+        self.min.or(self.max).unwrap_or_default()
+    }
+
     pub(super) fn min(&self) -> Option<f64> {
         self.min
     }
@@ -64,6 +69,8 @@ impl Threshold {
             },
             Measurement::PodCounts(_) => self.check(&measurement.clone().summed()),
             Measurement::Histogram(_)
+            | Measurement::PodHistograms(_)
+            | Measurement::Values(_)
             | Measurement::Samples(_)
             | Measurement::NoData
             | Measurement::Unavailable { .. } => {

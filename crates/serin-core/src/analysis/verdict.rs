@@ -104,7 +104,8 @@ impl Verdict {
             Measurement::Unavailable { why } => return Self::unavailable(why),
             Measurement::Scalar(_) => "a single value",
             Measurement::Counts(_) | Measurement::PodCounts(_) => "counts",
-            Measurement::Histogram(_) => "a histogram",
+            Measurement::Histogram(_) | Measurement::PodHistograms(_) => "a histogram",
+            Measurement::Values(_) => "a histogram of values",
             Measurement::Samples(_) => "samples",
         };
         Self::inconclusive(

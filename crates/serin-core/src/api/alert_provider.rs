@@ -44,6 +44,14 @@ pub struct AlertProviderSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub username: Option<String>,
 
+    /// Text in place of the sentence that says what happened. Between `{{` and `}}` it
+    /// can have name, namespace, cluster, phase, weight, step, revision, image, reason,
+    /// severity, sentence, verdict, command and link; those that do not apply are
+    /// empty. For example: `{{ image or name }} in {{ cluster }}: {{ sentence }}`.
+    #[schemars(length(min = 1, max = 4096))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+
     /// URL of the incoming webhook. It usually contains a token: prefer
     /// `secretRef`.
     #[schemars(length(min = 1, max = 2048))]
@@ -56,7 +64,8 @@ pub struct AlertProviderSpec {
     pub proxy: Option<String>,
 
     /// A Secret in the same namespace with the keys `address` (the webhook
-    /// URL) and, for a bot, `token`. It takes precedence over `address`.
+    /// URL) and, for a Slack bot, PagerDuty and Opsgenie, `token`. It takes
+    /// precedence over `address`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
 }
@@ -75,6 +84,11 @@ pub enum AlertProviderType {
     Rocket,
     /// Google Chat.
     Gchat,
+    /// PagerDuty, by the integration key of a service (Events API v2): rollbacks and
+    /// warnings open an incident, the next promotion resolves it.
+    Pagerduty,
+    /// Opsgenie, by an API key: as PagerDuty.
+    Opsgenie,
     /// any receiver of CloudEvents.
     Webhook,
 }

@@ -34,8 +34,12 @@ use super::{
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = super::schema::tidy)]
 #[x_kube(
-    validation = ("has(self.query) || has(self.counts) || has(self.histogram) || has(self.cloudwatch) && has(self.cloudwatch.builtIn)",
-        "an AnalysisTemplate measures nothing: set spec.query (one value), spec.counts (good or bad of total) or spec.histogram"),
+    validation = ("has(self.query) || has(self.counts) || has(self.histogram) || has(self.values) || has(self.cloudwatch) && has(self.cloudwatch.builtIn)",
+        "an AnalysisTemplate measures nothing: set spec.query (one value), spec.counts (good or bad of total), spec.histogram (durations) or spec.values"),
+    validation = ("!has(self.values) || !has(self.counts) && !has(self.histogram)",
+        "spec.values is a metric of its own; move spec.counts or spec.histogram to another AnalysisTemplate"),
+    validation = ("!has(self.values) || has(self.direction) && self.direction != 'either'",
+        "spec.values needs spec.direction: decrease if lower values are worse, as with revenue, or increase"),
 )]
 pub struct AnalysisTemplateSpec {
     /// Description of the metric, for the dashboard and for notifications.
@@ -82,6 +86,13 @@ pub struct AnalysisTemplateSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub histogram: Option<String>,
 
+    /// The metric as values, such as the revenue of a request, the size of an
+    /// order or the length of a queue; `direction` says which ones are worse. A
+    /// mean is never judged, since one order may move it: the `sequential` judge
+    /// counts the values above thresholds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<ValuesSpec>,
+
     /// For `cloudwatch`: the metrics that `query`, `counts` and `histogram`
     /// refer to. Without it they are JSON lists of MetricDataQueries.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,8 +109,8 @@ pub struct AnalysisTemplateSpec {
     pub threshold_range: Option<ThresholdRange>,
 
     /// How the metric is judged. Default: `threshold` with a `thresholdRange`,
-    /// else `sequential` with `counts` or `histogram`, else the judge of the
-    /// Canary's analysis.
+    /// else `sequential` with `counts`, `histogram` or `values`, else the judge of
+    /// the Canary's analysis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judge: Option<Judge>,
 
@@ -247,6 +258,32 @@ pub struct CountsSpec {
     /// Counts all requests.
     #[schemars(length(min = 1, max = 16384))]
     pub total: String,
+}
+
+/// A metric as values. Its queries return cumulative counters, and run once for
+/// each arm, which `{{ target }}` or `{{ arm }}` selects.
+///
+/// The thresholds are the bounds of the histogram nearest to the quartiles and the
+/// 90th percentile of the primary's values in the release before, and do not change
+/// during a release. The first release of a Canary learns them from the first
+/// hundred values of its primary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+pub struct ValuesSpec {
+    /// Returns a histogram of the values: one cumulative count per upper bound
+    /// `le`, in any unit. For example:
+    ///
+    /// ```text
+    /// sum by (le) (order_value_bucket{app="{{ target }}"})
+    /// ```
+    #[schemars(length(min = 1, max = 16384))]
+    pub histogram: String,
+
+    /// Counts all requests, where the histogram has only those with a value:
+    /// the others count as zero. With it the revenue of all requests is judged,
+    /// and fewer orders are found; without it the size of an order.
+    #[schemars(length(min = 1, max = 16384))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total: Option<String>,
 }
 
 /// Request of a `web` provider.

@@ -17,6 +17,9 @@ pub const STALLED: &str = "Stalled";
 pub const DEGRADED: &str = "Degraded";
 /// A person paused the release, its step pauses, or the Canary is suspended.
 pub const PAUSED: &str = "Paused";
+/// The target is at a revision that was rolled back: its source, such as a Git repository, is
+/// ahead of the primary.
+pub const TARGET_REJECTED: &str = "TargetRejected";
 /// The result of the last release, as Flagger reports it.
 pub const PROMOTED: &str = "Promoted";
 
@@ -24,8 +27,8 @@ pub const PROMOTED: &str = "Promoted";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// Which aspect: Ready, Reconciling, Stalled, Degraded, Paused or
-    /// Promoted.
+    /// Which aspect: Ready, Reconciling, Stalled, Degraded, Paused,
+    /// TargetRejected or Promoted.
     #[serde(rename = "type")]
     pub type_: String,
 

@@ -32,7 +32,8 @@ pub struct Judge {
     /// `sequential`: how many times worse than the primary the canary may be,
     /// as an odds ratio. At 1.5 a canary with 1.5 % errors beside a primary
     /// with 1 % is still healthy. 1 is too strict for most services: pods
-    /// always differ a little. Default: 1.5 for errors, 1.25 for latency.
+    /// always differ a little. Default: 1.5 for errors, 1.25 for latency, 1.1 for
+    /// values.
     #[schemars(range(min = 1, max = 1000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,

@@ -22,10 +22,12 @@ pub mod cloudwatch;
 pub mod cluster_analysis_template;
 pub mod condition;
 mod duration;
+pub mod endpoint_group;
 pub mod inventory;
 pub mod judge;
 mod mesh;
 pub mod mesh_api;
+pub mod mesh_route;
 mod mesh_service;
 pub mod reference;
 mod schema;
@@ -40,8 +42,10 @@ pub use analysis_template::{AnalysisTemplate, AnalysisTemplateSpec};
 pub use canary::{Canary, CanarySpec, CanaryStatus};
 pub use cluster_analysis_template::{ClusterAnalysisTemplate, ClusterAnalysisTemplateSpec};
 pub use duration::{Duration, NotADuration};
+pub use endpoint_group::{EndpointGroup, EndpointGroupSpec, EndpointGroupStatus};
 pub use mesh::{Mesh, MeshSpec};
 pub use mesh_api::{MeshApi, MeshApiSpec, MeshApiStatus};
+pub use mesh_route::{MeshRoute, MeshRouteSpec, MeshRouteStatus};
 pub use mesh_service::{MeshService, MeshServiceSpec};
 pub use schema::Object;
 pub use weight::{NotAPercentage, NotAWeight, Percent, Weight};
@@ -53,14 +57,16 @@ pub const GROUP: &str = "serin.dev";
 pub const VERSION: &str = "v1alpha1";
 
 /// Every definition to install, in the order of their names.
-pub fn crds() -> [CustomResourceDefinition; 8] {
+pub fn crds() -> [CustomResourceDefinition; 10] {
     [
         AlertProvider::crd(),
         AnalysisTemplate::crd(),
         Canary::crd(),
         ClusterAnalysisTemplate::crd(),
+        EndpointGroup::crd(),
         MeshApi::crd(),
         Mesh::crd(),
+        MeshRoute::crd(),
         MeshService::crd(),
         Workload::crd(),
     ]

@@ -35,6 +35,8 @@ pub enum Action {
     CallGate(GateCall),
     /// Measure; the results come in a later observation.
     Measure(Check),
+    /// Delete this pod of the canary; its workload starts another one.
+    ReplacePod { pod: String },
     /// Start a copy of the primary, at its revision and size, to fall back on.
     KeepPrevious { revision: String },
     /// Delete that copy.
@@ -85,6 +87,7 @@ impl Action {
             Self::CreatePrimary { .. }
             | Self::ScaleCanary { .. }
             | Self::ScaleDownCanary { .. }
+            | Self::ReplacePod { .. }
             | Self::KeepPrevious { .. }
             | Self::Promote { .. }
             | Self::ScalePrimary { .. }
@@ -107,6 +110,7 @@ impl Action {
             Self::Route(_) => "set the split",
             Self::CallGate(_) => "call a gate",
             Self::Measure(_) => "measure",
+            Self::ReplacePod { .. } => "replace a pod of the canary",
             Self::KeepPrevious { .. } => "keep a warm copy of the primary",
             Self::DropPrevious => "delete the warm copy of the primary",
             Self::Promote { .. } => "promote",

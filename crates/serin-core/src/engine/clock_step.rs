@@ -1,8 +1,12 @@
-//! Times in the status that a wall clock wrote which was ahead, before it was
-//! stepped back. Intervals, pauses and deadlines that count from them would wait
-//! until the clock is there again.
+//! Times in the status that were written before the wall clock was stepped.
+//!
+//! After a step back they are in the future: intervals, pauses and deadlines that count
+//! from them would wait until the clock is there again. After a step forward checks and
+//! deadlines would end that have hardly begun. Pauses and expiries that people wrote
+//! follow the new clock.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::api::canary::CanaryStatus;
 
@@ -22,6 +26,25 @@ pub(super) fn pull_back_future_times(status: &mut CanaryStatus, now: Timestamp) 
     });
     for time in times.chain(release).filter(|time| is_ahead(time.0, now)) {
         time.0 = now;
+    }
+}
+
+/// Begins the check and the deadlines anew that count from before `stepped_at`, when the
+/// clock was found to be stepped: how long they have lasted is not known.
+pub(super) fn restart_at_step(status: &mut CanaryStatus, stepped_at: Timestamp) {
+    let is_before = |time: &Option<Time>| time.as_ref().is_some_and(|time| time.0 < stepped_at);
+    if let Some(step) = &mut status.step
+        && is_before(&step.check_started_at)
+    {
+        step.check_started_at = None;
+        step.checks = step.checks.saturating_add(1);
+    }
+    if let Some(release) = &mut status.release {
+        for since in [&mut release.state.stalled_since, &mut release.state.reverted_since] {
+            if is_before(since) {
+                *since = Some(Time(stepped_at));
+            }
+        }
     }
 }
 

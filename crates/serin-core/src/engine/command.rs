@@ -93,7 +93,9 @@ pub enum Denied {
     PrimaryNotReady,
     #[error("no revision was rolled back that the target still has")]
     NothingToRetry,
-    #[error("the previous version is not kept warm")]
+    #[error(
+        "the previous version is not kept warm (spec.rollback.keepWarmSeconds keeps it); set the target back to it instead, which is released like any revision"
+    )]
     PreviousNotWarm,
 }
 

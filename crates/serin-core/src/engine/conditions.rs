@@ -1,6 +1,8 @@
 //! The status of a decision, with conditions as kstatus, Argo CD, Flux and
 //! Flagger's users know them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -8,13 +10,16 @@ use super::{
     Decision, Observed, WakeReason,
     action::{Purpose, Split},
     decider::{Decider, REQUEUE_DELAY, after},
+    names::{phase_name, state},
     report::{Reason, Report},
     revert::REPORTED_REVERTS,
 };
 use crate::api::{
     Weight,
     canary::{CanaryStatus, Phase, status::NextDeadline},
-    condition::{Condition, ConditionStatus, DEGRADED, PAUSED, PROMOTED, READY, RECONCILING, STALLED},
+    condition::{
+        Condition, ConditionStatus, DEGRADED, PAUSED, PROMOTED, READY, RECONCILING, STALLED, TARGET_REJECTED,
+    },
 };
 
 impl Decider<'_> {
@@ -36,11 +41,22 @@ impl Decider<'_> {
             (Some(resting), Some(unready)) if resting.is_resting() => Some(unready.clone()),
             (idle, _) => idle,
         };
-        let reason = transition.or(failing).or(idle).unwrap_or(Reason::Initialized);
+        let mut reason = transition.or(failing).or(idle).unwrap_or(Reason::Initialized);
+        let needs_person = reason.needs_person();
+        let empty = BTreeMap::new();
+        let names = self.status.revisions.as_ref().map_or(&empty, |revisions| &revisions.names);
+        reason.name_revisions(names);
+        let named = |mut reason: Reason| {
+            reason.name_revisions(names);
+            Report::from(reason)
+        };
         let mut report = Report::from(reason);
-        report.preceding =
-            self.emitted.drain(..).chain(self.refused_commands.drain(..)).map(Report::from).collect();
+        report.preceding = self.emitted.drain(..).chain(self.refused_commands.drain(..)).map(named).collect();
+        let unready = unready.map(named);
+        let paused = paused.map(Report::from);
+        self.forget_names();
         report.preceding.extend(write_degraded(&mut self.status, self.observed, self.now));
+        self.write_target_rejected();
         let implied = !is_transition && self.is_implied_by_status(&report.reason);
         let changed = match report.reason {
             // A step that begins is a transition; each check that passes has an Event.
@@ -58,15 +74,14 @@ impl Decider<'_> {
         };
         report.is_transition = is_transition;
         report.should_notify = is_transition || (!implied && changed);
-        let unready = unready.map(Report::from);
         let unchanged = implied && self.conditions_current(unready.is_none());
         let recovers = self.status.release.is_some() || !self.actions.is_empty();
         if recovers || (unchanged && !report.matches_status(&self.status)) {
             // Recovers from a lost watch event or result, or publishes a transient reason that lasts.
             self.wake_at(after(self.now, self.plan.interval), WakeReason::Requeue);
         }
+        let deadline = self.next_deadline(needs_person);
         let status = &mut self.status;
-        let deadline = self.wake.and_then(|(at, why)| Some((at, why.message()?)));
         let recorded =
             status.next_deadline.as_ref().map(|deadline| (deadline.at.0, deadline.reason.as_str()));
         if deadline != recorded {
@@ -78,11 +93,27 @@ impl Decider<'_> {
             status.last_promoted_spec.clone_from(&revisions.primary);
         }
         let mut writer = ConditionWriter { status, generation: self.observed.generation, now: self.now };
-        writer.set_if(PAUSED, paused.map(Report::from).as_ref());
+        writer.set_if(PAUSED, paused.as_ref());
         if !unchanged {
             writer.write(&report, unready.as_ref());
         }
+        write_state(&mut self.status, self.plan.suspend);
         Decision { status: self.status, actions: self.actions, wake: self.wake, report }
+    }
+
+    /// Sets or removes the condition `TargetRejected`.
+    fn write_target_rejected(&mut self) {
+        let (target, failed) = (self.observed.target.as_ref(), self.status.phase == Phase::Failed);
+        let revisions = self.status.revisions.as_ref().filter(|_| failed && !self.observed.deleting);
+        let is_rejected = |rejected: &&String| target.is_some_and(|target| target.revision == **rejected);
+        let rejected = revisions.and_then(|revisions| revisions.rejected.as_ref()).filter(is_rejected);
+        let report = rejected.map(|revision| {
+            let promoted = revisions.and_then(|revisions| revisions.primary.clone()).unwrap_or_default();
+            let (revision, promoted) = (self.name_of(revision), self.name_of(&promoted));
+            Report::from(Reason::TargetRejected { revision, promoted })
+        });
+        let (status, generation) = (&mut self.status, self.observed.generation);
+        ConditionWriter { status, generation, now: self.now }.set_if(TARGET_REJECTED, report.as_ref());
     }
 
     /// Between releases: why users are not, or may not be, served by the primary
@@ -169,7 +200,16 @@ pub(super) fn report_only(
     write_degraded(&mut status, observed, now);
     let mut writer = ConditionWriter { status: &mut status, generation: observed.generation, now };
     writer.write(&report, Some(&report));
+    write_state(&mut status, false);
     Decision { status, actions: Vec::new(), wake: None, report }
+}
+
+/// From the conditions of this decision.
+fn write_state(status: &mut CanaryStatus, suspended: bool) {
+    let state = state(status, suspended);
+    if status.state != state {
+        state.clone_into(&mut status.state);
+    }
 }
 
 /// Sets or removes the condition `Degraded`. Failed maintenance is reported when its
@@ -278,22 +318,5 @@ impl ConditionWriter<'_> {
         message.clone_into(&mut condition.message);
         condition.observed_generation = self.generation;
         condition.last_update_time = Some(Time(self.now));
-    }
-}
-
-/// The phase as Flagger's condition names it.
-fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Initializing => "Initializing",
-        Phase::Initialized => "Initialized",
-        Phase::Waiting => "Waiting",
-        Phase::Progressing => "Progressing",
-        Phase::WaitingPromotion => "WaitingPromotion",
-        Phase::Promoting => "Promoting",
-        Phase::Finalising => "Finalising",
-        Phase::Succeeded => "Succeeded",
-        Phase::Failed => "Failed",
-        Phase::Terminating => "Terminating",
-        Phase::Terminated => "Terminated",
     }
 }

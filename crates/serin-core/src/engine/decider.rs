@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     WakeReason,
     action::{Action, Purpose, Split},
-    clock_step::pull_back_future_times,
+    clock_step::{pull_back_future_times, restart_at_step},
     observed::{Failure, Observed, Target},
     plan::Plan,
     report::{Reason, RollbackCause},
@@ -31,6 +31,8 @@ pub(super) struct Decider<'a> {
     persisted: (Phase, u64),
     pub actions: Vec<Action>,
     pub wake: Option<(Timestamp, WakeReason)>,
+    /// The first of each kind that the status may show.
+    deadlines: Vec<(Timestamp, WakeReason)>,
     /// Transitions, in order.
     pub emitted: Vec<Reason>,
     /// Reported besides the reason of the decision, which they do not replace.
@@ -102,6 +104,9 @@ impl<'a> Decider<'a> {
         let persisted = (status.phase, status.releases);
         let mut status = status.clone();
         pull_back_future_times(&mut status, now);
+        if let Some(stepped_at) = observed.clock_stepped_at {
+            restart_at_step(&mut status, stepped_at);
+        }
         Self {
             plan,
             observed,
@@ -110,6 +115,7 @@ impl<'a> Decider<'a> {
             persisted,
             actions: Vec::new(),
             wake: None,
+            deadlines: Vec::new(),
             emitted: Vec::new(),
             refused_commands: Vec::new(),
             idle_reason: None,
@@ -170,6 +176,10 @@ impl<'a> Decider<'a> {
 
     /// Rolls back a release that made no progress for this long.
     pub fn fail_deadline(&mut self, limit: Duration, reason: &Reason) {
+        let mut reason = reason.clone();
+        if let Some(revisions) = &self.status.revisions {
+            reason.name_revisions(&revisions.names);
+        }
         self.fail(RollbackCause::Deadline { seconds: limit.as_secs(), what: lowercase(&reason.to_string()) });
     }
 
@@ -232,7 +242,25 @@ impl<'a> Decider<'a> {
         self.observed.failures.iter().find(|failure| failure.purpose != Purpose::Maintain)
     }
 
+    /// The next time at which the release moves or is rolled back, by itself. A check
+    /// of a release that waits for a person moves nothing.
+    pub fn next_deadline(&self, needs_person: bool) -> Option<(Timestamp, &'static str)> {
+        let shown = self.deadlines.iter().filter(|(_, why)| !needs_person || *why != WakeReason::CheckDue);
+        shown.min_by_key(|(at, _)| *at).and_then(|(at, why)| Some((*at, why.message()?)))
+    }
+
+    /// Why the canary's pods hold the release.
+    pub fn canary_not_ready(&self) -> Reason {
+        let target = self.observed.target.as_ref();
+        let pods = target.map(|target| target.pods).unwrap_or_default();
+        let trouble = target.and_then(|target| target.trouble.clone());
+        Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired, trouble }
+    }
+
     pub fn wake_at(&mut self, at: Timestamp, why: WakeReason) {
+        if why.message().is_some() {
+            self.deadlines.push((at, why));
+        }
         if self.wake.as_ref().is_none_or(|(earliest, _)| at < *earliest) {
             self.wake = Some((at, why));
         }
@@ -241,6 +269,8 @@ impl<'a> Decider<'a> {
     pub fn enter(&mut self, phase: Phase) {
         self.status.phase = phase;
         self.status.last_transition_time = Some(Time(self.now));
+        // Those of the phase before do not come any more.
+        self.deadlines.clear();
         if !matches!(phase, Phase::Waiting | Phase::Progressing | Phase::WaitingPromotion) {
             self.drop_waiting_gates();
         }

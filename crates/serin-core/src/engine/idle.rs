@@ -43,10 +43,11 @@ impl Decider<'_> {
             return self.report_idle(Reason::CreatingPrimary);
         }
         if !self.primary_is_ready() {
-            let pods = primary.pods;
+            let (pods, trouble) = (primary.pods, primary.trouble.clone());
             return self.report_idle(Reason::PrimaryStarting {
                 ready: pods.updated_and_ready(),
                 desired: pods.desired,
+                trouble,
             });
         }
         if !self.route(Split::all_primary()) {
@@ -111,7 +112,7 @@ impl Decider<'_> {
         let cause = self.revision_cause(target);
         let wait_for_termination = wait_for_termination || self.changed_configs(target).next().is_some();
         let trigger = match cause {
-            RevisionCause::Template => Trigger::PodTemplate,
+            RevisionCause::Template | RevisionCause::Target => Trigger::PodTemplate,
             RevisionCause::Configs(_) => Trigger::Config,
             RevisionCause::Retry => Trigger::Retry,
         };
@@ -159,8 +160,10 @@ impl Decider<'_> {
         let same_configs = self.status.tracked_configs.keys().eq(target.configs.keys());
         if same_configs && !changed.is_empty() {
             RevisionCause::Configs(changed)
-        } else {
+        } else if self.plan.scalable {
             RevisionCause::Template
+        } else {
+            RevisionCause::Target
         }
     }
 

@@ -74,6 +74,7 @@
 //!   published once: as an Event, and by its severity as a notification.
 
 pub mod action;
+mod broken_pod;
 mod check;
 mod clock_step;
 pub mod command;
@@ -82,7 +83,9 @@ mod decider;
 mod deletion;
 mod gate;
 mod idle;
+mod judging;
 mod lost_primary;
+pub mod names;
 pub mod observed;
 pub mod plan;
 mod promotion;
@@ -101,6 +104,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub use action::Action;
+pub use broken_pod::replaced_pod;
 pub use observed::Observed;
 pub use plan::{Plan, PlanError, metrics::JudgeError};
 pub use protect::protect;
@@ -169,12 +173,15 @@ pub enum WakeReason {
     Requeue,
 }
 
+/// Text of `status.nextDeadline` for [`WakeReason::Deadline`].
+pub const NO_PROGRESS: &str = "without progress the release is rolled back";
+
 impl WakeReason {
     /// Text of `status.nextDeadline`; none for internal timers.
-    fn message(self) -> Option<&'static str> {
+    pub(crate) fn message(self) -> Option<&'static str> {
         match self {
             Self::CheckDue => Some("the next check"),
-            Self::Deadline => Some("without progress the release is rolled back"),
+            Self::Deadline => Some(NO_PROGRESS),
             Self::TargetTakesOver => Some("the target gets the traffic, and the Canary is deleted"),
             Self::PauseEnds => Some("the pause ends"),
             Self::GateExpires => Some("unless the gate opens the release is rolled back"),
@@ -192,6 +199,7 @@ pub fn decide(plan: &Plan, status: &CanaryStatus, observed: &Observed, now: Time
     let mut decider = Decider::new(plan, status, observed, now);
     decider.run();
     decider.record_primary_size(status);
+    decider.record_names();
     decider.migrate_route();
     decider.into_decision()
 }
@@ -302,6 +310,12 @@ impl Decider<'_> {
                 }
                 (Some(_), _) => Some(Denied::Invalid),
             };
+            let denied = denied.map(|denied| match denied {
+                Denied::OtherRevision { expected, actual } => {
+                    Denied::OtherRevision { expected: self.name_of(&expected), actual: self.name_of(&actual) }
+                }
+                other => other,
+            });
             let message = denied.as_ref().map_or("done".to_owned(), ToString::to_string);
             self.status.last_command = Some(CommandStatus {
                 id: command.id.clone(),

@@ -33,6 +33,9 @@ pub struct Observed {
     pub provider_evidence: Option<String>,
     /// Why a written split is not in force yet, as the router reports it.
     pub route_pending: Option<String>,
+    /// Why the proxies refuse the written split, if so many do that it will not come into
+    /// force.
+    pub route_refused: Option<String>,
     /// The manager of the fields of the route, besides Serin, that wrote it last.
     /// Read only while the route [is reverted](super::is_route_reverted()).
     pub route_writer: Option<String>,
@@ -40,6 +43,12 @@ pub struct Observed {
     ///
     /// [`Action::MigrateRoute`]: super::Action::MigrateRoute
     pub migrated_from: Option<RouteStatus>,
+    /// The pod deleted by [`Action::ReplacePod`], or that was gone already.
+    ///
+    /// [`Action::ReplacePod`]: super::Action::ReplacePod
+    pub deleted_pod: Option<String>,
+    /// The [replaced pod](super::replaced_pod()) of the status last written.
+    pub persisted_replacement: Option<String>,
     /// Services and routes are as they were before this Canary.
     pub routing_restored: bool,
     /// Work for this Canary that failed again and again.
@@ -53,6 +62,8 @@ pub struct Observed {
     /// Releases of this Canary [started](super::started_releases) by the status
     /// last written; the current one may have started since.
     pub persisted_releases: u64,
+    /// When this process last found that the wall clock was stepped, by the new clock.
+    pub clock_stepped_at: Option<Timestamp>,
     /// Running releases of other Canaries.
     pub other_releases: u32,
     /// Limit of running releases.
@@ -75,6 +86,10 @@ pub struct Failure {
 pub struct Target {
     /// See [`super::revision`]; in the hash version of the recorded one.
     pub revision: String,
+    /// What people call that revision.
+    pub name: Option<String>,
+    /// What keeps a pod of it from becoming ready, as part of a sentence.
+    pub trouble: Option<String>,
     /// Digest of each config it reads, to name the ones that changed.
     pub configs: BTreeMap<String, String>,
     pub pods: Pods,
@@ -87,6 +102,10 @@ pub struct Target {
 pub struct Primary {
     /// The revision last copied to it; none if it carries no record of one.
     pub revision: Option<String>,
+    /// What people call that revision.
+    pub name: Option<String>,
+    /// What keeps a pod of it from becoming ready, as part of a sentence.
+    pub trouble: Option<String>,
     pub pods: Pods,
     /// It is kept from shrinking.
     pub pinned: bool,

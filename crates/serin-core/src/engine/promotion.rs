@@ -16,6 +16,12 @@ use crate::api::{
 };
 
 impl Decider<'_> {
+    /// Metrics that were judged on too few requests to find a much worse canary.
+    fn metrics_with_low_power(&self) -> Vec<String> {
+        let low = self.status.metrics.iter().filter(|metric| metric.low_power);
+        low.map(|metric| metric.name.clone()).collect()
+    }
+
     /// Copies exactly the analysed revision to the primary and waits until the
     /// primary is ready with it.
     pub fn promote(&mut self) {
@@ -29,16 +35,14 @@ impl Decider<'_> {
         if !self.release_is_persisted() {
             // A restart would take the primary's new revision for a mistake and
             // restore the old one.
-            return self
-                .block(Reason::Promoting { revision: target.revision.clone() }, ProgressDeadline::Paused);
+            let revision = target.revision.clone();
+            let low_power = self.metrics_with_low_power();
+            return self.block(Reason::Promoting { revision, low_power }, ProgressDeadline::Paused);
         }
         if !self.canary_is_ready() {
-            let pods = target.pods;
             self.withdraw_unless_judged();
-            return self.block(
-                Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired },
-                ProgressDeadline::Running(StallCause::Canary),
-            );
+            let reason = self.canary_not_ready();
+            return self.block(reason, ProgressDeadline::Running(StallCause::Canary));
         }
         if !self.may_advance() || !self.take_slot() {
             return;
@@ -58,7 +62,8 @@ impl Decider<'_> {
             }
         }
         self.request(Action::Promote { revision: revision.clone() });
-        self.block(Reason::Promoting { revision }, ProgressDeadline::Running(StallCause::Copy));
+        let low_power = self.metrics_with_low_power();
+        self.block(Reason::Promoting { revision, low_power }, ProgressDeadline::Running(StallCause::Copy));
     }
 
     /// Traffic stays where it is until the primary is ready with the promoted
@@ -67,9 +72,12 @@ impl Decider<'_> {
         let has_capacity = self.primary_has_capacity();
         if !self.primary_is_ready() || !has_capacity {
             self.withdraw_unless_judged();
-            let pods = self.observed.primary.as_ref().map(|primary| primary.pods).unwrap_or_default();
+            let primary = self.observed.primary.as_ref();
+            let pods = primary.map(|primary| primary.pods).unwrap_or_default();
+            let trouble = primary.and_then(|primary| primary.trouble.clone());
+            let (ready, desired) = (pods.updated_and_ready(), pods.desired);
             return self.block(
-                Reason::PrimaryRolling { ready: pods.updated_and_ready(), desired: pods.desired },
+                Reason::PrimaryRolling { ready, desired, trouble },
                 ProgressDeadline::Running(StallCause::Primary),
             );
         }

@@ -45,8 +45,11 @@ impl Decider<'_> {
             if target.pods.desired > 0 {
                 self.release().state.written_replicas = Some(target.pods.desired);
             }
-            self.scale_canary_down();
-            if self.plan.scalable && target.pods.exist {
+            if self.is_persisted() {
+                self.scale_canary_down();
+            }
+            // Those that are wanted may be starting, and no status counts them yet.
+            if self.plan.scalable && (target.pods.exist || target.pods.desired > 0) {
                 return self.block(Reason::CanaryTerminating, ProgressDeadline::Paused);
             }
             self.release().state.wait_for_termination = false;
@@ -74,7 +77,7 @@ impl Decider<'_> {
         let holds_slot = self.release().state.holds_slot;
         let started_at = self.release().started_at.clone();
         let queued_since = self.release().state.queued_since.take().unwrap_or(started_at);
-        self.archive_release(Outcome::Superseded, format!("revision {by} took its place"));
+        self.archive_release(Outcome::Superseded, format!("{} took its place", self.name_of(&by)));
         if self.promoted_revision() == Some(by.as_str()) {
             self.target_unchanged(target);
         } else {
@@ -178,7 +181,9 @@ impl Decider<'_> {
     fn ensure_canary_ready(&mut self, target: &Target) -> bool {
         let pods = target.pods;
         let replicas = self.step_replicas(pods.desired);
-        if self.plan.scalable && replicas != pods.desired {
+        // Pods that were started for a release which no status names would stay for ever, if
+        // the target were set back meanwhile.
+        if self.plan.scalable && replicas != pods.desired && self.release_is_persisted() {
             self.request(Action::ScaleCanary { replicas });
         }
         if pods.ready == 0 {
@@ -202,7 +207,7 @@ impl Decider<'_> {
                 Reason::CanaryDown
             }
             0 => Reason::StartingCanary { replicas },
-            desired => Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired },
+            _ => self.canary_not_ready(),
         };
         self.block(reason, ProgressDeadline::Running(StallCause::Canary));
         false

@@ -5,6 +5,7 @@
 //! Messages contain no current time: a release that holds renders the same
 //! message at every decision, so it is published once.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use jiff::Timestamp;
@@ -38,67 +39,184 @@ pub enum Reason {
     TargetMissing,
     PrimaryMissing,
     CreatingPrimary,
-    PrimaryStarting { ready: u32, desired: u32 },
+    PrimaryStarting {
+        ready: u32,
+        desired: u32,
+        trouble: Option<String>,
+    },
     ScalingDownTarget,
     Initialized,
     Suspended,
-    Promoted { revision: String },
-    NoChange { revision: String },
-    RestoringPrimary { revision: String },
-    PostRolloutHook { hook: String },
+    Promoted {
+        revision: String,
+    },
+    NoChange {
+        revision: String,
+    },
+    RestoringPrimary {
+        revision: String,
+    },
+    PostRolloutHook {
+        hook: String,
+    },
     PrimaryDown,
-    PrimaryDegraded { ready: u32, desired: u32 },
+    PrimaryDegraded {
+        ready: u32,
+        desired: u32,
+    },
 
     // A new revision waits.
-    NewRevision { revision: String, cause: RevisionCause },
-    Superseded { by: String },
-    PrimaryNotReady { ready: u32, desired: u32 },
-    WindowClosed { frozen: bool, until: Option<Timestamp> },
-    TooManyReleases { others: u32, cap: u32 },
+    NewRevision {
+        revision: String,
+        cause: RevisionCause,
+    },
+    Superseded {
+        by: String,
+    },
+    PrimaryNotReady {
+        ready: u32,
+        desired: u32,
+    },
+    WindowClosed {
+        frozen: bool,
+        until: Option<Timestamp>,
+    },
+    TooManyReleases {
+        others: u32,
+        cap: u32,
+    },
     CanaryTerminating,
-    GateClosed { gate: String, why: String },
+    GateClosed {
+        gate: String,
+        why: String,
+    },
 
     // A release moves.
-    StartingCanary { replicas: u32 },
-    CanaryNotReady { ready: u32, desired: u32 },
+    StartingCanary {
+        replicas: u32,
+    },
+    CanaryNotReady {
+        ready: u32,
+        desired: u32,
+        trouble: Option<String>,
+    },
     CanaryDown,
-    RouteNotInForce { weight: Weight },
-    RoutePending { weight: Weight, why: String },
+    RouteNotInForce {
+        weight: Weight,
+    },
+    RoutePending {
+        weight: Weight,
+        why: String,
+    },
     RoutingUnknown,
-    RouteReverted { times: u32, by: Option<String> },
-    HookPending { hook: String, why: String },
-    Advanced { step: u32, of: u32, name: String, weight: Weight, matched: bool },
-    StepsChanged { step: u32, of: u32, weight: Weight },
-    Analyzing { step: u32, of: u32, name: String, passed: u32, needed: u32 },
-    CheckFailed { failed: u32, threshold: u32, why: String },
-    LatestCheckFailed { why: String },
-    Inconclusive { why: String },
+    RouteReverted {
+        times: u32,
+        by: Option<String>,
+    },
+    HookPending {
+        hook: String,
+        why: String,
+    },
+    Advanced {
+        step: u32,
+        of: u32,
+        name: String,
+        weight: Weight,
+        matched: bool,
+    },
+    StepsChanged {
+        step: u32,
+        of: u32,
+        weight: Weight,
+    },
+    Analyzing {
+        step: u32,
+        of: u32,
+        name: String,
+        passed: u32,
+        needed: u32,
+    },
+    CheckFailed {
+        failed: u32,
+        threshold: u32,
+        why: String,
+    },
+    LatestCheckFailed {
+        why: String,
+    },
+    PodReplaced {
+        pod: String,
+        why: String,
+    },
+    Inconclusive {
+        why: String,
+    },
     Paused,
-    StepPaused { name: String, until: Option<Timestamp> },
-    AwaitingApproval { name: String, message: Option<String> },
+    StepPaused {
+        name: String,
+        until: Option<Timestamp>,
+    },
+    AwaitingApproval {
+        name: String,
+        message: Option<String>,
+    },
 
     // A release ends well.
     Switching,
-    Promoting { revision: String },
-    PrimaryRolling { ready: u32, desired: u32 },
-    TrafficReturning { weight: Weight },
+    /// With the metrics whose requests were too few to find a much worse canary.
+    Promoting {
+        revision: String,
+        low_power: Vec<String>,
+    },
+    PrimaryRolling {
+        ready: u32,
+        desired: u32,
+        trouble: Option<String>,
+    },
+    TrafficReturning {
+        weight: Weight,
+    },
 
     // A release ends badly.
-    RolledBack { revision: String, cause: RollbackCause },
-    StaysRolledBack { revision: String, why: String },
+    RolledBack {
+        revision: String,
+        cause: RollbackCause,
+    },
+    StaysRolledBack {
+        revision: String,
+        why: String,
+    },
+    TargetRejected {
+        revision: String,
+        promoted: String,
+    },
     PrimaryUnavailable,
 
     // Commands.
-    CommandRefused { verb: String, why: String },
+    CommandRefused {
+        verb: String,
+        why: String,
+    },
 
     // Work that fails again and again.
-    Failing { why: String, refused: bool },
-    MaintenanceFailing { why: String },
+    Failing {
+        why: String,
+        refused: bool,
+    },
+    MaintenanceFailing {
+        why: String,
+    },
 
     // The Canary itself.
-    InvalidSpec { why: String },
+    InvalidSpec {
+        why: String,
+    },
     RestoringOriginals,
-    DeletionHeld { revision: String, promoted: String, until: Timestamp },
+    DeletionHeld {
+        revision: String,
+        promoted: String,
+        until: Timestamp,
+    },
     Terminated,
 }
 
@@ -106,6 +224,8 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum RevisionCause {
     Template,
+    /// Of a target without a pod template.
+    Target,
     Configs(Vec<String>),
     Retry,
 }
@@ -132,6 +252,10 @@ pub enum RollbackCause {
     /// The canary lost all its pods under its traffic.
     CanaryDied {
         times: u32,
+    },
+    /// The proxies refuse the split of a step.
+    RouteRefused {
+        why: String,
     },
     GateExpired {
         gate: String,
@@ -188,6 +312,7 @@ impl Reason {
             Self::Analyzing { .. } => "Analyzing",
             Self::CheckFailed { .. } => "CheckFailed",
             Self::LatestCheckFailed { .. } => "LatestCheckFailed",
+            Self::PodReplaced { .. } => "PodReplaced",
             Self::Inconclusive { .. } => "Inconclusive",
             Self::Paused => "Paused",
             Self::StepPaused { .. } => "StepPaused",
@@ -197,6 +322,7 @@ impl Reason {
             Self::PrimaryRolling { .. } => "PrimaryRolling",
             Self::TrafficReturning { .. } => "TrafficReturning",
             Self::RolledBack { .. } | Self::StaysRolledBack { .. } => "RolledBack",
+            Self::TargetRejected { .. } => "TargetRejected",
             Self::PrimaryUnavailable => "PrimaryUnavailable",
             Self::PrimaryDown => "PrimaryDown",
             Self::PrimaryDegraded { .. } => "PrimaryNotReady",
@@ -215,21 +341,53 @@ impl Reason {
     pub fn is_transient(&self) -> bool {
         matches!(
             self,
-            Self::PrimaryStarting { .. }
+            Self::PrimaryStarting { trouble: None, .. }
                 | Self::ScalingDownTarget
                 | Self::CanaryTerminating
                 | Self::StartingCanary { .. }
-                | Self::CanaryNotReady { .. }
+                | Self::CanaryNotReady { trouble: None, .. }
                 | Self::RouteNotInForce { .. }
                 | Self::PrimaryDegraded { .. }
-                | Self::PrimaryRolling { .. }
+                | Self::PrimaryRolling { trouble: None, .. }
                 | Self::TrafficReturning { .. }
         )
+    }
+
+    /// Names revisions as people do.
+    pub fn name_revisions(&mut self, names: &BTreeMap<String, String>) {
+        let rename = |revision: &mut String| {
+            if let Some(name) = names.get(revision) {
+                revision.clone_from(name);
+            }
+        };
+        match self {
+            Self::Promoted { revision }
+            | Self::NoChange { revision }
+            | Self::RestoringPrimary { revision }
+            | Self::NewRevision { revision, .. }
+            | Self::Superseded { by: revision }
+            | Self::Promoting { revision, .. }
+            | Self::RolledBack { revision, .. }
+            | Self::StaysRolledBack { revision, .. } => rename(revision),
+            Self::DeletionHeld { revision, promoted, .. } | Self::TargetRejected { revision, promoted } => {
+                rename(revision);
+                rename(promoted);
+            }
+            _ => {}
+        }
     }
 
     /// The outcome of the last release, reported before, is all there is to report.
     pub fn is_resting(&self) -> bool {
         matches!(self, Self::Initialized | Self::Promoted { .. } | Self::StaysRolledBack { .. })
+    }
+
+    /// Nothing moves until a person acts, or a deadline that is set beside.
+    pub fn needs_person(&self) -> bool {
+        matches!(
+            self,
+            Self::Paused | Self::StepPaused { .. } | Self::AwaitingApproval { .. } | Self::GateClosed { .. }
+        )
     }
 
     /// A release that holds for this reason waits for a person or a time, and others
@@ -259,9 +417,11 @@ impl Reason {
             | Self::CanaryDown
             | Self::CheckFailed { .. }
             | Self::LatestCheckFailed { .. }
+            | Self::PodReplaced { .. }
             | Self::Inconclusive { .. }
             | Self::RoutingUnknown
             | Self::RouteReverted { .. }
+            | Self::TargetRejected { .. }
             | Self::DeletionHeld { .. }
             | Self::CommandRefused { .. }
             | Self::Failing { .. }
@@ -275,13 +435,14 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TargetMissing => f.write_str("Waiting for the target: it does not exist."),
+            Self::TargetMissing => f.write_str("Waiting for the target: the workload of spec.targetRef does not exist."),
             Self::PrimaryMissing => f.write_str(
                 "The primary was deleted and is being created again; until it is ready, traffic goes to the canary or the previous version, if one of them can serve.",
             ),
             Self::CreatingPrimary => f.write_str("Creating the primary from the target."),
-            Self::PrimaryStarting { ready, desired } => {
-                write!(f, "Waiting for the new primary: {ready} of {desired} pods ready.")
+            Self::PrimaryStarting { ready, desired, trouble } => {
+                write!(f, "Waiting for the new primary: {ready} of {desired} pods ready")?;
+                write_trouble(f, trouble.as_deref())
             }
             Self::ScalingDownTarget => f.write_str("The primary serves all traffic; scaling the target, now the canary, to zero."),
             Self::Initialized => f.write_str("The primary serves all traffic; waiting for a new revision."),
@@ -296,6 +457,7 @@ impl fmt::Display for Reason {
             Self::PostRolloutHook { hook } => write!(f, "The release is over; calling the hook {hook}."),
             Self::NewRevision { revision, cause } => match cause {
                 RevisionCause::Template => write!(f, "New revision {revision}: the pod template changed."),
+                RevisionCause::Target => write!(f, "New revision {revision}: the target changed."),
                 RevisionCause::Configs(names) => write!(f, "New revision {revision}: {} changed.", names.join(", ")),
                 RevisionCause::Retry => write!(f, "Revision {revision} is released again."),
             },
@@ -321,8 +483,9 @@ impl fmt::Display for Reason {
             Self::GateClosed { gate, why } if why.is_empty() => write!(f, "Waiting for the gate {gate} to open."),
             Self::GateClosed { gate, why } => write!(f, "Waiting for the gate {gate} to open: {why}."),
             Self::StartingCanary { replicas } => write!(f, "Starting the canary with {replicas} replicas."),
-            Self::CanaryNotReady { ready, desired } => {
-                write!(f, "Waiting for the canary: {ready} of {desired} pods ready.")
+            Self::CanaryNotReady { ready, desired, trouble } => {
+                write!(f, "Waiting for the canary: {ready} of {desired} pods ready")?;
+                write_trouble(f, trouble.as_deref())
             }
             Self::CanaryDown => f.write_str("The canary has no ready pod: all traffic goes to the primary until it has."),
             Self::RouteNotInForce { weight } => write!(f, "Waiting for the split of {weight} % to be in force."),
@@ -356,6 +519,9 @@ impl fmt::Display for Reason {
             Self::LatestCheckFailed { why } => {
                 write!(f, "Holding until a check passes; the latest one failed: {why}.")
             }
+            Self::PodReplaced { pod, why } => {
+                write!(f, "Pod {pod} of the canary is replaced, and the canary judged anew: {why}.")
+            }
             Self::Inconclusive { why } => write!(f, "Holding, inconclusive: {why}."),
             Self::Paused => f.write_str("Paused by command; analysis continues, and resume ends the pause."),
             Self::StepPaused { name, until: Some(until) } => write!(f, "Step {name}: pausing until {until:.0}."),
@@ -365,15 +531,32 @@ impl fmt::Display for Reason {
             }
             Self::AwaitingApproval { name, message: None } => write!(f, "Step {name}: waiting for approval."),
             Self::Switching => f.write_str("Switching all traffic to the canary while the primary is updated."),
-            Self::Promoting { revision } => write!(f, "Promoting revision {revision}: copying it to the primary."),
-            Self::PrimaryRolling { ready, desired } => {
-                write!(f, "Waiting for the primary to run the promoted revision: {ready} of {desired} pods ready.")
+            Self::Promoting { revision, low_power } => {
+                write!(f, "Promoting revision {revision}: copying it to the primary.")?;
+                match low_power.as_slice() {
+                    [] => Ok(()),
+                    metrics => write!(
+                        f,
+                        " By {} a canary three times worse could have passed unseen: there were too few requests.",
+                        metrics.join(" and ")
+                    ),
+                }
+            }
+            Self::PrimaryRolling { ready, desired, trouble } => {
+                write!(f, "Waiting for the primary to run the promoted revision: {ready} of {desired} pods ready")?;
+                write_trouble(f, trouble.as_deref())
             }
             Self::TrafficReturning { weight } => {
                 write!(f, "Shifting traffic back to the primary: {weight} % still on the canary.")
             }
             Self::RolledBack { revision, cause } => write!(f, "Revision {revision} is rolled back: {cause}."),
             Self::StaysRolledBack { revision, why } => write!(f, "Revision {revision} is rolled back: {why}."),
+            Self::TargetRejected { revision, promoted } => write!(
+                f,
+                "The target is still at revision {revision}, which was rolled back; the primary serves {promoted}. \
+                 Applying the same manifest again starts no release: revert the change at its source, push a mended one, \
+                 or retry it by command."
+            ),
             Self::PrimaryUnavailable => f.write_str("Traffic stays with the canary: the primary has no ready pod."),
             Self::PrimaryDown => f.write_str("The primary has no ready pod."),
             Self::PrimaryDegraded { ready, desired } => {
@@ -409,6 +592,7 @@ impl fmt::Display for RollbackCause {
             Self::CanaryDied { times } => {
                 write!(f, "the canary lost all its ready pods {times} times while it had traffic")
             }
+            Self::RouteRefused { why } => f.write_str(why),
             Self::GateExpired { gate } => write!(f, "the gate {gate} expired before it opened"),
             Self::ApprovalRefused { gate, why } if why.is_empty() => {
                 write!(f, "approval of {gate} was refused")
@@ -418,6 +602,14 @@ impl fmt::Display for RollbackCause {
             Self::Aborted { by } => write_with_actor(f, "aborted", by),
             Self::PromotionRolledBack { by } => write_with_actor(f, "returned to the previous version", by),
         }
+    }
+}
+
+/// Ends a sentence that counts pods.
+fn write_trouble(f: &mut fmt::Formatter<'_>, trouble: Option<&str>) -> fmt::Result {
+    match trouble {
+        Some(trouble) => write!(f, "; {}.", trouble.trim_end_matches('.')),
+        None => f.write_str("."),
     }
 }
 

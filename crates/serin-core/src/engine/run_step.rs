@@ -24,6 +24,7 @@ impl Decider<'_> {
     pub fn run_step(&mut self, at: usize) {
         let plan = self.plan;
         let Some(step) = plan.steps.get(at) else { return self.advance(at) };
+        self.delete_replaced_pod();
         if self.release().state.traffic_withdrawn {
             // Restoring the weight needs the same conditions as any increase.
             if !self.may_advance() {
@@ -36,6 +37,9 @@ impl Decider<'_> {
             return;
         }
         if !self.route(self.step_split()) {
+            if let Some(why) = &self.observed.route_refused {
+                return self.fail(RollbackCause::RouteRefused { why: why.clone() });
+            }
             self.abort_check_window();
             let weight = self.status.canary_weight;
             return match self.observed.split {
@@ -60,6 +64,7 @@ impl Decider<'_> {
                     return;
                 }
             }
+            CheckResult::ReplacePod { pod, why } => return self.replace_pod(pod, why),
             CheckResult::RollBack(cause) => return self.fail(cause),
             CheckResult::Inconclusive(why) => self.record_unpassed_check(UnpassedOutcome::Inconclusive, why),
         }
@@ -157,11 +162,8 @@ impl Decider<'_> {
     /// On to the next step, or to the promotion.
     pub fn advance(&mut self, next: usize) {
         if !self.canary_is_ready() {
-            let pods = self.observed.target.as_ref().map(|target| target.pods).unwrap_or_default();
-            return self.block(
-                Reason::CanaryNotReady { ready: pods.updated_and_ready(), desired: pods.desired },
-                ProgressDeadline::Running(StallCause::Canary),
-            );
+            let reason = self.canary_not_ready();
+            return self.block(reason, ProgressDeadline::Running(StallCause::Canary));
         }
         if !self.may_advance() {
             return;

@@ -10,16 +10,8 @@
 
 extern crate serin_core as serin;
 
-mod drive;
 mod peers;
-mod random;
-mod source;
 mod table;
-mod traffic;
-/// The cluster of the engine's own tests.
-#[allow(dead_code)]
-#[path = "../../../../tests/engine/world.rs"]
-mod world;
 
 use std::{num::NonZero, ops::Range, thread};
 

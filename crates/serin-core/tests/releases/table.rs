@@ -1,14 +1,18 @@
 //! The table: each row a kind of release, each column an amount of traffic.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use crate::{
-    drive::{Ending, Outcome, prepared, release},
-    peers,
-    source::Source,
-    traffic::{Difference, Scenario, Shared},
+use jiff::SignedDuration;
+use serin::api::canary::Metric;
+use serin::api::{AnalysisTemplateSpec, Canary};
+use serin::engine::Plan;
+use serin::simulation::release::release;
+use serin::simulation::{
+    Cluster, Difference, Ending, MetricModel, Orders, Outcome, Scenario, Setting, Shared, Source,
 };
-use crate::{median_and_p90, runs};
+
+use crate::{median_and_p90, peers, runs};
 
 /// A row: what is expected of the releases, and how they are made.
 struct Row {
@@ -17,6 +21,50 @@ struct Row {
     rates: &'static [f64],
     checks: u32,
     scenario: fn(f64) -> Scenario,
+}
+
+/// Fields of `spec.analysis` besides the metrics, for rows that are not of the usual ones.
+const ANALYSES: [(&str, &str); 4] = [
+    ("incident x10 in a step of 100 %", "warmup: 30s, interval: 1m, stepWeights: [20, 100]"),
+    ("24 h at 1 rps, 80 %", "warmup: 30s, interval: 1m, stepWeights: [80]"),
+    ("0.5 to 3 %, no warm-up", "warmup: 0s, interval: 1m, stepWeights: [5, 10, 20, 50, 80]"),
+    ("0.5 to 1.5 %, no warm-up", "warmup: 0s, interval: 1m, stepWeights: [5, 10, 20, 50, 80]"),
+];
+/// How long a release may stay undecided, at least; else twice what its checks take.
+const PATIENCE: SignedDuration = SignedDuration::from_hours(2);
+
+const USUAL_ANALYSIS: &str = "warmup: 30s, interval: 1m, stepWeights: [5, 10, 20, 50, 80]";
+
+impl Row {
+    /// A cluster in which the primary runs, ready for a new revision.
+    fn setting(&self, scenario: &Scenario) -> Setting {
+        let own = ANALYSES.iter().find(|(name, _)| *name == self.name);
+        let analysis = own.map_or(USUAL_ANALYSIS, |(_, analysis)| analysis);
+        let durations = if scenario.latency { ", {name: request-duration}" } else { "" };
+        let orders = match scenario.orders {
+            Some(_) => ", {name: revenue, templateRef: {name: revenue}}",
+            None => "",
+        };
+        let canary: Canary = serde_saphyr::from_str(&format!(
+            "{{apiVersion: serin.dev/v1alpha1, kind: Canary, metadata: {{name: web}}, spec: {{ \
+             targetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, service: {{port: 80}}, \
+             analysis: {{{analysis}, metrics: [{{name: request-success-rate}}{durations}{orders}]}}}}}}"
+        ))
+        .expect("a Canary");
+        let revenue: AnalysisTemplateSpec = serde_saphyr::from_str(
+            "{provider: {type: prometheus}, values: {histogram: orders, total: requests}, direction: decrease}",
+        )
+        .expect("a template");
+        let mut plan = Plan::new(&canary.spec, |_| Some(&revenue)).expect("a plan");
+        plan.steps.iter_mut().for_each(|step| step.checks = self.checks);
+        let template = |metric: &Metric| metric.template_ref.as_ref().map(|_| &revenue);
+        let metrics = MetricModel::of_plan(&plan, &canary.spec.analysis, template);
+        let cluster = Cluster::initialized(plan, 3, Duration::ZERO).expect("a primary");
+        let seconds: u64 =
+            cluster.plan.steps.iter().map(|step| u64::from(step.checks) * step.interval.as_secs()).sum();
+        let patience = PATIENCE.max(SignedDuration::from_secs(2 * seconds as i64));
+        Setting { cluster, metrics, matched: 0.1, patience }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -42,7 +90,12 @@ fn incident(rps: f64, every: f64, pods: usize) -> Scenario {
 }
 
 fn bad(rps: f64, errors: f64) -> Scenario {
-    Scenario { canary: Difference::Errors(errors), ..Scenario::healthy(rps, 0.005) }
+    Scenario { canary: vec![Difference::Errors(errors)], ..Scenario::healthy(rps, 0.005) }
+}
+
+/// Three of a hundred requests order something.
+fn shop(rps: f64, sigma: f64) -> Scenario {
+    Scenario { orders: Some(Orders { share: 0.03, sigma }), ..Scenario::healthy(rps, 0.005) }
 }
 
 const ROWS: &[Row] = &[
@@ -152,7 +205,7 @@ const ROWS: &[Row] = &[
         want: Want::Healthy(0.01),
         rates: ALL,
         checks: 10,
-        scenario: |rps| Scenario { analysis: "interval: 1m, steps: [20, 100]", ..incident(rps, 15.0, 3) },
+        scenario: |rps| incident(rps, 15.0, 3),
     },
     Row {
         name: "pods CV 0.5, 5+5",
@@ -194,7 +247,10 @@ const ROWS: &[Row] = &[
         want: Want::Healthy(0.01),
         rates: ALL,
         checks: 5,
-        scenario: |rps| Scenario { canary: Difference::ColdErrors(3.0), ..Scenario::healthy(rps, 0.005) },
+        scenario: |rps| Scenario {
+            canary: vec![Difference::ColdErrors(3.0)],
+            ..Scenario::healthy(rps, 0.005)
+        },
     },
     Row {
         name: "cold 30 s, latency x3",
@@ -202,7 +258,7 @@ const ROWS: &[Row] = &[
         rates: TWO,
         checks: 2,
         scenario: |rps| Scenario {
-            canary: Difference::ColdLatency(3.0),
+            canary: vec![Difference::ColdLatency(3.0)],
             latency: true,
             ..Scenario::healthy(rps, 0.005)
         },
@@ -215,11 +271,58 @@ const ROWS: &[Row] = &[
         scenario: |rps| Scenario { latency_wander: 0.05, latency: true, ..Scenario::healthy(rps, 0.005) },
     },
     Row {
-        name: "1 rps at 80 %, first two hours",
+        name: "latency wanders, sd 0.2",
+        want: Want::Healthy(0.01),
+        rates: TWO,
+        checks: 2,
+        scenario: |rps| Scenario { latency_wander: 0.2, latency: true, ..Scenario::healthy(rps, 0.005) },
+    },
+    Row {
+        name: "one pod of five 50 % slower",
+        want: Want::Found,
+        rates: TWO,
+        checks: 5,
+        scenario: |rps| Scenario {
+            pods: 5,
+            latency: true,
+            canary: vec![Difference::SlowPod(1.5)],
+            ..Scenario::healthy(rps, 0.005)
+        },
+    },
+    Row {
+        name: "revenue, orders of sigma 1",
+        want: Want::Healthy(0.01),
+        rates: ALL,
+        checks: 5,
+        scenario: |rps| shop(rps, 1.0),
+    },
+    Row {
+        name: "revenue, orders of sigma 2, prometheus 30 s",
+        want: Want::Healthy(0.01),
+        rates: ALL,
+        checks: 5,
+        scenario: |rps| Scenario { source: prometheus(30.0), ..shop(rps, 2.0) },
+    },
+    Row {
+        name: "revenue, a 20 % drop of conversion",
+        want: Want::Found,
+        rates: ALL,
+        checks: 5,
+        scenario: |rps| Scenario { canary: vec![Difference::Orders(0.8)], ..shop(rps, 1.0) },
+    },
+    Row {
+        name: "revenue, orders worth 30 % less",
+        want: Want::Found,
+        rates: ALL,
+        checks: 5,
+        scenario: |rps| Scenario { canary: vec![Difference::OrderValue(0.7)], ..shop(rps, 1.0) },
+    },
+    Row {
+        name: "24 h at 1 rps, 80 %",
         want: Want::Healthy(0.01),
         rates: &[1.0],
-        checks: 120,
-        scenario: |rps| Scenario { analysis: "interval: 1m, steps: [80]", ..Scenario::healthy(rps, 0.005) },
+        checks: 1440,
+        scenario: |rps| Scenario::healthy(rps, 0.005),
     },
     Row { name: "0.5 to 3 %", want: Want::Found, rates: TWO, checks: 5, scenario: |rps| bad(rps, 0.03) },
     Row {
@@ -227,14 +330,14 @@ const ROWS: &[Row] = &[
         want: Want::Found,
         rates: TWO,
         checks: 5,
-        scenario: |rps| Scenario { warmup: "0s", ..bad(rps, 0.03) },
+        scenario: |rps| bad(rps, 0.03),
     },
     Row {
         name: "0.5 to 1.5 %, no warm-up",
         want: Want::Found,
         rates: TWO,
         checks: 5,
-        scenario: |rps| Scenario { warmup: "0s", ..bad(rps, 0.015) },
+        scenario: |rps| bad(rps, 0.015),
     },
     Row {
         name: "0.5 to 1.5 % after an incident",
@@ -273,7 +376,7 @@ const ROWS: &[Row] = &[
         checks: 5,
         scenario: |rps| Scenario {
             latency: true,
-            canary: Difference::Slower(1.2),
+            canary: vec![Difference::Slower(1.2)],
             ..Scenario::healthy(rps, 0.005)
         },
     },
@@ -284,7 +387,7 @@ const ROWS: &[Row] = &[
         checks: 5,
         scenario: |rps| Scenario {
             pods: 5,
-            canary: Difference::OnePod(0.03),
+            canary: vec![Difference::OnePod(0.03)],
             ..Scenario::healthy(rps, 0.005)
         },
     },
@@ -307,14 +410,14 @@ const ROWS: &[Row] = &[
         want: Want::NotPromoted,
         rates: TWO,
         checks: 5,
-        scenario: |rps| Scenario { canary: Difference::Silent, ..Scenario::healthy(rps, 0.005) },
+        scenario: |rps| Scenario { canary: vec![Difference::Silent], ..Scenario::healthy(rps, 0.005) },
     },
 ];
 
 fn cell(row: &Row, rps: f64, seeds: Range<u64>) -> Vec<Ending> {
     let scenario = (row.scenario)(rps);
-    let world = prepared(&scenario);
-    runs(seeds, |run| release(world.clone(), &scenario, run, row.checks))
+    let setting = row.setting(&scenario);
+    runs(seeds, |run| release(&setting, &scenario, run))
 }
 
 /// The pod that [`Difference::OnePod`] breaks.
@@ -378,6 +481,9 @@ const CHECKED: &[(&str, f64, u64, u64)] = &[
     ("0.5 to 3 %", 50.0, 12, 0),
     ("0.5 to 3 %, prometheus 15 s", 50.0, 12, 0),
     ("0.5 to 100 %", 50.0, 8, 0),
+    ("revenue, orders of sigma 1", 500.0, 8, 0),
+    ("revenue, orders of sigma 2, prometheus 30 s", 50.0, 8, 0),
+    ("revenue, a 20 % drop of conversion", 5000.0, 8, 0),
     ("one pod of five at 3 %", 50.0, 20, 2),
     ("both arms at 5 % from minute 5 on", 50.0, 4, 0),
     ("both arms at 5 % from minute 5 on", 500.0, 4, 0),
@@ -404,8 +510,9 @@ fn fixed_seeds_end_as_wanted() {
     }
 }
 
-/// Plays the checked cells with fixed seeds; with `RUNS` prints the rows that `CELLS` is
-/// a part of the names of instead, with other seeds.
+/// Plays the checked cells with fixed seeds, and fails if they end otherwise than wanted.
+/// With `RUNS` it prints the rows that `CELLS` is a part of the names of instead, with
+/// other seeds: a measurement, not a test.
 #[test]
 fn the_table() {
     let wanted = std::env::var("CELLS").unwrap_or_default();
@@ -413,7 +520,13 @@ fn the_table() {
     let Some(count) = number("RUNS") else { return fixed_seeds_end_as_wanted() };
     let first = number("FIRST").unwrap_or(1_000_000);
     let seeds = first..first + count;
-    for row in ROWS.iter().filter(|row| row.name.contains(&wanted)) {
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| row.name.contains(&wanted)).collect();
+    let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
+    assert!(
+        count > 0 && !rows.is_empty(),
+        "RUNS={count} CELLS={wanted:?} play nothing; the rows are {names:#?}"
+    );
+    for row in rows {
         print(row, &seeds);
         if let Ok(why) = std::env::var("WHY") {
             for rps in row.rates {

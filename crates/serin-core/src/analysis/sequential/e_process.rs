@@ -58,6 +58,33 @@ pub(crate) enum BadKind {
     Failed,
     /// Slower than this many microseconds.
     Slower(u64),
+    /// A value above this many millionths.
+    Above(u64),
+    /// A value of at most this many millionths.
+    AtMost(u64),
+}
+
+impl BadKind {
+    fn write(self, writer: &mut Writer) {
+        let (tag, bound) = match self {
+            BadKind::Failed => (0, 0),
+            BadKind::Slower(bound) => (1, bound),
+            BadKind::Above(bound) => (2, bound),
+            BadKind::AtMost(bound) => (3, bound),
+        };
+        writer.count(tag);
+        writer.count(bound);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        match (reader.count()?, reader.count()?) {
+            (0, _) => Some(BadKind::Failed),
+            (1, bound) => Some(BadKind::Slower(bound)),
+            (2, bound) => Some(BadKind::Above(bound)),
+            (3, bound) => Some(BadKind::AtMost(bound)),
+            _ => None,
+        }
+    }
 }
 
 /// Prior of a canary that is bad from the first look on; the n-th look after
@@ -169,6 +196,11 @@ impl EProcess {
         self.overdispersion.variance_inflation()
     }
 
+    /// Of the primary, see [`Overdispersion`].
+    pub fn overdispersion_pairs(&self) -> f64 {
+        self.overdispersion.pairs()
+    }
+
     /// See [`RecentBursts`].
     pub fn recent_bursts(&self) -> f64 {
         self.bursts.variance_inflation()
@@ -223,10 +255,7 @@ impl From<EProcess> for String {
             last_gain,
         } = stream;
         let mut writer = Writer::default();
-        writer.count(match kind {
-            BadKind::Failed => 0,
-            BadKind::Slower(bound) => bound.saturating_add(1),
-        });
+        kind.write(&mut writer);
         for Arms { canary, primary } in [seen, suspect, pending] {
             [canary, primary].iter().for_each(|counts| writer.counts(*counts));
         }
@@ -258,10 +287,7 @@ impl EProcess {
         let arms =
             |reader: &mut Reader<'_>| Some(Arms { canary: reader.counts()?, primary: reader.counts()? });
         Some(EProcess {
-            kind: match reader.count()? {
-                0 => BadKind::Failed,
-                bound => BadKind::Slower(bound - 1),
-            },
+            kind: BadKind::read(reader)?,
             seen: arms(reader)?,
             suspect: arms(reader)?,
             pending: arms(reader)?,
@@ -300,14 +326,20 @@ fn log_likelihood_ratios(
     look: Arms<Counts>,
     variance_inflation: f64,
 ) -> Option<[f64; GRID_POINTS]> {
-    let Arms { canary, primary } = downscale(look);
+    // The good requests are the events where they are fewer: the same likelihood, at the
+    // inverse odds ratios, for less work.
+    let both = |of: fn(&Counts) -> u64| of(&look.canary) as f64 + of(&look.primary) as f64;
+    let mostly_bad = both(Counts::bad) > both(Counts::total) / 2.0;
+    let good = |counts: &Counts| Counts::of_good(counts.bad(), counts.total());
+    let Arms { canary, primary } = downscale(if mostly_bad { look.map(good) } else { look });
     let table = ContingencyTable {
         canary: canary.total(),
         primary: primary.total(),
         events: canary.bad() + primary.bad(),
     };
     table.is_informative().then(|| {
-        let logs = table.log_likelihood(canary.bad(), grid.odds());
+        let odds = if mostly_bad { grid.inverse() } else { grid.odds() };
+        let logs = table.log_likelihood(canary.bad(), odds);
         logs.map(|log| (log - logs[POINTS_PER_SIDE]) / variance_inflation)
     })
 }

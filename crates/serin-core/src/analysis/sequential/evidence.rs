@@ -13,8 +13,9 @@ use super::e_process::{BadKind, EProcess, log_add};
 use super::fixed::Fixed;
 use super::grid::Grid;
 use super::pods::Pods;
+use super::thresholds::Thresholds;
 use super::total_failure::TotalFailure;
-use crate::analysis::measurement::{Arms, Counts, PodCounts};
+use crate::analysis::measurement::{Arms, Counts, Histogram, PodCounts, PodHistograms};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +36,12 @@ pub struct Evidence {
     /// Absent where the source does not count by pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pods: Option<Pods>,
+    /// The latency bound at which pods are compared. Absent in other evidence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod_bound: Option<u64>,
+    /// Absent in evidence about anything but values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thresholds: Option<Thresholds>,
     confirmation: Confirmation,
     /// Convicted once is convicted for the rest of the release.
     convicted: Option<Conviction>,
@@ -68,13 +75,26 @@ impl Evidence {
     }
 
     /// State for the next release: nothing about this canary, only the usual
-    /// failures of the primary and their overdispersion.
+    /// failures and values of the primary and their overdispersion.
     pub fn next_release(&self) -> Self {
         Evidence {
             streams: self.streams.iter().map(EProcess::next_release).collect(),
             baseline: self.baseline.as_ref().map(Baseline::next_release),
+            thresholds: self.thresholds.as_ref().map(Thresholds::next_release),
             ..Evidence::for_margin(self.margin)
         }
+    }
+
+    /// State to judge the canary anew in the same release.
+    pub fn restart(&self) -> Self {
+        let (baseline, thresholds) = (self.baseline.clone(), self.thresholds.clone());
+        Evidence { baseline, thresholds, ..self.next_release() }
+    }
+
+    /// The pod of a convicted canary that alone has evidence against it.
+    pub fn broken_pod(&self) -> Option<&str> {
+        self.convicted?;
+        self.culprit().map(|(pod, _)| pod)
     }
 
     /// The anytime-valid p-value: the chance that a canary within the margin
@@ -86,6 +106,12 @@ impl Evidence {
     /// Requests since the release began.
     pub fn seen(&self) -> Arms<u64> {
         self.seen
+    }
+
+    /// Pairs of looks that the overdispersion of the primary's errors is estimated from.
+    pub fn overdispersion_pairs(&self) -> f64 {
+        let errors = self.streams.iter().find(|stream| stream.kind == BadKind::Failed);
+        errors.map_or(0.0, EProcess::overdispersion_pairs)
     }
 
     pub(super) fn for_margin(margin: f64) -> Self {
@@ -132,12 +158,44 @@ impl Evidence {
         self.confirm(look, convicts);
     }
 
+    /// Adds a look at the values of the primary, and returns the thresholds to judge it by.
+    pub(super) fn update_thresholds(&mut self, primary: &Histogram) -> Option<Vec<u64>> {
+        let frozen = self.thresholds.get_or_insert_default().update(primary)?;
+        Some(frozen.iter().copied().collect())
+    }
+
+    /// Values of the primary that are known.
+    pub(super) fn known_values(&self) -> u64 {
+        self.thresholds.as_ref().map_or(0, Thresholds::known)
+    }
+
     /// Adds the same look by pod, before [`Evidence::update`].
     pub(super) fn update_pods(&mut self, pods: &Arms<PodCounts>, look: Look) {
         if !look.warming_up {
-            let inflation = self.streams.first().map_or(1.0, EProcess::variance_inflation);
+            let inflation = self.pod_stream().map_or(1.0, EProcess::variance_inflation);
             self.pods.get_or_insert_default().update(self.margin, pods, inflation);
         }
+    }
+
+    /// Adds the same look at durations by pod, before [`Evidence::update`]. Pods are
+    /// compared at one bound: two dozen of each pod would not fit into a status. It is
+    /// chosen by a look before those that it counts in.
+    pub(super) fn update_slow_pods(&mut self, pods: &Arms<PodHistograms>, primary: &Histogram, look: Look) {
+        let Some(bound) = self.pod_bound else {
+            self.pod_bound = slow_bound(primary);
+            return;
+        };
+        let counts = pods.map(|pods| {
+            let slow = |(name, pod): (&String, &Histogram)| Some((name.clone(), pod.slower_than(bound)?));
+            pods.iter().filter_map(slow).collect()
+        });
+        self.update_pods(&counts, look);
+    }
+
+    /// The e-process of the arms about what pods are compared by.
+    pub(super) fn pod_stream(&self) -> Option<&EProcess> {
+        let kind = self.pod_bound.map_or(BadKind::Failed, BadKind::Slower);
+        self.streams.iter().find(|stream| stream.kind == kind)
     }
 
     fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
@@ -166,7 +224,7 @@ impl Evidence {
         if total == Finding::Refuted {
             self.total_failure.iter_mut().for_each(TotalFailure::drop_alarm);
         }
-        let bursts = self.streams.first().map_or(1.0, EProcess::recent_bursts);
+        let bursts = self.pod_stream().map_or(1.0, EProcess::recent_bursts);
         let pod = self.pods.as_mut().map_or(Finding::Calm, |pods| pods.finding(look, convicts, bursts));
         if pod == Finding::Refuted {
             self.pods.iter_mut().for_each(Pods::drop_alarm);
@@ -206,7 +264,8 @@ impl Evidence {
     /// each other. One that has not started is at one.
     pub(super) fn log_e_value(&self) -> f64 {
         let evidence = self.log_mean_of(EProcess::log_e_value);
-        let pods = self.pods.as_ref().zip(self.streams.first());
+        let worst = self.streams.iter().max_by(|a, b| a.log_e_value().total_cmp(&b.log_e_value()));
+        let pods = self.pods.as_ref().zip(worst);
         let inflation = pods.map_or(1.0, |(pods, stream)| pods.variance_inflation(stream.suspect));
         if evidence > 0.0 { evidence / inflation } else { evidence }
     }
@@ -269,6 +328,19 @@ impl Evidence {
 /// Requests to the canary from which on their durations convict it.
 const MIN_SLOW_REQUESTS: u64 = 20;
 
+/// The share of the primary's requests that pods are compared by: slow ones, and enough of
+/// them.
+const SLOW_SHARE: f64 = 0.1;
+
+/// The bound that a share nearest to [`SLOW_SHARE`] is beyond.
+fn slow_bound(primary: &Histogram) -> Option<u64> {
+    let distance = |bound: u64| {
+        let share = primary.slower_than(bound).and_then(|slow| slow.rate()).unwrap_or(0.0);
+        (share - SLOW_SHARE).abs()
+    };
+    primary.bounds().min_by(|a, b| distance(*a).total_cmp(&distance(*b)))
+}
+
 /// Whether there are good and bad requests: a latency bound that all requests
 /// are within, or beyond, needs no e-process yet.
 fn is_mixed(look: Arms<Counts>) -> bool {
@@ -297,7 +369,7 @@ fn sum_arms(Arms { canary, primary }: Arms<Counts>) -> Counts {
 struct LayoutVersion;
 
 impl LayoutVersion {
-    const CURRENT: u8 = 3;
+    const CURRENT: u8 = 4;
 }
 
 impl From<LayoutVersion> for u8 {

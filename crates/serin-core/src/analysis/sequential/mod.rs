@@ -13,7 +13,8 @@
 //! Errors are one e-process, beside that of a [`TotalFailure`](total_failure), which
 //! needs no primary, and that of each pod of the canary; arms whose [`pods`] differ are
 //! worth less evidence. Latency is one e-process for each histogram bound
-//! ("slower than 250 ms"), and their evidence is averaged. No single look convicts
+//! ("slower than 250 ms"), and their evidence is averaged; values, such as revenue, are one
+//! for each of a few [`thresholds`]. No single look convicts
 //! ([`confirmation`]), and nothing passes while the primary itself is far from its
 //! usual self ([`baseline`]).
 
@@ -29,17 +30,19 @@ mod pods;
 mod power;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 mod total_failure;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use self::e_process::{BadKind, EProcess};
-use self::grid::Grid;
+use self::grid::{Distances, Grid};
+use self::thresholds::MIN_VALUES;
 use super::floor::Floor;
 use super::format::{duration, number, percent, thousands};
-use super::measurement::{Arms, Counts, Histogram, Measurement, sum_of_pods};
-use super::verdict::{InconclusiveReason, JudgeOutcome, Verdict};
+use super::measurement::{Arms, Counts, Histogram, Measurement, Values, sum_of_histograms, sum_of_pods};
+use super::verdict::{Estimate, InconclusiveReason, JudgeOutcome, Verdict};
 
 pub use self::confirmation::Look;
 use self::evidence::Conviction;
@@ -62,6 +65,17 @@ pub struct Settings {
     pub min_power: Option<f64>,
     /// An absolute limit beside the comparison.
     pub floor: Option<Floor>,
+    /// Of a metric of values: which of them are worse.
+    pub worse_values: Option<WorseValues>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum WorseValues {
+    /// As with revenue.
+    Lower,
+    /// As with the length of a queue.
+    Higher,
 }
 
 impl Default for Settings {
@@ -73,6 +87,7 @@ impl Default for Settings {
             min_requests: 20,
             min_power: None,
             floor: None,
+            worse_values: None,
         }
     }
 }
@@ -98,6 +113,12 @@ pub struct Sequential {
     grid: Grid,
 }
 
+impl Sequential {
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+}
+
 impl TryFrom<Settings> for Sequential {
     type Error = SettingsError;
 
@@ -116,7 +137,8 @@ impl TryFrom<Settings> for Sequential {
             return Err(SettingsError::MinPower { power, margin: settings.margin });
         }
         settings.margin = (settings.margin * 1e3).round() / 1e3;
-        Ok(Sequential { settings, grid: Grid::around(settings.margin) })
+        let distances = if settings.worse_values.is_some() { Distances::VALUES } else { Distances::RARE };
+        Ok(Sequential { settings, grid: Grid::around(settings.margin, distances) })
     }
 }
 
@@ -127,6 +149,10 @@ const INTERVAL_RISK: f64 = 0.05;
 const NON_INFERIORITY_TAIL: f64 = 0.01;
 /// A canary with this part of the log-evidence for a failure does not pass.
 const SUSPICION_EXPONENT: f64 = 0.5;
+/// How many times worse a canary is that should be found before it is promoted.
+const MUCH_WORSE: f64 = 3.0;
+/// A share of bad requests that worries nobody.
+const CLEAN_SHARE: f64 = 0.01;
 /// Overdispersion from which on a verdict mentions it.
 const NOTABLE_OVERDISPERSION: f64 = 1.5;
 
@@ -180,17 +206,35 @@ impl Sequential {
             Measurement::Histogram(arms) => {
                 let kinds = slower_than_each_bound(arms);
                 if kinds.is_empty() {
-                    let message = "not judged: the histograms of canary and primary have no bound in common";
-                    return Err(Verdict::inconclusive(
-                        InconclusiveReason::WrongMeasurementKind,
-                        arms.map(Histogram::total),
-                        message,
-                    )
-                    .into());
+                    return Err(no_common_bound(arms.map(Histogram::total)));
                 }
                 evidence.update(&self.grid, &kinds, look, convicts);
             }
-            Measurement::Scalar(_) | Measurement::Samples(_) | Measurement::Unavailable { .. } => {
+            Measurement::PodHistograms(by_pod) => {
+                let arms = by_pod.map(sum_of_histograms);
+                if arms.canary.total() == 0 {
+                    return Err(no_requests());
+                }
+                let kinds = slower_than_each_bound(&arms);
+                if kinds.is_empty() {
+                    return Err(no_common_bound(arms.map(Histogram::total)));
+                }
+                evidence.update_slow_pods(by_pod, &arms.primary, look);
+                let convicts = convicts - (1.0 - pods::RISK_SHARE).ln();
+                evidence.update(&self.grid, &kinds, look, convicts);
+            }
+            Measurement::Values(arms) if self.settings.worse_values.is_some() => {
+                let arms = arms.map(Values::with_zeros);
+                if arms.canary.total() == 0 {
+                    return Err(no_requests());
+                }
+                let kinds = self.beyond_each_threshold(evidence, &arms)?;
+                evidence.update(&self.grid, &kinds, look, convicts);
+            }
+            Measurement::Scalar(_)
+            | Measurement::Samples(_)
+            | Measurement::Values(_)
+            | Measurement::Unavailable { .. } => {
                 return Err(Verdict::wrong_measurement_kind(
                     "counts or a histogram of canary and primary",
                     measurement,
@@ -200,6 +244,49 @@ impl Sequential {
         }
         let beyond = self.check_floor(evidence, measurement, look)?;
         Ok(self.conclude(evidence, beyond, look))
+    }
+
+    /// An error while the values that the primary had before are unknown.
+    fn beyond_each_threshold(
+        &self,
+        evidence: &mut Evidence,
+        arms: &Arms<Histogram>,
+    ) -> Result<Vec<(BadKind, Arms<Counts>)>, Box<Verdict>> {
+        let requests = arms.map(Histogram::total);
+        let Some(thresholds) = evidence.update_thresholds(&arms.primary) else {
+            let message = match evidence.known_values() {
+                known if known < MIN_VALUES => format!(
+                    "the first release learns the usual values of the primary, {} of the {} needed",
+                    thousands(known),
+                    thousands(MIN_VALUES)
+                ),
+                _ => "the bounds of the histogram do not divide the values of the primary yet".to_owned(),
+            };
+            return Err(Verdict::inconclusive(InconclusiveReason::TooFewSamples, requests, message).into());
+        };
+        let kind = |bound: u64| match self.settings.worse_values {
+            Some(WorseValues::Higher) => BadKind::Above(bound),
+            Some(WorseValues::Lower) | None => BadKind::AtMost(bound),
+        };
+        let counts = |arm: &Histogram, bound: u64| {
+            let above = arm.slower_than(bound)?;
+            Some(match kind(bound) {
+                BadKind::AtMost(_) => Counts::of_good(above.bad(), above.total()),
+                BadKind::Failed | BadKind::Slower(_) | BadKind::Above(_) => above,
+            })
+        };
+        let kinds: Vec<_> = thresholds
+            .into_iter()
+            .filter_map(|bound| {
+                let arms =
+                    Arms { canary: counts(&arms.canary, bound)?, primary: counts(&arms.primary, bound)? };
+                Some((kind(bound), arms))
+            })
+            .collect();
+        match kinds.is_empty() {
+            true => Err(no_common_bound(requests)),
+            false => Ok(kinds),
+        }
     }
 
     /// At the end of a check: whether the canary is beyond its absolute limit. An
@@ -250,6 +337,14 @@ impl Sequential {
             evidence.clear_fresh();
             JudgeOutcome::Pass { non_inferior: self.is_non_inferior(evidence.streams()) }
         }
+    }
+
+    /// Would a canary that is much worse have passed unseen? Unless neither arm has a bad
+    /// request and the canary enough good ones.
+    pub fn has_low_power(&self, evidence: &Evidence) -> bool {
+        let is_clean =
+            clean_canary_bound(evidence.streams(), evidence.seen()).is_some_and(|bound| bound <= CLEAN_SHARE);
+        !is_clean && !self.could_find(evidence, MUCH_WORSE)
     }
 
     /// Would a canary this many times worse have been found?
@@ -314,8 +409,15 @@ impl Sequential {
                 thousands(min_requests)
             ),
         };
+        let estimate = worst.and_then(|stream| stream.estimate(&self.grid, INTERVAL_RISK));
+        let interval = match outcome {
+            JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => estimate.and_then(describe_interval),
+            JudgeOutcome::BeyondLimit | JudgeOutcome::Inconclusive { .. } => None,
+        }
+        .unwrap_or_default();
         let message = match (evidence.total_failure(), worst) {
-            (None, Some(stream)) if evidence.convicted() == Some(Conviction::Pod) => {
+            (None, Some(worst)) if evidence.convicted() == Some(Conviction::Pod) => {
+                let stream = evidence.pod_stream().unwrap_or(worst);
                 let (pod, canary) = evidence.suspect_pod().unwrap_or(("unknown", stream.seen.canary));
                 let counts = Arms { canary, primary: stream.seen.primary };
                 format!("pod {pod} of the {}: {finding}", comparison(stream.kind, counts))
@@ -334,11 +436,14 @@ impl Sequential {
                     let (bad, total) = (thousands(counts.bad()), thousands(counts.total()));
                     format!("; it is its pod {pod} ({bad} of {total}), the others are not")
                 });
-                format!("{}: {finding}{culprit}{}", comparison(stream.kind, counts), caveats(stream))
+                format!(
+                    "{}: {finding}{interval}{culprit}{}",
+                    comparison(stream.kind, counts),
+                    caveats(stream)
+                )
             }
-            (None, None) => format!("no request is beyond any latency bound: {finding}"),
+            (None, None) => format!("no request is beyond any bound: {finding}"),
         };
-        let estimate = worst.and_then(|stream| stream.estimate(&self.grid, INTERVAL_RISK));
         Verdict { outcome, estimate, samples: evidence.seen(), message }
     }
 
@@ -347,7 +452,7 @@ impl Sequential {
     fn describe_power(&self, evidence: &Evidence) -> String {
         match self.power(evidence) {
             Some(times) => format!("a canary {} times worse would have shown with 90 %", one_decimal(times)),
-            None => match clean_canary_bound(evidence.streams()) {
+            None => match clean_canary_bound(evidence.streams(), evidence.seen()) {
                 Some(bound) => format!("its share is below {} with 95 %", percent(bound)),
                 None => "even a far worse canary would hardly have shown".to_owned(),
             },
@@ -377,10 +482,20 @@ impl Sequential {
 /// The share of bad requests that the canary is below, with a confidence of 95 % at any
 /// time: for `n` requests without a bad one 3/n, as (1 - 3/n)^n is 5 %. None if either
 /// arm has a bad one, or where that says nothing.
-fn clean_canary_bound(streams: &[EProcess]) -> Option<f64> {
-    let is_clean = |stream: &EProcess| stream.seen.canary.bad() + stream.seen.primary.bad() == 0;
-    let requests = streams.iter().map(|stream| stream.seen.canary.total()).min()?;
+fn clean_canary_bound(streams: &[EProcess], Arms { canary: requests, .. }: Arms<u64>) -> Option<f64> {
+    let is_clean = |stream: &EProcess| (stream.seen.canary.bad(), stream.seen.primary.bad()) == (0, 0);
     (streams.iter().all(is_clean) && requests >= 30).then(|| 3.0 / requests as f64)
+}
+
+/// `; its odds are 2.9 to 12 times the primary's with 95 %`
+fn describe_interval(Estimate { low, high, .. }: Estimate) -> Option<String> {
+    let range = match (low.map(one_decimal), high.map(one_decimal)) {
+        (Some(low), Some(high)) => format!("{low} to {high}"),
+        (Some(low), None) => format!("more than {low}"),
+        (None, Some(high)) => format!("less than {high}"),
+        (None, None) => return None,
+    };
+    Some(format!("; its odds are {range} times the primary's with 95 %"))
 }
 
 /// `4`, `2.3`
@@ -399,6 +514,11 @@ fn no_requests() -> Box<Verdict> {
     .into()
 }
 
+fn no_common_bound(requests: Arms<u64>) -> Box<Verdict> {
+    let message = "not judged: the histograms of canary and primary have no bound in common";
+    Verdict::inconclusive(InconclusiveReason::WrongMeasurementKind, requests, message).into()
+}
+
 fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(BadKind, Arms<Counts>)> {
     arms.canary
         .bounds()
@@ -410,11 +530,18 @@ fn slower_than_each_bound(arms: &Arms<Histogram>) -> Vec<(BadKind, Arms<Counts>)
         .collect()
 }
 
-/// `canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000)`
+/// `canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000)`; of values that
+/// are worse the lower they are, the share above the threshold.
 fn comparison(of: BadKind, counts: Arms<Counts>) -> String {
     let what = match of {
         BadKind::Failed => "errors".into(),
         BadKind::Slower(bound) => format!("slower than {}", duration(bound)),
+        BadKind::AtMost(0) => "with a value".into(),
+        BadKind::Above(bound) | BadKind::AtMost(bound) => format!("above {}", number(bound as f64 / 1e6)),
+    };
+    let counts = match of {
+        BadKind::AtMost(_) => counts.map(|counts| Counts::of_good(counts.bad(), counts.total())),
+        BadKind::Failed | BadKind::Slower(_) | BadKind::Above(_) => counts,
     };
     let share = |counts: Counts| counts.rate().map_or("no".into(), percent);
     let of_all = |counts: Counts| format!("({} of {})", thousands(counts.bad()), thousands(counts.total()));

@@ -85,6 +85,11 @@ impl Overdispersion {
         ((PRIOR_PAIRS + self.jumps.get()) / (PRIOR_PAIRS + self.pairs.get())).max(1.0)
     }
 
+    /// Pairs of looks that it is estimated from; old ones have faded.
+    pub fn pairs(&self) -> f64 {
+        self.pairs.get()
+    }
+
     pub fn update(&mut self, primary: Counts) {
         self.add_pair(primary, MAX_JUMP * self.variance_inflation(), MEMORY_CHECKS);
     }

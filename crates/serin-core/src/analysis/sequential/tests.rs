@@ -486,6 +486,77 @@ fn the_durations_of_a_handful_of_requests_convict_nobody() {
     assert_eq!(convicted, Some(6), "by 21 requests: {outcomes:?}");
 }
 
+/// Orders among a thousand requests of the canary and 19,000 of the primary, evenly from
+/// 1 to 100 each.
+fn orders(canary: u64, primary: u64) -> Measurement {
+    let arm = |orders: u64, requests: u64| {
+        let within = (1..=10).map(|tens| (f64::from(tens) * 10.0, orders * tens as u64 / 10));
+        let histogram = Histogram::cumulative(within.chain([(f64::INFINITY, orders)])).unwrap();
+        Values { histogram, requests: Some(requests) }
+    };
+    Measurement::Values(Arms { canary: arm(canary, 1000), primary: arm(primary, 19_000) })
+}
+
+fn judge_of(worse: WorseValues) -> Sequential {
+    judge(Settings { margin: 1.1, worse_values: Some(worse), ..Settings::default() })
+}
+
+#[test]
+fn fewer_orders_fail_where_lower_values_are_worse_and_pass_where_higher_ones_are() {
+    let looks = || vec![orders(15, 570); 20];
+    let lower = verdicts_of(&judge_of(WorseValues::Lower), looks()).pop().unwrap();
+    assert_eq!(lower.outcome, FAIL, "{lower:?}");
+    assert!(
+        lower
+            .message
+            .starts_with("canary 1.5 % with a value (285 of 19,000) vs primary 3 % (10,830 of 361,000)"),
+        "{lower:?}"
+    );
+    let higher = verdicts_of(&judge_of(WorseValues::Higher), looks()).pop().unwrap();
+    assert_eq!(higher.outcome, PASS, "{higher:?}");
+    let more = vec![orders(60, 570); 20];
+    assert_eq!(verdicts_of(&judge_of(WorseValues::Higher), more.clone()).pop().unwrap().outcome, FAIL);
+    assert_eq!(verdicts_of(&judge_of(WorseValues::Lower), more).pop().unwrap().outcome, PASS);
+}
+
+#[test]
+fn the_first_release_learns_its_thresholds_and_the_next_one_has_them() {
+    let judge = judge_of(WorseValues::Lower);
+    let mut evidence = Evidence::default();
+    let first = judge.check(&mut evidence, &orders(2, 80));
+    assert_eq!(inconclusive_reason(&first), Some(InconclusiveReason::TooFewSamples));
+    assert_eq!(
+        first.message,
+        "the first release learns the usual values of the primary, 80 of the 100 needed"
+    );
+    assert!(evidence.streams().is_empty(), "nothing is compared yet");
+    (0..3).for_each(|_| drop(judge.check(&mut evidence, &orders(30, 570))));
+    assert_eq!(evidence.streams().len(), 5);
+    let text = serde_json::to_string(&evidence).unwrap();
+    assert_eq!(serde_json::from_str::<Evidence>(&text).unwrap(), evidence);
+    let mut next = evidence.next_release();
+    judge.check(&mut next, &orders(30, 570));
+    assert_eq!(next.streams().len(), 5, "judged from its first look on");
+}
+
+#[test]
+fn one_order_of_a_fortune_convicts_nobody() {
+    let rich = |orders: u64| {
+        let histogram = Histogram::cumulative([(10.0, 10), (50.0, 29), (f64::INFINITY, orders)]).unwrap();
+        Values { histogram, requests: Some(1000) }
+    };
+    let look = |canary, primary| Measurement::Values(Arms { canary: rich(canary), primary: rich(primary) });
+    let looks = (0..40).map(|at| if at == 20 { look(29, 30) } else { look(29, 29) });
+    let verdict = verdicts_of(&judge_of(WorseValues::Lower), looks).pop().unwrap();
+    assert_eq!(verdict.outcome, PASS, "{verdict:?}");
+}
+
+#[test]
+fn values_without_a_direction_are_not_judged() {
+    let verdict = last([orders(15, 570)]);
+    assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::WrongMeasurementKind), "{verdict:?}");
+}
+
 /// Looks at pods of both arms: of each pod its bad and all requests.
 fn by_pod(canary: &[(u64, u64)], primary: &[(u64, u64)]) -> Measurement {
     let arm = |name: &str, pods: &[(u64, u64)]| {
@@ -510,6 +581,39 @@ fn one_broken_pod_is_convicted_and_named() {
     );
     let summed = last(vec![look().summed(); 20]);
     assert!(matches!(summed.outcome, JudgeOutcome::Pass { .. }), "{summed:?}");
+}
+
+/// Looks at durations by pod: of a hundred requests of each so many are slower than 100 ms.
+fn slow_by_pod(canary: &[u64], primary: &[u64]) -> Measurement {
+    let pod =
+        |slow: u64| Histogram::cumulative([(0.1, 100 - slow), (1.0, 100), (f64::INFINITY, 100)]).unwrap();
+    let arm = |name: &str, pods: &[u64]| {
+        pods.iter().enumerate().map(|(i, slow)| (format!("{name}-{i}"), pod(*slow))).collect()
+    };
+    Measurement::histograms_by_pod(Arms { canary: arm("canary", canary), primary: arm("primary", primary) })
+}
+
+#[test]
+fn one_slow_pod_is_convicted_and_named() {
+    let look = slow_by_pod(&[10, 10, 10, 10, 40], &[10, 10, 10, 10, 10]);
+    let verdict = verdicts_of(&judge(Settings { margin: 1.25, ..Settings::default() }), vec![look; 40]).pop();
+    let verdict = verdict.unwrap();
+    assert_eq!(verdict.outcome, FAIL, "{verdict:?}");
+    assert!(
+        verdict.message.contains("pod canary-4") && verdict.message.contains("slower than 100 ms"),
+        "{verdict:?}"
+    );
+}
+
+#[test]
+fn arms_whose_pods_differ_in_latency_are_not_convicted_by_the_draw_of_their_pods() {
+    let latency = judge(Settings { margin: 1.25, ..Settings::default() });
+    let canary = [5, 8, 12, 30, 30];
+    let primary = [3, 6, 10, 14, 30];
+    let by_pod = slow_by_pod(&canary, &primary);
+    assert_eq!(verdicts_of(&latency, vec![by_pod.clone().summed(); 60]).pop().unwrap().outcome, FAIL);
+    let outcome = verdicts_of(&latency, vec![by_pod; 60]).pop().unwrap().outcome;
+    assert!(!matches!(outcome, JudgeOutcome::Fail { .. }), "{outcome:?}");
 }
 
 #[test]
@@ -556,7 +660,7 @@ fn evidence_of_another_layout_or_margin_is_not_misread() {
     let mut json = serde_json::to_value(Evidence::default()).unwrap();
     json["version"] = 1.into();
     let error = serde_json::from_value::<Evidence>(json).unwrap_err();
-    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 3");
+    assert_eq!(error.to_string(), "evidence of version 1, this judge reads version 4");
 
     let mut evidence = Evidence::default();
     let look = counts((3, 100), (1, 1900));

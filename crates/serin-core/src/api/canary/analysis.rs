@@ -167,6 +167,13 @@ pub struct Analysis {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub warmup: Option<Duration>,
 
+    /// What follows when the `sequential` judge finds one pod of the canary to be
+    /// bad and the others not, for which its metric must be counted by pod. With
+    /// `replace` the controller needs the right to read and delete pods
+    /// (`replacePods` of the chart). Default: rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_broken_pod: Option<OnBrokenPod>,
+
     /// The share of the traffic, in percent, that stays with the primary in a step
     /// of 100 % that is judged by `sequential`: without requests to the primary there
     /// is nothing to compare with. 0 sends all traffic to the canary, and then only
@@ -257,4 +264,16 @@ pub enum SameSite {
     Lax,
     /// always.
     None,
+}
+
+/// What follows when one pod of the canary is bad and the others are not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum OnBrokenPod {
+    /// roll the release back.
+    #[default]
+    Rollback,
+    /// delete the pod, once in a release, and judge the canary anew: a node may be
+    /// broken and not the revision. The second finding rolls back.
+    Replace,
 }

@@ -27,7 +27,7 @@ pub struct Webhook {
     pub name: String,
 
     /// When it is called, and the effect of its response. Default: rollout.
-    #[schemars(extend("enum" = ["", "rollout", "confirm-rollout", "pre-rollout", "confirm-traffic-increase", "confirm-promotion", "post-rollout", "rollback", "event"]))]
+    #[schemars(extend("enum" = ["", "rollout", "confirm-rollout", "pre-rollout", "confirm-traffic-increase", "confirm-promotion", "post-rollout", "rollback", "target-rejected", "event"]))]
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<HookType>,
 
@@ -97,6 +97,9 @@ pub enum HookType {
     PostRollout,
     /// at every check: a yes rolls the release back.
     Rollback,
+    /// after a rollback that leaves the target at the revision that was rolled back, for
+    /// example to open a revert in its Git repository; the response is ignored.
+    TargetRejected,
     /// at every event; the response is ignored.
     Event,
 }

@@ -18,7 +18,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use analysis::{Analysis, SessionAffinity};
+pub use analysis::{Analysis, OnBrokenPod, SessionAffinity};
 pub use hook::{Alert, HookType, Severity, Webhook};
 pub use metric::Metric;
 pub use release::{ReleaseWindow, Rollback, WindowKind};
@@ -43,9 +43,11 @@ use super::reference::ObjectRef;
     category = "serin",
     shortname = "can",
     doc = "Releases every new revision of a workload step by step: traffic moves to it in small weights, metrics judge each step, and it is promoted or rolled back automatically.",
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Weight", type_ = "string", json_path = ".status.canaryWeight"),
     printcolumn(name = "Step", type_ = "string", json_path = ".status.step.progress"),
+    printcolumn(name = "Image", type_ = "string", json_path = ".status.image"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase", priority = "1"),
     printcolumn(name = "Suspended", type_ = "boolean", json_path = ".spec.suspend", priority = "1"),
     printcolumn(name = "FailedChecks", type_ = "string", json_path = ".status.failedChecks", priority = "1"),
     printcolumn(name = "Interval", type_ = "string", json_path = ".spec.analysis.interval", priority = "1"),
@@ -68,8 +70,13 @@ use super::reference::ObjectRef;
         json_path = ".spec.analysis.maxWeight",
         priority = "1"
     ),
-    printcolumn(name = "LastTransitionTime", type_ = "string", json_path = ".status.lastTransitionTime"),
-    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1")
+    printcolumn(
+        name = "LastTransitionTime",
+        type_ = "string",
+        json_path = ".status.lastTransitionTime",
+        priority = "1"
+    ),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message")
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(transform = crate::api::schema::tidy)]
@@ -206,8 +213,8 @@ impl CanarySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TargetRef {
-    /// API group and version of the workload: `apps/v1`, or
-    /// `serving.knative.dev/v1` for a Knative Service.
+    /// API group and version of the workload: `apps/v1`, `serin.dev/v1alpha1` for an
+    /// EndpointGroup, or `serving.knative.dev/v1` for a Knative Service.
     #[schemars(length(min = 1, max = 253))]
     pub api_version: String,
 
@@ -229,6 +236,19 @@ pub enum TargetKind {
     /// a Knative Service, or a plain Service in front of a workload that another
     /// controller manages.
     Service,
+    /// addresses of machines, in versions: nothing is copied, and requests move from one
+    /// version to the other.
+    EndpointGroup,
+}
+
+impl TargetKind {
+    /// Serin gives the canary its size.
+    pub fn is_scalable(self) -> bool {
+        match self {
+            Self::Deployment | Self::DaemonSet => true,
+            Self::Service | Self::EndpointGroup => false,
+        }
+    }
 }
 
 /// The autoscaler of the target.

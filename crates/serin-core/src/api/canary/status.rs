@@ -24,6 +24,15 @@ pub struct CanaryStatus {
     #[serde(default)]
     pub phase: Phase,
 
+    /// What the Canary does or waits for, in one word: its phase, or Refused, Suspended,
+    /// Paused, AwaitingApproval, AwaitingGate, Frozen, Queued or Degraded.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub state: String,
+
+    /// The image of the primary and, if it differs, that of the target: `web:v1 → v2`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub image: String,
+
     /// The current activity and its reason, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -97,7 +106,8 @@ pub struct CanaryStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateStatus>,
 
-    /// The next time at which the release moves or is rolled back.
+    /// The next time at which the release moves or is rolled back. None while it waits
+    /// for a person, for as long as no expiry is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_deadline: Option<NextDeadline>,
 
@@ -254,6 +264,11 @@ pub struct Revisions {
     /// Revision of the primary before the last promotion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous: Option<String>,
+
+    /// What people call each revision above and in the history: its image, or its
+    /// version label where the image has no tag.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub names: BTreeMap<String, String>,
 }
 
 /// How a workload is reached. Objects of an earlier route are removed when the
@@ -409,6 +424,10 @@ pub struct ReleaseState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub young_since: Option<Time>,
 
+    /// The broken pod that was deleted, or is to be, for another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced_pod: Option<String>,
+
     /// Checks in a row at which the primary had requests and the canary none.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub silent_checks: u32,
@@ -485,6 +504,16 @@ pub struct MetricStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<f64>,
 
+    /// How many times the odds of a bad request to the canary are those of the
+    /// primary, by the requests of this step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_worse: Option<TimesWorse>,
+
+    /// The requests so far are too few to find a canary three times worse than the
+    /// primary with 90 %.
+    #[serde(default, skip_serializing_if = "crate::api::is_default")]
+    pub low_power: bool,
+
     /// Failed checks in this release.
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub failures: u32,
@@ -500,6 +529,22 @@ pub struct MetricStatus {
     /// Internal state of the judge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis_state: Option<Object>,
+}
+
+/// An odds ratio, and the interval that holds it with 95 %, at any number of checks. A
+/// bound that is none is not known yet.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
+pub struct TimesWorse {
+    /// The estimate.
+    pub value: f64,
+
+    /// At least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+
+    /// At most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
 }
 
 /// Verdicts of a judge.

@@ -10,7 +10,7 @@ use crate::{
         mann_whitney::{self, MannWhitney},
         measurement::Measurement,
         score::{Score, ScoreError},
-        sequential::{self, Evidence, Look, Sequential},
+        sequential::{self, Evidence, Look, Sequential, WorseValues},
         threshold::{Threshold, ThresholdError},
         verdict::Verdict,
     },
@@ -50,6 +50,18 @@ pub enum Judge {
     MannWhitney(MannWhitney),
 }
 
+/// The verdict of a judge, and what else it found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    pub verdict: Verdict,
+    /// Against the canary, if the judge computes it.
+    pub evidence: Option<f64>,
+    /// A much worse canary would not have been found yet.
+    pub low_power: bool,
+    /// The pod that alone is to blame.
+    pub broken_pod: Option<String>,
+}
+
 /// Weight of a metric in the score that it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoreWeight {
@@ -68,6 +80,12 @@ pub enum JudgeError {
         "thresholdRange beside judge sequential limits errors by min, the smallest success rate, and latency by max; set that one"
     )]
     LimitSide,
+    #[error(
+        "thresholdRange beside judge sequential limits errors or latency, and this metric has values; remove it, or judge by a query with judge threshold"
+    )]
+    LimitOfValues,
+    #[error("direction: values are worse in one direction; set decrease, as for revenue, or increase")]
+    Direction,
     #[error("{0}; correct the range")]
     Range(#[from] ThresholdError),
     #[error("judge.{0}")]
@@ -115,8 +133,7 @@ impl MetricPolicy {
 }
 
 impl Judge {
-    /// Verdict on everything since the release began, and the evidence against
-    /// the canary if the judge computes one. `look` matters to judges that compare
+    /// Verdict on everything since the release began. `look` matters to judges that compare
     /// both arms; `first_of_step` resets the evidence for non-inferiority, which each
     /// step must show again.
     pub fn check(
@@ -125,10 +142,11 @@ impl Judge {
         measurement: &Measurement,
         look: Look,
         first_of_step: bool,
-    ) -> (Verdict, Option<f64>) {
+    ) -> Judged {
+        let alone = |verdict| Judged { verdict, evidence: None, low_power: false, broken_pod: None };
         match self {
-            Self::Threshold(threshold) => (threshold.check(measurement), None),
-            Self::MannWhitney(ranks) => (ranks.check(measurement), None),
+            Self::Threshold(threshold) => alone(threshold.check(measurement)),
+            Self::MannWhitney(ranks) => alone(ranks.check(measurement)),
             Self::Sequential(sequential) => {
                 let mut evidence: Evidence = decode_state(state.as_ref());
                 if first_of_step {
@@ -136,7 +154,12 @@ impl Judge {
                 }
                 let verdict = sequential.check_at(&mut evidence, measurement, look);
                 *state = encode_state(&evidence);
-                (verdict, Some(rounded(evidence.p_value().recip())))
+                Judged {
+                    verdict,
+                    evidence: Some(rounded(evidence.p_value().recip())),
+                    low_power: sequential.has_low_power(&evidence),
+                    broken_pod: evidence.broken_pod().map(str::to_owned),
+                }
             }
         }
     }
@@ -145,6 +168,12 @@ impl Judge {
     pub fn carry_over(&self, state: Option<&Object>) -> Option<Object> {
         let state = state.filter(|_| self.is_stateful())?;
         encode_state(&decode_state::<Evidence>(Some(state)).next_release())
+    }
+
+    /// State to judge the canary of this release anew.
+    pub fn restart(&self, state: Option<&Object>) -> Option<Object> {
+        let state = state.filter(|_| self.is_stateful())?;
+        encode_state(&decode_state::<Evidence>(Some(state)).restart())
     }
 
     /// May it run interim checks, before the interval is over?
@@ -190,8 +219,11 @@ fn judge(
     let built_in = |t: &AnalysisTemplateSpec| {
         t.cloudwatch.as_ref().is_some_and(|cloudwatch| cloudwatch.built_in.is_some())
     };
-    let counted = template.is_some_and(|t| t.counts.is_some() || t.histogram.is_some() || built_in(t))
-        || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
+    let counts = |t: &AnalysisTemplateSpec| {
+        t.counts.is_some() || t.histogram.is_some() || t.values.is_some() || built_in(t)
+    };
+    let counted =
+        template.is_some_and(counts) || (template.is_none() && BUILT_IN.contains(&metric.name.as_str()));
     let type_ = match spec {
         Some(judge) => judge.type_,
         None if range.is_some() => JudgeType::Threshold,
@@ -207,8 +239,24 @@ fn judge(
             let latency = template.map_or(metric.name == BUILT_IN[1], |t| {
                 t.histogram.is_some() || (built_in(t) && metric.name == BUILT_IN[1])
             });
-            let mut settings = sequential(spec, latency);
+            let direction = metric.direction.or(template.and_then(|t| t.direction));
+            let worse_values = match (template.is_some_and(|t| t.values.is_some()), direction) {
+                (false, _) => None,
+                (true, Some(Direction::Decrease)) => Some(WorseValues::Lower),
+                (true, Some(Direction::Increase)) => Some(WorseValues::Higher),
+                (true, Some(Direction::Either) | None) => return Err(JudgeError::Direction),
+            };
+            let margin = match (worse_values, latency) {
+                (Some(_), _) => VALUES_MARGIN,
+                (None, true) => LATENCY_MARGIN,
+                (None, false) => sequential::Settings::default().margin,
+            };
+            let mut settings = sequential(spec, margin);
+            settings.worse_values = worse_values;
             if let Some(ThresholdRange { min, max }) = range {
+                if worse_values.is_some() {
+                    return Err(JudgeError::LimitOfValues);
+                }
                 let floor = Floor::new(&Threshold::new(min, max)?, latency);
                 settings.floor = Some(floor.ok_or(JudgeError::LimitSide)?);
             }
@@ -251,12 +299,11 @@ fn range(metric: &Metric, template: Option<&AnalysisTemplateSpec>) -> Option<Thr
 /// How many times worse latency may be by default. Less than errors: a shift of all
 /// durations by a fifth is 1.6 times as many slow requests.
 const LATENCY_MARGIN: f64 = 1.25;
+/// Likewise values: a tenth fewer of a rare order, or more of a usual one.
+const VALUES_MARGIN: f64 = 1.1;
 
-fn sequential(spec: Option<&JudgeSpec>, latency: bool) -> sequential::Settings {
-    let mut default = sequential::Settings::default();
-    if latency {
-        default.margin = LATENCY_MARGIN;
-    }
+fn sequential(spec: Option<&JudgeSpec>, margin: f64) -> sequential::Settings {
+    let default = sequential::Settings { margin, ..sequential::Settings::default() };
     let Some(spec) = spec else { return default };
     sequential::Settings {
         false_rollback: spec.false_rollback.map_or(default.false_rollback, |p| p.fraction()),
@@ -264,7 +311,7 @@ fn sequential(spec: Option<&JudgeSpec>, latency: bool) -> sequential::Settings {
         margin: spec.margin.unwrap_or(default.margin),
         min_requests: spec.min_requests.map_or(default.min_requests, u64::from),
         min_power: spec.min_power,
-        floor: None,
+        ..default
     }
 }
 

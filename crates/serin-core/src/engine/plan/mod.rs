@@ -14,7 +14,7 @@ use self::{
 use super::windows::{Effect, Window, WindowError, Windows};
 use crate::api::{
     AnalysisTemplateSpec, Canary, Weight,
-    canary::{CanarySpec, HookType, Metric, SessionAffinity, TargetKind, WindowKind},
+    canary::{CanarySpec, HookType, Metric, OnBrokenPod, SessionAffinity, WindowKind},
     reference::TemplateRef,
 };
 
@@ -42,6 +42,7 @@ pub struct Plan {
     pub affinity: Option<AffinityCookies>,
     /// How long young pods of the canary are judged by total failure only.
     pub warmup: Duration,
+    pub on_broken_pod: OnBrokenPod,
     /// Run the sample ratio mismatch test.
     pub verifies_split: bool,
     /// The target has replicas of its own.
@@ -211,8 +212,9 @@ impl Plan {
             keep_warm: seconds(spec.rollback.and_then(|rollback| rollback.keep_warm_seconds).unwrap_or(0)),
             affinity: analysis.session_affinity.as_ref().map(AffinityCookies::from),
             warmup: analysis.warmup.map_or(WARMUP, Into::into),
+            on_broken_pod: analysis.on_broken_pod.unwrap_or_default(),
             verifies_split: analysis.verify_split.unwrap_or(true),
-            scalable: spec.target_ref.kind != TargetKind::Service,
+            scalable: spec.target_ref.kind.is_scalable(),
             skip_analysis: spec.skip_analysis,
             suspend: spec.suspend,
             revert_on_deletion: spec.reverts_on_deletion(),
@@ -238,8 +240,9 @@ impl Plan {
             keep_warm: Duration::ZERO,
             affinity: None,
             warmup: WARMUP,
+            on_broken_pod: OnBrokenPod::default(),
             verifies_split: false,
-            scalable: spec.target_ref.kind != TargetKind::Service,
+            scalable: spec.target_ref.kind.is_scalable(),
             skip_analysis: false,
             suspend: false,
             revert_on_deletion: spec.reverts_on_deletion(),

@@ -1,10 +1,10 @@
 //! Models of metric sources: what each knows of the counters at a time.
 
-use serin::analysis::measurement::{Arms, Counts, Histogram, Measurement};
+use super::random::Random;
+use super::traffic::{BOUNDS, ORDER_BOUNDS, Pod, Traffic};
+use crate::analysis::measurement::{Arms, Counts, Histogram, Measurement, Values};
 
-use crate::traffic::{BOUNDS, Pod, Traffic};
-
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Source {
     /// All pods are read at the moment of the check.
     Scrape,
@@ -29,7 +29,7 @@ impl Reader {
 
     /// A number in 0..1, the same for the same pod and occasion.
     fn fixed(&self, pod: u64, occasion: u64) -> f64 {
-        let mut random = crate::random::Random::seeded(self.seed ^ (pod << 40) ^ (occasion << 20) ^ 0x5eed);
+        let mut random = Random::seeded(self.seed ^ (pod << 40) ^ (occasion << 20) ^ 0x5eed);
         random.uniform()
     }
 
@@ -90,16 +90,41 @@ impl Reader {
 
     pub fn durations(&self, traffic: &Traffic<'_>, (since, until): (f64, f64)) -> Measurement {
         let arm = |pods: &[Pod], primary: bool| {
-            let mut sum = [0; BOUNDS.len() + 1];
-            for (index, pod) in pods.iter().enumerate() {
+            let name = if primary { "primary" } else { "canary" };
+            let histogram = |(index, pod): (usize, &Pod)| {
                 let [then, now] =
                     [since, until].map(|at| pod.buckets[self.known(at, primary, index) as usize]);
-                (0..sum.len()).for_each(|i| sum[i] += now[i] - then[i]);
-            }
-            let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
-            Histogram::cumulative(bounds.zip(sum)).expect("bounds")
+                let counts: Vec<u64> = now.iter().zip(then).map(|(now, then)| now - then).collect();
+                let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+                (format!("{name}-{index}"), Histogram::cumulative(bounds.zip(counts)).unwrap_or_default())
+            };
+            pods.iter().enumerate().map(histogram).collect()
         };
-        Measurement::Histogram(Arms {
+        let by_pod = Measurement::histograms_by_pod(Arms {
+            canary: arm(&traffic.pods.canary, false),
+            primary: arm(&traffic.pods.primary, true),
+        });
+        // The others have too many series to read them by pod.
+        match self.source {
+            Source::Scrape => by_pod,
+            Source::Prometheus { .. } | Source::CloudWatch => by_pod.summed(),
+        }
+    }
+
+    /// What requests ordered, and all requests.
+    pub fn orders(&self, traffic: &Traffic<'_>, (since, until): (f64, f64)) -> Measurement {
+        let arm = |pods: &[Pod], primary: bool| {
+            let (mut sum, mut requests) = ([0; ORDER_BOUNDS.len() + 1], 0);
+            for (index, pod) in pods.iter().enumerate() {
+                let [then, now] = [since, until].map(|at| self.known(at, primary, index) as usize);
+                (0..sum.len()).for_each(|i| sum[i] += pod.orders[now][i] - pod.orders[then][i]);
+                requests += pod.counts[now].1 - pod.counts[then].1;
+            }
+            let bounds = ORDER_BOUNDS.into_iter().chain([f64::INFINITY]);
+            let histogram = Histogram::cumulative(bounds.zip(sum)).unwrap_or_default();
+            Values { histogram, requests: Some(requests) }
+        };
+        Measurement::Values(Arms {
             canary: arm(&traffic.pods.canary, false),
             primary: arm(&traffic.pods.primary, true),
         })
