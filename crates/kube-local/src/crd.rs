@@ -23,6 +23,21 @@ pub fn serve_builtin_kinds(server: &Server) {
     server.change_kinds(|_| Kinds::new(builtin::all().into_iter().map(Arc::new).collect()));
 }
 
+/// Serves the definitions that a restored store has, and completes what a crash cut off.
+pub fn serve_stored_definitions(server: &Server) {
+    let definitions = server.store.list(COLLECTION, None).objects;
+    let served: Vec<_> = definitions.iter().flat_map(|definition| resources(&definition.value)).collect();
+    server.change_kinds(|kinds| {
+        Kinds::new(kinds.all().iter().cloned().chain(served.into_iter().map(Arc::new)).collect())
+    });
+    for definition in definitions {
+        match definition.value["metadata"]["deletionTimestamp"].is_string() {
+            true => finalize_definition(server, &definition),
+            false => establish(server, &definition),
+        }
+    }
+}
+
 /// Updates the served kinds after a write to a definition or to a custom object.
 pub fn update_served_kinds(server: &Server, resource: &Resource, stored: &Arc<Object>) {
     if resource.collection() == COLLECTION {

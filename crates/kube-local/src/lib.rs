@@ -8,10 +8,11 @@
 //! ```
 //!
 //! It has the semantics of kube-apiserver as far as controllers and kubectl use
-//! them; one conformance suite runs against both. Not implemented: persistence,
-//! roles and bindings, webhooks, protobuf responses. Time is a [`Clock`] that
-//! follows tokio's, randomness comes from a seed, and faults can be injected
-//! ([`faults`]). [`controllers`] and a [`node`] make it a cluster.
+//! them; one conformance suite runs against both. Not implemented: roles and bindings,
+//! webhooks, protobuf responses. Time is a [`Clock`] that follows tokio's, randomness
+//! comes from a seed, and faults can be injected ([`faults`]). [`controllers`] and a
+//! [`node`] make it a cluster. With the feature `durable` its objects are in a file
+//! ([`durable`]); else they end with the process.
 
 pub mod access;
 mod apply;
@@ -19,6 +20,8 @@ pub mod builtin;
 pub mod controllers;
 mod crd;
 mod delete;
+#[cfg(feature = "durable")]
+pub mod durable;
 mod events;
 pub mod faults;
 mod field_set;
@@ -28,6 +31,9 @@ pub mod mesh;
 pub mod node;
 mod ordered_notify;
 mod patch;
+mod pod_log;
+#[cfg(feature = "kubectl")]
+mod port_forward;
 #[cfg(feature = "kubectl")]
 mod protobuf;
 mod read;
@@ -96,13 +102,36 @@ pub struct Cluster {
 impl ApiServer {
     /// Starts a server with the default namespaces and no other objects.
     pub fn new(options: Options) -> ApiServer {
+        Self::on(store::Store::new(), options)
+    }
+
+    /// Starts a server whose objects are in this file, which is created if it does not
+    /// exist. One process at a time can open it.
+    ///
+    /// A write is in the file before its response is sent, and before a list or a watch
+    /// shows it. If the file can no longer be written, every request fails.
+    #[cfg(feature = "durable")]
+    pub fn open(path: &std::path::Path, options: Options) -> Result<ApiServer, durable::OpenError> {
+        Ok(Self::on(durable::open(path)?, options))
+    }
+
+    /// Resolves once writes can no longer be kept; never without a file.
+    #[cfg(feature = "durable")]
+    pub async fn failed(&self) -> String {
+        match self.server.store.committed(u64::MAX).await {
+            Err(failed) => failed.to_string(),
+            Ok(()) => std::future::pending().await,
+        }
+    }
+
+    fn on(store: store::Store, options: Options) -> ApiServer {
         let clock = options.clock.unwrap_or_else(|| Clock::starting_at(Timestamp::now()));
         let admin_token = random_token();
         let mut users = options.users;
         users.push((admin_token.clone(), Identity::admin()));
         let faults = FaultInjector::seeded(options.seed, options.faults);
         let access = Access { users, grants: options.grants };
-        let server = Arc::new(Server::new(clock, options.seed, faults, access));
+        let server = Arc::new(Server::new(store, clock, options.seed, faults, access));
         let api_server = ApiServer {
             server,
             seed: options.seed,
@@ -110,7 +139,9 @@ impl ApiServer {
             admin_token,
         };
         for namespace in ["default", "kube-system", "kube-public", "kube-node-lease"] {
-            api_server.create_namespace(namespace);
+            if api_server.server.store.get("namespaces", &store::Key::new("", namespace)).is_none() {
+                api_server.create_namespace(namespace);
+            }
         }
         api_server
     }
@@ -167,6 +198,7 @@ impl ApiServer {
         let options =
             NodeOptions { clock: self.clock(), listen, seed: self.seed, ..NodeOptions::named(node::NAME) };
         let node = Node::new(self.fault_exempt_client(), options);
+        self.server.set_node(&node);
         let running = AbortOnDropHandle::new(tokio::spawn({
             let node = node.clone();
             async move { node.run().await }
@@ -212,7 +244,12 @@ impl ApiServer {
 /// The administrator's token: 128 bits from the standard library's hash keys,
 /// which the operating system seeds.
 fn random_token() -> String {
+    format!("{:016x}{:016x}", random_seed(), random_seed())
+}
+
+/// For a server that is to give other uids than the process before: the operating system
+/// seeds it.
+pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    let keys = RandomState::new();
-    format!("{:016x}{:016x}", keys.hash_one(0), keys.hash_one(1))
+    RandomState::new().hash_one(0)
 }

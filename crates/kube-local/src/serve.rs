@@ -119,7 +119,7 @@ async fn serve_connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: Tc
     });
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http2().max_concurrent_streams(MAX_CONCURRENT_STREAMS);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+    if let Err(error) = http.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection ended early");
     }
 }

@@ -12,14 +12,15 @@ use super::access::{Access, Identity};
 use super::faults::{FaultInjector, RequestFault};
 use super::kinds::{Kinds, Origin, Resource};
 use super::kubectl;
-#[cfg(feature = "kubectl")]
-use super::protobuf;
+use super::node::{Node, WeakNode};
 use super::request::{Params, Path, Verb, View};
 use super::seeded_rng::SeededRng;
 use super::status_error::StatusError;
-use super::store::{Key, Store};
+use super::store::{FIRST_VERSION, Key, Store};
 use super::write::{FieldValidation, WriteResult, Writer};
-use super::{apply, crd, delete, patch, read, subresource, watch, write};
+use super::{apply, crd, delete, patch, pod_log, read, subresource, watch, write};
+#[cfg(feature = "kubectl")]
+use super::{port_forward, protobuf};
 use work_queue::clock::Clock;
 
 /// The real server's limit of a request body.
@@ -36,6 +37,8 @@ pub struct Server {
     pub access: Access,
     kinds: RwLock<Arc<Kinds>>,
     next_address: AtomicU32,
+    /// The node of this process, if it runs one: its pods log.
+    node: RwLock<Option<WeakNode>>,
 }
 
 /// Extension of requests from this process, which need no token.
@@ -62,17 +65,21 @@ pub struct Call {
 }
 
 impl Server {
-    pub fn new(clock: Clock, seed: u64, faults: FaultInjector, access: Access) -> Server {
+    pub fn new(store: Store, clock: Clock, seed: u64, faults: FaultInjector, access: Access) -> Server {
+        // At most one for each earlier write, so no restored Service has one of the next.
+        let next_address = u32::try_from(store.version() - FIRST_VERSION).unwrap_or_default() + 1;
         let server = Server {
-            store: Store::new(),
+            store,
             clock,
             rng: SeededRng::seeded(seed),
             faults,
             access,
             kinds: RwLock::default(),
-            next_address: AtomicU32::new(1),
+            next_address: AtomicU32::new(next_address),
+            node: RwLock::default(),
         };
         crd::serve_builtin_kinds(&server);
+        crd::serve_stored_definitions(&server);
         server
     }
 
@@ -88,6 +95,15 @@ impl Server {
             self.store.open(&resource.collection());
         }
         *held = Arc::new(kinds);
+    }
+
+    /// Not kept alive: it holds a client of this server.
+    pub fn set_node(&self, node: &Node) {
+        *self.node.write() = Some(node.downgrade());
+    }
+
+    pub fn node(&self) -> Option<Node> {
+        self.node.read().as_ref()?.upgrade()
     }
 
     /// A cluster IP that no Service had before.
@@ -121,7 +137,11 @@ impl Server {
             Some(RequestFault::Conflict) => return StatusError::injected_conflict().into_response(),
             Some(RequestFault::ErrorAfter) | None => {}
         }
-        let response = self.respond(head, body, params).await.unwrap_or_else(StatusError::into_response);
+        let mut response = self.respond(head, body, params).await.unwrap_or_else(StatusError::into_response);
+        // No version may be lost that a client has read or written.
+        if let Err(failed) = self.store.committed(self.store.version()).await {
+            response = StatusError::internal(failed.to_string()).into_response();
+        }
         if !fault_exempt && let Some(delay) = self.faults.response_delay() {
             tokio::time::sleep(delay).await;
         }
@@ -133,7 +153,7 @@ impl Server {
 
     async fn respond(
         self: &Arc<Self>,
-        head: http::request::Parts,
+        #[cfg_attr(not(feature = "kubectl"), allow(unused_mut))] mut head: http::request::Parts,
         body: Body,
         params: Params,
     ) -> Result<Response<Body>, StatusError> {
@@ -191,6 +211,14 @@ impl Server {
             headers: head.headers,
             identity,
         };
+        if call.resource.kind == "Pod" && call.subresource.as_deref() == Some("log") && call.verb == Verb::Get
+        {
+            return pod_log::log(self, &call, &head.uri);
+        }
+        #[cfg(feature = "kubectl")]
+        if call.resource.kind == "Pod" && call.subresource.as_deref() == Some("portforward") {
+            return port_forward::begin(self, &call, head.extensions.remove());
+        }
         let body = axum::body::to_bytes(body, BODY_LIMIT).await.map_err(|_| StatusError::too_large())?;
         self.dispatch(call, &body)
     }

@@ -7,6 +7,9 @@
 //! schemas. No lock is held while a write is computed: a writer reads an object,
 //! computes its successor, and commits it on the condition that the version is
 //! unchanged.
+//!
+//! With a [`Journal`] each write is handed to it under the lock, so in the order of
+//! versions. A client is shown a write after [`Store::committed`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -14,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use serde_json::Value;
+use tokio::sync::watch;
 
 use super::ordered_notify::{OrderedNotify, Subscription};
 
@@ -21,7 +25,7 @@ use super::ordered_notify::{OrderedNotify, Subscription};
 const MAX_EVENTS: usize = 20_000;
 
 /// The first version; smaller ones are always too old to watch from.
-const FIRST_VERSION: u64 = 100;
+pub const FIRST_VERSION: u64 = 100;
 
 /// The key of an object in its collection.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -130,6 +134,37 @@ pub struct Write<'a> {
 /// It must not call the server.
 pub type WriteHook = Box<dyn Fn(&Write<'_>) + Send + Sync>;
 
+/// Keeps writes beyond the process.
+pub trait Journal: Send + Sync {
+    /// Called for every write, in the order of versions. It must not block.
+    fn append(&self, record: Record);
+
+    fn progress(&self) -> watch::Receiver<Progress>;
+}
+
+/// A write as it is kept.
+pub struct Record {
+    pub collection: String,
+    pub key: Key,
+    pub version: u64,
+    /// JSON; `None` if the object was removed.
+    pub object: Option<Bytes>,
+}
+
+/// How far a journal is.
+#[derive(Clone, Default, Debug)]
+pub struct Progress {
+    /// Writes up to this version are kept.
+    pub version: u64,
+    /// Why no more will be.
+    pub failure: Option<Arc<str>>,
+}
+
+/// Writes are no longer kept.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("writes cannot be kept: {0}")]
+pub struct JournalFailed(pub Arc<str>);
+
 #[derive(Default)]
 struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
@@ -148,6 +183,7 @@ struct Inner {
     /// The last events of closed collections, for watches that have not read them yet.
     closed: HashMap<String, VecDeque<Arc<Event>>>,
     write_hook: Option<WriteHook>,
+    journal: Option<Box<dyn Journal>>,
 }
 
 /// The objects at one version.
@@ -163,7 +199,47 @@ impl Store {
             collections: HashMap::new(),
             closed: HashMap::new(),
             write_hook: None,
+            journal: None,
         }))
+    }
+
+    /// A store of kept objects, without their history: watches from before get 410.
+    #[cfg(feature = "durable")]
+    pub fn restored(
+        kept: impl IntoIterator<Item = Record>,
+        version: u64,
+        journal: Box<dyn Journal>,
+    ) -> Store {
+        let version = version.max(FIRST_VERSION);
+        let mut collections = HashMap::new();
+        for Record { collection, key, version: of_object, object } in kept {
+            let collection = collections
+                .entry(collection)
+                .or_insert_with(|| Collection { compacted_version: version, ..Collection::default() });
+            let value = object.and_then(|json| serde_json::from_slice(&json).ok());
+            if let Some(value) = value {
+                collection.objects.insert(key.clone(), Arc::new(Object::new(key, of_object, value)));
+            }
+        }
+        Store(RwLock::new(Inner {
+            version,
+            collections,
+            closed: HashMap::new(),
+            write_hook: None,
+            journal: Some(journal),
+        }))
+    }
+
+    /// Waits until everything up to `version` is kept; at once without a journal.
+    pub async fn committed(&self, version: u64) -> Result<(), JournalFailed> {
+        let progress = self.0.read().journal.as_ref().map(|journal| journal.progress());
+        let Some(mut progress) = progress else { return Ok(()) };
+        let reached = progress.wait_for(|at| at.version >= version || at.failure.is_some()).await;
+        match reached.map(|at| (at.version >= version, at.failure.clone())) {
+            Ok((true, _)) => Ok(()),
+            Ok((false, failure)) => Err(JournalFailed(failure.unwrap_or_default())),
+            Err(_) => Err(JournalFailed("its thread has ended".into())),
+        }
     }
 
     pub fn set_write_hook(&self, hook: WriteHook) {
@@ -205,7 +281,7 @@ impl Store {
         let object = Arc::new(Object::new(key.clone(), version, value));
         held.objects.insert(key.clone(), object.clone());
         let event = held.record(change, object.clone(), previous);
-        inner.call_write_hook(collection, version, &event);
+        inner.pass_on(collection, version, &event);
         Ok(object)
     }
 
@@ -224,7 +300,7 @@ impl Store {
         held.objects.remove(key);
         let object = Arc::new(Object::new(key.clone(), version, value));
         let event = held.record(Change::Deleted, object.clone(), previous);
-        inner.call_write_hook(collection, version, &event);
+        inner.pass_on(collection, version, &event);
         Ok(object)
     }
 
@@ -316,12 +392,17 @@ impl Store {
 }
 
 impl Inner {
-    fn call_write_hook(&mut self, collection: &str, version: u64, event: &Event) {
+    fn pass_on(&mut self, collection: &str, version: u64, event: &Event) {
         self.version = version;
         if let Some(hook) = &self.write_hook {
             let after = (event.change != Change::Deleted).then_some(&event.object.value);
             let before = event.previous.as_ref().map(|previous| &previous.value);
             hook(&Write { collection, version, before, after });
+        }
+        if let Some(journal) = &self.journal {
+            let object = (event.change != Change::Deleted).then(|| event.object.json());
+            let (collection, key) = (collection.to_owned(), event.object.key.clone());
+            journal.append(Record { collection, key, version, object });
         }
     }
 }

@@ -117,6 +117,8 @@ impl Watcher {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
             if let Some(frame) = self.ready.pop_front() {
+                // An event that could still be lost is not shown.
+                self.server.store.committed(self.position).await.ok()?;
                 return Some(frame);
             }
             if self.ended {

@@ -19,6 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::behaviour::{self, Behaviour};
+use super::log::Log;
 use crate::seeded_rng::SeededRng;
 
 /// Upper bounds in seconds: the defaults of Prometheus clients.
@@ -31,6 +32,7 @@ pub struct App {
     namespace: String,
     rng: SeededRng,
     traffic: Mutex<BTreeMap<RequestLabels, RequestStats>>,
+    log: Option<Log>,
 }
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,7 +58,13 @@ impl App {
             namespace: namespace.to_owned(),
             rng: SeededRng::seeded(seed),
             traffic: Mutex::default(),
+            log: None,
         }
+    }
+
+    /// Logs each answer.
+    pub fn with_log(self, log: Log) -> App {
+        App { log: Some(log), ..self }
     }
 
     pub fn router(self) -> Router {
@@ -163,7 +171,11 @@ async fn respond(State(app): State<Arc<App>>, request: Request<Body>) -> Respons
         },
         _ => ("/", app.serve().await),
     };
-    app.count(request.method(), route, response.status(), began.elapsed());
+    let (status, took) = (response.status(), began.elapsed());
+    app.count(request.method(), route, status, took);
+    if let Some(log) = &app.log {
+        log.line(format!("{} {path} {} {} ms", request.method(), status.as_u16(), took.as_millis()));
+    }
     response
 }
 

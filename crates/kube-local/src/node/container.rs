@@ -146,11 +146,16 @@ impl ContainerTask {
     async fn run_once(&self, behaviour: Behaviour, started: Time) -> Result<(), String> {
         let (delay, crashes, never_ready) =
             (behaviour.start_delay, behaviour.crash_loop, behaviour.never_ready);
+        let (namespace, pod) = (self.pod.namespace().unwrap_or_default(), self.pod.name_any());
+        let log = self.node.logs.begin(&namespace, &pod, &self.container.name, self.node.options.clock);
+        log.line(format!("starting {} {}", behaviour.name, behaviour.version));
+        if crashes {
+            log.line("this version crashes when it starts".to_owned());
+        }
         if crashes && delay.is_zero() {
             return Ok(());
         }
-        let (namespace, pod) = (self.pod.namespace().unwrap_or_default(), self.pod.name_any());
-        let app = App::new(behaviour, &namespace, &pod, self.seed).router();
+        let app = App::new(behaviour, &namespace, &pod, self.seed).with_log(log).router();
         let up = watch::Sender::new(false);
         self.update_report(|report| report.state = RunState::Running { since: started.clone() });
 

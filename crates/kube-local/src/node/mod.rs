@@ -15,6 +15,7 @@ mod app;
 pub mod behaviour;
 mod config;
 mod container;
+pub mod log;
 pub mod placement;
 mod pod_worker;
 mod probe;
@@ -22,7 +23,7 @@ mod status;
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::body::Body;
 use futures::StreamExt;
@@ -44,6 +45,7 @@ use super::controllers::events::{EventRecorder, EventType};
 use super::controllers::runtime::{backoff, ignore_not_found, is_conflict, watch as watch_all};
 use address::{AddressPool, Network};
 use container::Directory;
+use log::Logs;
 use work_queue::clock::Clock;
 
 /// The node's name in a cluster with one node.
@@ -88,6 +90,16 @@ struct NodeInner {
     events: EventRecorder,
     addresses: AddressPool,
     directory: Directory,
+    logs: Logs,
+}
+
+/// A node that ends with its other clones.
+pub struct WeakNode(Weak<NodeInner>);
+
+impl WeakNode {
+    pub fn upgrade(&self) -> Option<Node> {
+        self.0.upgrade().map(Node)
+    }
 }
 
 /// No pod listens on this address.
@@ -100,7 +112,17 @@ impl Node {
         let addresses =
             AddressPool::new(fnv_hash(options.seed, &options.name), options.network, options.listen);
         let events = EventRecorder::new(client.clone(), options.clock, "kubelet");
-        Node(Arc::new(NodeInner { client, options, events, addresses, directory: Directory::default() }))
+        let (directory, logs) = (Directory::default(), Logs::default());
+        Node(Arc::new(NodeInner { client, options, events, addresses, directory, logs }))
+    }
+
+    pub fn downgrade(&self) -> WeakNode {
+        WeakNode(Arc::downgrade(&self.0))
+    }
+
+    /// What the containers of its pods logged.
+    pub fn logs(&self) -> &Logs {
+        &self.0.logs
     }
 
     /// Sends a request to a pod of this node, without a socket.

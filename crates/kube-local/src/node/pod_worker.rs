@@ -30,6 +30,7 @@ const DEFAULT_PORT: u16 = 8080;
 pub async fn run_pod(node: Arc<NodeInner>, mut updates: PodUpdates) {
     let pod = updates.borrow_and_update().clone();
     let api: Api<Pod> = Api::namespaced(node.client.clone(), &pod.namespace().unwrap_or_default());
+    let _logs = LogsOfPod { node: node.clone(), pod: pod.clone() };
     let address = loop {
         match node.addresses.allocate() {
             Ok(address) => break address,
@@ -93,6 +94,18 @@ pub async fn run_pod(node: Arc<NodeInner>, mut updates: PodUpdates) {
     let now = now_in_seconds(&node.options.clock);
     let ended: Vec<_> = reports.borrow().iter().map(|report| terminated_report(report, &now)).collect();
     reporter.report_termination(&mut updates, &ended).await;
+}
+
+/// They are gone with the pod.
+struct LogsOfPod {
+    node: Arc<NodeInner>,
+    pod: Arc<Pod>,
+}
+
+impl Drop for LogsOfPod {
+    fn drop(&mut self) {
+        self.node.logs.remove(&self.pod.namespace().unwrap_or_default(), &self.pod.name_any());
+    }
 }
 
 /// Polls the containers until `end`.
