@@ -27,16 +27,15 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use http::{HeaderMap, StatusCode, header};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
-use kube::{Api, Client, api::PostParams};
+use http::{StatusCode, header};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
+use super::access::{Access, User};
 use crate::{
     engine::command::Verb,
-    gates::commands::{self, Caller, CanaryRef, CommandError},
+    gates::commands::{self, CanaryRef, CommandError},
 };
 
 /// Others wait.
@@ -49,16 +48,16 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
 struct ApiState {
-    client: Client,
+    access: Arc<Access>,
     /// Empty: all.
     namespaces: Arc<[String]>,
     permits: Arc<Semaphore>,
 }
 
 /// For Canaries in these namespaces; empty: in all.
-pub fn command_router(client: Client, namespaces: &[String]) -> Router {
+pub fn command_router(access: Arc<Access>, namespaces: &[String]) -> Router {
     let state = ApiState {
-        client,
+        access,
         namespaces: namespaces.into(),
         permits: Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS)),
     };
@@ -82,6 +81,8 @@ pub(super) enum CommandApiError {
         "not authenticated: send a token of this cluster as `Authorization: Bearer TOKEN`, for example one of `kubectl create token`"
     )]
     Unauthenticated,
+    #[error("this address is of another session of `serin dashboard`; open the one that it printed")]
+    NotOfSession,
     #[error("namespace {namespace} is not served here; these are: {served}")]
     NamespaceNotServed { namespace: String, served: String },
     #[error("{0:?} cannot be the name of {1}; names have lower-case letters, digits, - and .")]
@@ -101,13 +102,13 @@ pub(super) enum CommandApiError {
 }
 
 impl CommandApiError {
-    fn status_code(&self) -> StatusCode {
+    pub(super) fn status_code(&self) -> StatusCode {
         match self {
             Self::NoSuchRoute | Self::NoSuchVerb(_) | Self::NamespaceNotServed { .. } => {
                 StatusCode::NOT_FOUND
             }
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::Unauthenticated | Self::NotOfSession => StatusCode::UNAUTHORIZED,
             Self::BodyRejected(rejection) => rejection.status(),
             Self::InvalidBody(_) | Self::InvalidName(..) => StatusCode::BAD_REQUEST,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
@@ -120,6 +121,8 @@ impl CommandApiError {
                 | CommandError::NoSuchGate { .. }
                 | CommandError::AmbiguousGate { .. }
                 | CommandError::NotRejectable(_)
+                | CommandError::Outdated
+                | CommandError::LinkUsed { .. }
                 | CommandError::Conflict => StatusCode::CONFLICT,
                 CommandError::TooManyPending(_) => StatusCode::TOO_MANY_REQUESTS,
                 CommandError::Api { .. } => StatusCode::BAD_GATEWAY,
@@ -156,15 +159,15 @@ async fn handle(
     let canary = CanaryRef { namespace: &namespace, name: &name };
     let work = async {
         let permit = state.permits.acquire().await;
-        let user = authenticate(&state.client, request.headers()).await?;
+        let user = state.access.authenticate(request.headers()).await?;
         state.check_namespace(&namespace)?;
-        commands::authorize(&state.client, &Caller::User(user.clone()), canary).await?;
+        commands::authorize(state.access.client(), &state.access.caller(&user), canary).await?;
         drop(permit);
         let body = timeout(BODY_TIMEOUT, Bytes::from_request(request, &()));
         let body = body.await.map_err(|_| CommandApiError::BodyTimeout)??;
         let _permit = state.permits.acquire().await;
         let accepted = state.dispatch(&user, canary, &verb, &body).await?;
-        Ok::<_, CommandApiError>((user.username, accepted))
+        Ok::<_, CommandApiError>((user.name().to_owned(), accepted))
     };
     let (by, accepted) = timeout(REQUEST_TIMEOUT, work).await.map_err(|_| CommandApiError::Timeout)??;
     tracing::info!(canary = name, namespace, by, "accepted command {verb}");
@@ -204,12 +207,12 @@ impl ApiState {
 
     async fn dispatch(
         &self,
-        user: &UserInfo,
+        user: &User,
         canary: CanaryRef<'_>,
         verb: &str,
         body: &[u8],
     ) -> Result<Value, CommandApiError> {
-        let (client, by, caller) = (&self.client, &user.username, Caller::User(user.clone()));
+        let (client, by, caller) = (self.access.client(), user.name(), self.access.caller(user));
         let call = match verb {
             "approve" => {
                 let ApproveBody { gate } = parse_body(body)?;
@@ -233,7 +236,7 @@ impl ApiState {
 }
 
 /// A DNS-1123 subdomain, as the API server requires of both.
-fn check_name(name: &str, of: &'static str) -> Result<(), CommandApiError> {
+pub(super) fn check_name(name: &str, of: &'static str) -> Result<(), CommandApiError> {
     let is_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_label = |label: &str| {
         label.starts_with(is_alphanumeric)
@@ -247,24 +250,6 @@ fn check_name(name: &str, of: &'static str) -> Result<(), CommandApiError> {
 }
 
 /// By a TokenReview.
-pub(super) async fn authenticate(client: &Client, headers: &HeaderMap) -> Result<UserInfo, CommandApiError> {
-    let token = bearer_token(headers).ok_or(CommandApiError::Unauthenticated)?;
-    let spec = TokenReviewSpec { token: Some(token.to_owned()), ..TokenReviewSpec::default() };
-    let review = TokenReview { spec, ..TokenReview::default() };
-    let reviews = Api::<TokenReview>::all(client.clone());
-    let reviewed = reviews.create(&PostParams::default(), &review).await;
-    let status = reviewed.map_err(|error| CommandApiError::TokenReviewFailed(Box::new(error)))?.status;
-    let user = status.filter(|status| status.authenticated == Some(true)).and_then(|status| status.user);
-    user.filter(|user| user.username.as_ref().is_some_and(|name| !name.is_empty()))
-        .ok_or(CommandApiError::Unauthenticated)
-}
-
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-}
-
 /// An empty body sets no field.
 fn parse_body<T: Default + DeserializeOwned>(body: &[u8]) -> Result<T, serde_json::Error> {
     if body.trim_ascii().is_empty() { Ok(T::default()) } else { serde_json::from_slice(body) }

@@ -19,7 +19,7 @@
 //!
 //! - a caller sees what they may `list` (or `get`) of `meshes`, `workloads` and
 //!   `meshservices` in the group serin.dev, in that namespace or in all, as reviewed by
-//!   the API server at each request; whether such resources are written does not matter;
+//!   the API server seconds ago at most; whether such resources are written does not matter;
 //!   edges need the right to list `meshservices`;
 //! - number, duration and answers of requests are bounded.
 
@@ -32,21 +32,23 @@ use axum::{
     routing::get,
 };
 use http::{HeaderMap, StatusCode};
-use k8s_openapi::api::authentication::v1::UserInfo;
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use kube::{Api, Client, api::PostParams};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, time::timeout};
 
-use super::command_api::{CommandApiError, authenticate};
+use super::{
+    access::{Access, Right, User},
+    command_api::CommandApiError,
+};
 use crate::{
-    api::GROUP,
     discovery::{
         live::{LiveInventory, NotReady},
         model::{Inventory, Key, Kind, Workload},
     },
-    metrics::prometheus::{Prometheus, edges::EdgeFilter},
+    metrics::{
+        OwnMetricsServer,
+        prometheus::{Prometheus, edges::EdgeFilter},
+    },
 };
 
 /// Others wait.
@@ -58,17 +60,17 @@ const MAX_LIMIT: usize = 500;
 
 #[derive(Clone)]
 struct InventoryApiState {
-    client: Client,
+    access: Arc<Access>,
     inventory: Arc<LiveInventory>,
     /// None if the controller has no metrics server.
-    prometheus: Option<Arc<Prometheus>>,
+    metrics_server: Option<OwnMetricsServer>,
     permits: Arc<Semaphore>,
 }
 
 pub fn inventory_router(
-    client: Client,
+    access: Arc<Access>,
     inventory: Arc<LiveInventory>,
-    prometheus: Option<Arc<Prometheus>>,
+    metrics_server: Option<OwnMetricsServer>,
 ) -> Router {
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
     Router::new()
@@ -76,7 +78,7 @@ pub fn inventory_router(
         .route("/api/v1/inventory/{what}", get(list))
         .route("/api/v1/inventory/{what}/{name}", get(get_mesh))
         .route("/api/v1/inventory/{what}/{namespace}/{name}", get(get_one))
-        .with_state(InventoryApiState { client, inventory, prometheus, permits })
+        .with_state(InventoryApiState { access, inventory, metrics_server, permits })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -227,7 +229,7 @@ async fn edges(
     let read = async {
         let _permit = state.permits.acquire().await;
         state.review(&headers, "list", What::Services, namespace.as_deref()).await?;
-        let prometheus = state.prometheus.as_ref().ok_or(InventoryApiError::NoMetrics)?;
+        let prometheus = state.prometheus().await?;
         let filter = EdgeFilter { namespace: namespace.as_deref(), name: name.as_deref() };
         prometheus.edges(filter).await.map_err(InventoryApiError::Metrics)
     };
@@ -365,12 +367,17 @@ impl InventoryApiState {
         what: What,
         namespace: Option<&str>,
     ) -> Result<(), InventoryApiError> {
-        let user = authenticate(&self.client, headers).await?;
+        let user = self.access.recognise(headers).await?;
         self.authorize(user, verb, what, namespace).await
     }
 
+    async fn prometheus(&self) -> Result<Prometheus, InventoryApiError> {
+        let server = self.metrics_server.as_ref().ok_or(InventoryApiError::NoMetrics)?;
+        server.connect().await.map_err(InventoryApiError::Metrics)
+    }
+
     async fn with_requests(&self, mut found: Vec<Workload>) -> Result<Vec<Workload>, InventoryApiError> {
-        let prometheus = self.prometheus.as_ref().ok_or(InventoryApiError::NoMetrics)?;
+        let prometheus = self.prometheus().await?;
         for workload in &mut found {
             let Some(mesh) = workload.mesh().map(|member| member.mesh.name()) else { continue };
             let counted = prometheus.has_requests(mesh, &workload.key.namespace, &workload.key.name).await;
@@ -383,31 +390,15 @@ impl InventoryApiState {
 
     async fn authorize(
         &self,
-        user: UserInfo,
+        user: User,
         verb: &'static str,
         what: What,
         namespace: Option<&str>,
     ) -> Result<(), InventoryApiError> {
-        let attributes = ResourceAttributes {
-            group: Some(GROUP.to_owned()),
-            resource: Some(what.resource().to_owned()),
-            verb: Some(verb.to_owned()),
-            namespace: namespace.map(str::to_owned),
-            ..ResourceAttributes::default()
-        };
-        let UserInfo { username, uid, groups, extra } = user;
-        let spec = SubjectAccessReviewSpec {
-            user: username.clone(),
-            uid,
-            groups,
-            extra,
-            resource_attributes: Some(attributes),
-            ..SubjectAccessReviewSpec::default()
-        };
-        let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let reviewed = Api::all(self.client.clone()).create(&PostParams::default(), &review).await;
-        let status = reviewed.map_err(|error| InventoryApiError::ReviewFailed(Box::new(error)))?.status;
-        if status.is_some_and(|status| status.allowed && status.denied != Some(true)) {
+        let who = user.name().to_owned();
+        let right = Right::on_ours(verb, what.resource(), namespace);
+        let allowed = self.access.allows(&user, right).await;
+        if allowed.map_err(|error| InventoryApiError::ReviewFailed(Box::new(error)))? {
             return Ok(());
         }
         let (place, way_out) = match (what, namespace) {
@@ -415,7 +406,6 @@ impl InventoryApiState {
             (_, Some(namespace)) => (format!("in the namespace {namespace}"), "ask for that right"),
             (_, None) => ("in all namespaces".to_owned(), "add ?namespace=NAME, or ask for that right"),
         };
-        let who = username.unwrap_or_default();
         Err(InventoryApiError::Forbidden { who, verb, resource: what.resource(), place, way_out })
     }
 }

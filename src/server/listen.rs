@@ -31,10 +31,12 @@ use tokio_util::{
 };
 use tower::ServiceExt as _;
 
-use super::certificate::Certificate;
+use crate::tls::Certificate;
 
 /// With a request in progress; others wait.
 const MAX_CONNECTIONS: usize = 64;
+/// Of a page that people look at: each has a stream, and requests beside it.
+const MAX_VIEWER_CONNECTIONS: usize = 512;
 /// For the TLS handshake, the headers of a request, and idle time before the next.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Older connections are closed after their current request.
@@ -53,6 +55,7 @@ pub struct BindError {
 pub struct BoundServer {
     pub address: SocketAddr,
     listener: TcpListener,
+    max_connections: usize,
 }
 
 /// A running server; dropping it aborts all connections.
@@ -67,14 +70,21 @@ impl BoundServer {
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let failed = |source| BindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
-        Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { address, listener, max_connections: MAX_CONNECTIONS })
+    }
+
+    /// For more clients, which look at a page.
+    pub fn for_viewers(self) -> Self {
+        Self { max_connections: MAX_VIEWER_CONNECTIONS, ..self }
     }
 
     /// With TLS if there is a certificate.
     pub fn serve(self, router: Router, certificate: Option<Certificate>) -> ServerHandle {
         let stop = CancellationToken::new();
-        let task = tokio::spawn(accept_loop(self.listener, router, certificate.map(Arc::new), stop.clone()));
-        ServerHandle { address: self.address, stop, task: AbortOnDropHandle::new(task) }
+        let address = self.address;
+        let task = tokio::spawn(accept_loop(self, router, certificate.map(Arc::new), stop.clone()));
+        ServerHandle { address, stop, task: AbortOnDropHandle::new(task) }
     }
 }
 
@@ -93,6 +103,11 @@ struct Connection {
     requests: AtomicUsize,
     shed: CancellationToken,
 }
+
+/// In the extensions of a request: cancelled when its connection is to be closed, so that a
+/// response that goes on and on can end properly.
+#[derive(Clone, Default)]
+pub struct Closing(pub CancellationToken);
 
 /// A request in progress.
 struct InProgress(Arc<Connection>);
@@ -125,12 +140,12 @@ async fn place(permits: &Arc<Semaphore>, open: &mut Vec<Weak<Connection>>) -> Op
 }
 
 async fn accept_loop(
-    listener: TcpListener,
+    BoundServer { listener, max_connections, .. }: BoundServer,
     router: Router,
     certificate: Option<Arc<Certificate>>,
     stop: CancellationToken,
 ) {
-    let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
+    let (permits, connections) = (Arc::new(Semaphore::new(max_connections)), TaskTracker::new());
     let accepting = async {
         let mut open = Vec::new();
         loop {
@@ -188,7 +203,10 @@ async fn serve_connection(
     open: Arc<Connection>,
     stop: CancellationToken,
 ) {
-    let service = service_fn(move |request: Request<Incoming>| {
+    let closing = Closing::default();
+    let of_connection = closing.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(of_connection.clone());
         let (in_progress, response) = (InProgress::on(&open), router.clone().oneshot(request));
         async move {
             let response = response.await;
@@ -208,6 +226,7 @@ async fn serve_connection(
     let ended = match ended {
         Some(ended) => Ok(ended),
         None => {
+            closing.0.cancel();
             connection.as_mut().graceful_shutdown();
             timeout(SHUTDOWN_GRACE, connection).await
         }

@@ -1,6 +1,7 @@
 //! The HTTP server of the controller: `/metrics` for Prometheus, `/healthz` and
-//! `/readyz` for the kubelet; and, at an address of its own, [`command_api`] and
-//! [`inventory_api`].
+//! `/readyz` for the kubelet; and, at an address of its own, [`command_api`], [`api`] and the
+//! [`dashboard`] that reads it, [`inventory_api`], [`xds_api`], [`slack_api`] and
+//! [`answer_links`]; and behind the API server [`smi_metrics`].
 //!
 //! Guarantees of the three pages:
 //!
@@ -14,14 +15,20 @@
 //! finish. An unreachable API server does not make it fail, since a restart would
 //! not help. `/readyz` covers everything the controller needs.
 
-mod certificate;
+mod access;
+mod answer_links;
+mod api;
 mod command_api;
+pub mod dashboard;
 mod exposition;
 mod flagger;
 mod inventory_api;
 mod listen;
 mod process;
 mod series;
+mod slack_api;
+mod smi_metrics;
+mod xds_api;
 
 use std::sync::Arc;
 
@@ -38,10 +45,15 @@ use crate::{api::canary::Provider, telemetry::Telemetry};
 use exposition::{Exposition, Format};
 use series::CanarySeries;
 
-pub use certificate::{Certificate, CertificateError};
+pub use access::Access;
+pub use answer_links::{LinkOptions, link_router};
+pub use api::{BoardSources, board_router, openapi_document};
 pub use command_api::command_router;
 pub use inventory_api::inventory_router;
 pub use listen::{BindError, BoundServer, ServerHandle};
+pub use slack_api::{SlackOptions, slack_router};
+pub use smi_metrics::{FrontProxy, SmiMetrics, smi_metrics_router};
+pub use xds_api::xds_router;
 
 /// Others wait.
 const MAX_CONCURRENT_SCRAPES: usize = 2;

@@ -4,8 +4,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod gitops;
 mod health;
 mod listening;
 mod prometheus_scrape;
 mod series;
+mod traces;
 mod world;

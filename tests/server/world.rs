@@ -162,6 +162,28 @@ impl World {
         }))
     }
 
+    /// As an approver does.
+    pub async fn approve_when_asked(&self, name: &str, gate: &str) {
+        let began = Instant::now();
+        loop {
+            let canary = self.api::<Canary>().get(name).await.expect("the Canary");
+            let status = canary.status.unwrap_or_default();
+            let Some(asked) = status.gates.iter().find(|known| known.name == gate) else {
+                assert!(began.elapsed() < TIMEOUT, "{gate} is never reached: {status:#?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let approval = json!([{
+                "release": status.releases, "gate": gate, "step": asked.step, "answer": "yes",
+                "at": "2025-03-01T09:00:00Z",
+            }]);
+            let annotations = json!({"serin.dev/approvals": approval.to_string()});
+            let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+            self.api::<Canary>().patch(name, &PatchParams::default(), &patch).await.expect("an approval");
+            return;
+        }
+    }
+
     pub async fn reaches(&self, name: &str, phase: Phase) -> CanaryStatus {
         let began = Instant::now();
         loop {
