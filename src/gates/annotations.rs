@@ -71,6 +71,7 @@ pub fn pending_approvals(canary: &Canary) -> Vec<GateCall> {
                 | HookType::PreRollout
                 | HookType::PostRollout
                 | HookType::Rollback
+                | HookType::TargetRejected
                 | HookType::Event,
             ) => false,
         };
@@ -113,6 +114,9 @@ pub(super) struct Approval {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
     pub at: Timestamp,
+    /// Of the link that was used: it works once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,7 +216,7 @@ fn scope(step: Option<u32>) -> GateScope {
 
 impl From<Approval> for GateResult {
     fn from(approval: Approval) -> Self {
-        let Approval { uid: _, release, gate, kind, step, answer, why, by, at } = approval;
+        let Approval { uid: _, release, gate, kind, step, answer, why, by, at, nonce: _ } = approval;
         let reply = match answer {
             ApprovalAnswer::Yes => GateReply::Yes { by },
             ApprovalAnswer::No => GateReply::No { by, why },

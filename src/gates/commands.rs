@@ -23,6 +23,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::json;
 
 use super::annotations::{AnnotationEntry, Approval, ApprovalAnswer, CommandEntry, parse, pending_approvals};
+use super::question::Question;
 use crate::api::{self, Canary, CanaryStatus};
 use crate::engine::{
     action::{GateCall, GateScope},
@@ -61,6 +62,10 @@ pub enum CommandError {
     NotRejectable(String),
     #[error("{0} commands are pending already: is the controller running?")]
     TooManyPending(usize),
+    #[error("this question is answered, or of an earlier release or step: nothing is changed")]
+    Outdated,
+    #[error("this link was used already{by}")]
+    LinkUsed { by: String },
     #[error("repeated write conflicts on the Canary; try again")]
     Conflict,
     #[error("cannot {doing}")]
@@ -75,7 +80,8 @@ pub async fn approve(
     canary: CanaryRef<'_>,
     gate: Option<&str>,
 ) -> Result<GateCall, CommandError> {
-    write_approval(client, caller, canary, NewApproval { gate, answer: ApprovalAnswer::Yes, why: "" }).await
+    let approval = NewApproval { gate, answer: ApprovalAnswer::Yes, why: "", asked: None, nonce: None };
+    write_approval(client, caller, canary, approval).await
 }
 
 /// Rejects the approval step that waits, which rolls the release back.
@@ -86,7 +92,22 @@ pub async fn reject(
     gate: Option<&str>,
     why: &str,
 ) -> Result<GateCall, CommandError> {
-    write_approval(client, caller, canary, NewApproval { gate, answer: ApprovalAnswer::No, why }).await
+    let approval = NewApproval { gate, answer: ApprovalAnswer::No, why, asked: None, nonce: None };
+    write_approval(client, caller, canary, approval).await
+}
+
+/// Answers this question, if the release still waits for it. A nonce is used at most once.
+pub async fn answer(
+    client: &Client,
+    caller: &Caller,
+    question: &Question,
+    approve: bool,
+    nonce: Option<&str>,
+) -> Result<GateCall, CommandError> {
+    let canary = CanaryRef { namespace: &question.namespace, name: &question.name };
+    let answer = if approve { ApprovalAnswer::Yes } else { ApprovalAnswer::No };
+    let approval = NewApproval { gate: Some(&question.gate), answer, why: "", asked: Some(question), nonce };
+    write_approval(client, caller, canary, approval).await
 }
 
 /// Writes a command for `revision`, by default the current one: the controller
@@ -134,18 +155,31 @@ struct NewApproval<'a> {
     gate: Option<&'a str>,
     answer: ApprovalAnswer,
     why: &'a str,
+    /// The gate must be that of this question.
+    asked: Option<&'a Question>,
+    nonce: Option<&'a str>,
 }
 
 async fn write_approval(
     client: &Client,
     caller: &Caller,
     canary: CanaryRef<'_>,
-    NewApproval { gate, answer, why }: NewApproval<'_>,
+    NewApproval { gate, answer, why, asked, nonce }: NewApproval<'_>,
 ) -> Result<GateCall, CommandError> {
     let by = authorize(client, caller, canary).await?;
     let why: String = why.trim().trim_end_matches('.').chars().take(MAX_REASON_CHARS).collect();
     update_annotation(client, canary, |found, approvals: &mut Vec<Approval>| {
-        let call = select_gate(found, gate)?;
+        if let Some(used) = approvals.iter().find(|old| nonce.is_some() && old.nonce.as_deref() == nonce) {
+            let by = used.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            return Err(CommandError::LinkUsed { by });
+        }
+        let call = match (select_gate(found, gate), asked) {
+            (Ok(call), Some(asked)) if !is_asked(found, &call, asked) => return Err(CommandError::Outdated),
+            (Err(CommandError::NothingPending(_) | CommandError::NoSuchGate { .. }), Some(_)) => {
+                return Err(CommandError::Outdated);
+            }
+            (call, _) => call?,
+        };
         if answer == ApprovalAnswer::No && call.kind.is_some() {
             return Err(CommandError::NotRejectable(call.gate));
         }
@@ -163,6 +197,7 @@ async fn write_approval(
             why: why.clone(),
             by: by.clone(),
             at: Timestamp::now(),
+            nonce: nonce.map(str::to_owned),
         };
         // A user's later answer replaces the earlier one.
         approvals.retain(|old| {
@@ -173,6 +208,14 @@ async fn write_approval(
         Ok(call)
     })
     .await
+}
+
+fn is_asked(canary: &Canary, call: &GateCall, asked: &Question) -> bool {
+    let step = match call.scope {
+        GateScope::Step(step) => Some(step),
+        GateScope::Release | GateScope::Check { .. } => None,
+    };
+    canary.metadata.uid == asked.uid && call.release == asked.release && step == asked.step
 }
 
 /// The waiting gate with this name, or the only one.

@@ -5,6 +5,7 @@
 //! | [`webhook`]     | calls a webhook; its response becomes a `GateReply`          |
 //! | [`annotations`] | parses approvals and commands; pure, for the observation     |
 //! | [`commands`]    | writes approvals and commands, after checking authorization  |
+//! | [`question`]    | a waiting gate as buttons and signed links carry it          |
 //!
 //! Approvals and commands are annotations of the Canary: they survive restarts,
 //! are visible to every client, and are part of every backup. An approval counts
@@ -12,4 +13,5 @@
 
 pub mod annotations;
 pub mod commands;
+pub mod question;
 pub mod webhook;

@@ -4,19 +4,31 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::ByteString;
+use serde_json::Value;
 
-use super::{Notification, cloud_event, discord, google_chat, rocket, slack, teams};
+use super::{Notification, cloud_event, discord, google_chat, incident, rocket, slack, teams, template};
 use crate::api::{AlertProviderSpec, alert_provider::AlertProviderType};
+
+/// A request to a receiver.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outgoing {
+    pub url: String,
+    pub body: Value,
+}
 
 /// An AlertProvider with the secrets it refers to.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Destination {
+    /// `NAMESPACE/NAME` of the AlertProvider.
+    pub provider: String,
     pub kind: AlertProviderType,
     pub address: String,
     pub channel: Option<String>,
     pub username: Option<String>,
+    /// A template in place of the sentence.
+    pub text: Option<String>,
     pub proxy: Option<String>,
-    /// Of a Slack bot.
+    /// Of a Slack bot; the key of PagerDuty and Opsgenie.
     pub token: Option<String>,
 }
 
@@ -26,14 +38,19 @@ pub enum DestinationError {
     NoAddress,
     #[error("the key {0} of the AlertProvider's Secret is not text")]
     NotText(&'static str),
+    #[error(
+        "PagerDuty and Opsgenie need a key: put it into the key 'token' of the Secret that spec.secretRef names"
+    )]
+    NoKey,
     #[error("a Slack bot needs the name of a channel: set spec.channel of the AlertProvider")]
     NoChannel,
 }
 
 impl Destination {
-    /// `secret` is the data of the Secret that `spec.secretRef` names, or
-    /// nothing; it wins over the spec.
+    /// `provider` is `NAMESPACE/NAME`; `secret` is the data of the Secret that
+    /// `spec.secretRef` names, or nothing; it wins over the spec.
     pub fn new(
+        provider: String,
         spec: &AlertProviderSpec,
         secret: &BTreeMap<String, ByteString>,
     ) -> Result<Self, DestinationError> {
@@ -44,16 +61,27 @@ impl Destination {
         };
         let token = read("token")?;
         let is_bot = token.is_some() && spec.type_ == AlertProviderType::Slack;
-        let bot_address = is_bot.then(|| slack::BOT_ADDRESS.to_owned());
-        let address = read("address")?.or_else(|| spec.address.clone()).or(bot_address);
+        let known_address = match spec.type_ {
+            AlertProviderType::Slack if is_bot => Some(slack::BOT_ADDRESS),
+            AlertProviderType::Pagerduty => Some(incident::PAGERDUTY_ADDRESS),
+            AlertProviderType::Opsgenie => Some(incident::OPSGENIE_ADDRESS),
+            _ => None,
+        };
+        let address = read("address")?.or_else(|| spec.address.clone()).or(known_address.map(str::to_owned));
+        let needs_key = matches!(spec.type_, AlertProviderType::Pagerduty | AlertProviderType::Opsgenie);
+        if needs_key && token.is_none() {
+            return Err(DestinationError::NoKey);
+        }
         if is_bot && spec.channel.is_none() {
             return Err(DestinationError::NoChannel);
         }
         Ok(Self {
+            provider,
             kind: spec.type_,
             address: address.ok_or(DestinationError::NoAddress)?,
             channel: spec.channel.clone(),
             username: spec.username.clone(),
+            text: spec.text.clone(),
             proxy: spec.proxy.clone().filter(|proxy| !proxy.is_empty()),
             token,
         })
@@ -61,6 +89,18 @@ impl Destination {
 
     pub(super) fn username(&self) -> &str {
         self.username.as_deref().unwrap_or("serin")
+    }
+
+    /// The notification with the text of this destination.
+    pub(super) fn reworded(&self, notification: &Notification) -> Notification {
+        let mut notification = notification.clone();
+        if let Some(text) = &self.text {
+            match template::render(text, &notification) {
+                Ok(text) => notification.sentence = text,
+                Err(error) => tracing::warn!(provider = self.provider, "{error}; the usual text is sent"),
+            }
+        }
+        notification
     }
 
     /// The URL to post to.
@@ -79,16 +119,47 @@ impl Destination {
         }
     }
 
-    /// The message in the form that this kind of receiver takes.
-    pub fn message(&self, notification: &Notification) -> serde_json::Value {
+    /// A Slack bot at Slack's own method, which returns the message's channel and timestamp.
+    /// At another address it is a webhook with a token.
+    pub(super) fn is_bot(&self) -> bool {
+        let is_method = self.address.ends_with(slack::POST_METHOD);
+        self.kind == AlertProviderType::Slack && self.token.is_some() && is_method
+    }
+
+    /// Of another of Slack's methods.
+    pub(super) fn bot_url(&self, method: &str) -> String {
+        format!("{}{method}", self.address.trim_end_matches(slack::POST_METHOD))
+    }
+
+    /// Value of the header `Authorization`.
+    pub(super) fn authorization(&self) -> Option<String> {
+        let token = self.token.as_ref()?;
         match self.kind {
+            AlertProviderType::Slack => Some(format!("Bearer {token}")),
+            AlertProviderType::Opsgenie => Some(format!("GenieKey {token}")),
+            AlertProviderType::Msteams
+            | AlertProviderType::Discord
+            | AlertProviderType::Rocket
+            | AlertProviderType::Gchat
+            // In the body.
+            | AlertProviderType::Pagerduty
+            | AlertProviderType::Webhook => None,
+        }
+    }
+
+    /// The request that this kind of receiver takes; none if it is of no interest there.
+    pub fn request(&self, notification: &Notification) -> Option<Outgoing> {
+        let body = match self.kind {
             AlertProviderType::Slack => slack::message(notification, self),
             AlertProviderType::Msteams => teams::message(notification),
             AlertProviderType::Discord => discord::message(notification, self),
             AlertProviderType::Rocket => rocket::message(notification, self),
             AlertProviderType::Gchat => google_chat::message(notification),
+            AlertProviderType::Pagerduty => return incident::pagerduty(notification, self),
+            AlertProviderType::Opsgenie => return incident::opsgenie(notification, self),
             AlertProviderType::Webhook => cloud_event::message(notification),
-        }
+        };
+        Some(Outgoing { url: self.url().to_owned(), body })
     }
 }
 

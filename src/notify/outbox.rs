@@ -9,22 +9,20 @@
 //! backoff or the receiver's `Retry-After`; each address is rate limited.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::{StatusCode, header};
-use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::{Destination, Notification};
-use crate::api::alert_provider::AlertProviderType;
-use crate::error_chain::error_chain;
-use crate::retry_after::retry_after;
+use super::{
+    Destination, Notification,
+    delivery::{Delivery, build_client, describe},
+    thread::{ThreadMemory, ThreadRecorder},
+};
 use crate::tenancy::TenantAddresses;
 
 /// The default suits every supported chat.
@@ -52,14 +50,16 @@ pub struct Options {
     pub counters: Arc<DeliveryCounters>,
     /// Receivers and proxies at other addresses get nothing.
     pub addresses: TenantAddresses,
+    /// Records the messages of releases; without it they are forgotten at a restart.
+    pub recorder: Option<ThreadRecorder>,
 }
 
 /// Messages by result.
 #[derive(Debug, Default)]
 pub struct DeliveryCounters {
-    delivered: AtomicU64,
-    refused: AtomicU64,
-    failed: AtomicU64,
+    pub(super) delivered: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) failed: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -77,7 +77,7 @@ impl DeliveryCounters {
     }
 }
 
-fn increment(counter: &AtomicU64) {
+pub(super) fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -96,6 +96,7 @@ impl Default for Options {
             idle_timeout: Duration::from_secs(60),
             counters: Arc::default(),
             addresses: TenantAddresses::default(),
+            recorder: None,
         }
     }
 }
@@ -114,6 +115,7 @@ struct Inner {
     /// For addresses without a proxy.
     client: reqwest::Client,
     queues: Mutex<HashMap<QueueKey, Arc<DestinationQueue>>>,
+    threads: ThreadMemory,
     runtime: tokio::runtime::Handle,
     tasks: TaskTracker,
 }
@@ -122,6 +124,8 @@ struct Inner {
 struct QueueKey {
     url: String,
     proxy: Option<String>,
+    /// Of a bot, whose channels share one URL and are limited each.
+    channel: Option<String>,
 }
 
 #[derive(Default)]
@@ -141,7 +145,7 @@ struct QueueState {
 
 struct Message {
     to: Arc<Destination>,
-    body: Value,
+    notification: Notification,
 }
 
 impl Outbox {
@@ -153,6 +157,7 @@ impl Outbox {
             options,
             client,
             queues: Mutex::default(),
+            threads: ThreadMemory::default(),
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
         })))
@@ -161,8 +166,9 @@ impl Outbox {
     /// Queues a notification and returns at once.
     pub fn send(&self, to: &Arc<Destination>, notification: &Notification) {
         let inner = &self.0;
-        let key = QueueKey { url: to.url().to_owned(), proxy: to.proxy.clone() };
-        let message = Message { to: to.clone(), body: to.message(notification) };
+        let channel = to.channel.clone().filter(|_| to.is_bot());
+        let key = QueueKey { url: to.url().to_owned(), proxy: to.proxy.clone(), channel };
+        let message = Message { to: to.clone(), notification: to.reworded(notification) };
         let mut queues = inner.queues.lock();
         if let Some(queue) = queues.get(&key) {
             queue.push(message, &inner.options);
@@ -222,7 +228,9 @@ impl Outbox {
             match &client {
                 Ok(client) => {
                     rate.wait().await;
-                    send_with_retries(client, &message, options).await;
+                    let Message { to, notification } = &message;
+                    let delivery = Delivery { client, to, options, threads: &self.0.threads };
+                    delivery.deliver(notification).await;
                 }
                 Err(error) => {
                     tracing::warn!(to = %message.to, why = describe(error), "a notification is dropped: the proxy is unusable");
@@ -281,112 +289,5 @@ impl TokenBucket {
             tokio::time::sleep_until(at).await;
         }
         self.paid_until += self.refill_interval;
-    }
-}
-
-enum AttemptResult {
-    Delivered,
-    /// Permanent.
-    Refused(String),
-    /// Transient, with the receiver's `Retry-After`.
-    Failed(String, Option<Duration>),
-}
-
-async fn send_with_retries(client: &reqwest::Client, message: &Message, options: &Options) {
-    let to = &message.to;
-    let mut backoff = options.initial_backoff;
-    for attempts_left in (0..options.max_attempts.max(1)).rev() {
-        let (why, retry_after) = match attempt(client, message, options).await {
-            AttemptResult::Delivered => return increment(&options.counters.delivered),
-            AttemptResult::Refused(why) => {
-                tracing::warn!(%to, why, "a notification was refused");
-                return increment(&options.counters.refused);
-            }
-            AttemptResult::Failed(why, retry_after) => (why, retry_after),
-        };
-        if attempts_left == 0 {
-            tracing::warn!(%to, why, attempts = options.max_attempts, "a notification could not be delivered");
-            return increment(&options.counters.failed);
-        }
-        tracing::debug!(%to, why, "a notification is retried");
-        // Between half and all of the backoff, so that retries spread.
-        let jitter = 0.5 + (RandomState::new().hash_one(attempts_left) % 512) as f64 / 1024.0;
-        let wait = retry_after.unwrap_or_else(|| backoff.mul_f64(jitter)).min(options.max_backoff);
-        tokio::time::sleep(wait).await;
-        backoff = (backoff * 2).min(options.max_backoff);
-    }
-}
-
-async fn attempt(client: &reqwest::Client, message: &Message, options: &Options) -> AttemptResult {
-    let to = &message.to;
-    for url in [Some(to.url()), to.proxy.as_deref()].into_iter().flatten() {
-        if let Err(denied) = options.addresses.check(url) {
-            return AttemptResult::Refused(format!("its address {denied}"));
-        }
-    }
-    let mut request = client
-        .post(to.url())
-        .header(header::CONTENT_TYPE, to.content_type())
-        .timeout(options.timeout)
-        .body(message.body.to_string());
-    if let (AlertProviderType::Slack, Some(token)) = (to.kind, &to.token) {
-        request = request.bearer_auth(token);
-    }
-    let mut response = match request.send().await {
-        Ok(response) => response,
-        Err(error) if error.is_builder() => return AttemptResult::Refused(describe(&error)),
-        Err(error) => return AttemptResult::Failed(describe(&error), None),
-    };
-    let status = response.status();
-    let retry_after = retry_after(response.headers());
-    let text = read_prefix(&mut response).await;
-    let is_transient = status.is_server_error()
-        || matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT);
-    if is_transient {
-        return AttemptResult::Failed(status.to_string(), retry_after);
-    }
-    if !status.is_success() {
-        let line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
-        return AttemptResult::Refused(format!("{status}: {line}"));
-    }
-    // Slack reports errors of bots in the body of a 200.
-    if to.kind == AlertProviderType::Slack
-        && let Ok(reply) = serde_json::from_str::<Value>(&text)
-        && reply["ok"] == false
-    {
-        return AttemptResult::Refused(reply["error"].as_str().unwrap_or("no reason given").to_owned());
-    }
-    AttemptResult::Delivered
-}
-
-/// Bounds memory; a prefix is enough for an error.
-async fn read_prefix(response: &mut reqwest::Response) -> String {
-    const MAX_BYTES: usize = 16 * 1024;
-    let mut text = Vec::new();
-    while text.len() < MAX_BYTES {
-        let Ok(Some(chunk)) = response.chunk().await else { break };
-        text.extend_from_slice(&chunk[..chunk.len().min(MAX_BYTES - text.len())]);
-    }
-    String::from_utf8_lossy(&text).into_owned()
-}
-
-fn build_client(options: &Options, proxy: Option<&str>) -> Result<reqwest::Client, reqwest::Error> {
-    crate::tls::install_crypto_provider();
-    let mut builder = reqwest::Client::builder()
-        .user_agent(concat!("serin/", env!("CARGO_PKG_VERSION")))
-        .connect_timeout(options.timeout)
-        .redirect(reqwest::redirect::Policy::none());
-    if let Some(proxy) = proxy {
-        builder = builder.proxy(reqwest::Proxy::all(proxy)?);
-    }
-    options.addresses.guard(builder).build()
-}
-
-/// Without the outermost error, whose text has the URL, which may hold a token.
-fn describe(error: &reqwest::Error) -> String {
-    let text = if error.is_timeout() { "timeout" } else { "no response" };
-    match std::error::Error::source(error) {
-        Some(source) => format!("{text}: {}", error_chain(source)),
-        None => text.to_owned(),
     }
 }

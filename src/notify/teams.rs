@@ -3,24 +3,28 @@
 
 use serde_json::{Value, json};
 
-use super::{Notification, text};
-use crate::api::canary::Severity;
+use super::{Notification, Tone, text};
 
 pub fn message(notification: &Notification) -> Value {
-    let color = match notification.severity {
-        Severity::Info => "Good",
-        Severity::Warn => "Warning",
-        Severity::Error => "Attention",
+    let color = match notification.tone() {
+        Tone::Question => "Accent",
+        Tone::Progress => "Default",
+        Tone::Success => "Good",
+        Tone::Warning => "Warning",
+        Tone::Failure => "Attention",
     };
     let facts: Vec<Value> = notification
         .fields()
         .into_iter()
+        .chain(notification.question_fields())
         .map(|(title, value)| json!({"title": title, "value": value}))
         .collect();
     let mut body = vec![
-        block(json!({"text": notification.author(), "weight": "Bolder", "size": "Medium", "color": color})),
+        block(
+            json!({"text": text::truncate(&notification.headline(), 300), "weight": "Bolder", "size": "Medium", "color": color}),
+        ),
         block(json!({"text": text::truncate(&notification.sentence, 3000)})),
-        block(json!({"text": text::bar(notification.weight), "fontType": "Monospace"})),
+        block(json!({"text": text::bar(notification.share()), "fontType": "Monospace"})),
         json!({"type": "FactSet", "facts": facts}),
     ];
     for metric in &notification.metrics {
@@ -29,6 +33,9 @@ pub fn message(notification: &Notification) -> Value {
     }
     // Cards of more than 28 KB are refused.
     body.truncate(40);
+    let links = notification.links().into_iter().filter(|(_, url)| url.len() <= text::MAX_URL);
+    let actions: Vec<Value> =
+        links.map(|(title, url)| json!({"type": "Action.OpenUrl", "title": title, "url": url})).collect();
     json!({
         "type": "message",
         "attachments": [{
@@ -39,6 +46,7 @@ pub fn message(notification: &Notification) -> Value {
                 "type": "AdaptiveCard",
                 "version": "1.4",
                 "body": body,
+                "actions": actions,
             },
         }],
     })

@@ -8,6 +8,9 @@ use crate::api::{
     canary::{metric::BUILT_IN, status::Verdict},
 };
 
+/// Longer URLs are left out of messages.
+pub const MAX_URL: usize = 1500;
+
 /// At most `max` characters; an ellipsis marks cut text.
 pub fn truncate(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
@@ -43,6 +46,20 @@ pub fn table(metrics: &[MetricLine]) -> String {
         let _ = write!(table, "\n{:width$}  {verdict:12}  {canary:>10}  {primary:>10}", name(metric));
     }
     table
+}
+
+/// All verdicts in one line.
+pub fn summary(metrics: &[MetricLine]) -> String {
+    let of = |wanted: Verdict| -> Vec<&str> {
+        metrics.iter().filter(|metric| metric.verdict == wanted).map(|metric| metric.name.as_str()).collect()
+    };
+    let (failed, unsure) = (of(Verdict::Fail), of(Verdict::Inconclusive));
+    match (failed.as_slice(), unsure.as_slice()) {
+        ([], []) if metrics.is_empty() => "no metric was judged".to_owned(),
+        ([], []) => format!("pass: {}", of(Verdict::Pass).join(", ")),
+        ([], unsure) => format!("inconclusive: {}", unsure.join(", ")),
+        (failed, _) => format!("fail: {}", failed.join(", ")),
+    }
 }
 
 /// Reasons of the metrics that did not pass, except those in the sentence.

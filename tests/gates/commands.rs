@@ -177,7 +177,7 @@ pub async fn the_command_line_approves_and_reports_errors(world: World) {
     let (code, _, error) = world.serin(&["approve", "gone"]).await;
     assert_eq!(
         (code, error),
-        (1, format!("serin: there is no Canary gone in the namespace {}\n", world.namespace))
+        (1, format!("serin: namespace {} has no Canary gone, only web\n", world.namespace))
     );
     world.set_waiting_gates(&[]).await;
     let (code, _, error) = world.serin(&["approve", "web"]).await;

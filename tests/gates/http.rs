@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use serin::engine::command::Verb;
 use serin::engine::observed::GateReply;
 use serin::gates::annotations::{answers, commands};
-use serin::server::{BoundServer, ServerHandle, command_router};
+use serin::server::{Access, BoundServer, ServerHandle, command_router};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::world::{ApiUser, World, gate};
@@ -20,7 +20,8 @@ struct CommandApiClient {
 impl CommandApiClient {
     async fn start(world: &World, served: &[String]) -> Self {
         let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        let serving = server.serve(command_router(world.client.clone(), served), None);
+        let serving =
+            server.serve(command_router(Access::by_token(world.client.clone(), Vec::new()), served), None);
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
         Self { http, serving, web: format!("/api/v1/namespaces/{}/canaries/web", world.namespace) }
     }

@@ -4,8 +4,10 @@
 mod support;
 
 mod annotations;
+mod chat;
 mod commands;
 mod http;
+mod version;
 mod webhooks;
 mod world;
 
@@ -37,4 +39,13 @@ laws! {
     a_name_that_is_none_reaches_no_url
     a_body_that_never_comes_holds_no_turn
     canaries_of_other_namespaces_are_not_disclosed;
+    chat:
+    a_click_in_slack_approves_as_the_user_of_the_table
+    a_click_without_the_right_or_the_table_changes_nothing
+    a_click_on_an_old_message_answers_nothing_later
+    an_interaction_that_slack_did_not_sign_now_is_refused
+    slack_is_acknowledged_although_its_result_cannot_be_sent
+    a_link_asks_first_and_then_works_once
+    a_link_needs_the_right_of_its_user_and_a_valid_signature
+    a_link_to_an_earlier_question_answers_nothing;
 }

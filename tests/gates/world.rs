@@ -82,6 +82,8 @@ impl World {
             resource: "canaries/approve".to_owned(),
             namespace: namespace.clone(),
         };
+        // As the role binding of the other server names her.
+        let of_carol = Grant { subject: "carol".to_owned(), ..grant.clone() };
         let known = |name: &str, group: &str| {
             let identity = Identity { user: name.to_owned(), groups: vec![group.to_owned()] };
             let known = ApiUser { name: name.to_owned(), token: format!("token-of-{name}") };
@@ -90,7 +92,7 @@ impl World {
         let (carol_is, carol) = known("carol", "approvers");
         let (mallory_is, mallory) = known("mallory", "strangers");
         let users = vec![carol_is, mallory_is];
-        let local = ApiServer::new(Options { grants: vec![grant], users, ..Options::default() });
+        let local = ApiServer::new(Options { grants: vec![grant, of_carol], users, ..Options::default() });
         let serving = local.serve(([127, 0, 0, 1], 0).into()).await.expect("served");
         let folder = support::Folder::new("gates");
         let kubeconfig = folder.join("kubeconfig");
@@ -170,9 +172,13 @@ impl World {
 
     /// Runs the real program as the administrator.
     pub async fn serin(&self, args: &[&str]) -> (i32, String, String) {
+        self.serin_anywhere(&[args, &["--namespace", &self.namespace]].concat()).await
+    }
+
+    /// In no namespace.
+    pub async fn serin_anywhere(&self, args: &[&str]) -> (i32, String, String) {
         let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_serin"))
             .args(args)
-            .args(["--namespace", &self.namespace])
             .env("KUBECONFIG", &self.kubeconfig)
             .output()
             .await

@@ -1,5 +1,7 @@
 //! Notifications: their selection, their format, and failing destinations.
 
+mod bot;
+mod incidents;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -17,7 +19,7 @@ use serin::api::canary::{Alert, Phase, Severity};
 use serin::api::{AlertProviderSpec, Canary, CanaryStatus, Weight};
 use serin::engine::report::{Reason, Report, RollbackCause};
 use serin::notify::{
-    Destination, DestinationError, MetricLine, Notification, Options, Outbox, notifications,
+    Destination, DestinationError, MetricLine, Notification, Options, Outbox, Site, Subject, notifications,
 };
 use support::receiver::{Receiver, answer};
 use support::slack_rules::check_slack;
@@ -54,7 +56,7 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
         ],
     }))
     .expect("a status");
-    let notified = |report: &Report| notifications(&canary(), &status, report, Timestamp::UNIX_EPOCH);
+    let notified = |report: &Report| notified(&status, report);
     let mut report = Report::from(Reason::RolledBack {
         revision: "1-abc".to_owned(),
         cause: RollbackCause::Metric { metric: "errors".to_owned(), why: "too many".to_owned() },
@@ -70,7 +72,7 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
     report.should_notify = false;
     assert_eq!(notified(&report).len(), 1, "the failed check is still notified");
     assert!(
-        notified(&Reason::CanaryNotReady { ready: 1, desired: 3 }.into()).is_empty(),
+        notified(&Reason::CanaryNotReady { ready: 1, desired: 3, trouble: None }.into()).is_empty(),
         "pods that start are not"
     );
 }
@@ -78,8 +80,7 @@ fn each_event_is_notified_once_and_repetitions_are_not() {
 #[test]
 fn a_muted_webhook_raises_no_alert_but_the_end_of_its_release_does() {
     let status = CanaryStatus::default();
-    let count =
-        |reason: Reason| notifications(&canary(), &status, &reason.into(), Timestamp::UNIX_EPOCH).len();
+    let count = |reason: Reason| notified(&status, &reason.into()).len();
     let closed = |gate: &str| Reason::GateClosed { gate: gate.to_owned(), why: String::new() };
     assert_eq!(count(closed("quiet")), 0);
     assert_eq!(count(closed("loud")), 1);
@@ -105,14 +106,14 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     assert_eq!(attachment["text"], MESSAGE.replace('&', "&amp;").replace('<', "&lt;"));
     assert_eq!(attachment["mrkdwn_in"], json!(["text"]));
     let fields = json!([
-        {"title": "Phase", "value": "Progressing", "short": true},
-        {"title": "Canary weight", "value": "30 %", "short": true},
+        {"title": "Cluster", "value": "blue", "short": true},
+        {"title": "Image", "value": "web:v1 → v2", "short": true},
         {"title": "Step", "value": "2/5", "short": true},
         {"title": "Revision", "value": "1-abc", "short": true},
     ]);
     assert_eq!(attachment["fields"], fields);
     let blocks = message["blocks"].to_string();
-    for part in ["web.prod: Progressing", "██████░░░░░░░░░░░░░░ 30 %", "step 2/5", "98.1 against 99.95"]
+    for part in ["web.prod: rolled back", "██████░░░░░░░░░░░░░░ 30 %", "step 2/5", "98.1 against 99.95"]
     {
         assert!(blocks.contains(part), "{part} is not in {blocks}");
     }
@@ -124,13 +125,12 @@ async fn slack_gets_what_flagger_sent_and_blocks_by_slack_s_rules() {
     // A phone shows this and nothing else.
     assert!(message["text"].as_str().is_some_and(|text| text.starts_with("web.prod: Revision 1-abc is")));
     let sentence = "Revision 1-abc is rolled back: 98.1 against 99.95.".to_owned();
-    let message = destination("slack", "http://s/").message(&Notification { sentence, ..notification() });
+    let message = body_for("slack", &Notification { sentence, ..notification() });
     assert!(!message["blocks"].to_string().contains("against"), "the reason appears once: {message:#}");
 }
 
 #[test]
 fn slack_s_rules_hold_for_every_message() {
-    let to = destination("slack", "http://127.0.0.1/");
     let long = "<!channel> & a very long text. ".repeat(500);
     let line = |at: usize| MetricLine {
         name: format!("{long}{at}"),
@@ -140,7 +140,7 @@ fn slack_s_rules_hold_for_every_message() {
         reason: long.clone(),
     };
     for (severity, color) in
-        [(Severity::Info, "good"), (Severity::Warn, "warning"), (Severity::Error, "danger")]
+        [(Severity::Info, "#8a8f98"), (Severity::Warn, "warning"), (Severity::Error, "danger")]
     {
         for count in [0, 1, 50] {
             let hostile = Notification {
@@ -152,7 +152,7 @@ fn slack_s_rules_hold_for_every_message() {
                 metrics: (0..count).map(line).collect(),
                 ..notification()
             };
-            let message = to.message(&hostile);
+            let message = body_for("slack", &hostile);
             check_slack(&message);
             assert_eq!(message["attachments"][0]["color"], color);
         }
@@ -165,7 +165,7 @@ async fn a_slack_bot_sends_its_token_and_is_not_retried_when_refused() {
     let receiver = Receiver::start([answer(200, refusal)]).await;
     let secret = secret(&[("token", "xoxb-secret\n"), ("address", &receiver.url)]);
     let spec = spec("slack", Some("http://ignored.invalid"));
-    let to = Arc::new(Destination::new(&spec, &secret).expect("a destination"));
+    let to = Arc::new(Destination::new("prod/chat".to_owned(), &spec, &secret).expect("a destination"));
     let log = Log::start();
     deliver(&to, &notification()).await;
     assert_eq!(receiver.received().len(), 1);
@@ -179,7 +179,7 @@ async fn a_slack_bot_sends_its_token_and_is_not_retried_when_refused() {
 #[test]
 fn a_bot_needs_a_channel_and_every_destination_an_address() {
     let none = BTreeMap::new();
-    let new = |spec: &AlertProviderSpec, secret| Destination::new(spec, secret);
+    let new = |spec: &AlertProviderSpec, secret| Destination::new("prod/chat".to_owned(), spec, secret);
     assert_eq!(new(&spec("slack", None), &none), Err(DestinationError::NoAddress));
     let token = secret(&[("token", "xoxb")]);
     let bot = new(&spec("slack", None), &token).expect("a bot needs no address");
@@ -193,25 +193,25 @@ fn a_bot_needs_a_channel_and_every_destination_an_address() {
 
 #[test]
 fn every_chat_gets_the_message_in_its_own_format() {
-    let teams = destination("msteams", "http://t/").message(&notification());
+    let teams = body_for("msteams", &notification());
     let card = &teams["attachments"][0];
     assert_eq!(card["contentType"], "application/vnd.microsoft.card.adaptive");
     assert_eq!(card["content"]["type"], "AdaptiveCard");
     assert_eq!(card["content"]["body"][0]["color"], "Attention");
     assert_eq!(card["content"]["body"][1]["text"], MESSAGE);
 
-    let discord = destination("discord", "http://d/").message(&notification());
+    let discord = body_for("discord", &notification());
     let embed = &discord["embeds"][0];
-    assert_eq!(embed["author"]["name"], "web.prod");
+    assert_eq!(embed["author"]["name"], "web.prod: rolled back");
     assert_eq!(embed["color"], 0xa30200);
     assert!(embed["description"].as_str().unwrap().starts_with(MESSAGE));
 
-    let rocket = destination("rocket", "http://r/").message(&notification());
-    assert_eq!(rocket["attachments"][0]["author_name"], "web.prod");
+    let rocket = body_for("rocket", &notification());
+    assert_eq!(rocket["attachments"][0]["author_name"], "web.prod: rolled back");
     assert_eq!(rocket["attachments"][0]["color"], "#a30200");
     assert!(rocket["attachments"][0]["text"].as_str().unwrap().starts_with(MESSAGE));
 
-    let google = destination("gchat", "http://g/").message(&notification());
+    let google = body_for("gchat", &notification());
     let card = &google["cardsV2"][0]["card"];
     let text = card["sections"][0]["widgets"][0]["textParagraph"]["text"].as_str().unwrap();
     assert_eq!(text, MESSAGE.replace('&', "&amp;").replace('<', "&lt;"));
@@ -225,16 +225,42 @@ fn no_message_exceeds_the_limits_of_its_chat() {
     let hostile =
         Notification { sentence: long.clone(), metrics: (0..50).map(metric).collect(), ..notification() };
     for (kind, most) in [("msteams", 28_000), ("discord", 8_000), ("rocket", 10_000), ("gchat", 32_000)] {
-        let message = destination(kind, "http://x/").message(&hostile).to_string();
+        let message = body_for(kind, &hostile).to_string();
         assert!(message.len() <= most, "{kind}: {} bytes", message.len());
     }
-    let embed = &destination("discord", "http://x/").message(&hostile)["embeds"][0];
+    let embed = &body_for("discord", &hostile)["embeds"][0];
     let length = |value: &Value| value.as_str().unwrap().chars().count();
     assert!(length(&embed["description"]) <= 4096);
     let fields = embed["fields"].as_array().unwrap();
     assert!(fields.len() <= 25 && fields.iter().all(|field| length(&field["value"]) <= 1024));
     let all = fields.iter().map(|field| length(&field["value"]) + length(&field["name"])).sum::<usize>();
     assert!(all + length(&embed["description"]) + length(&embed["author"]["name"]) <= 6000);
+}
+
+#[tokio::test]
+async fn a_provider_s_text_replaces_the_sentence_and_a_bad_one_does_not() {
+    let text = async |template: &str| {
+        let receiver = Receiver::start([]).await;
+        let mut to = Destination::clone(&destination("slack", &receiver.url));
+        to.text = Some(template.to_owned());
+        let log = Log::start();
+        deliver(&Arc::new(to), &notification()).await;
+        let message = receiver.await_received(1).await.remove(0).json();
+        check_slack(&message);
+        (message["attachments"][0]["text"].as_str().unwrap().to_owned(), log.text())
+    };
+    let (sent, _) = text("{{ image or name }} in {{ cluster }}, {{ weight }} %: {{ verdict }}").await;
+    assert_eq!(sent, "web:v1 → v2 in blue, 30 %: fail: request-success-rate");
+    for (bad, why) in [
+        ("{% for x in name %}x{% endfor %}", "spec.text contains a statement"),
+        ("{{ name * 1000 }}", "spec.text contains the operator *"),
+        ("{{ secret }}", "spec.text cannot be rendered"),
+        ("{{ name", "spec.text cannot be rendered"),
+    ] {
+        let (sent, log) = text(bad).await;
+        assert!(sent.starts_with("Revision 1-abc is rolled back"), "{bad}: {sent}");
+        assert!(log.contains(why), "{bad}: {log}");
+    }
 }
 
 #[tokio::test]
@@ -417,6 +443,25 @@ async fn a_flagger_discord_address_gets_the_discord_format() {
     assert_eq!(receiver.await_received(1).await[0].uri.path(), "/hook");
 }
 
+/// The body that this kind of receiver gets.
+fn body_for(kind: &str, notification: &Notification) -> Value {
+    destination(kind, "http://x/").request(notification).expect("a message").body
+}
+
+fn site() -> Site {
+    Site {
+        cluster: Some("blue".to_owned()),
+        dashboard: Some("https://serin.example.com".to_owned()),
+        buttons: true,
+    }
+}
+
+fn notified(status: &CanaryStatus, report: &Report) -> Vec<Notification> {
+    let status = CanaryStatus { image: "web:v1 → v2".to_owned(), ..status.clone() };
+    let about = Subject { canary: &canary(), status: &status, site: &site() };
+    notifications(&about, report, Timestamp::UNIX_EPOCH)
+}
+
 fn notification() -> Notification {
     let metric = |name: &str, verdict, canary, primary, reason: &str| MetricLine {
         name: name.to_owned(),
@@ -428,6 +473,13 @@ fn notification() -> Notification {
     Notification {
         name: "web".to_owned(),
         namespace: "prod".to_owned(),
+        cluster: Some("blue".to_owned()),
+        uid: Some("u-1".to_owned()),
+        release: 3,
+        image: Some("web:v1 → v2".to_owned()),
+        link: Some("https://serin.example.com/#/c/prod/web".to_owned()),
+        approval: None,
+        threads: BTreeMap::new(),
         phase: Phase::Progressing,
         weight: Weight::from_percent(30.0).expect("a weight"),
         step: Some("2/5".to_owned()),
@@ -447,7 +499,7 @@ fn canary() -> Canary {
     serde_json::from_value(json!({
         "apiVersion": "serin.dev/v1alpha1",
         "kind": "Canary",
-        "metadata": {"name": "web", "namespace": "prod"},
+        "metadata": {"name": "web", "namespace": "prod", "uid": "u-1"},
         "spec": {
             "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
             "service": {"port": 80},
@@ -466,6 +518,7 @@ fn spec(kind: &str, address: Option<&str>) -> AlertProviderSpec {
         type_,
         channel: Some("releases".to_owned()),
         username: Some("bird".to_owned()),
+        text: None,
         address: address.map(str::to_owned),
         proxy: None,
         secret_ref: None,
@@ -477,7 +530,10 @@ fn secret(data: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
 }
 
 fn destination(kind: &str, address: &str) -> Arc<Destination> {
-    Arc::new(Destination::new(&spec(kind, Some(address)), &BTreeMap::new()).expect("a destination"))
+    Arc::new(
+        Destination::new("prod/chat".to_owned(), &spec(kind, Some(address)), &BTreeMap::new())
+            .expect("a destination"),
+    )
 }
 
 fn quick() -> Options {
