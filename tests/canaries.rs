@@ -33,9 +33,14 @@ struct Output {
 
 impl World {
     async fn new() -> Self {
+        Self::with_local(&[]).await
+    }
+
+    async fn with_local(more: &[&str]) -> Self {
         let folder = Folder::new("canaries");
         let kubeconfig = folder.join("kubeconfig");
         let arguments = ["local".as_ref(), "--kubeconfig".as_ref(), kubeconfig.as_os_str()];
+        let arguments = arguments.into_iter().chain(more.iter().map(|argument| argument.as_ref()));
         let mut local = Child::start(folder.path(), PROGRAM.as_ref(), arguments);
         let began = Instant::now();
         while !local.tail().contains("export KUBECONFIG=") {
@@ -147,7 +152,7 @@ async fn a_release_is_watched_approved_and_waited_for() {
     let unseen = world.serin("status web").await.stdout;
     assert!(unseen.contains("Unseen") && unseen.contains("is `serin run` running"), "{unseen}");
     let misspelt = world.serin("status wbe").await;
-    assert_eq!(misspelt.stderr, "serin: namespace default has no Canary wbe, only web\n");
+    assert_eq!(misspelt.stderr, "serin: namespace default has no Canary wbe; did you mean web?\n");
 
     world.start_controller();
     let first = world.until("get", "Initialized").await;
@@ -172,7 +177,12 @@ async fn a_release_is_watched_approved_and_waited_for() {
         waited.stdout
     );
     let history = world.serin("history web").await.stdout;
-    assert!(history.lines().nth(1).is_some_and(|line| line.contains("promoted")), "{history}");
+    assert!(
+        history.lines().nth(1).is_some_and(|line| line.contains("promoted") && line.contains("web:v2")),
+        "{history}"
+    );
+    let events = world.serin("events web").await.stdout;
+    assert!(events.contains("web:v2 is promoted") && !events.contains("v1-"), "{events}");
     let object: Value = serde_json::from_str(&world.serin("status web -o json").await.stdout).unwrap();
     assert_eq!(object["status"]["phase"], "Succeeded");
 
@@ -180,6 +190,10 @@ async fn a_release_is_watched_approved_and_waited_for() {
     world.apply_web("registry.example.com/team/web:v3-crash").await;
     let crashing = world.until("status web", "CrashLoopBackOff").await;
     assert!(crashing.contains("pod ✗    web-"), "{crashing}");
+    // The controller names it too, without a look at pods by hand.
+    world.until("get", "container web is in CrashLoopBackOff, exit code 1").await;
+    let logs = world.serin("logs web").await.stdout;
+    assert!(logs.contains("this version crashes when it starts"), "{logs}");
     let (waited, aborted) = tokio::join!(world.serin("wait web --timeout 100s"), world.serin("abort web"));
     assert_eq!(aborted.code, 0, "{}", aborted.stderr);
     assert_eq!(waited.code, 2, "{}{}", waited.stdout, waited.stderr);
@@ -189,4 +203,48 @@ async fn a_release_is_watched_approved_and_waited_for() {
     world.apply(refused).await;
     world.until("get", "Refused").await;
     assert_eq!(world.serin("wait web --timeout 100s").await.code, 3);
+}
+
+/// The path of the README: its Canary, with a shorter interval, on the objects that it
+/// names, in the order that it gives.
+#[tokio::test]
+async fn the_readme_s_example_is_released_on_a_local_mesh() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
+    let readme = read("README.md");
+    let mut blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let canary = blocks.find(|block| block.contains("kind: Canary")).expect("a Canary in the README");
+    assert!(canary.contains("interval: 30s"), "{canary}");
+    let canary = canary.replace("interval: 30s", "interval: 2s\n    warmup: 0s");
+
+    let mut world = World::with_local(&["--mesh", "--rps", "200"]).await;
+    world.start_controller();
+    let example: Vec<Value> = serde_saphyr::from_multiple(&read("examples/podinfo.yaml")).expect("YAML");
+    let mut deployment = example[0].clone();
+    for object in example {
+        world.apply(object).await;
+    }
+    world.apply(serde_saphyr::from_str(&canary).expect("YAML")).await;
+    world.until("get", "Initialized").await;
+
+    let image = |deployment: &mut Value, tag: &str| {
+        deployment["spec"]["template"]["spec"]["containers"][0]["image"] = json!(format!("app:{tag}"));
+        deployment.clone()
+    };
+    world.apply(image(&mut deployment, "v2")).await;
+    world.until("get", "app:v2 is promoted").await;
+    world.apply(image(&mut deployment, "v3-errors-20")).await;
+    let failed = world.until("get", "app:v3-errors-20 is rolled back").await;
+    assert!(failed.contains("Failed") && failed.contains("app:v2 → v3-errors-20"), "{failed}");
+
+    // What the pods answered, as `kubectl logs` reads it.
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::default_namespaced(world.client().await);
+    let of_primary = kube::api::ListParams::default().labels("app=podinfo-primary");
+    let pod = pods.list(&of_primary).await.expect("pods").items.remove(0);
+    let name = pod.metadata.name.expect("a name");
+    let tail = kube::api::LogParams { tail_lines: Some(2), ..Default::default() };
+    let log = pods.logs(&name, &tail).await.expect("a log");
+    assert!(log.lines().count() == 2 && log.lines().all(|line| line.starts_with("GET / 200 ")), "{log}");
+    let none = kube::api::LogParams { previous: true, ..Default::default() };
+    assert!(pods.logs(&name, &none).await.is_err_and(|error| error.to_string().contains("previous")));
 }

@@ -24,11 +24,11 @@ use hyper_util::{
 use kube::{
     Client, Config,
     client::{Body, ConfigExt as _, retry::RetryPolicy},
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use parking_lot::Mutex;
 use tower::{BoxError, Service, ServiceBuilder, retry::RetryLayer, timeout::TimeoutLayer};
 
+use super::connect::ClusterArgs;
 use crate::telemetry::{Telemetry, is_watch};
 
 /// Idle time before a ping.
@@ -52,14 +52,7 @@ pub(super) async fn client(
     kubeconfig: Option<PathBuf>,
     telemetry: &Arc<Telemetry>,
 ) -> anyhow::Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let kubeconfig =
-                Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?
-        }
-        None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
-    };
+    let (config, _) = ClusterArgs { kubeconfig, context: None }.config(None).await?;
     connect(config, telemetry).context("set up the client of the cluster")
 }
 

@@ -6,14 +6,15 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
-use kube::runtime::wait::await_condition;
-use kube::{Api, Client};
+use kube::Api;
+use kube::runtime::wait::{self, await_condition};
 
-use super::connect::ClusterArgs;
+use super::canaries::Subject;
+use super::connect::{ClusterArgs, Connection};
 use crate::api::{self, Canary, canary::status::GateState};
+use crate::api_error::watch_error;
 use crate::engine::{action::GateCall, command::Verb};
-use crate::gates::commands::{self, Caller, CanaryRef};
+use crate::gates::commands::{self, Caller, CanaryRef, CommandError};
 
 /// Arguments of every command.
 #[derive(clap::Args)]
@@ -72,8 +73,9 @@ pub(super) fn approve(args: ApproveArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
         let ApproveArgs { canary, gate } = args;
         let canary = canary.connect().await?;
-        let call =
-            commands::approve(&canary.client, &Caller::Current, canary.name(), gate.as_deref()).await?;
+        let client = &canary.connection.client;
+        let call = commands::approve(client, &Caller::Current, canary.name(), gate.as_deref()).await;
+        let call = canary.checked(call).await?;
         println!("Approved: {}.", call.gate);
         canary.await_gate(&call).await
     })
@@ -83,9 +85,9 @@ pub(super) fn reject(args: RejectArgs) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
         let RejectArgs { canary, gate, reason } = args;
         let canary = canary.connect().await?;
-        let call =
-            commands::reject(&canary.client, &Caller::Current, canary.name(), gate.as_deref(), &reason)
-                .await?;
+        let (client, gate) = (&canary.connection.client, gate.as_deref());
+        let call = commands::reject(client, &Caller::Current, canary.name(), gate, &reason).await;
+        let call = canary.checked(call).await?;
         println!("Rejected: {}.", call.gate);
         canary.await_gate(&call).await
     })
@@ -96,14 +98,22 @@ pub(super) fn command(verb: Verb, args: CommandArgs) -> anyhow::Result<()> {
         let CommandArgs { canary, revision } = args;
         let canary = canary.connect().await?;
         let name = canary.name();
-        let command =
-            commands::command(&canary.client, &Caller::Current, name, verb, revision.as_deref()).await?;
+        let (client, revision) = (&canary.connection.client, revision.as_deref());
+        let command = commands::command(client, &Caller::Current, name, verb, revision).await;
+        let command = canary.checked(command).await?;
         canary.await_command(&command.id, verb).await
     })
 }
 
+fn verb_phrase(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Rollback => "roll back",
+        verb => verb.name(),
+    }
+}
+
 struct CanaryConnection {
-    client: Client,
+    connection: Connection,
     namespace: String,
     name: String,
     wait: Duration,
@@ -113,7 +123,7 @@ impl CanaryArgs {
     async fn connect(self) -> anyhow::Result<CanaryConnection> {
         let connection = self.cluster.connect().await?;
         let namespace = connection.namespace(self.namespace);
-        Ok(CanaryConnection { client: connection.client, namespace, name: self.name, wait: self.wait.get() })
+        Ok(CanaryConnection { connection, namespace, name: self.name, wait: self.wait.get() })
     }
 }
 
@@ -122,15 +132,33 @@ impl CanaryConnection {
         CanaryRef { namespace: &self.namespace, name: &self.name }
     }
 
+    /// With errors as people read them.
+    async fn checked<T>(&self, sent: Result<T, CommandError>) -> anyhow::Result<T> {
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(CommandError::NoSuchCanary { .. }) => {
+                let (connection, namespace, name) =
+                    (self.connection.clone(), self.namespace.clone(), self.name.clone());
+                Err(Subject { connection, namespace, name }.missing().await)
+            }
+            Err(error) => Err(self.connection.command_error(error)),
+        }
+    }
+
     async fn await_command(&self, id: &str, verb: Verb) -> anyhow::Result<()> {
         let result = |canary: &Canary| {
             let last = canary.status.as_ref()?.last_command.as_ref()?;
-            (last.id == id).then(|| (last.accepted, last.message.clone()))
+            let why = match last.accepted {
+                true => canary.status.as_ref()?.message.clone().unwrap_or_default(),
+                false => last.message.clone(),
+            };
+            (last.id == id).then_some((last.accepted, why))
         };
         match self.await_status(result).await? {
             None => println!("Requested: {}.", verb.name()),
-            Some((true, _)) => println!("Done: {}.", verb.name()),
-            Some((false, why)) => anyhow::bail!("refused to {}: {why}", verb.name()),
+            Some((true, after)) if after.is_empty() => println!("Done: {}.", verb.name()),
+            Some((true, after)) => println!("{after}"),
+            Some((false, why)) => anyhow::bail!("refused to {}: {why}", verb_phrase(verb)),
         }
         Ok(())
     }
@@ -156,7 +184,7 @@ impl CanaryConnection {
         if self.wait.is_zero() {
             return Ok(None);
         }
-        let canaries = Api::<Canary>::namespaced(self.client.clone(), &self.namespace);
+        let canaries = Api::<Canary>::namespaced(self.connection.client.clone(), &self.namespace);
         let done = |canary: Option<&Canary>| canary.is_none_or(|canary| result(canary).is_some());
         match tokio::time::timeout(self.wait, await_condition(canaries, &self.name, done)).await {
             Err(_) => {
@@ -167,7 +195,11 @@ impl CanaryConnection {
                 Ok(None)
             }
             Ok(canary) => {
-                let canary = canary.context("watch the Canary")?;
+                let canary = canary.map_err(|error| match error {
+                    wait::Error::ProbeFailed(error) => {
+                        anyhow::anyhow!("cannot watch the Canary: {}", watch_error(&error).0)
+                    }
+                })?;
                 Ok(canary.as_ref().and_then(result))
             }
         }

@@ -14,9 +14,9 @@ use clap::Subcommand;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
 use kube::core::ObjectMeta;
-use kube::{Client, Config, ResourceExt as _};
+use kube::{Client, ResourceExt as _};
 
 use crate::api::condition::{ConditionStatus, READY};
 use crate::api::mesh_api::{
@@ -39,9 +39,9 @@ const MAX_CREDENTIALS_BYTES: u64 = 1 << 20;
 /// Register meshes and clusters that the inventory reads through an API
 ///
 /// A registration is a MeshApi and, with credentials, a Secret labelled
-/// serin.dev/credentials, both in the namespace of the controller, which must run with
-/// --mesh-apis. It takes effect at once; registering a name again replaces its
-/// credentials.
+/// serin.dev/credentials, both in the namespace of the controller, which must run
+/// with --mesh-apis. It takes effect at once; registering a name again replaces
+/// its credentials.
 ///
 ///     serin mesh register app-mesh prod --region eu-west-1 --credentials ~/.aws/credentials -n serin
 ///     serin mesh register consul dc1 --address https://consul:8501 --token-file - -n serin
@@ -58,13 +58,8 @@ pub(super) struct Args {
     #[arg(short, long, global = true)]
     namespace: Option<String>,
 
-    /// Kubeconfig of the controller's cluster [default: kubectl's]
-    #[arg(long, value_name = "FILE", global = true)]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of that kubeconfig [default: the current one]
-    #[arg(long, global = true)]
-    context: Option<String>,
+    #[command(flatten)]
+    cluster: super::connect::ClusterArgs,
 }
 
 #[derive(Subcommand)]
@@ -90,8 +85,8 @@ enum Kind {
 
 /// AWS App Mesh and Cloud Map in regions of an account
 ///
-/// Without --credentials, --from-env and a role the controller uses its own AWS credentials, which
-/// cannot be tried from here.
+/// Without --credentials, --from-env and a role the controller uses its own AWS
+/// credentials, which cannot be tried from here.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 struct AppMeshArgs {
@@ -184,28 +179,15 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
             Verb::Register(kind) => Some(Registration::read(kind)?),
             Verb::List | Verb::Remove { .. } => None,
         };
-        let client = connect(args.kubeconfig, args.context).await?;
-        let namespace = args.namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-        let home = Home { client, namespace };
+        let connection = args.cluster.connect().await?;
+        let namespace = connection.namespace(args.namespace);
+        let home = Home { client: connection.client, namespace };
         match (args.verb, registration) {
             (Verb::Register(_), Some(registration)) => home.register(registration).await,
             (Verb::Remove { name }, _) => home.remove(&name).await,
             (Verb::List | Verb::Register(_), _) => home.list().await,
         }
     })
-}
-
-async fn connect(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Client> {
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let config = match path {
-        Some(path) => {
-            let file = Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?;
-            Config::from_custom_kubeconfig(file, &options).await?
-        }
-        None if options.context.is_some() => Config::from_kubeconfig(&options).await?,
-        None => Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?,
-    };
-    Client::try_from(config).context("set up the client of the cluster")
 }
 
 /// A MeshApi to write, with the data of its Secret.

@@ -2,6 +2,7 @@
 //! escape codes.
 
 use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The meaning of a piece of text, which decides its colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,15 +78,33 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        print("\x1b[?25h");
+        // Without the ^C that the terminal echoed below the frame.
+        print("\r\x1b[K\x1b[?25h");
     }
 }
 
-/// Ignores a closed pipe.
+/// Nobody reads the output any more, as after `| head`.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the reader of the output is gone")]
+pub struct ReaderGone;
+
+static READER_GONE: AtomicBool = AtomicBool::new(false);
+
+/// Prints what can be printed; [`check_reader`] reports a closed pipe.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes());
-    let _ = out.flush();
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if printed.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) {
+        READER_GONE.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Fails once the pipe that is printed to was closed.
+pub fn check_reader() -> Result<(), ReaderGone> {
+    match READER_GONE.load(Ordering::Relaxed) {
+        true => Err(ReaderGone),
+        false => Ok(()),
+    }
 }
 
 /// At most `width` columns of a line; every character is one wide.

@@ -9,14 +9,18 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::ValueEnum;
 use futures::future::join_all;
+use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::chat::ChatArgs;
 use super::cluster;
 use super::tenancy::TenancyArgs;
 use super::wakeup_throttle::WakeupThrottle;
+#[cfg(feature = "xds")]
+use super::xds::serve::Replica;
 use crate::api::Canary;
 use crate::api::canary::Provider;
 use crate::clock::Clock;
@@ -26,82 +30,75 @@ use crate::controller::{
     Controller, Environment, InventoryMode, InventoryOptions, InventoryResources, Options, run_replicated,
 };
 use crate::discovery::live::{DEFAULT_CLUSTER, LiveInventory};
-use crate::metrics::prometheus::Prometheus;
 use crate::metrics::scrape::HttpFetch;
+use crate::metrics::{OwnMetricsServer, SecretName, ServerAccess};
 use crate::routing::AppMeshOptions;
-use crate::server::{self, BoundServer, Certificate, ServerHandle};
-use crate::telemetry::Telemetry;
+use crate::server::{self, Access, BoardSources, BoundServer, ServerHandle};
+use crate::telemetry::{Telemetry, Traces};
+use crate::tls::Certificate;
 use crate::workload;
 
 /// Run the controller until SIGTERM or Ctrl-C
 ///
 /// Releases every new revision of the workloads that Canaries target. Without
-/// flags it serves all namespaces of the cluster of kubectl's current context
-/// (or the one it runs in), scrapes metrics from the pods, and finds out which mesh
+/// flags it serves all namespaces of the cluster of kubectl's current context (or
+/// the one it runs in), scrapes metrics from the pods, and finds out which mesh
 /// each target is in; spec.provider or --provider name the router instead:
 ///
 ///     serin crds | kubectl apply -f -
 ///     serin run
 ///
-/// Every flag can also be set by the environment variable beside it.
+/// Flags can also be set by the environment variables beside them. SERIN_LOG
+/// filters the log: debug, or serin::controller=debug; SERIN_LOG_FORMAT=json makes
+/// each line an object.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(super) struct Args {
+    /// Kubeconfig of the cluster [default: kubectl's, or the cluster that this
+    /// process runs in]
+    #[arg(help_heading = "Cluster", long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
     /// Namespaces to serve, separated by commas [default: all]
-    #[arg(short, long, env = "SERIN_NAMESPACES", value_name = "NAMES", value_delimiter = ',')]
+    #[arg(
+        help_heading = "Cluster",
+        short,
+        long,
+        env = "SERIN_NAMESPACES",
+        value_name = "NAMES",
+        value_delimiter = ','
+    )]
     namespaces: Vec<String>,
 
-    /// Router of Canaries without spec.provider: istio, gatewayapi:v1, linkerd,
-    /// smi:v1alpha4, kubernetes, …
-    #[arg(long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
-    provider: Option<Provider>,
+    /// Namespace of the controller: of its Leases, and of Secrets that
+    /// ClusterAnalysisTemplates reference [default: that of the kubeconfig's context]
+    #[arg(help_heading = "Cluster", long, env = "POD_NAMESPACE", value_name = "NAME")]
+    controller_namespace: Option<String>,
 
-    /// When to watch all workloads, pods, services and routes of the cluster (or of
-    /// --namespaces) for the inventory, from which the router of a Canary without a
-    /// provider is chosen: `demand` begins with the first such Canary or request,
-    /// `always` at the start, `never` does not
-    #[arg(long, env = "SERIN_INVENTORY", value_name = "WHEN", value_enum, default_value = "demand")]
-    inventory: Inventory,
-
-    /// Which entries of the inventory to write as custom resources while it is watched:
-    /// Mesh, or also Workload and MeshService
-    #[arg(
-        long,
-        env = "SERIN_INVENTORY_RESOURCES",
-        value_name = "WHICH",
-        value_enum,
-        default_value = "meshes"
-    )]
-    inventory_resources: Resources,
-
-    /// Name of this cluster in the inventory
-    #[arg(long, env = "SERIN_CLUSTER_NAME", value_name = "NAME", default_value = DEFAULT_CLUSTER)]
+    /// Name of this cluster in the inventory and in notifications
+    #[arg(help_heading = "Cluster", long, env = "SERIN_CLUSTER_NAME", value_name = "NAME", default_value = DEFAULT_CLUSTER)]
     cluster_name: String,
 
-    #[command(flatten)]
-    app_mesh: AppMeshArgs,
+    /// Router of Canaries without spec.provider: istio, gatewayapi:v1, linkerd,
+    /// smi:v1alpha4, xds, kubernetes, …
+    #[arg(help_heading = "Releases", long, env = "SERIN_PROVIDER", value_name = "PROVIDER", value_parser = provider)]
+    provider: Option<Provider>,
 
-    /// URL of the Prometheus for Canaries without spec.metricsServer. Without
-    /// either, pods are scraped directly
-    #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
-    metrics_server: Option<String>,
+    /// How many releases may be in progress at a time, over all Canaries; others
+    /// wait, oldest first [default: no limit]
+    #[arg(help_heading = "Releases", long, env = "SERIN_MAX_RELEASES", value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    max_releases: Option<u32>,
 
-    /// Secret in the controller's namespace with the credentials of --metrics-server:
-    /// username and password, or token, and ca.crt
-    #[arg(long, env = "SERIN_METRICS_SERVER_SECRET", value_name = "NAME", requires = "metrics_server")]
-    metrics_server_secret: Option<String>,
-
-    /// Header of requests to --metrics-server, such as `X-Scope-OrgID: tenant-1`; may be
-    /// repeated
-    #[arg(long, value_name = "HEADER", value_parser = header, requires = "metrics_server")]
-    metrics_server_header: Vec<(String, String)>,
-
-    #[command(flatten)]
-    tenancy: TenancyArgs,
+    /// How many Canaries are reconciled at a time
+    #[arg(help_heading = "Releases", long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    concurrency: u16,
 
     /// Labels that identify a workload, most specific first; the primary gets
     /// another value of the first one that its target has
     #[arg(
+        help_heading = "Releases",
         long,
         env = "SERIN_SELECTOR_LABELS",
         value_name = "LABELS",
@@ -112,89 +109,166 @@ pub(super) struct Args {
 
     /// Labels and annotations with one of these prefixes are copied from the
     /// target to the primary; * copies all
-    #[arg(long, env = "SERIN_INCLUDE_LABEL_PREFIX", value_name = "PREFIXES", value_delimiter = ',')]
+    #[arg(
+        help_heading = "Releases",
+        long,
+        env = "SERIN_INCLUDE_LABEL_PREFIX",
+        value_name = "PREFIXES",
+        value_delimiter = ','
+    )]
     include_label_prefix: Vec<String>,
 
     /// Do not treat a changed ConfigMap or Secret as a new revision: the primary
     /// references the same ones as the target instead of copies
-    #[arg(long, env = "SERIN_NO_CONFIG_TRACKING")]
+    #[arg(help_heading = "Releases", long, env = "SERIN_NO_CONFIG_TRACKING")]
     no_config_tracking: bool,
 
-    /// How many Canaries are reconciled at a time
-    #[arg(long, env = "SERIN_CONCURRENCY", value_name = "COUNT", default_value_t = 128,
-        value_parser = clap::value_parser!(u16).range(1..))]
-    concurrency: u16,
+    /// URL of the Prometheus for Canaries without spec.metricsServer. Without
+    /// either, pods are scraped directly
+    #[arg(help_heading = "Metrics", long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
+    metrics_server: Option<String>,
 
-    /// How many releases may be in progress at a time, over all Canaries; others
-    /// wait, oldest first [default: no limit]
-    #[arg(long, env = "SERIN_MAX_RELEASES", value_name = "COUNT",
-        value_parser = clap::value_parser!(u32).range(1..))]
-    max_releases: Option<u32>,
+    /// Secret in the controller's namespace with the credentials of --metrics-server:
+    /// username and password, or token, and ca.crt
+    #[arg(
+        help_heading = "Metrics",
+        long,
+        env = "SERIN_METRICS_SERVER_SECRET",
+        value_name = "NAME",
+        requires = "metrics_server"
+    )]
+    metrics_server_secret: Option<String>,
+
+    /// Header of requests to --metrics-server, such as `X-Scope-OrgID: tenant-1`; may be
+    /// repeated
+    #[arg(help_heading = "Metrics", long, value_name = "HEADER", value_parser = header, requires = "metrics_server")]
+    metrics_server_header: Vec<(String, String)>,
+
+    /// Export the metrics of Canaries under Flagger's names too, for dashboards
+    /// and alerts written for Flagger
+    #[arg(help_heading = "Metrics", long, env = "SERIN_FLAGGER_METRICS")]
+    flagger_metrics: bool,
+
+    /// Collector of OpenTelemetry traces, by OTLP over HTTP, such as http://collector:4318:
+    /// a trace for each release
+    #[arg(help_heading = "Metrics", long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+
+    /// Address to serve /metrics, /healthz and /readyz at, such as
+    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` serves nothing
+    #[arg(help_heading = "Servers", long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    listen: ListenAddress,
+
+    /// Address to serve /healthz and /readyz at for the kubelet alone, which clients of
+    /// --listen cannot keep busy then
+    #[arg(help_heading = "Servers", long, env = "SERIN_PROBE_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    probe_listen: ListenAddress,
+
+    /// Address of the dashboard, for browsers, and of the JSON API for commands: POST
+    /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
+    /// abort, pause, resume, retry, rollback, with a bearer token of the cluster; and
+    /// of the inventory: GET /api/v1/inventory/meshes, workloads, services or edges.
+    /// Other than on loopback it requires a certificate
+    #[arg(help_heading = "Servers", long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
+    api_listen: ListenAddress,
+
+    /// Audience that tokens for the API must be meant for, so that they are of no use
+    /// elsewhere, as of `kubectl create token --audience serin`; may be repeated
+    /// [default: tokens for the API server]
+    #[arg(
+        help_heading = "Servers",
+        long,
+        env = "SERIN_API_AUDIENCE",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    api_audience: Vec<String>,
+
+    /// Certificate of the command API, PEM, with its chain; reloaded when it is
+    /// renewed
+    #[arg(
+        help_heading = "Servers",
+        long,
+        env = "SERIN_API_CERTIFICATE",
+        value_name = "FILE",
+        requires = "api_key"
+    )]
+    api_certificate: Option<PathBuf>,
+
+    /// Private key of the command API, PEM
+    #[arg(
+        help_heading = "Servers",
+        long,
+        env = "SERIN_API_KEY",
+        value_name = "FILE",
+        requires = "api_certificate"
+    )]
+    api_key: Option<PathBuf>,
 
     /// Share the Canaries with other replicas in the same namespace, by Leases:
     /// each holds a fair share of the shards and takes over those of a replica
     /// that ends. Without this flag only one replica may run
-    #[arg(long, env = "SERIN_REPLICATED")]
+    #[arg(help_heading = "Replicas", long, env = "SERIN_REPLICATED")]
     replicated: bool,
 
     /// How many shards the Canaries are divided into, each held by one replica;
     /// the same for all replicas. At least as many as replicas; more of them
     /// balance the work better and cost nothing when idle
-    #[arg(long, env = "SERIN_SHARDS", value_name = "COUNT", default_value_t = 16,
+    #[arg(help_heading = "Replicas", long, env = "SERIN_SHARDS", value_name = "COUNT", default_value_t = 16,
         value_parser = clap::value_parser!(u32).range(1..=256))]
     shards: u32,
 
-    /// Namespace of the controller: of its Leases, and of Secrets that
-    /// ClusterAnalysisTemplates reference [default: that of the kubeconfig's context]
-    #[arg(long, env = "POD_NAMESPACE", value_name = "NAME")]
-    controller_namespace: Option<String>,
-
     /// Name of this replica in its Leases
-    #[arg(long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
+    #[arg(help_heading = "Replicas", long, env = "POD_NAME", value_name = "NAME", default_value = "serin")]
     identity: String,
 
-    /// Address to serve /metrics, /healthz and /readyz at, such as
-    /// 127.0.0.1:8080, in a pod 0.0.0.0:8080; `none` serves nothing
-    #[arg(long, env = "SERIN_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
-    listen: ListenAddress,
+    /// When to watch all workloads, pods, services and routes of the cluster (or of
+    /// --namespaces) for the inventory, from which the router of a Canary without a
+    /// provider is chosen: `demand` begins with the first such Canary or request,
+    /// `always` at the start, `never` does not
+    #[arg(
+        help_heading = "Inventory",
+        long,
+        env = "SERIN_INVENTORY",
+        value_name = "WHEN",
+        value_enum,
+        default_value = "demand"
+    )]
+    inventory: Inventory,
 
-    /// Address to serve /healthz and /readyz at for the kubelet alone, which clients of
-    /// --listen cannot keep busy then
-    #[arg(long, env = "SERIN_PROBE_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
-    probe_listen: ListenAddress,
-
-    /// Address of the JSON API for commands: POST
-    /// /api/v1/namespaces/NAMESPACE/canaries/NAME/approve, or reject, promote,
-    /// abort, pause, resume, retry, rollback, with a bearer token of the cluster; and
-    /// of the inventory: GET /api/v1/inventory/meshes, workloads, services or edges.
-    /// Other than on loopback it requires a certificate
-    #[arg(long, env = "SERIN_API_LISTEN", value_name = "ADDRESS", default_value = "none", value_parser = listen)]
-    api_listen: ListenAddress,
-
-    /// Certificate of the command API, PEM, with its chain; reloaded when it is
-    /// renewed
-    #[arg(long, env = "SERIN_API_CERTIFICATE", value_name = "FILE", requires = "api_key")]
-    api_certificate: Option<PathBuf>,
-
-    /// Private key of the command API, PEM
-    #[arg(long, env = "SERIN_API_KEY", value_name = "FILE", requires = "api_certificate")]
-    api_key: Option<PathBuf>,
+    /// Which entries of the inventory to write as custom resources while it is watched:
+    /// Mesh, or also Workload and MeshService
+    #[arg(
+        help_heading = "Inventory",
+        long,
+        env = "SERIN_INVENTORY_RESOURCES",
+        value_name = "WHICH",
+        value_enum,
+        default_value = "meshes"
+    )]
+    inventory_resources: Resources,
 
     /// Follow the APIs that MeshApis in the controller's namespace register: App Mesh,
     /// Consul, other clusters. Needs the right to watch Secrets there. Of several
     /// replicas one follows them
-    #[arg(long, env = "SERIN_MESH_APIS")]
+    #[arg(help_heading = "Inventory", long, env = "SERIN_MESH_APIS")]
     mesh_apis: bool,
 
-    /// Export the metrics of Canaries under Flagger's names too, for dashboards
-    /// and alerts written for Flagger
-    #[arg(long, env = "SERIN_FLAGGER_METRICS")]
-    flagger_metrics: bool,
+    #[command(flatten)]
+    smi_metrics: super::smi_metrics::SmiMetricsArgs,
 
-    /// Kubeconfig of the cluster [default: kubectl's, or the cluster that this
-    /// process runs in]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    chat: ChatArgs,
+
+    #[command(flatten)]
+    tenancy: TenancyArgs,
+
+    #[cfg(feature = "xds")]
+    #[command(flatten)]
+    xds: super::xds::serve::XdsArgs,
+
+    #[command(flatten)]
+    app_mesh: AppMeshArgs,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -234,6 +308,7 @@ impl From<Inventory> for InventoryMode {
 /// For Canaries of the provider appmesh:aws.
 #[cfg(feature = "aws")]
 #[derive(clap::Args)]
+#[command(next_help_heading = "AWS App Mesh")]
 struct AppMeshArgs {
     /// Mesh of Canaries of the provider appmesh:aws without
     /// spec.service.meshName
@@ -306,7 +381,7 @@ const CRD_REMINDER: u32 = 60;
 
 /// `none`, or an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ListenAddress {
+pub(super) enum ListenAddress {
     Disabled,
     At(SocketAddr),
 }
@@ -319,13 +394,52 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
         .enable_all()
         .on_thread_park(move || std::thread::sleep(throttle.delay(Instant::now())))
         .build();
-    runtime.context("start the async runtime")?.block_on(serve(args))
+    runtime.context("start the async runtime")?.block_on(serve(args, None))
 }
 
-async fn serve(args: Args) -> anyhow::Result<()> {
+/// What `serin standalone` sets of the flags; the others have their defaults, or the values
+/// of their environment variables.
+#[cfg(feature = "standalone")]
+pub(super) struct Standalone {
+    pub metrics_server: Option<String>,
+    pub max_releases: Option<u32>,
+    pub listen: ListenAddress,
+    pub api_listen: ListenAddress,
+    pub xds: super::xds::serve::XdsArgs,
+}
+
+#[cfg(feature = "standalone")]
+impl Args {
+    pub(super) fn standalone(set: Standalone) -> anyhow::Result<Self> {
+        let Standalone { metrics_server, max_releases, listen, api_listen, xds } = set;
+        let matches =
+            <Self as clap::Args>::augment_args(clap::Command::new("run")).try_get_matches_from(["run"])?;
+        let defaults = <Self as clap::FromArgMatches>::from_arg_matches(&matches)?;
+        Ok(Self {
+            inventory: Inventory::Never,
+            mesh_apis: false,
+            namespaces: Vec::new(),
+            replicated: false,
+            metrics_server,
+            max_releases,
+            listen,
+            api_listen,
+            xds,
+            ..defaults
+        })
+    }
+}
+
+/// Until SIGTERM or Ctrl-C. The client is that of the kubeconfig, unless one is given.
+pub(super) async fn serve(args: Args, client: Option<Client>) -> anyhow::Result<()> {
     let telemetry = Arc::<Telemetry>::default();
+    args.chat.check(matches!(args.api_listen, ListenAddress::At(_)))?;
     let command_api =
         CommandApiListener::bind(args.api_listen, args.api_certificate.zip(args.api_key)).await?;
+    #[cfg(feature = "xds")]
+    let xds = super::xds::serve::Bound::bind(args.xds).await?;
+    let smi_metrics =
+        super::smi_metrics::Bound::bind(args.smi_metrics, args.metrics_server.as_deref()).await?;
     let mut serving = Vec::new();
     if let ListenAddress::At(address) = args.listen {
         let server = BoundServer::bind(address)
@@ -341,31 +455,73 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             .context("--probe-listen (or SERIN_PROBE_LISTEN): choose a free address, or none")?;
         serving.push(server.serve(server::probe_router(Arc::clone(&telemetry)), None));
     }
-    let client = cluster::client(args.kubeconfig, &telemetry).await?;
+    if let Some(endpoint) = &args.otlp_endpoint {
+        let traces =
+            Traces::start(endpoint, &args.cluster_name).context("set up the HTTP client for traces")?;
+        _ = telemetry.traces.set(traces);
+    }
+    let client = match client {
+        Some(client) => client,
+        None => cluster::client(args.kubeconfig, &telemetry).await?,
+    };
     let stop = stop_on_signal()?;
     tokio::select! {
         served = wait_for_crds(&client, args.namespaces.first()) => served?,
         () = stop.cancelled() => return Ok(()),
     }
     let inventory = LiveInventory::new(&args.cluster_name);
-    if let Some(CommandApiListener { server, certificate }) = command_api {
-        tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
-        let mut api = server::command_router(client.clone(), &args.namespaces);
-        if !matches!(args.inventory, Inventory::Never) {
-            let prometheus = args.metrics_server.as_deref().map(Prometheus::at).transpose();
-            let prometheus = prometheus.context("--metrics-server (or SERIN_METRICS_SERVER)")?.map(Arc::new);
-            api = api.merge(server::inventory_router(client.clone(), Arc::clone(&inventory), prometheus));
-        }
-        serving.push(server.serve(api, certificate));
-    }
     let controller_namespace =
         args.controller_namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+    let metrics_server = ServerAccess {
+        address: args.metrics_server,
+        secret: args
+            .metrics_server_secret
+            .map(|name| SecretName { namespace: controller_namespace.clone(), name }),
+        headers: by_name(args.metrics_server_header),
+    };
+    let smi_metrics = smi_metrics.map(|bound| bound.serve(client.clone(), metrics_server.clone()));
+    #[cfg(feature = "xds")]
+    let xds = xds.map(|bound| {
+        let replica =
+            Replica { cluster: &args.cluster_name, name: &args.identity, replicated: args.replicated };
+        bound.serve(replica)
+    });
+    if let Some(CommandApiListener { server, certificate }) = command_api {
+        tracing::info!(address = %server.address, tls = certificate.is_some(), "serving the command API");
+        let access = Access::by_token(client.clone(), args.api_audience);
+        let mut api = server::command_router(Arc::clone(&access), &args.namespaces)
+            .merge(server::board_router(BoardSources {
+                access: Arc::clone(&access),
+                live: Arc::clone(&telemetry.live),
+                cluster: args.cluster_name.clone(),
+                clock: Arc::new(Timestamp::now),
+                inventory: !matches!(args.inventory, Inventory::Never),
+            }))
+            .merge(server::dashboard::dashboard_router());
+        if !matches!(args.inventory, Inventory::Never) {
+            let own = metrics_server.address.is_some();
+            let metrics_server = own.then(|| OwnMetricsServer::new(client.clone(), metrics_server.clone()));
+            api = api.merge(server::inventory_router(
+                Arc::clone(&access),
+                Arc::clone(&inventory),
+                metrics_server,
+            ));
+        }
+        #[cfg(feature = "xds")]
+        if let Some(xds) = &xds {
+            api = api.merge(server::xds_router(access, Arc::clone(&xds.proxies)));
+        }
+        let api = args.chat.serve(api, &client, &args.namespaces)?;
+        serving.push(server.for_viewers().serve(api, certificate));
+    }
+    #[cfg(feature = "xds")]
+    let xds_server = xds.as_ref().map(|xds| xds.server.clone());
+    #[cfg(not(feature = "xds"))]
+    let xds_server = None;
     let options = Options {
         namespaces: args.namespaces,
         provider: args.provider,
-        metrics_server: args.metrics_server,
-        metrics_server_secret: args.metrics_server_secret,
-        metrics_server_headers: by_name(args.metrics_server_header),
+        metrics_server,
         controller_namespace: controller_namespace.clone(),
         concurrency: args.concurrency.into(),
         max_releases: args.max_releases,
@@ -382,10 +538,16 @@ async fn serve(args: Args) -> anyhow::Result<()> {
             mesh_apis: args.mesh_apis,
         },
         tenancy: args.tenancy.into(),
+        notifications: args.chat.notifications(&args.cluster_name),
     };
     let fetch = Arc::new(HttpFetch::new().context("set up the HTTP client that scrapes pods")?);
-    let environment = Environment { client, clock: Clock::system(), fetch, telemetry, inventory };
-    tracing::info!(namespaces = ?options.namespaces, controller_namespace, "serin {} started", env!("CARGO_PKG_VERSION"));
+    let environment =
+        Environment { client, clock: Clock::system(), fetch, telemetry, inventory, xds: xds_server };
+    let namespaces = match options.namespaces.is_empty() {
+        true => "all".to_owned(),
+        false => options.namespaces.join(","),
+    };
+    tracing::info!(namespaces, controller_namespace, "serin {} started", env!("CARGO_PKG_VERSION"));
     if args.replicated {
         let replica =
             ReplicaConfig { namespace: controller_namespace, identity: args.identity, shards: args.shards };
@@ -394,6 +556,11 @@ async fn serve(args: Args) -> anyhow::Result<()> {
         let controller = Controller::new(environment, Fence::unsharded(), options).await?;
         controller.run(stop.cancelled_owned()).await;
     }
+    #[cfg(feature = "xds")]
+    if let Some(xds) = xds {
+        xds.shutdown().await;
+    }
+    serving.extend(smi_metrics.map(|smi_metrics| smi_metrics.server));
     join_all(serving.into_iter().map(ServerHandle::shutdown)).await;
     tracing::info!("stopped");
     Ok(())
@@ -469,7 +636,7 @@ fn stop_on_signal() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-fn listen(text: &str) -> Result<ListenAddress, String> {
+pub(super) fn listen(text: &str) -> Result<ListenAddress, String> {
     match text {
         "" | "none" => Ok(ListenAddress::Disabled),
         address => address
@@ -501,6 +668,6 @@ fn by_name(headers: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
     by_name
 }
 
-fn provider(text: &str) -> Result<Provider, String> {
+pub(super) fn provider(text: &str) -> Result<Provider, String> {
     serde_json::from_value(text.into()).map_err(|_| format!("{text} is not a provider that Serin supports"))
 }

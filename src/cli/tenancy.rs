@@ -3,6 +3,7 @@
 use crate::tenancy::{Cidr, Tenancy, TenantAddresses};
 
 #[derive(clap::Args)]
+#[command(next_help_heading = "Tenants")]
 pub(super) struct TenancyArgs {
     /// Refuse Canaries that name an AnalysisTemplate or AlertProvider of another
     /// namespace, and with it the credentials of that namespace

@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use futures::TryStreamExt as _;
 use kube::{Api, ResourceExt as _, api::ListParams, runtime::watcher};
 
-use super::images::Workloads;
-use super::state;
+use super::{Output, state};
 use crate::api::Canary;
 use crate::api_error::watch_error;
 use crate::cli::connect::ClusterArgs;
 use crate::cli::inventory::table::{Cell, Style, Tone, plain, table, toned};
 use crate::routing::provider_name;
+use crate::workload::images::Workloads;
 
 /// List Canaries: what each one does, and whether it needs a person
 ///
@@ -42,13 +41,6 @@ pub(in crate::cli) struct Args {
 
     #[command(flatten)]
     cluster: ClusterArgs,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Wide,
-    Json,
-    Yaml,
 }
 
 pub(in crate::cli) fn run(args: Args) -> anyhow::Result<()> {

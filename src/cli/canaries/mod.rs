@@ -1,20 +1,21 @@
-//! Commands that show Canaries and change nothing: `serin get`, `status`, `history` and
-//! `wait`.
+//! Commands that show Canaries: `serin get`, `status`, `history`, `events`, `logs` and
+//! `wait`. They change nothing, but for the keys of `status --watch`.
 
+pub mod events;
 pub mod get;
 pub mod history;
-pub mod images;
+pub mod logs;
 pub mod status;
 pub mod view;
 pub mod wait;
 
+use clap::ValueEnum;
 use jiff::{SignedDuration, Timestamp};
 use kube::{Api, ResourceExt as _, api::ListParams};
 
 use super::connect::{ClusterArgs, Connection};
 use crate::api::Canary;
-use crate::api::canary::status::{GateState, GateStatus, Phase};
-use crate::api::condition::{self, ConditionStatus};
+use crate::engine::names::state_of as state;
 
 /// One Canary, as every command names it.
 #[derive(clap::Args)]
@@ -30,11 +31,21 @@ pub(super) struct CanaryArgs {
     cluster: ClusterArgs,
 }
 
+/// As in kubectl.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Output {
+    /// More columns or lines
+    Wide,
+    Json,
+    Yaml,
+}
+
 /// A Canary and the cluster it is in.
+#[derive(Clone)]
 pub(super) struct Subject {
-    connection: Connection,
-    namespace: String,
-    name: String,
+    pub(super) connection: Connection,
+    pub(super) namespace: String,
+    pub(super) name: String,
 }
 
 impl CanaryArgs {
@@ -58,7 +69,7 @@ impl Subject {
     }
 
     /// The names that there are, in place of one that there is not.
-    async fn missing(&self) -> anyhow::Error {
+    pub(super) async fn missing(&self) -> anyhow::Error {
         let Self { name, namespace, .. } = self;
         let all = match self.api().list(&ListParams::default()).await {
             Err(error) => return self.connection.error("list Canaries", &error),
@@ -68,45 +79,30 @@ impl Subject {
             true => {
                 anyhow::anyhow!("namespace {namespace} has no Canary; try another with -n, or `serin get -A`")
             }
-            false => anyhow::anyhow!("namespace {namespace} has no Canary {name}, only {}", all.join(", ")),
+            false => match nearest(name, &all) {
+                Some(meant) => {
+                    anyhow::anyhow!("namespace {namespace} has no Canary {name}; did you mean {meant}?")
+                }
+                None => anyhow::anyhow!("namespace {namespace} has no Canary {name}, only {}", some_of(&all)),
+            },
         }
     }
 }
 
-/// What a Canary does, in one word: its phase, or what it waits for.
-pub(super) fn state(canary: &Canary) -> &'static str {
-    let Some(status) = &canary.status else { return "Unseen" };
-    let condition =
-        |of: &str| status.conditions.iter().find(|c| c.type_ == of && c.status == ConditionStatus::True);
-    let holds = |of: &str| condition(of).is_some();
-    // A release that was rolled back stalls as well.
-    let refused = condition(condition::STALLED).is_some_and(|stalled| {
-        let refusals = ["InvalidSpec", "Failing", "Unreadable"];
-        status.phase != Phase::Failed || refusals.contains(&stalled.reason.as_str())
-    });
-    let waits = |by_person: bool| {
-        let waiting =
-            |gate: &GateStatus| gate.state == GateState::Waiting && gate.type_.is_none() == by_person;
-        status.release.is_some() && status.gates.iter().any(waiting)
-    };
-    match status.phase {
-        Phase::Terminating => "Terminating",
-        Phase::Terminated => "Terminated",
-        _ if refused => "Refused",
-        _ if canary.spec.suspend => "Suspended",
-        _ if waits(true) => "AwaitingApproval",
-        _ if waits(false) => "AwaitingGate",
-        _ if holds(condition::PAUSED) => "Paused",
-        _ if holds(condition::DEGRADED) => "Degraded",
-        Phase::Initializing => "Initializing",
-        Phase::Initialized => "Initialized",
-        Phase::Waiting => "Waiting",
-        Phase::Progressing => "Progressing",
-        Phase::WaitingPromotion => "WaitingPromotion",
-        Phase::Promoting => "Promoting",
-        Phase::Finalising => "Finalising",
-        Phase::Succeeded => "Succeeded",
-        Phase::Failed => "Failed",
+/// The name that was meant, if it is spelled much like it.
+fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a String> {
+    const SIMILAR: f64 = 0.6;
+    let likeness = |other: &String| strsim::normalized_damerau_levenshtein(name, other);
+    let best = names.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) >= SIMILAR).then_some(best)
+}
+
+/// The first names of a list.
+fn some_of(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match names.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
+        None => names.join(", "),
     }
 }
 

@@ -3,13 +3,14 @@
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::images::Images;
 use super::{history::outcome, length, relative, state};
 use crate::api::canary::status::{GateState, GateStatus, MetricStatus, Phase, Verdict};
 use crate::api::{Canary, CanaryStatus};
 use crate::cli::inventory::table;
 use crate::cli::paint::{Line, Tone, plain, wrap};
+use crate::engine::names::name_of;
 use crate::engine::plan::steps::{Step, steps};
+use crate::workload::images::Images;
 
 /// What `serin status` reads.
 pub struct Scene<'a> {
@@ -18,14 +19,14 @@ pub struct Scene<'a> {
     /// A sentence for each pod in trouble.
     pub pods: &'a [String],
     pub now: Timestamp,
+    /// Releases of the history to show.
+    pub past: usize,
 }
 
-/// Releases of the history that are shown.
-const PAST_RELEASES: usize = 3;
 /// Columns before the text of a part.
 const INDENT: usize = 10;
 
-pub fn render(scene: &Scene<'_>, width: usize, colours: bool) -> Vec<Line> {
+pub fn render(scene: &Scene<'_>, width: usize) -> Vec<Line> {
     let width = width.clamp(40, 120);
     let Some(status) = &scene.canary.status else {
         let unseen =
@@ -35,17 +36,28 @@ pub fn render(scene: &Scene<'_>, width: usize, colours: bool) -> Vec<Line> {
         return lines;
     };
     let mut lines = vec![title(scene, width), Line::new()];
-    lines.extend(weights(scene, status, width, colours));
+    lines.extend(weights(scene, status, width));
     lines.push(Line::new());
     if let Some(track) = track(scene.canary, status) {
         lines.push(track);
         lines.push(Line::new());
     }
     lines.extend(part("now", Tone::Plain, status.message.as_deref().unwrap_or_default(), width));
-    if let Some(next) = status.next_deadline.as_ref().filter(|next| next.at.0 > scene.now) {
-        let text = format!("{}: {}", relative(next.at.0, scene.now), next.reason);
-        lines.extend(part("next", Tone::Plain, &text, width));
-    }
+    let next = status.next_deadline.as_ref().filter(|next| next.at.0 > scene.now);
+    let next = match (next, state(scene.canary)) {
+        (Some(next), _) => {
+            Some(format!("{}, at {}: {}", relative(next.at.0, scene.now), clock(next.at.0), next.reason))
+        }
+        (None, "AwaitingApproval") => Some("nothing by itself: it waits for the approval".to_owned()),
+        (None, "AwaitingGate") => Some("nothing until the gate opens".to_owned()),
+        (None, "Paused") => {
+            Some(format!("nothing by itself: serin resume {} ends the pause", named(scene.canary)))
+        }
+        (None, "Suspended") => Some("nothing until spec.suspend is false".to_owned()),
+        (None, "Refused") => Some("nothing until that is corrected".to_owned()),
+        _ => None,
+    };
+    lines.extend(next.iter().flat_map(|text| part("next", Tone::Plain, text, width)));
     for metric in &status.metrics {
         lines.extend(verdict(metric, width));
     }
@@ -55,13 +67,15 @@ pub fn render(scene: &Scene<'_>, width: usize, colours: bool) -> Vec<Line> {
     for pod in scene.pods {
         lines.extend(part("pod ✗", Tone::Bad, pod, width));
     }
-    for (at, past) in status.history.iter().take(PAST_RELEASES).enumerate() {
+    for (at, past) in status.history.iter().take(scene.past).enumerate() {
         let (outcome, tone) = outcome(past.outcome);
         let took = length(past.finished_at.0.duration_since(past.started_at.0));
         let text = format!(
-            "{outcome} {} after {took}, at most {} %: {}",
+            "{} {outcome} {} after {took}, at most {} %{}{}",
+            name_of(status, &past.revision),
             relative(past.finished_at.0, scene.now),
             past.highest_weight,
+            if past.reason.is_empty() { "" } else { ": " },
             past.reason
         );
         lines.extend(part(if at == 0 { "before" } else { "" }, tone_of(tone), &text, width));
@@ -95,12 +109,11 @@ fn title(scene: &Scene<'_>, width: usize) -> Line {
 }
 
 /// The split as a bar, and below it who gets which part.
-fn weights(scene: &Scene<'_>, status: &CanaryStatus, width: usize, colours: bool) -> [Line; 2] {
+fn weights(scene: &Scene<'_>, status: &CanaryStatus, width: usize) -> [Line; 2] {
     let columns = width.saturating_sub(2);
     let percent = status.canary_weight.percent();
     let canary =
         ((columns as f64 * percent / 100.0).round() as usize).clamp(usize::from(percent > 0.0), columns);
-    let block = if colours { "█" } else { "░" };
     let arm = |name: &str, image: &Option<String>, weight: String| match image {
         Some(image) => format!("{name} {image} {weight} %"),
         None => format!("{name} {weight} %"),
@@ -116,7 +129,7 @@ fn weights(scene: &Scene<'_>, status: &CanaryStatus, width: usize, colours: bool
     [
         vec![
             (Tone::Primary, format!(" {}", "█".repeat(columns - canary))),
-            (Tone::Canary, block.repeat(canary)),
+            (Tone::Canary, "░".repeat(canary)),
         ],
         vec![(Tone::Primary, format!(" {left}")), (Tone::Plain, " ".repeat(gap)), (right_tone, right)],
     ]
@@ -187,12 +200,28 @@ fn gate_lines(gate: &GateStatus, scene: &Scene<'_>, width: usize) -> Vec<Line> {
     }
     let mut lines = part(&format!("gate {mark}"), tone, &text, width);
     if gate.state == GateState::Waiting {
-        let namespace = scene.canary.namespace().unwrap_or_default();
-        let command =
-            format!("serin approve {} -n {namespace} --gate '{}'", scene.canary.name_any(), gate.name);
+        let command = format!("serin approve {} --gate '{}'", named(scene.canary), gate.name);
         lines.push(vec![(Tone::Plain, " ".repeat(INDENT)), (Tone::Bold, command)]);
     }
     lines
+}
+
+/// The Canary as arguments of a command.
+fn named(canary: &Canary) -> String {
+    format!("{} -n {}", canary.name_any(), canary.namespace().unwrap_or_default())
+}
+
+/// The time of the day, in UTC as in all messages.
+fn clock(at: Timestamp) -> String {
+    at.strftime("%H:%M:%S UTC").to_string()
+}
+
+/// The keys of `--watch`, or what became of the last one.
+pub fn key_line(note: &str) -> Line {
+    match note.is_empty() {
+        true => vec![(Tone::Dim, " p pause  r resume  a approve  x abort  q quit".to_owned())],
+        false => vec![(Tone::Bold, format!(" {note}"))],
+    }
 }
 
 /// A label, and a sentence beside it.
@@ -229,8 +258,8 @@ mod tests {
         let images = Images { primary: Some("web:v1".into()), target: Some("web:v2".into()) };
         let pods = ["web-6c5-x2: app is in CrashLoopBackOff, restarted 4 times, exit code 137".to_owned()];
         let now = "2026-01-01T00:10:00Z".parse().unwrap();
-        let scene = Scene { canary: &canary, images: &images, pods: &pods, now };
-        render(&scene, width, false)
+        let scene = Scene { canary: &canary, images: &images, pods: &pods, now, past: 3 };
+        render(&scene, width)
             .iter()
             .map(|line| paint(line, 200, false).trim_end().to_owned() + "\n")
             .collect()
@@ -262,13 +291,13 @@ shop/web  AwaitingApproval                    Deployment web
  steps    ✓ 5 %  ● 25 %  ○ 50 %  ○ promote
 
  now      Waiting for approval: 25 %.
- next     in 30 s: the next check
+ next     in 30 s, at 00:10:30 UTC: the next check
  metric ✓ request-success-rate: canary 0 % errors (0 of 900)
  gate ●   25 %: waits since 4 min
           serin approve web -n shop --gate '25 %'
  pod ✗    web-6c5-x2: app is in CrashLoopBackOff, restarted 4
           times, exit code 137
- before   rolled back 2 h ago after 10 min, at most 5 %:
+ before   v1-1 rolled back 2 h ago after 10 min, at most 5 %:
           aborted
 ";
         assert_eq!(drawn(status, 62), expected);

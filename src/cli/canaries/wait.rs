@@ -8,22 +8,23 @@ use futures::TryStreamExt as _;
 use kube::runtime::watcher;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::images::{Images, Workloads};
 use super::{CanaryArgs, Subject, state};
 use crate::api::canary::status::{Outcome, Phase};
 use crate::api::{self, Canary};
 use crate::api_error::watch_error;
+use crate::workload::images::{Images, Workloads};
 
 /// Wait until the release of a Canary has ended; for pipelines
 ///
 ///     kubectl set image deployment/web web=web:v2
 ///     serin wait web --for promoted --timeout 20m
 ///
-/// A release that the controller has not begun yet is waited for: the target's image
-/// differs from the primary's, or it differs within the time of --settle.
+/// A release that the controller has not begun yet is waited for: the target's
+/// image differs from the primary's, or it differs within the time of --settle.
 ///
-/// Exit codes: 0 promoted (with --for finished: ended in any way), 1 an error, 2 rolled
-/// back, aborted or superseded, 3 refused until somebody changes something, 4 timed out.
+/// Exit codes: 0 promoted (with --for finished: ended in any way), 1 an error, 2
+/// rolled back, aborted or superseded, 3 refused until somebody changes something,
+/// 4 timed out.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(in crate::cli) struct Args {
@@ -130,8 +131,12 @@ fn ended(canary: &Canary, images: &Images) -> Option<Ended> {
 }
 
 fn message(canary: &Canary) -> String {
-    let said = canary.status.as_ref().and_then(|status| status.message.clone());
-    format!("{}: {}", state(canary), said.unwrap_or_else(|| "the controller has not seen it yet".to_owned()))
+    let message = canary.status.as_ref().and_then(|status| status.message.clone());
+    format!(
+        "{}: {}",
+        state(canary),
+        message.unwrap_or_else(|| "the controller has not seen it yet".to_owned())
+    )
 }
 
 #[cfg(test)]

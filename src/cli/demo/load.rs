@@ -76,24 +76,27 @@ pub struct RecentStats {
 }
 
 impl Load {
-    /// Sends to a Service until dropped.
-    pub fn start(mesh: Mesh, namespace: String, service: String) -> Self {
+    /// Sends to a Service until dropped, `rate` requests a second.
+    pub fn start(mesh: Mesh, namespace: String, service: String, rate: u32) -> Self {
         let traffic = Traffic::default();
-        let sending = tokio::spawn(send_all(mesh, namespace.into(), service.into(), traffic.clone()));
+        let sending = tokio::spawn(send_all(mesh, namespace.into(), service.into(), (rate, traffic.clone())));
         Self { traffic, _sending: AbortOnDropHandle::new(sending) }
     }
 }
 
-async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, traffic: Traffic) {
+async fn send_all(mesh: Mesh, namespace: Arc<str>, service: Arc<str>, (rate, traffic): (u32, Traffic)) {
     let mut ticks = interval(TICK);
     // A slow machine gets fewer requests, not bursts.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let each_tick = RATE * TICK.as_millis() as u32 / 1_000;
+    let each_tick = f64::from(rate) * TICK.as_secs_f64();
+    let mut due = 0.0;
     let mut in_flight = JoinSet::new();
     loop {
         ticks.tick().await;
         while in_flight.try_join_next().is_some() {}
-        for _ in 0..each_tick {
+        due += each_tick;
+        while due >= 1.0 {
+            due -= 1.0;
             if in_flight.len() < MAX_IN_FLIGHT {
                 in_flight.spawn(send(mesh.clone(), namespace.clone(), service.clone(), traffic.clone()));
             }

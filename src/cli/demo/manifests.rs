@@ -8,8 +8,8 @@ use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
-use crate::api::Canary;
 use crate::api::canary::TargetKind;
+use crate::api::{self, Canary};
 
 const SHOP_YAML: &str = include_str!("shop.yaml");
 const NAMESPACE: &str = "default";
@@ -57,6 +57,13 @@ impl Manifests {
             (None, _) => bail!("it has no Canary: the demo needs one"),
             (Some(_), Some(_)) => bail!("it has several Canaries: the demo watches one"),
         };
+        let version = canary["apiVersion"].as_str().unwrap_or_default();
+        ensure!(
+            version.starts_with("serin.dev/"),
+            "its Canary has apiVersion {version}; change that to {}/{}, or let `serin migrate` do it",
+            api::GROUP,
+            api::VERSION
+        );
         let canary: Canary = serde_json::from_value(canary).context("its Canary is invalid")?;
         let (namespace, target) = (canary.namespace().unwrap_or_default(), &canary.spec.target_ref);
         ensure!(

@@ -9,10 +9,10 @@
 //!
 //! The controller is the one that runs in a cluster and has no code for the demo.
 
-mod load;
-mod manifests;
+pub(super) mod load;
+pub(super) mod manifests;
 mod show;
-mod stage;
+pub(super) mod stage;
 mod story;
 mod view;
 
@@ -30,16 +30,16 @@ use stage::Stage;
 
 /// Watch three releases: one is promoted, two are rolled back
 ///
-/// No cluster and nothing to install: a Kubernetes API, a small shop of two
-/// pods, 500 requests a second and Serin's controller, all in this process.
-/// Three new versions of the shop are released, one after the other:
+/// No cluster and nothing to install: a Kubernetes API, a small shop of two pods,
+/// 500 requests a second and Serin's controller, all in this process. Three new
+/// versions of the shop are released, one after the other:
 ///
 ///   v2  is healthy, and is promoted
 ///   v3  fails 2 % of its requests, and is rolled back
 ///   v4  is slow now and then, and is rolled back
 ///
-/// Meanwhile kubectl works as with any cluster; the view shows how. The demo
-/// takes about a minute.
+/// Meanwhile kubectl works as with any cluster; the view shows how. The demo takes
+/// about a minute.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -134,7 +134,10 @@ async fn release_all(stage: &Stage, manifests: &Manifests, show: &mut Show) -> a
     stage.apply(manifests).await?;
     show.wait_until_initialized().await?;
     // No requests before the pods are ready: they would count as bad.
-    let load = Load::start(stage.mesh.clone(), manifests.namespace.clone(), manifests.service.clone());
+    let load = {
+        let (namespace, service) = (manifests.namespace.clone(), manifests.service.clone());
+        Load::start(stage.mesh.clone(), namespace, service, load::RATE)
+    };
     show.set_traffic(load.traffic.clone());
     show.pause().await?;
     for release in &story::RELEASES {

@@ -1,6 +1,5 @@
 //! Live output: watches the Canary's status, keeps the journal, and draws.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
@@ -17,7 +16,8 @@ use super::view::{self, JournalEntry, Scene};
 use crate::api::CanaryStatus;
 use crate::api::canary::status::{MetricStatus, Outcome, Phase};
 use crate::api::condition::READY;
-use crate::cli::paint::{Line, Terminal, Tone, paint, plain, print};
+use crate::cli::paint::{Line, Terminal, Tone, check_reader, paint, plain, print};
+use crate::engine::names::name_of;
 
 /// Interval of redraws.
 const FRAME: Duration = Duration::from_millis(120);
@@ -34,23 +34,23 @@ const INVALID_SPEC: &str = "InvalidSpec";
 /// Condition reason during a step; its message repeats that of the step's start.
 const ANALYZING: &str = "Analyzing";
 
-/// Columns of plain lines.
-const WIDTH: usize = 100;
+/// Columns of plain lines, and at most those of the summary.
+const WIDTH: usize = 80;
 
 pub struct Show {
     medium: Medium,
     start: Instant,
     name: String,
     kubeconfig: String,
-    /// kubectl commands to try.
-    suggestions: [String; 2],
+    /// A command to try.
+    suggestion: String,
     statuses: BoxStream<'static, CanaryStatus>,
     status: CanaryStatus,
     traffic: Traffic,
     journal: Vec<JournalEntry>,
-    /// Version by revision hash.
-    versions: HashMap<String, String>,
-    primary: &'static str,
+    primary: String,
+    /// The API that the hints are about ends with the demo.
+    is_over: bool,
     running: Option<RunningRelease>,
     ended: Vec<ReleaseResult>,
 }
@@ -88,13 +88,13 @@ impl Show {
             start: Instant::now(),
             name: format!("{}/{}", manifests.namespace, manifests.canary),
             kubeconfig,
-            suggestions: suggestions(manifests),
+            suggestion: suggestion(manifests),
             statuses: stage.watch_status(manifests),
             status: CanaryStatus::default(),
             traffic: Traffic::default(),
             journal: Vec::new(),
-            versions: HashMap::new(),
-            primary: "v1",
+            primary: "v1".to_owned(),
+            is_over: false,
             running: None,
             ended: Vec::new(),
         }
@@ -157,13 +157,13 @@ impl Show {
             version: running.release.version,
             outcome: past.outcome,
             as_expected: past.outcome == running.release.expected_outcome,
-            reason: self.replace_revisions(reason),
+            reason: reason.clone(),
             steps: running.steps,
             totals: self.traffic.totals() - running.totals_before,
             duration: running.start.elapsed(),
         };
         if ended.outcome == Outcome::Promoted {
-            self.primary = ended.version;
+            self.primary = ended.version.to_owned();
         }
         if let Medium::Json = self.medium {
             print(&format!("{}\n", ended.json()?));
@@ -174,14 +174,23 @@ impl Show {
 
     /// Call after the last release.
     pub fn print_summary(&mut self, keeps_running: bool) {
+        self.is_over = !keeps_running;
         self.draw();
-        let mut lines = view::summary(&self.ended, self.traffic.totals(), self.start.elapsed(), WIDTH);
+        let width = match &self.medium {
+            Medium::Live(terminal) => terminal.size().0.min(WIDTH),
+            Medium::Lines | Medium::Json => WIDTH,
+        };
+        let mut lines = view::summary(&self.ended, self.traffic.totals(), self.start.elapsed(), width);
+        lines.push(Line::new());
         if keeps_running {
-            lines.push(plain(" Everything keeps running until Ctrl-C. In another terminal:"));
+            lines.push(plain(" Everything keeps running; Ctrl-C ends it. Go on in another terminal, with a"));
+            lines.push(plain(" version that fails one request in ten:"));
             lines.push(plain(format!("   export KUBECONFIG={}", self.kubeconfig)));
-            lines.extend(self.suggestions.iter().map(|suggestion| plain(format!("   {suggestion}"))));
+            lines.push(plain(format!("   {}", self.suggestion)));
         } else {
-            lines.push(plain(" To explore it with kubectl, keep it running: serin demo --keep"));
+            lines.push(plain(
+                " Try next: serin demo --keep, which leaves it running for releases of your own.",
+            ));
         }
         match &mut self.medium {
             Medium::Live(terminal) => {
@@ -194,9 +203,8 @@ impl Show {
         }
     }
 
-    /// For `--keep`: the user may release any version, so none is shown.
+    /// For `--keep`: the user may release any version.
     pub async fn run_forever(&mut self) -> anyhow::Result<()> {
-        self.primary = "";
         self.run_until(|_| false).await
     }
 
@@ -221,6 +229,7 @@ impl Show {
         let mut frames = interval(FRAME);
         frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !done(self) {
+            check_reader()?;
             tokio::select! {
                 status = self.statuses.next() => match status {
                     Some(status) => self.apply_status(status)?,
@@ -244,12 +253,6 @@ impl Show {
         }
         let before = std::mem::replace(&mut self.status, status);
         if let Some(running) = &mut self.running {
-            if let Some(candidate) =
-                self.status.revisions.as_ref().and_then(|revisions| revisions.candidate.clone())
-                && self.status.release.is_some()
-            {
-                self.versions.insert(candidate, running.release.version.to_owned());
-            }
             let weight = self.status.canary_weight;
             if weight > before.canary_weight {
                 running.steps.push(WeightChange { weight, at: running.start.elapsed() });
@@ -265,7 +268,7 @@ impl Show {
                 Phase::Succeeded => Tone::Good,
                 _ => Tone::Plain,
             };
-            self.log(tone, self.replace_revisions(&message));
+            self.log(tone, message);
         }
         Ok(())
     }
@@ -281,10 +284,23 @@ impl Show {
         }
     }
 
-    /// Shows `v3` instead of a hash.
-    fn replace_revisions(&self, sentence: &str) -> String {
-        let versions = self.versions.iter();
-        versions.fold(sentence.to_owned(), |text, (revision, version)| text.replace(revision, version))
+    /// The versions of primary and canary: those of the story, and after it those that the
+    /// status names.
+    fn versions(&self) -> [String; 2] {
+        if let Some(running) = &self.running {
+            return [self.primary.clone(), running.release.version.to_owned()];
+        }
+        let tag = |revision: &str| {
+            let name = name_of(&self.status, revision);
+            name.split_once([':', '@']).map_or(name, |(_, tag)| tag).to_owned()
+        };
+        let primary = self.status.revisions.as_ref().and_then(|revisions| revisions.primary.as_ref());
+        let moves = self.status.canary_weight.hundredths() > 0 || self.status.step.is_some();
+        let canary = self.status.release.as_ref().filter(|_| moves);
+        [
+            primary.map_or_else(|| self.primary.clone(), |revision| tag(revision)),
+            canary.map(|release| tag(&release.revision)).unwrap_or_default(),
+        ]
     }
 
     fn log(&mut self, tone: Tone, sentence: String) {
@@ -296,14 +312,15 @@ impl Show {
     }
 
     fn draw(&mut self) {
-        let message = self.replace_revisions(self.status.message.as_deref().unwrap_or("Starting."));
+        let [primary, canary] = self.versions();
+        let message = self.status.message.clone().unwrap_or_else(|| "Starting.".to_owned());
         let Medium::Live(terminal) = &mut self.medium else { return };
         let (width, height) = terminal.size();
         let scene = Scene {
             name: &self.name,
             elapsed: self.start.elapsed(),
-            primary: self.primary,
-            canary: self.running.as_ref().map_or("", |running| running.release.version),
+            primary: &primary,
+            canary: &canary,
             release: self.running.as_ref().map(|running| (running.release, running.number)),
             releases: RELEASES.len(),
             status: &self.status,
@@ -311,20 +328,18 @@ impl Show {
             recent: [Arm::Primary, Arm::Canary].map(|arm| self.traffic.recent(arm)),
             totals: self.traffic.totals(),
             journal: &self.journal,
-            kubeconfig: &self.kubeconfig,
+            kubeconfig: (!self.is_over).then_some(&self.kubeconfig),
         };
-        let lines = view::render(&scene, width, height, terminal.colours());
+        let lines = view::render(&scene, width, height);
         terminal.draw(&lines);
     }
 }
 
-fn suggestions(manifests: &Manifests) -> [String; 2] {
-    let Manifests { namespace, canary, deployment, container, .. } = manifests;
+fn suggestion(manifests: &Manifests) -> String {
+    let Manifests { namespace, deployment, container, .. } = manifests;
     let image = manifests.image_with_tag("v5-errors-10");
-    [
-        format!("kubectl -n {namespace} describe canary {canary}"),
-        format!("kubectl -n {namespace} set image deployment/{deployment} {container}={image}"),
-    ]
+    let namespace = if namespace == "default" { String::new() } else { format!(" -n {namespace}") };
+    format!("kubectl{namespace} set image deployment/{deployment} {container}={image}")
 }
 
 fn print_all(lines: &[Line], colours: bool) {

@@ -63,15 +63,7 @@ impl Stage {
         serving.write_kubeconfig(&kubeconfig)?;
         let cluster = server.start_cluster(true);
         let client = server.client();
-        for crd in api::crds() {
-            install_crd(&client, &crd).await?;
-        }
-        install_crd(&client, &manifests::traffic_split()?).await?;
-        let mesh = Mesh::new(client.clone(), traffic_splits(), None, cluster.node.clone(), seed);
-        let mesh_task = tokio::spawn({
-            let mesh = mesh.clone();
-            async move { mesh.run().await }
-        });
+        let (mesh, mesh_task) = start_mesh(&client, &cluster, seed).await?;
         let fetch = Arc::new(PodFetch(cluster.node.clone()));
         let options = controller::Options::default();
         let environment = Environment::new(client.clone(), server.clock(), fetch);
@@ -81,7 +73,7 @@ impl Stage {
             mesh,
             kubeconfig,
             client,
-            _tasks: [mesh_task, controller_task].map(AbortOnDropHandle::new),
+            _tasks: [mesh_task, AbortOnDropHandle::new(controller_task)],
             _cluster: cluster,
             _serving: serving,
         })
@@ -154,6 +146,25 @@ impl Drop for Stage {
     }
 }
 
+/// The definitions of Serin and of TrafficSplits, and a mesh that follows them until the
+/// handle is dropped.
+pub async fn start_mesh(
+    client: &Client,
+    cluster: &Cluster,
+    seed: u64,
+) -> anyhow::Result<(Mesh, AbortOnDropHandle<()>)> {
+    for crd in api::crds() {
+        install_crd(client, &crd).await?;
+    }
+    install_crd(client, &manifests::traffic_split()?).await?;
+    let mesh = Mesh::new(client.clone(), traffic_splits(), None, cluster.node.clone(), seed);
+    let running = tokio::spawn({
+        let mesh = mesh.clone();
+        async move { mesh.run().await }
+    });
+    Ok((mesh, AbortOnDropHandle::new(running)))
+}
+
 /// Scrapes pods without a network.
 struct PodFetch(Node);
 
@@ -175,7 +186,7 @@ impl Fetch for PodFetch {
 }
 
 /// Different in each run: the operating system seeds the keys of hashes.
-fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher as _, RandomState};
     RandomState::new().hash_one(0)
 }

@@ -25,12 +25,12 @@ pub struct Scene<'a> {
     pub release: Option<(&'a Release, usize)>,
     pub releases: usize,
     pub status: &'a CanaryStatus,
-    /// `status.message`, with versions instead of revisions.
     pub message: &'a str,
     pub recent: [RecentStats; 2],
     pub totals: RequestTotals,
     pub journal: &'a [JournalEntry],
-    pub kubeconfig: &'a str,
+    /// None once it is of no use.
+    pub kubeconfig: Option<&'a String>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,12 +40,12 @@ pub struct JournalEntry {
     pub message: String,
 }
 
-pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> Vec<Line> {
+pub fn render(scene: &Scene<'_>, width: usize, height: usize) -> Vec<Line> {
     let width = width.clamp(40, 120);
     let mut lines = vec![title(scene, width), Line::new()];
     lines.push(heading(scene, width));
     lines.push(Line::new());
-    lines.extend(weights(scene, width, colours));
+    lines.extend(weights(scene, width));
     lines.push(Line::new());
     lines.extend(table(scene));
     lines.push(Line::new());
@@ -57,10 +57,13 @@ pub fn render(scene: &Scene<'_>, width: usize, height: usize, colours: bool) -> 
     // As many lines as with verdicts, so that the lines below do not move.
     lines.resize(lines.len().max(first + MIN_METRICS * LINES_PER_METRIC), Line::new());
     lines.push(Line::new());
-    let hints = [
-        vec![(Tone::Dim, format!(" export KUBECONFIG={}", scene.kubeconfig))],
-        vec![(Tone::Dim, " kubectl get canaries,trafficsplits,pods   # in another terminal".to_owned())],
-    ];
+    let hints: Vec<Line> = match scene.kubeconfig {
+        None => Vec::new(),
+        Some(kubeconfig) => vec![
+            vec![(Tone::Dim, format!(" export KUBECONFIG={kubeconfig}"))],
+            vec![(Tone::Dim, " kubectl get canaries,trafficsplits,pods   # in another terminal".to_owned())],
+        ],
+    };
     // The journal fills the remaining height, newest lines at the bottom.
     let room = height.saturating_sub(lines.len() + hints.len() + 2);
     let journal: Vec<Line> = scene.journal.iter().flat_map(|entry| journal_lines(entry, width)).collect();
@@ -103,7 +106,7 @@ pub fn summary(ended: &[ReleaseResult], totals: RequestTotals, elapsed: Duration
     }
     lines.push(Line::new());
     lines.push(plain(format!(
-        " {} requests in {:.0} seconds, {} of them bad: failed, or slower than {} ms.",
+        " {} requests in {:.0} s, {} bad (failed, or slower than {} ms).",
         thousands(totals.requests),
         elapsed.as_secs_f64(),
         thousands(totals.bad),
@@ -153,13 +156,12 @@ fn heading(scene: &Scene<'_>, width: usize) -> Line {
     ]
 }
 
-fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
+fn weights(scene: &Scene<'_>, width: usize) -> [Line; 2] {
     let columns = width.saturating_sub(2);
     let percent = scene.status.canary_weight.percent();
     let canary = (columns as f64 * percent / 100.0).round() as usize;
     // Any traffic gets at least one cell.
     let canary = canary.clamp(usize::from(percent > 0.0), columns);
-    let block = if colours { "█" } else { "░" };
     let left =
         format!("{} {} %", arm_label("primary", scene.primary), scene.status.canary_weight.complement());
     let right = format!("{} {} %", arm_label("canary", scene.canary), scene.status.canary_weight);
@@ -168,7 +170,7 @@ fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
     [
         vec![
             (Tone::Primary, format!(" {}", "█".repeat(columns - canary))),
-            (Tone::Canary, block.repeat(canary)),
+            (Tone::Canary, "░".repeat(canary)),
         ],
         vec![(Tone::Primary, format!(" {left}")), (Tone::Plain, " ".repeat(gap)), (right_tone, right)],
     ]
@@ -177,7 +179,7 @@ fn weights(scene: &Scene<'_>, width: usize, colours: bool) -> [Line; 2] {
 fn table(scene: &Scene<'_>) -> Vec<Line> {
     let mut lines = vec![vec![(
         Tone::Dim,
-        format!(" {:<14}{:>12}{:>12}{:>12}{:>14}", "", "success", "median", "p99", "requests/s"),
+        format!(" {:<20}{:>12}{:>12}{:>12}{:>14}", "", "success", "median", "p99", "requests/s"),
     )]];
     let arms = [("primary", scene.primary, Tone::Primary), ("canary", scene.canary, Tone::Canary)];
     for ((arm, version, tone), recent) in arms.into_iter().zip(scene.recent) {
@@ -189,7 +191,7 @@ fn table(scene: &Scene<'_>) -> Vec<Line> {
         let time =
             |time: Option<Duration>| time.map_or("–".to_owned(), |time| format!("{} ms", time.as_millis()));
         lines.push(vec![
-            (tone, format!(" {:<14}", arm_label(arm, version))),
+            (tone, format!(" {:<20}", arm_label(arm, version))),
             (
                 mark(worse),
                 format!(
@@ -268,6 +270,8 @@ mod tests {
                 canary_count: None,
                 primary_count: None,
                 evidence: None,
+                times_worse: None,
+                low_power: false,
                 failures: 0,
                 inconclusives: 0,
                 measured_until: None,
@@ -281,6 +285,7 @@ mod tests {
             message: format!("entry {n}"),
         };
         let journal: Vec<JournalEntry> = (0..50).map(entry).collect();
+        let kubeconfig = "k".to_owned();
         let scene = Scene {
             name: "default/shop",
             elapsed: Duration::from_secs(61),
@@ -293,9 +298,9 @@ mod tests {
             recent: [RecentStats::default(); 2],
             totals: RequestTotals { requests: 12_345, failed: 1_000, bad: 1_234 },
             journal: &journal,
-            kubeconfig: "k",
+            kubeconfig: Some(&kubeconfig),
         };
-        render(&scene, width, height, false).iter().map(|line| paint(line, 500, false)).collect()
+        render(&scene, width, height).iter().map(|line| paint(line, 500, false)).collect()
     }
 
     #[test]

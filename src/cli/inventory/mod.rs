@@ -4,16 +4,15 @@ pub mod edges;
 pub mod report;
 pub mod table;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 
 use tokio::time::sleep;
 
+use super::connect::{ClusterArgs, Connection};
 use crate::discovery::kubernetes::{self, ListRequest};
 use crate::discovery::live::LiveInventory;
 use crate::discovery::model::{Inventory, Key, MeshKind};
@@ -22,15 +21,16 @@ use crate::metrics::prometheus::Prometheus;
 use crate::metrics::prometheus::edges::EdgeFilter;
 use report::{Format, Report, Selection, Shown, View};
 
-/// Show the meshes, workloads and services of the cluster: who is in which mesh, which
-/// route wins, and what Serin can release
+/// Show meshes, workloads and services: who is in which mesh, and what can be
+/// released
 ///
-/// The cluster is read once, with your own rights. Kinds that you may not list are named
-/// at the end, with the rule that would allow it; the rest is shown.
+/// The cluster is read once, with your own rights. Kinds that you may not list are
+/// named at the end, with the rule that would allow it; the rest is shown.
 ///
-/// A mesh is *installed* if its kinds are served or its control plane exists, *enabled*
-/// where a namespace or workload opted in, and a workload is *participating* once a pod
-/// proves it. `serin inventory why workload/shop/web` prints the evidence line by line.
+/// A mesh is *installed* if its kinds are served or its control plane exists,
+/// *enabled* where a namespace or workload opted in, and a workload is
+/// *participating* once a pod proves it. `serin inventory why workload/shop/web`
+/// prints the evidence line by line.
 ///
 ///     serin inventory                          meshes, then workloads and services of this namespace
 ///     serin inventory workloads -A             RELEASE lists the providers that can release each
@@ -42,7 +42,7 @@ use report::{Format, Report, Selection, Shown, View};
 ///                                              Linkerd's counters
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
-pub struct Args {
+pub(super) struct Args {
     /// What to show [default: all three]
     #[arg(value_enum)]
     what: Option<What>,
@@ -72,13 +72,8 @@ pub struct Args {
     #[arg(long, env = "SERIN_METRICS_SERVER", value_name = "URL")]
     metrics_server: Option<String>,
 
-    /// The cluster's kubeconfig [default: kubectl's]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-
-    /// Context of the kubeconfig [default: the current one]
-    #[arg(long)]
-    context: Option<String>,
+    #[command(flatten)]
+    kubectl: ClusterArgs,
 
     /// Cluster of the kubeconfig [default: that of the context]
     #[arg(long, value_name = "NAME")]
@@ -102,7 +97,9 @@ enum What {
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
     super::runtime()?.block_on(async {
-        let Connection { client, cluster } = connect(args.kubeconfig, args.context, args.cluster).await?;
+        let connection = args.kubectl.connect_to(args.cluster).await?;
+        let Connection { client, cluster, .. } = connection.clone();
+        let cluster = if cluster.is_empty() { "local".to_owned() } else { cluster };
         let default = client.default_namespace().to_owned();
         let mut namespace = args.namespace.or_else(|| (!args.all_namespaces).then_some(default));
         let style = table::Style { colours: super::colours(), wide: args.output == Some(Format::Wide) };
@@ -141,7 +138,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<()> {
             View::Why(subject) => subject.kind == Selection::Meshes,
         };
         let request = ListRequest { cluster: &cluster, namespace: namespace.as_deref(), all_pods };
-        let mut listing = kubernetes::list(&client, request).await?;
+        let listed = kubernetes::list(&client, request).await;
+        let mut listing =
+            listed.map_err(|error| connection.caused_error("read the inventory", error.into()))?;
         if let (Some(prometheus), Some(name)) = (&prometheus, view.workload()) {
             note_requests(&mut listing.inventory, prometheus, namespace.as_deref(), name).await?;
         }
@@ -206,37 +205,4 @@ async fn follow(
             last = text;
         }
     }
-}
-
-struct Connection {
-    client: Client,
-    cluster: String,
-}
-
-async fn connect(
-    path: Option<PathBuf>,
-    context: Option<String>,
-    named: Option<String>,
-) -> anyhow::Result<Connection> {
-    let options = KubeConfigOptions {
-        context: context.clone(),
-        cluster: named.clone(),
-        ..KubeConfigOptions::default()
-    };
-    let kubeconfig = match path {
-        Some(path) => Some(Kubeconfig::read_from(&path).with_context(|| format!("read {}", path.display()))?),
-        // Without one, the process may run in the cluster.
-        None => Kubeconfig::read().ok(),
-    };
-    let (config, cluster) = match kubeconfig {
-        Some(kubeconfig) => {
-            let cluster = named.or(context).or(kubeconfig.current_context.clone()).unwrap_or_default();
-            (Config::from_custom_kubeconfig(kubeconfig, &options).await?, cluster)
-        }
-        None => {
-            (Config::infer().await.context("find a cluster: set --kubeconfig or KUBECONFIG")?, String::new())
-        }
-    };
-    let cluster = if cluster.is_empty() { "local".to_owned() } else { cluster };
-    Ok(Connection { client: Client::try_from(config).context("set up the client of the cluster")?, cluster })
 }
