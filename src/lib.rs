@@ -20,10 +20,14 @@
 //! | [`metrics`]    | metric sources: queries and measurements                          |              |
 //! | [`gates`]      | webhooks, approvals and commands                                  |              |
 //! | [`discovery`]  | the inventory of meshes, workloads and services                   |              |
+//! | [`catalog`]    | endpoints and topology joined, for proxies that Serin configures  |              |
+//! | [`xds`]        | the control plane for Envoys; with the feature `xds`              | `catalog`, `tls` |
 //! | [`notify`]     | notifications to chats and event receivers                        |              |
 //! | `telemetry`    | health and counters of the controller                             | `notify`     |
 //! | [`controller`] | the reconcile loop: observe, decide, act, record                  | all above    |
-//! | [`server`]     | `/metrics`, `/healthz`, `/readyz` and the command API             | `gates`, `telemetry`, `controller` |
+//! | [`server`]     | `/metrics`, `/healthz`, `/readyz`, the APIs and the dashboard     | `gates`, `notify`, `telemetry`, `controller`, `workload`, `routing`, `discovery` |
+//! | `lint`         | findings about manifests, without a cluster                       | `workload`, `routing`, `metrics`, `kube-local` |
+//! | [`migrate`]    | manifests of Flagger and Argo Rollouts as Serin's                 |              |
 //! | [`cli`]        | the commands, one file each                                       | all, `kube-local` |
 //! | `object_cache` | the cache of objects that `routing` and `workload` read and write through |              |
 //! | `patch`        | the field manager, patch parameters and merge diffs               |              |
@@ -33,7 +37,8 @@
 //! | `error_chain`  | errors as one line of text                                        |              |
 //! | `api_error`    | errors of the Kubernetes API as users read them                   |              |
 //! | [`tenancy`]    | limits of what the objects of tenants may cause                   |              |
-//! | [`tls`]        | the crypto provider of rustls                                     |              |
+//! | `tenant_template` | templates of tenants, without statements                        |              |
+//! | [`tls`]        | the crypto provider of rustls, certificates of servers            |              |
 //! | `aws`          | AWS client configuration; with the feature `aws`                  |              |
 //!
 //! `engine`, `analysis` and `discovery::model` contain no `async`, no clock and no client; time and
@@ -42,14 +47,18 @@
 mod api_error;
 #[cfg(feature = "aws")]
 pub mod aws;
+pub mod catalog;
 pub mod cli;
 pub mod controller;
 pub mod discovery;
 mod error_chain;
 mod fair_pool;
 pub mod gates;
+#[cfg(feature = "lint")]
+pub mod lint;
 mod memo;
 pub mod metrics;
+pub mod migrate;
 pub mod notify;
 pub mod object_cache;
 mod patch;
@@ -59,8 +68,11 @@ pub mod server;
 mod stripped;
 pub mod telemetry;
 pub mod tenancy;
+mod tenant_template;
 pub mod tls;
 pub mod workload;
+#[cfg(feature = "xds")]
+pub mod xds;
 
 pub use serin_core::{analysis, api, engine};
 pub use work_queue::{WorkQueue, clock};

@@ -17,7 +17,9 @@ use super::{
         TaskGroup,
         inventory::InventoryWatch,
         pools::{Pools, TaskKind},
+        publish::thread_recorder,
         served_kinds_watch::ServedKindsWatch,
+        xds::XdsServer,
     },
     cache::{Caches, ChangeHandlers, raw_canary::CachedCanary, references::ReferenceIndex},
     queue::trigger::{NamespacedName, ObjectVersion, ReconcileRequest, RequestSender},
@@ -26,7 +28,7 @@ use super::{
     shard::fence::{Fence, ShardOwnership},
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, StepDetector},
     discovery::live::LiveInventory,
     gates::webhook::Webhooks,
     metrics::Sources,
@@ -49,6 +51,7 @@ const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(20);
 pub struct Context {
     pub client: Client,
     pub clock: Clock,
+    pub clock_steps: StepDetector,
     pub options: Options,
     pub telemetry: Arc<Telemetry>,
     pub workload_options: Arc<workload::Options>,
@@ -56,6 +59,8 @@ pub struct Context {
     pub served_kinds_watch: ServedKindsWatch,
     pub inventory: Arc<LiveInventory>,
     pub inventory_watch: InventoryWatch,
+    /// None if the controller configures no Envoys.
+    pub xds: Option<XdsServer>,
     /// None if this build has no AWS client.
     pub app_mesh: Option<Arc<dyn Router>>,
     pub sources: Sources,
@@ -75,7 +80,7 @@ pub struct Context {
 
 impl Context {
     pub async fn new(
-        Environment { client, clock, fetch, telemetry, inventory }: Environment,
+        Environment { client, clock, fetch, telemetry, inventory, xds }: Environment,
         mut fence: Fence,
         options: Options,
     ) -> Result<(Self, mpsc::UnboundedReceiver<ReconcileRequest>), StartError> {
@@ -88,6 +93,7 @@ impl Context {
         let outbox = notify::Options {
             counters: Arc::clone(&telemetry.notifications),
             addresses: options.tenancy.addresses.clone(),
+            recorder: Some(thread_recorder(client.clone(), fence.clone())),
             ..notify::Options::default()
         };
         let sources = Sources::new(fetch).with_addresses(options.tenancy.addresses.clone());
@@ -96,11 +102,13 @@ impl Context {
         let handlers = ChangeHandlers {
             references: Arc::clone(&references),
             requests: requests.clone(),
+            clock,
             observe_canary: {
                 let limiter = Arc::clone(&limiter);
                 Arc::new(move |canary, status| limiter.observe(canary, status))
             },
             inventory: Arc::clone(&inventory),
+            catalog: xds.as_ref().map(|server| Arc::clone(&server.objects)),
         };
         let caches = Caches::new(client.clone(), &options.namespaces, handlers, Arc::clone(&telemetry));
         let may_write = {
@@ -113,6 +121,7 @@ impl Context {
         let ctx = Self {
             app_mesh: routing::app_mesh(&options.app_mesh, Arc::new(may_write)),
             client,
+            clock_steps: StepDetector::new(clock),
             clock,
             telemetry,
             workload_options: Arc::new(options.workload.clone()),
@@ -121,6 +130,7 @@ impl Context {
             served_kinds_watch: ServedKindsWatch::default(),
             inventory,
             inventory_watch: InventoryWatch::default(),
+            xds,
             sources,
             webhooks,
             outbox: Outbox::new(outbox)?,

@@ -40,7 +40,7 @@ mod reconcile;
 mod release_limiter;
 mod shard;
 
-use std::{collections::BTreeMap, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::join_all};
 use kube::Client;
@@ -53,10 +53,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::canary::Provider,
-    clock::{Clock, StepDetector},
+    clock::{Clock, Step},
     discovery::live::{DEFAULT_CLUSTER, LiveInventory},
     gates::{self, webhook::Webhooks},
-    metrics::scrape::Fetch,
+    metrics::{ServerAccess, scrape::Fetch},
     notify,
     routing::AppMeshOptions,
     telemetry::Telemetry,
@@ -65,7 +65,11 @@ use crate::{
 };
 use background::TaskGroup;
 pub use background::inventory::{InventoryMode, InventoryOptions, InventoryResources};
-pub use cache::raw_canary::CachedCanary;
+pub use background::publish::NotificationOptions;
+#[cfg(feature = "xds")]
+pub use background::xds::proxies_of;
+pub use background::xds::{ProxyReports, RouteReport, XdsServer};
+pub use cache::raw_canary::{CachedCanary, RawCanary};
 use context::Context;
 pub use queue::trigger::{HasMeta, NamespacedName};
 use queue::{
@@ -89,12 +93,14 @@ pub struct Environment {
     pub telemetry: Arc<Telemetry>,
     /// Of this cluster; the controller feeds it once it is wanted.
     pub inventory: Arc<LiveInventory>,
+    /// Configures Envoys by the objects of this cluster.
+    pub xds: Option<XdsServer>,
 }
 
 impl Environment {
     pub fn new(client: Client, clock: Clock, fetch: Arc<dyn Fetch>) -> Self {
         let inventory = LiveInventory::new(DEFAULT_CLUSTER);
-        Self { client, clock, fetch, telemetry: Arc::default(), inventory }
+        Self { client, clock, fetch, telemetry: Arc::default(), inventory, xds: None }
     }
 }
 
@@ -106,11 +112,7 @@ pub struct Options {
     /// For Canaries that name no provider.
     pub provider: Option<Provider>,
     /// The Prometheus for Canaries that name none.
-    pub metrics_server: Option<String>,
-    /// Secret in the controller's namespace with the credentials of that Prometheus.
-    pub metrics_server_secret: Option<String>,
-    /// Headers of requests to it.
-    pub metrics_server_headers: BTreeMap<String, Vec<String>>,
+    pub metrics_server: ServerAccess,
     /// Namespace of the Secrets of cluster-wide templates.
     pub controller_namespace: String,
     /// Canaries that are reconciled at a time.
@@ -124,6 +126,7 @@ pub struct Options {
     pub webhooks: Option<Webhooks>,
     pub inventory: InventoryOptions,
     pub tenancy: Tenancy,
+    pub notifications: NotificationOptions,
 }
 
 impl Default for Options {
@@ -131,9 +134,7 @@ impl Default for Options {
         Self {
             namespaces: Vec::new(),
             provider: None,
-            metrics_server: None,
-            metrics_server_secret: None,
-            metrics_server_headers: BTreeMap::new(),
+            metrics_server: ServerAccess::default(),
             controller_namespace: "default".to_owned(),
             concurrency: 128,
             max_releases: None,
@@ -142,6 +143,7 @@ impl Default for Options {
             webhooks: None,
             inventory: InventoryOptions::default(),
             tenancy: Tenancy::default(),
+            notifications: NotificationOptions::default(),
         }
     }
 }
@@ -178,13 +180,20 @@ impl Controller {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let _watches = self.ctx.caches.watch_canaries();
         let _inventory = background::inventory::spawn(&self.ctx);
+        let _xds = background::xds::spawn(&self.ctx);
         let mut dispatcher = Dispatcher::new(Arc::clone(&self.ctx));
         let mut reconciles = JoinSet::new();
-        let mut clock_steps = StepDetector::new(self.ctx.clock);
+        let mut clock_step = None;
         let mut stop = pin!(stop);
         let telemetry = Arc::clone(&self.ctx.telemetry);
         let mut heartbeats = telemetry.health.started(Arc::downgrade(&self.ctx) as _);
         loop {
+            let last_step = self.ctx.clock_steps.last();
+            if let Some(Step { by, .. }) = last_step.filter(|_| last_step != clock_step) {
+                tracing::warn!("the wall clock stepped by {by:#}: all that is scheduled runs now");
+                dispatcher.queue.enqueue_scheduled();
+            }
+            clock_step = last_step;
             while dispatcher.queue.processing().len() < self.ctx.options.concurrency
                 && let Some(canary) = dispatcher.queue.start_next()
             {
@@ -192,7 +201,7 @@ impl Controller {
             }
             telemetry.health.set_queue_depth(dispatcher.queue.queued(), dispatcher.queue.processing().len());
             // Nothing is scheduled, nothing to wake up for.
-            let due = dispatcher.queue.next_due().map(|due| due.min(clock_steps.next_check()));
+            let due = dispatcher.queue.next_due().map(|due| due.min(self.ctx.clock_steps.next_check()));
             tokio::select! {
                 // In this order, so that simulations replay.
                 biased;
@@ -207,10 +216,6 @@ impl Controller {
                 Some(request) = self.incoming.recv() => dispatcher.dispatch(request),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     dispatcher.queue.enqueue_due(Instant::now());
-                    if let Some(step) = clock_steps.step() {
-                        tracing::warn!("the wall clock stepped by {step:#}: all that is scheduled runs now");
-                        dispatcher.queue.enqueue_scheduled();
-                    }
                 }
             }
         }

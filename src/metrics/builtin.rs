@@ -55,6 +55,7 @@ enum LatencySummary {
 /// Matchers of requests without a server error.
 pub const IS_GOOD_ISTIO: &str = r#"response_code!~"5.*""#;
 pub const IS_GOOD_LINKERD: &str = r#"classification!="failure""#;
+pub const IS_GOOD_ENVOY: &str = r#"envoy_response_code!~"5.*""#;
 
 const ISTIO: Series = Series {
     requests: "istio_requests_total",
@@ -69,7 +70,7 @@ const LINKERD: Series =
 const OSM: Series = Series { requests: "osm_request_total", durations: "osm_request_duration_ms", ..ISTIO };
 const ENVOY: Series = Series {
     requests: "envoy_cluster_upstream_rq",
-    good: r#"envoy_response_code!~"5.*""#,
+    good: IS_GOOD_ENVOY,
     durations: "envoy_cluster_upstream_rq_time",
     ..ISTIO
 };
@@ -122,7 +123,9 @@ impl BuiltinQueries {
         let pods = || workload.map(|workload| pod_matchers(namespace, workload, vars.kind));
         let (kind, label) = match vars.kind {
             TargetKind::DaemonSet => ("DaemonSet", "daemonset"),
-            TargetKind::Deployment | TargetKind::Service => ("Deployment", "deployment"),
+            TargetKind::Deployment | TargetKind::Service | TargetKind::EndpointGroup => {
+                ("Deployment", "deployment")
+            }
         };
         let (series, labels) = match mesh {
             Provider::Istio => {
@@ -154,8 +157,7 @@ impl BuiltinQueries {
             | Provider::SmiV1Alpha3
             | Provider::SmiV1Alpha4
             | Provider::GatewayApiV1
-            | Provider::GatewayApiV1Beta1
-            | Provider::Xds => (HTTP, pods()),
+            | Provider::GatewayApiV1Beta1 => (HTTP, pods()),
             Provider::Nginx => {
                 let labels =
                     |canary| format!(r#"namespace="{namespace}",ingress="{ingress}",canary{canary}"""#);
@@ -169,6 +171,22 @@ impl BuiltinQueries {
                         format!(r#"envoy_cluster_name=~"{namespace}_{service}-{arm}_[0-9a-zA-Z-]+""#)
                     }),
                 )
+            }
+            // As the callers' proxies count them, in the cluster of each version.
+            Provider::Xds if vars.kind == TargetKind::EndpointGroup => {
+                let unknown = || Arms { primary: "unknown".to_owned(), canary: "unknown".to_owned() };
+                let versions = vars.versions.clone().unwrap_or_else(unknown);
+                // As the control plane names the statistics of a cluster.
+                let cluster = |version: &String| {
+                    let [target, version] = [&vars.target, version].map(|name| name.replace('.', "_"));
+                    format!(r#"envoy_cluster_name=~"{namespace}_{target}@{version}_[0-9]+""#)
+                };
+                (ENVOY, versions.map(cluster))
+            }
+            // The same, in the cluster of each Service.
+            Provider::Xds => {
+                let service = escape_regex(service);
+                (ENVOY, named(&|arm| format!(r#"envoy_cluster_name=~"{namespace}_{service}-{arm}_[0-9]+""#)))
             }
             Provider::Gloo => (
                 ENVOY,
@@ -288,7 +306,9 @@ fn pod_matchers(namespace: &str, workload: &str, kind: TargetKind) -> String {
     let workload = escape_regex(workload);
     let suffix = match kind {
         TargetKind::DaemonSet => "[0-9a-zA-Z]+",
-        TargetKind::Deployment | TargetKind::Service => "[0-9a-zA-Z]+-[0-9a-zA-Z]+",
+        TargetKind::Deployment | TargetKind::Service | TargetKind::EndpointGroup => {
+            "[0-9a-zA-Z]+-[0-9a-zA-Z]+"
+        }
     };
     format!(r#"kubernetes_namespace="{namespace}",kubernetes_pod_name=~"{workload}-{suffix}""#)
 }

@@ -7,14 +7,14 @@ use crate::{
     analysis::measurement::{Arms, SLOW_QUANTILE},
     api::{
         AnalysisTemplateSpec, Canary,
-        analysis_template::{CountsSpec, MetricProvider, MetricProviderType},
-        canary::{Metric, Provider, metric::BUILT_IN},
+        analysis_template::{CountsSpec, MetricProvider, MetricProviderType, ValuesSpec},
+        canary::{Metric, Provider, TargetKind, metric::BUILT_IN},
         judge::JudgeType,
     },
 };
 
 use super::{
-    CountQueries, CountedPart, MeasurementKind, Query, SupportedForms, Window,
+    CountQueries, CountedPart, MeasurementKind, Query, SupportedForms, ValueQueries, Window,
     builtin::{self, BuiltIn},
     cloudwatch::{self, Periods, TemplateCompiler, query::QuerySetError},
     prometheus, scrape,
@@ -59,8 +59,10 @@ pub enum Reduce {
 }
 
 /// The Canary and the controller's defaults.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct QueryContext<'a> {
+    /// Versions of the arms, if the target is an EndpointGroup and they are known.
+    pub versions: Option<Arms<String>>,
     pub canary: &'a Canary,
     /// `spec.provider`, or the controller's default.
     pub mesh: Provider,
@@ -134,6 +136,10 @@ pub enum QueryError {
         "{template}: {field} is a rate, and rates cannot be counted; write the counter itself, such as http_requests_total"
     )]
     Rate { template: String, field: &'static str },
+    #[error(
+        "{metric} is read from pods, and an EndpointGroup has none; set spec.metricsServer or start Serin with --metrics-server, the URL of a Prometheus that scrapes the Envoys of the callers"
+    )]
+    NoPods { metric: String },
     #[error("{template}: {field}: {why}")]
     Selector { template: String, field: &'static str, why: SelectorError },
 }
@@ -227,9 +233,17 @@ struct QueryBuilder<'a> {
 }
 
 impl QueryBuilder<'_> {
+    fn check_has_pods(&self) -> Result<(), QueryError> {
+        match self.context.canary.spec.target_ref.kind {
+            TargetKind::EndpointGroup => Err(QueryError::NoPods { metric: self.metric.name.clone() }),
+            TargetKind::Deployment | TargetKind::DaemonSet | TargetKind::Service => Ok(()),
+        }
+    }
+
     fn built_in(&self, built_in: BuiltIn, judge: JudgeType) -> Result<MetricQuery, QueryError> {
         let QueryContext { canary, mesh, .. } = self.context;
         let Some(server) = self.server() else {
+            self.check_has_pods()?;
             let (query, reduce) = match (built_in, judge) {
                 (_, JudgeType::MannWhitney) => {
                     return Err(self.unsupported_form(
@@ -247,7 +261,8 @@ impl QueryBuilder<'_> {
             };
             return Ok(self.build(provider(MetricProviderType::Scrape, None), None, query, reduce));
         };
-        let vars = TemplateVars::of(canary, self.metric, &Default::default());
+        let mut vars = TemplateVars::of(canary, self.metric, &Default::default());
+        vars.versions.clone_from(&self.context.versions);
         let builtin_queries = builtin::BuiltinQueries::of(*mesh, &vars)
             .ok_or_else(|| QueryError::BuiltIn { metric: self.metric.name.clone(), mesh: *mesh })?;
         let query = match (built_in, judge) {
@@ -307,8 +322,10 @@ impl QueryBuilder<'_> {
             compiler: is_cloudwatch.then_some(&compiler),
             arms_must_differ: type_ != MetricProviderType::Scrape,
         };
-        let built_in = match (&spec.query, &spec.counts, &spec.histogram) {
-            (None, None, None) if is_cloudwatch => compiler.compile_built_in(&self.metric.name, judge)?,
+        let built_in = match (&spec.query, &spec.counts, &spec.histogram, &spec.values) {
+            (None, None, None, None) if is_cloudwatch => {
+                compiler.compile_built_in(&self.metric.name, judge)?
+            }
             _ => None,
         };
         let (query, reduce) = match built_in {
@@ -325,6 +342,7 @@ impl QueryBuilder<'_> {
             ));
         }
         if type_ == MetricProviderType::Scrape {
+            self.check_has_pods()?;
             check_selectors(&name, &query)?;
         }
         let mut periods = None;
@@ -361,6 +379,11 @@ impl QueryBuilder<'_> {
             check_is_counter(name, "histogram", query)?;
             Ok(Query::Histogram(filler.render_both("histogram", query)?))
         };
+        if let (JudgeType::Sequential, None, None, Some(values)) =
+            (judge, &spec.counts, &spec.histogram, &spec.values)
+        {
+            return Ok((value_queries(filler, values)?, None));
+        }
         Ok(match (judge, &spec.query, &spec.counts, &spec.histogram) {
             (JudgeType::Threshold, Some(query), _, _) => {
                 (Query::Scalar(filler.render("query", query, Arm::Canary)?), None)
@@ -389,6 +412,10 @@ impl QueryBuilder<'_> {
                     MeasurementKind::Samples,
                     "add query to the template, or use judge sequential",
                 ));
+            }
+            (JudgeType::Threshold, None, None, None) if spec.values.is_some() => {
+                let instead = "add query to the template, or use judge sequential";
+                return Err(self.unsupported_form(judge, name, MeasurementKind::Scalar, instead));
             }
             (JudgeType::Threshold, None, None, None) => {
                 return Err(QueryError::NoQuery { metric: self.metric.name.clone() });
@@ -532,6 +559,23 @@ fn count_queries(filler: &TemplateFiller<'_>, counts: &CountsSpec) -> Result<Que
     }))
 }
 
+fn value_queries(filler: &TemplateFiller<'_>, values: &ValuesSpec) -> Result<Query, QueryError> {
+    let both = |field, query: &String| {
+        check_is_counter(filler.template, field, query)?;
+        filler.render_both(field, query)
+    };
+    let histogram = both("values.histogram", &values.histogram)?;
+    let total = values.total.as_ref().map(|total| both("values.total", total)).transpose()?;
+    let (canary, primary) = match total {
+        Some(Arms { canary, primary }) => (Some(canary), Some(primary)),
+        None => (None, None),
+    };
+    Ok(Query::Values(Arms {
+        canary: ValueQueries { histogram: histogram.canary, total: canary },
+        primary: ValueQueries { histogram: histogram.primary, total: primary },
+    }))
+}
+
 /// Counts need raw counters: a rate does not give the number of requests.
 fn check_is_counter(template: &str, field: &'static str, query: &str) -> Result<(), QueryError> {
     let rate = ["rate(", "increase(", "delta("].iter().any(|function| query.contains(function));
@@ -547,6 +591,10 @@ fn check_selectors(template: &str, query: &Query) -> Result<(), QueryError> {
     match query {
         Query::Scalar(text) => check("query", text),
         Query::Histogram(arms) => check("histogram", &arms.canary).and(check("histogram", &arms.primary)),
+        Query::Values(arms) => [&arms.canary, &arms.primary].into_iter().try_for_each(|arm| {
+            let total = arm.total.as_ref().map_or(Ok(()), |total| check("values.total", total));
+            check("values.histogram", &arm.histogram).and(total)
+        }),
         Query::Samples(arms) => check("query", &arms.canary).and(check("query", &arms.primary)),
         Query::Counts(arms) => [&arms.canary, &arms.primary]
             .into_iter()

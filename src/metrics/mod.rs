@@ -38,6 +38,8 @@ pub mod cloudwatch;
 mod credentials;
 mod http;
 mod metric_query;
+mod off_loop;
+mod own_server;
 pub mod prometheus;
 pub mod scrape;
 mod selector;
@@ -49,13 +51,15 @@ pub mod web;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
-use crate::analysis::measurement::{Arms, Measurement};
+pub use crate::analysis::measurement::Arms;
+use crate::analysis::measurement::Measurement;
 
 pub use credentials::Credentials;
 pub use metric_query::{
     MetricKey, MetricQuery, QueryContext, QueryError, Reduce, SecretName, ServerAccess, Template,
     check_tenant_aws,
 };
+pub use own_server::OwnMetricsServer;
 pub use sources::Sources;
 pub use template::TemplateError;
 
@@ -121,6 +125,8 @@ pub enum MeasurementKind {
     Counts,
     /// Durations of requests of both arms.
     Histogram,
+    /// Values of requests of both arms.
+    Values,
     /// Points over time of both arms.
     Samples,
 }
@@ -147,6 +153,8 @@ pub enum Query {
     Counts(Arms<CountQueries>),
     /// Yields cumulative counters, one for each upper bound `le`.
     Histogram(Arms<String>),
+    /// Likewise, with a counter of all requests.
+    Values(Arms<ValueQueries>),
     /// Yields one number per point in time.
     Samples(Arms<String>),
 }
@@ -157,6 +165,7 @@ impl Query {
             Self::Scalar(_) => MeasurementKind::Scalar,
             Self::Counts(_) => MeasurementKind::Counts,
             Self::Histogram(_) => MeasurementKind::Histogram,
+            Self::Values(_) => MeasurementKind::Values,
             Self::Samples(_) => MeasurementKind::Samples,
         }
     }
@@ -166,6 +175,13 @@ impl Query {
 pub struct CountQueries {
     pub part: CountedPart,
     pub total: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueQueries {
+    pub histogram: String,
+    /// All requests, where some have no value.
+    pub total: Option<String>,
 }
 
 /// The requests that the second query counts.
@@ -213,6 +229,7 @@ impl std::fmt::Display for MeasurementKind {
             Self::Scalar => "a single value",
             Self::Counts => "counts of requests",
             Self::Histogram => "a histogram",
+            Self::Values => "a histogram of values",
             Self::Samples => "points over time",
         })
     }

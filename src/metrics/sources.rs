@@ -88,6 +88,7 @@ impl Sources {
             Ok(source) => source.measure(metric_query, &available).await,
             Err(why) => Measurement::Unavailable { why },
         };
+        let measurement = if metric_query.reduce.is_some() { measurement.summed() } else { measurement };
         match (metric_query.reduce, measurement) {
             (Some(Reduce::Quantile(q)), Measurement::Histogram(arms)) => {
                 arms.canary.quantile(q).map_or(Measurement::NoData, Measurement::Scalar)

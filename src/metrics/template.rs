@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use minijinja::value::{Object, Rest};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use minijinja::{Error, ErrorKind, Value};
 use parking_lot::Mutex;
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
         Canary, Duration,
         canary::{Metric, TargetKind},
     },
+    tenant_template,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct TemplateVars {
     pub namespace: String,
     pub target: String,
     pub kind: TargetKind,
+    /// Of the arms, if the target is an EndpointGroup and they are known.
+    pub versions: Option<Arms<String>>,
     pub service: String,
     pub ingress: String,
     pub route: String,
@@ -84,9 +87,6 @@ const MAX_VARIABLE: usize = 1024;
 /// Of a rendered query, in bytes.
 const MAX_RENDERED: usize = 64 << 10;
 
-/// In minijinja's instructions: a template of the longest query has fewer.
-const FUEL: u64 = 50_000;
-
 const VARIABLE_NAMES: &str =
     "name, namespace, target, service, ingress, route, interval, arm and variables.NAME";
 
@@ -105,6 +105,7 @@ impl TemplateVars {
             name: canary.metadata.name.clone().unwrap_or_default(),
             namespace: canary.metadata.namespace.clone().unwrap_or_default(),
             kind: spec.target_ref.kind,
+            versions: None,
             service: or_target(spec.service.as_ref().and_then(|service| service.name.as_ref())),
             ingress: or_target(spec.ingress_ref.as_ref().map(|ingress| &ingress.name)),
             route: or_target(spec.route_ref.as_ref().map(|route| &route.name)),
@@ -131,7 +132,7 @@ impl TemplateVars {
     ) -> Result<String, TemplateError> {
         let name = || template.to_owned();
         let text = from_go(text);
-        if let Some(what) = unsupported_syntax(&text) {
+        if let Some(what) = tenant_template::unsupported_syntax(&text) {
             return Err(TemplateError::Statement { template: name(), field, what });
         }
         if let Some((long, _)) = self.variables.iter().find(|(_, value)| value.len() > MAX_VARIABLE) {
@@ -139,7 +140,9 @@ impl TemplateVars {
         }
         let missing = Arc::new(Mutex::new(None));
         let scope = self.scope(arm, &missing);
-        let rendered = environment().render_named_str("query", &text, Value::from_object(scope));
+        let mut environment = tenant_template::environment();
+        environment.add_function("printf", printf);
+        let rendered = environment.render_named_str("query", &text, Value::from_object(scope));
         match rendered {
             Ok(query) if query.len() > MAX_RENDERED => {
                 Err(TemplateError::LongResult { template: name(), field })
@@ -187,52 +190,6 @@ fn instead(word: &str) -> String {
 fn whole_milliseconds(interval: Duration) -> String {
     let milliseconds = u64::try_from(interval.get().as_millis()).unwrap_or(u64::MAX);
     Duration::from_millis(milliseconds.max(1)).to_string()
-}
-
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_auto_escape_callback(|_| AutoEscape::None);
-    environment.add_function("printf", printf);
-    environment.set_fuel(Some(FUEL));
-    environment
-}
-
-/// Statements, comments, and the operator that repeats texts and lists, as minijinja
-/// would find them: braces and stars within quotes are text.
-fn unsupported_syntax(text: &str) -> Option<&'static str> {
-    let mut rest = text;
-    while let Some(at) = rest.find("{") {
-        rest = &rest[at + 1..];
-        match rest.chars().next() {
-            Some('%') => return Some("a statement ({%)"),
-            Some('#') => return Some("a comment ({#)"),
-            Some('{') => {}
-            _ => continue,
-        }
-        rest = &rest[1..];
-        let (mut quote, mut escaped, mut end) = (None, false, rest.len());
-        for (at, c) in rest.char_indices() {
-            match quote {
-                _ if escaped => escaped = false,
-                Some(open) => {
-                    escaped = c == '\\';
-                    quote = quote.filter(|_| c != open);
-                }
-                None if c == '"' || c == '\'' => quote = Some(c),
-                None if c == '*' => return Some("the operator *"),
-                // Its }} would not end the expression.
-                None if c == '{' => return Some("a map"),
-                None if rest[at..].starts_with("}}") => {
-                    end = at;
-                    break;
-                }
-                None => {}
-            }
-        }
-        rest = &rest[end..];
-    }
-    None
 }
 
 /// Records the name of a missing variable for the error message.
@@ -345,6 +302,7 @@ mod tests {
             namespace: "prod".into(),
             target: "web".into(),
             kind: TargetKind::Deployment,
+            versions: None,
             service: "web-svc".into(),
             ingress: "web-ing".into(),
             route: "web-route".into(),

@@ -5,6 +5,7 @@
 //!   refresh ─────────▶ fetches state that no reflector has (App Mesh API)
 //!   effective_split ─▶ the split in force, from the cache; none while unknown
 //!   pending_reason ──▶ the controller or status that a written split waits for
+//!   refusal ─────────▶ why a written split never comes into force
 //!   apply_split ─────▶ writes Services and route objects that differ
 //!   split_object ────▶ the object to read the writer of a revert from
 //!   restore ─────────▶ undoes everything on deletion of the Canary
@@ -48,6 +49,7 @@ mod smi;
 mod split_annotation;
 mod traffic_rule;
 mod writer;
+mod xds;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -69,11 +71,12 @@ pub use select::{RouterSelectionError, SelectedRouter, ServedKinds, provider_nam
 pub use services::ServicesMemo;
 pub use smi::{Smi, SplitVersion};
 pub use writer::last_writer;
+pub use xds::{PATIENCE, Xds, mesh_routes, port_protocol};
 
 use crate::{
     api::{
         Canary, Weight,
-        canary::{HttpMatch, StringMatch},
+        canary::{HttpMatch, Provider, StringMatch, TargetKind},
     },
     api_error::{api_message, is_refused},
     engine::{Plan, action::Split},
@@ -106,6 +109,17 @@ pub trait Router: Send + Sync + fmt::Debug {
         check_capabilities(self, canary, plan)
     }
 
+    /// Rejects a Canary that the implementation behind the router cannot serve, as far as
+    /// objects of the cluster tell; before any write.
+    async fn check_implementation(
+        &self,
+        _client: &Client,
+        _canary: &Canary,
+        _plan: &Plan,
+    ) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
     /// False if its state is outside the cluster, where no watch reports
     /// changes.
     fn is_watchable(&self) -> bool {
@@ -132,6 +146,12 @@ pub trait Router: Send + Sync + fmt::Debug {
     /// The controller that a written split waits for, and its status: the middle
     /// of a sentence. None if it waits for nothing.
     fn pending_reason(&self, _canary: &Canary, _cache: &dyn ObjectCache) -> Option<String> {
+        None
+    }
+
+    /// Why the proxies do not use a written split and will not: the release is rolled
+    /// back. The middle of a sentence.
+    fn refusal(&self, _canary: &Canary, _cache: &dyn ObjectCache) -> Option<String> {
         None
     }
 
@@ -201,6 +221,10 @@ fn check_capabilities<R: Router + ?Sized>(
     plan: &Plan,
 ) -> Result<(), Unsupported> {
     services::check(canary)?;
+    let is_group = canary.spec.target_ref.kind == TargetKind::EndpointGroup;
+    if is_group && canary.spec.provider != Some(Provider::Xds) {
+        return Err(Unsupported::TargetEndpointGroup { router: router.name() });
+    }
     let can = router.capabilities(canary);
     let name = || router.name();
     if canary.spec.service.as_ref().is_some_and(|service| service.delegation) && !can.delegation {
@@ -351,7 +375,7 @@ impl Capabilities {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     #[error(
-        "{field} asks for {weight} % of the traffic, and {router} can only send all of it one way or the other; use iterations for Blue/Green, or set spec.provider to a router that divides traffic, such as istio, gatewayapi:v1 or linkerd"
+        "{field} asks for {weight} % of the traffic, and {router} can only send all of it one way or the other; use iterations for Blue/Green, or set spec.provider to a router that divides traffic, such as istio, gatewayapi:v1, linkerd or xds"
     )]
     Weights { router: String, field: &'static str, weight: Weight },
     #[error(
@@ -359,7 +383,7 @@ pub enum Unsupported {
     )]
     FineWeight { router: String, field: &'static str, weight: Weight, finest: Weight },
     #[error(
-        "spec.analysis asks to match requests, and {router} cannot; remove match, or set spec.provider to a router that can, such as istio or gatewayapi:v1"
+        "spec.analysis asks to match requests, and {router} cannot; remove match, or set spec.provider to a router that can, such as istio, gatewayapi:v1 or xds"
     )]
     Match { router: String },
     #[error(
@@ -367,11 +391,11 @@ pub enum Unsupported {
     )]
     Condition { router: String, condition: &'static str },
     #[error(
-        "spec.analysis has both match and weights, and {router} can do only one at a time; use match with iterations, or weights without match, or set spec.provider to istio or gatewayapi:v1"
+        "spec.analysis has both match and weights, and {router} can do only one at a time; use match with iterations, or weights without match, or set spec.provider to istio, gatewayapi:v1 or xds"
     )]
     MatchWithWeight { router: String },
     #[error(
-        "spec.analysis asks to mirror traffic, and {router} cannot; remove mirror, or set spec.provider to a router that can, such as istio or gatewayapi:v1"
+        "spec.analysis asks to mirror traffic, and {router} cannot; remove mirror, or set spec.provider to a router that can, such as istio, gatewayapi:v1 or xds"
     )]
     Mirror { router: String },
     #[error(
@@ -379,7 +403,7 @@ pub enum Unsupported {
     )]
     PartialMirror { router: String },
     #[error(
-        "spec.analysis.sessionAffinity needs a router that sets cookies, and {router} does not; remove it, or set spec.provider to istio or gatewayapi:v1"
+        "spec.analysis.sessionAffinity needs a router that sets cookies, and {router} does not; remove it, or set spec.provider to istio, gatewayapi:v1 or xds"
     )]
     Affinity { router: String },
     #[error(
@@ -390,6 +414,10 @@ pub enum Unsupported {
         "{router} switches the Service, and a target of kind Service has no other to switch to; name the Deployment or DaemonSet behind it as the target, or set spec.provider to a router that divides traffic"
     )]
     TargetService { router: String },
+    #[error(
+        "spec.targetRef names an EndpointGroup, whose endpoints only the control plane for Envoys routes to, and not {router}; set spec.provider to xds, or leave it out"
+    )]
+    TargetEndpointGroup { router: String },
     #[error("{field} asks for {what}, and {router} cannot do that; {way_out}, or set another spec.provider")]
     Field { router: String, field: &'static str, what: String, way_out: &'static str },
     #[error(

@@ -9,6 +9,8 @@
 //! - `serin.dev/original`: on adopted objects, the Canary that adopted it, the
 //!   merge patch that restores it, and the [entries](super::shared_list) of a
 //!   list that ours replaced.
+//!
+//! A restored object has no field in managedFields that is Serin's.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt::Write as _, sync::Arc};
 
@@ -24,11 +26,12 @@ use super::{
     Error, ObjectCache, ObjectKey, Unsupported,
     fields::{covers, merged, write_field_paths},
     shared_list::{ManagedEntries, SharedList},
+    split_annotation::SPLIT_ANNOTATION,
 };
 use crate::{
     api::{Canary, canary::service::Metadata},
-    patch::{apply_params, merge_params, restore_patch},
-    stripped::StrippedObject,
+    patch::{FIELD_MANAGER, apply_params, merge_params, restore_patch},
+    stripped::{StrippedObject, strip_last_applied},
 };
 
 const APPLIED_ANNOTATION: &str = "serin.dev/applied";
@@ -120,6 +123,57 @@ impl DesiredObject {
         }
     }
 
+    /// True if the object is as its owner wrote it, and has the effect of these fields.
+    pub fn is_left_to_owner(&self, canary: &Canary, live: &DynamicObject) -> bool {
+        matches!(ObjectOwnership::of(live, canary), ObjectOwnership::Unmanaged)
+            && self.is_needless(canary, live)
+    }
+
+    /// True if the object as its owner wrote it has the effect of these fields, so that
+    /// none of them has to be written.
+    fn is_needless(&self, canary: &Canary, live: &DynamicObject) -> bool {
+        let metadata = json!({"labels": live.labels(), "annotations": live.annotations()});
+        let mut owners = merged(json!({ "metadata": metadata }), &live.data);
+        match ObjectOwnership::of(live, canary) {
+            // Left behind by a Canary that is gone, and not as its owner would write it.
+            ObjectOwnership::Unmanaged if live.annotations().contains_key(SPLIT_ANNOTATION) => return false,
+            ObjectOwnership::Unmanaged => {}
+            ObjectOwnership::Adopted(original) => {
+                let patch = self.object.restoration(live, &original);
+                json_patch::merge(&mut owners, &patch);
+            }
+            ObjectOwnership::Owned | ObjectOwnership::OwnedByOther(_) => return false,
+        }
+        let ours =
+            |key: &str| key.starts_with("serin.dev/") || FLUX_IGNORE.iter().any(|(flux, _)| *flux == key);
+        let Metadata { labels, annotations } = &self.metadata;
+        let has = |field: &str, key: &str, value: &str| owners["metadata"][field][key] == value;
+        labels.iter().all(|(key, value)| has("labels", key, value))
+            && annotations.iter().all(|(key, value)| ours(key) || has("annotations", key, value))
+            && covers(&owners, &self.body)
+            && self.entries.as_ref().is_none_or(|entries| entries.is_needless(&owners))
+    }
+
+    /// Gives an adopted object that is [needless](Self::is_needless) back to its owner.
+    /// True if the object is as its owner wrote it.
+    pub async fn give_back(
+        &self,
+        client: &Client,
+        canary: &Canary,
+        cache: &dyn ObjectCache,
+    ) -> Result<bool, Error> {
+        let Some(live) = self.object.find(cache) else { return Ok(false) };
+        if !self.is_needless(canary, &live) {
+            return Ok(false);
+        }
+        if let ObjectOwnership::Adopted(_) = ObjectOwnership::of(&live, canary)
+            && let Some(restored) = restore_adopted(client, canary, &self.object).await?
+        {
+            cache.apply_write_response(&self.object.kind, restored);
+        }
+        Ok(true)
+    }
+
     fn matches(&self, canary: &Canary, live: &DynamicObject) -> bool {
         let original = match ObjectOwnership::of(live, canary) {
             ObjectOwnership::Owned => None,
@@ -207,16 +261,16 @@ impl DesiredObject {
     ) -> Result<(), Error> {
         let StrippedObject(before) =
             objects.get(&self.object.name).await.map_err(api_error("read", &self.object))?;
-        let known = match ObjectOwnership::of(&before, canary) {
-            ObjectOwnership::Adopted(original) => original,
-            ObjectOwnership::Unmanaged => AdoptionRecord::empty(canary),
+        let (known, adopted) = match ObjectOwnership::of(&before, canary) {
+            ObjectOwnership::Adopted(original) => (original, true),
+            ObjectOwnership::Unmanaged => (AdoptionRecord::empty(canary), false),
             ObjectOwnership::Owned | ObjectOwnership::OwnedByOther(_) => {
                 return Err(Error::Conflict { object: self.object.clone() });
             }
         };
         self.check_entries(&before)?;
         let replaced = match &self.entries {
-            Some(entries) if entries.list.has_managed(&before.data) => known.entries,
+            Some(entries) if adopted && entries.list.has_managed(&before.data) => known.entries,
             Some(entries) => entries.replaced_entries(&before.data),
             None => Vec::new(),
         };
@@ -438,38 +492,82 @@ pub async fn delete_or_restore(
     let Some(live) = object.find(cache) else { return Ok(()) };
     match ObjectOwnership::of(&live, canary) {
         ObjectOwnership::Owned => delete(client, object, &live).await,
-        ObjectOwnership::Adopted(_) => restore_adopted(client, canary, object).await,
+        ObjectOwnership::Adopted(_) => restore_adopted(client, canary, object).await.map(drop),
         ObjectOwnership::Unmanaged | ObjectOwnership::OwnedByOther(_) => Ok(()),
     }
 }
 
 /// Restores an adopted object. Later edits of others to fields that we did not
-/// manage stay.
-pub async fn restore_adopted(client: &Client, canary: &Canary, object: &ObjectKey) -> Result<(), Error> {
+/// manage stay, and no field is ours in managedFields any more. Returns the object as
+/// it was written.
+pub async fn restore_adopted(
+    client: &Client,
+    canary: &Canary,
+    object: &ObjectKey,
+) -> Result<Option<DynamicObject>, Error> {
     let objects = api(client, object);
     let live = objects.get_opt(&object.name).await.map_err(api_error("read", object))?;
-    let Some(StrippedObject(live)) = live else { return Ok(()) };
-    let ObjectOwnership::Adopted(original) = ObjectOwnership::of(&live, canary) else { return Ok(()) };
+    let Some(StrippedObject(live)) = live else { return Ok(None) };
+    let ObjectOwnership::Adopted(original) = ObjectOwnership::of(&live, canary) else { return Ok(None) };
     let ours = json!({"metadata": {
         "resourceVersion": live.resource_version(),
         "annotations": {APPLIED_ANNOTATION: null, ORIGINAL_ANNOTATION: null},
     }});
-    let mut patch = merged(original.patch, &ours);
-    for list in SharedList::all_of(object).iter().filter(|list| list.has_managed(&live.data)) {
-        list.set_in(&mut patch, list.restore_replaced(&live.data, &original.entries));
+    let patch = merged(object.restoration(&live, &original), &ours);
+    if !merge_patch(&objects, object, &patch).await? {
+        return Ok(None);
     }
-    merge_patch(&objects, object, &patch).await
+    disown(client, object).await
 }
 
-/// Patches an object; one that is gone is no error.
+impl ObjectKey {
+    /// The merge patch that undoes our changes.
+    fn restoration(&self, live: &DynamicObject, original: &AdoptionRecord) -> Value {
+        let mut patch = original.patch.clone();
+        for list in SharedList::all_of(self).iter().filter(|list| list.has_managed(&live.data)) {
+            list.set_in(&mut patch, list.restore_replaced(&live.data, &original.entries));
+        }
+        patch
+    }
+}
+
+/// Removes us from managedFields. The values stay, and nobody owns them until
+/// their next writer does: a server-side apply of other values by the owner of the
+/// manifest is then no conflict.
+async fn disown(client: &Client, object: &ObjectKey) -> Result<Option<DynamicObject>, Error> {
+    let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), &object.namespace, &object.kind);
+    for _ in 0..MAX_WRITE_ATTEMPTS {
+        let live = objects.get_metadata_opt(&object.name).await.map_err(api_error("read", object))?;
+        let Some(live) = live else { return Ok(None) };
+        let mut fields = live.metadata.managed_fields.unwrap_or_default();
+        fields.retain(|entry| entry.manager.as_deref() != Some(FIELD_MANAGER));
+        // The API server takes an empty list for "as before".
+        let fields = if fields.is_empty() { json!([{}]) } else { json!(fields) };
+        let version = live.metadata.resource_version;
+        let patch = json!({"metadata": {"resourceVersion": version, "managedFields": fields}});
+        match objects.patch(&object.name, &merge_params(), &Patch::Merge(patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+            written => {
+                let mut written = written.map_err(api_error("give back", object))?;
+                written.metadata.managed_fields = None;
+                strip_last_applied(&mut written.metadata.annotations);
+                return Ok(Some(written));
+            }
+        }
+    }
+    Err(Error::Conflict { object: object.clone() })
+}
+
+/// Patches an object; one that is gone is no error. True if it exists.
 pub async fn merge_patch(
     objects: &Api<StrippedObject>,
     object: &ObjectKey,
     patch: &Value,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     match objects.patch(&object.name, &merge_params(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        written => written.map(|_| ()).map_err(api_error("restore", object)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        written => written.map(|_| true).map_err(api_error("restore", object)),
     }
 }
 

@@ -24,6 +24,7 @@ use crate::{
 
 /// A router that writes objects besides the three Services. It is a [`Router`]
 /// by the blanket implementation below.
+#[async_trait]
 pub trait ObjectRouter: Send + Sync + fmt::Debug {
     /// See [`Router::name`].
     fn name(&self) -> String;
@@ -45,6 +46,16 @@ pub trait ObjectRouter: Send + Sync + fmt::Debug {
     /// [`capabilities`](Self::capabilities) and [`route_fields`](Self::route_fields)
     /// cover.
     fn check_spec(&self, _canary: &Canary) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    /// See [`Router::check_implementation`].
+    async fn check_implementation(
+        &self,
+        _client: &Client,
+        _canary: &Canary,
+        _plan: &Plan,
+    ) -> Result<(), Unsupported> {
         Ok(())
     }
 
@@ -89,6 +100,11 @@ pub trait ObjectRouter: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Why the mesh will not use the live route object, by its status.
+    fn refusal(&self, _route: &DynamicObject) -> Option<String> {
+        None
+    }
+
     /// See [`Router::pending_reason`].
     fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
         let route = self.route_object(canary).find(cache)?;
@@ -124,6 +140,15 @@ impl<R: ObjectRouter> Router for R {
         self.check_spec(canary)
     }
 
+    async fn check_implementation(
+        &self,
+        client: &Client,
+        canary: &Canary,
+        plan: &Plan,
+    ) -> Result<(), Unsupported> {
+        ObjectRouter::check_implementation(self, client, canary, plan).await
+    }
+
     fn objects(&self, canary: &Canary) -> Vec<ObjectKey> {
         services::objects(canary).into_iter().chain(route_and_other_objects(self, canary)).collect()
     }
@@ -133,9 +158,15 @@ impl<R: ObjectRouter> Router for R {
             return None;
         }
         let stable = services::stable_side(on, cache)?;
-        let route = self.route_object(on.canary).find(cache)?;
-        let split = split_annotation::parse(&route, stable)?;
-        let in_sync = self.desired(on, &split).iter().all(|object| object.is_in_sync(on.canary, cache));
+        let key = self.route_object(on.canary);
+        let route = key.find(cache)?;
+        let recorded = split_annotation::parse(&route, stable);
+        let at_rest = recorded.is_none();
+        let split = recorded.unwrap_or(Split { stable, ..Split::all_primary() });
+        let in_sync = self.desired(on, &split).iter().all(|object| match at_rest && object.object == key {
+            true => object.is_left_to_owner(on.canary, &route),
+            false => object.is_in_sync(on.canary, cache),
+        });
         (in_sync && self.inactive_reason(&route).is_none()).then_some(split)
     }
 
@@ -145,6 +176,11 @@ impl<R: ObjectRouter> Router for R {
 
     fn pending_reason(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
         ObjectRouter::pending_reason(self, canary, cache)
+    }
+
+    fn refusal(&self, canary: &Canary, cache: &dyn ObjectCache) -> Option<String> {
+        let route = self.route_object(canary).find(cache)?;
+        ObjectRouter::refusal(self, &route)
     }
 
     async fn apply_split(
@@ -162,8 +198,14 @@ impl<R: ObjectRouter> Router for R {
             object.check_adoptable(cache)?;
         }
         services::ensure(client, on, cache, ApexTarget::Stable, split.stable).await?;
+        let route = self.route_object(on.canary);
         for object in desired {
-            object.ensure(client, on.canary, cache).await?;
+            // At rest the apex Service leads to the stable side, and a route of others that
+            // leads to it is left to them.
+            let at_rest = *split == Split { stable: split.stable, ..Split::all_primary() };
+            if !(at_rest && object.object == route && object.give_back(client, on.canary, cache).await?) {
+                object.ensure(client, on.canary, cache).await?;
+            }
         }
         for object in self.obsolete_objects(on.canary) {
             object::delete_or_restore(client, on.canary, cache, &object).await?;

@@ -4,11 +4,16 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kube::{Client, api::ApiResource, discovery::Discovery};
 
-use super::{AppMeshResources, Gateway, Istio, Kubernetes, Router, Smi, SplitVersion, gateway::RouteReader};
-use crate::api::canary::{Provider, status::RouteStatus};
+use super::{
+    AppMeshResources, Gateway, Istio, Kubernetes, Router, Smi, SplitVersion, Xds, gateway::RouteReader,
+};
+use crate::api::{
+    GROUP, VERSION,
+    canary::{Provider, status::RouteStatus},
+};
 
 /// The API groups that routers write to.
-const GROUPS: [&str; 5] = [SPLIT_GROUP, SPECS_GROUP, GATEWAY_GROUP, ISTIO_GROUP, APPMESH_GROUP];
+const GROUPS: [&str; 6] = [GROUP, SPLIT_GROUP, SPECS_GROUP, GATEWAY_GROUP, ISTIO_GROUP, APPMESH_GROUP];
 const SPLIT_GROUP: &str = "split.smi-spec.io";
 const SPECS_GROUP: &str = "specs.smi-spec.io";
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -36,11 +41,15 @@ pub enum RouterSelectionError {
     )]
     NotBuilt { provider: String },
     #[error(
+        "spec.provider xds needs a controller that Envoys connect to, and this one listens for none; start it with --xds-listen (chart: xds.enabled), or set another spec.provider"
+    )]
+    NoControlPlane,
+    #[error(
         "spec.provider {provider} needs the custom resource {kind} ({group}), which this cluster does not serve; install it, or set another spec.provider"
     )]
     NotServed { provider: String, kind: &'static str, group: &'static str },
     #[error(
-        "spec.provider {provider} is not supported; set one of kubernetes, istio, gatewayapi:v1, appmesh:v1beta2, appmesh:aws, linkerd, osm and smi:v1alpha1 to smi:v1alpha4"
+        "spec.provider {provider} is not supported; set one of kubernetes, istio, gatewayapi:v1, appmesh:v1beta2, appmesh:aws, linkerd, osm, xds and smi:v1alpha1 to smi:v1alpha4"
     )]
     NotSupported { provider: String },
 }
@@ -153,8 +162,8 @@ pub fn select(
         Provider::AppMeshAws => app_mesh
             .cloned()
             .ok_or_else(|| RouterSelectionError::NotBuilt { provider: provider_name(provider) })?,
-        Provider::Xds
-        | Provider::Nginx
+        Provider::Xds => Arc::new(Xds { kind: served.require(provider, GROUP, "MeshRoute", &[VERSION])? }),
+        Provider::Nginx
         | Provider::Skipper
         | Provider::Contour
         | Provider::Gloo

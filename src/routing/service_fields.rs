@@ -42,12 +42,13 @@ pub fn check(canary: &Canary, route_fields: &[&str], router: impl Fn() -> String
 fn providers(field: &str) -> &'static str {
     match field {
         "gateways" | "trafficPolicy" => "istio",
-        "retries" => "istio or appmesh:v1beta2",
+        "retries" => "istio, appmesh:v1beta2 or xds",
         "backendTimeout" | "mirror" => "gatewayapi:v1",
         "gatewayRefs" => "gatewayapi:v1 or linkerd",
-        "rewrite" | "corsPolicy" => "istio or gatewayapi:v1",
+        "rewrite" => "istio, gatewayapi:v1 or xds",
+        "corsPolicy" => "istio or gatewayapi:v1",
         "meshName" => "appmesh:aws",
         "backends" => "appmesh:v1beta2 or appmesh:aws",
-        _ => "istio, gatewayapi:v1 or linkerd",
+        _ => "istio, gatewayapi:v1, linkerd or xds",
     }
 }

@@ -59,26 +59,34 @@ pub enum ApexTarget {
     Canary,
 }
 
-/// The protocol of the port by the rules of Istio: `appProtocol`, else the port
-/// name up to a hyphen.
+/// The protocol of the port of a Canary; see [`protocol_name`].
 pub fn protocol(spec: &service::Service) -> String {
-    let explicit = spec.app_protocol.as_deref().filter(|protocol| !protocol.is_empty());
-    let explicit = explicit.map(|protocol| match protocol {
+    protocol_name(spec.app_protocol.as_deref(), port_name(spec))
+}
+
+/// The protocol of a port by the rules of Istio: `appProtocol`, else the port name up to
+/// a hyphen.
+pub fn protocol_name(app_protocol: Option<&str>, port_name: &str) -> String {
+    let explicit = app_protocol.filter(|protocol| !protocol.is_empty()).map(|protocol| match protocol {
         "kubernetes.io/h2c" => "http2",
         "kubernetes.io/ws" | "kubernetes.io/wss" => "http",
         other => other,
     });
-    let named = || port_name(spec).split('-').next().unwrap_or_default();
+    // The one protocol with a hyphen.
+    let named = || match port_name.starts_with("grpc-web") {
+        true => "grpc-web",
+        false => port_name.split('-').next().unwrap_or_default(),
+    };
     explicit.unwrap_or_else(named).to_ascii_lowercase()
 }
 
-fn port_name(spec: &service::Service) -> &str {
+pub fn port_name(spec: &service::Service) -> &str {
     spec.port_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("http")
 }
 
 /// Rejects a Canary whose Services cannot be created.
 pub fn check(canary: &Canary) -> Result<(), Unsupported> {
-    if canary.spec.service.is_none() && manages_services(canary) {
+    if canary.spec.service.is_none() && canary.spec.target_ref.kind != TargetKind::Service {
         return Err(Unsupported::NoService);
     }
     let longest = ServiceNames::of(canary).primary;
@@ -302,7 +310,10 @@ fn unique_port_name(name: &str, port: u16, before: &Value) -> String {
 }
 
 fn manages_services(canary: &Canary) -> bool {
-    canary.spec.target_ref.kind != TargetKind::Service
+    match canary.spec.target_ref.kind {
+        TargetKind::Deployment | TargetKind::DaemonSet => true,
+        TargetKind::Service | TargetKind::EndpointGroup => false,
+    }
 }
 
 fn service_key(canary: &Canary, name: String) -> ObjectKey {

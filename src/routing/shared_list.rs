@@ -169,12 +169,42 @@ impl ManagedEntries {
         live.len() == desired.len() && live.iter().zip(&desired).all(|(live, desired)| covers(live, desired))
     }
 
-    /// The entries that ours will replace; none once ours are in the list.
+    /// True if the entries of others that lead to our Services do what ours would: to the
+    /// apex, or divided as ours are.
+    pub fn is_needless(&self, object: &Value) -> bool {
+        let ServiceNames { apex, primary, canary } = &self.list.names;
+        let leads_to_us = |entry: &&Value| {
+            let backends = (self.list.backends)(entry, &self.list.namespace);
+            [apex, primary, canary].into_iter().any(|name| backends.contains(name))
+        };
+        let mut entries = self.list.entries(object).iter().filter(leads_to_us).peekable();
+        entries.peek().is_some() && entries.all(|entry| self.is_needless_for(entry))
+    }
+
+    fn is_needless_for(&self, entry: &Value) -> bool {
+        let ours = (self.build_entries)(Some(entry));
+        let [ours] = &ours[..] else { return false };
+        let backends = |entry: &Value| (self.list.backends)(entry, &self.list.namespace);
+        if self.list.is_managed(entry) {
+            return covers(entry, ours);
+        }
+        // Our entry is the same but for the field with the backends.
+        let is_same = |(field, value): (&String, &Value)| {
+            let mut without = entry.clone();
+            without[field] = Value::Null;
+            backends(&without).is_empty() || covers(&entry[field], value)
+        };
+        backends(entry) == [self.list.names.apex.clone()]
+            && ours.as_object().into_iter().flatten().all(is_same)
+    }
+
+    /// The entries that ours will replace, which may be divided as ours are.
     pub fn replaced_entries(&self, object: &Value) -> Vec<Value> {
         let list = self.list.entries(object);
         match self.insert_at(list) {
             InsertAt::Replace(entries) => entries.into_iter().map(|at| list[at].clone()).collect(),
-            InsertAt::Existing | InsertAt::Before(_) => Vec::new(),
+            InsertAt::Existing => list.iter().filter(|entry| self.list.is_managed(entry)).cloned().collect(),
+            InsertAt::Before(_) => Vec::new(),
         }
     }
 

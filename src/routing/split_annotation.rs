@@ -19,7 +19,7 @@ use crate::{
     engine::action::{Split, Stable},
 };
 
-const SPLIT_ANNOTATION: &str = "serin.dev/split";
+pub const SPLIT_ANNOTATION: &str = "serin.dev/split";
 
 #[derive(Serialize, Deserialize)]
 struct SplitAnnotation {

@@ -8,6 +8,8 @@
 //!   all other requests ▶ by weight
 //! ```
 
+use serde_json::Value;
+
 use super::affinity::Affinity;
 use crate::{
     api::{Canary, Weight, canary::HttpMatch},
@@ -65,4 +67,36 @@ pub fn traffic_rules<'a>(canary: &Canary, split: &'a Split) -> Vec<TrafficRule<'
     }
     all.push(catch_all);
     all
+}
+
+/// Two conditions in the form of an HTTPMatchRequest in one. For the same field the narrow
+/// one wins.
+pub fn merge_conditions(narrow: &Value, wide: &Value) -> Value {
+    let mut both = wide.clone();
+    for (field, value) in narrow.as_object().into_iter().flatten() {
+        let by_name = ["headers", "withoutHeaders", "queryParams", "sourceLabels"].contains(&field.as_str());
+        match (both.get_mut(field), value) {
+            (Some(Value::Object(wide)), Value::Object(narrow)) if by_name => wide.extend(narrow.clone()),
+            _ => both[field] = value.clone(),
+        }
+    }
+    both
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn two_conditions_are_merged() {
+        let wide = json!({"uri": {"prefix": "/shop"}, "headers": {"x-zone": {"exact": "eu"}}});
+        let narrow = json!({"uri": {"exact": "/shop/new"}, "headers": {"x-team": {"exact": "ours"}}});
+        assert_eq!(
+            merge_conditions(&narrow, &wide),
+            json!({"uri": {"exact": "/shop/new"},
+                "headers": {"x-zone": {"exact": "eu"}, "x-team": {"exact": "ours"}}})
+        );
+    }
 }

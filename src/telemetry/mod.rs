@@ -1,16 +1,25 @@
-//! Counters, histograms and health of the controller. Below the controller: it is
+//! Counters, histograms and health of the controller; every Canary as it changes. Below the controller: it is
 //! given to one and outlives it. Nothing here decides anything.
 
 mod api_requests;
 mod counters;
 mod health;
+mod live_canaries;
+pub mod timeline;
+mod traces;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 
 pub use api_requests::is_watch;
 pub use health::{ControllerView, Health};
+pub use live_canaries::{Change, LiveCanaries};
+pub use traces::Traces;
 
 use crate::{
     analysis::measurement::Measurement,
@@ -56,6 +65,10 @@ pub struct Telemetry {
     pub dropped_tasks: CounterVec<1>,
     pub notifications: Arc<notify::DeliveryCounters>,
     pub health: Health,
+    /// Empty without a collector.
+    pub traces: OnceLock<Traces>,
+    /// Every Canary as it changes, those of other replicas included.
+    pub live: Arc<LiveCanaries>,
     canaries: Mutex<HashMap<NamespacedName, CanaryCounters>>,
 }
 
@@ -99,6 +112,8 @@ impl Default for Telemetry {
             ),
             notifications: Arc::default(),
             health: Health::default(),
+            traces: OnceLock::new(),
+            live: Arc::default(),
             canaries: Mutex::default(),
         }
     }

@@ -6,13 +6,11 @@ use kube::{Client, ResourceExt as _, api::Patch, core::DynamicObject};
 use serde_json::{Value, json};
 
 use super::{
-    BACKUP_DIGESTS, CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER,
-    UnsupportedTarget, Workload,
+    CachedWorkload, CompanionChange, ConfigContents, Kind, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
+    backup::{BackedUpSpec, EditedBackup, backed_up_spec, backup_digests, digests_of, record_digests},
     configs::copies_referenced,
     labels::HELM_IGNORE_DRIFT,
-    manifests::{
-        self, BackedUpSpec, EditedBackup, SCALE_TO_ZERO, backed_up_spec, copied_revision, record_digests,
-    },
+    manifests::{self, SCALE_TO_ZERO, copied_revision},
     scaler::{KEDA_PAUSED, PAUSED_BY_US, pin_of},
     write::{api, code, get},
 };
@@ -106,9 +104,13 @@ pub struct LostPrimary<'a> {
     pub backup_digests: Option<&'a str>,
 }
 
-/// Those that the primary records of its backup.
-fn backup_digests(primary: &DynamicObject) -> Option<&str> {
-    primary.metadata.annotations.as_ref()?.get(BACKUP_DIGESTS).map(String::as_str)
+/// Config copies that only the backup refers to, not the primary.
+fn unused_copies(primary: &DynamicObject, backup: &DynamicObject) -> Vec<(Kind, String)> {
+    let read = copies_referenced(&primary.data["spec"]["template"]);
+    let spec = backup.data["data"]["spec"].as_str().and_then(|spec| serde_json::from_str::<Value>(spec).ok());
+    let mut unused = copies_referenced(&spec.unwrap_or_default()["template"]);
+    unused.retain(|copy| !read.contains(copy));
+    unused
 }
 
 /// The target at exactly the requested revision, with its configs.
@@ -122,6 +124,9 @@ impl Workload {
     /// Creates the primary, as a copy of the target at exactly this revision, or
     /// overwrites one at another revision that has not served yet.
     pub async fn create_primary(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        if self.kind == TargetKind::EndpointGroup {
+            return self.promote_version(client, revision).await;
+        }
         self.create_copy(client, revision, &LostPrimary::default()).await
     }
 
@@ -149,10 +154,12 @@ impl Workload {
             }
             self.write_copies(client, &verified, &names).await?;
             let backup = self.read_backup(client).await?;
-            let before = backup.as_ref().and_then(|backup| BackedUpSpec::before(backup, digests));
+            let before = backup.as_ref().and_then(|backup| {
+                BackedUpSpec::in_backup(backup, backup.data["data"]["revision"].as_str()?, digests)
+            });
             let backup = self.backup_of(before, &primary);
             self.apply(client, Kind::ConfigMap, &backup).await?;
-            record_digests(&mut primary.metadata, &backup);
+            record_digests(&mut primary.metadata, digests_of(&backup));
             let written = match &present {
                 None => self.create(client, &primary).await?,
                 Some(present) => self.patch_if_unchanged(client, present, &primary).await?.is_some(),
@@ -200,7 +207,7 @@ impl Workload {
                 let mark = if replicas == 0 { json!("true") } else { Value::Null };
                 json!({ "spec": { "template": { "spec": { "nodeSelector": { SCALE_TO_ZERO: mark } } } } })
             }
-            TargetKind::Service => return Ok(()),
+            TargetKind::Service | TargetKind::EndpointGroup => return Ok(()),
         };
         patch["metadata"] = metadata;
         if let Some(scaler) = self.autoscaler.as_ref().filter(|s| s.kind == AutoscalerKind::ScaledObject) {
@@ -233,6 +240,9 @@ impl Workload {
     /// Creates a copy of the primary at its present size; the primary must be at
     /// exactly this revision.
     pub async fn keep_previous(&self, client: &Client, revision: &str) -> Result<(), Error> {
+        if self.kind == TargetKind::EndpointGroup {
+            return Ok(());
+        }
         let (kind, attempt) = (self.kind(), "keep a copy of the primary");
         for conflicts in 0..MAX_CONFLICTS {
             conflict_backoff(conflicts).await;
@@ -262,6 +272,9 @@ impl Workload {
     }
 
     pub async fn drop_previous(&self, client: &Client) -> Result<(), Error> {
+        if self.kind == TargetKind::EndpointGroup {
+            return Ok(());
+        }
         self.delete_own(client, self.kind(), &self.previous_name()).await
     }
 
@@ -274,6 +287,9 @@ impl Workload {
         revision: &str,
         cached: FromCache<'_>,
     ) -> Result<(), Error> {
+        if self.kind == TargetKind::EndpointGroup {
+            return self.promote_version(client, revision).await;
+        }
         let name = self.primary_name();
         let mut primary = match cached.primary {
             Some(primary) => primary.to_dynamic_object(self.kind()),
@@ -285,20 +301,24 @@ impl Workload {
         }
         let verified = self.read_verified(client, revision, cached.target).await?;
         let names = self.copy_names(&verified.refs, &verified.configs);
-        let unused = self.unused_copies(client, &primary).await?;
+        let last_backup = self.read_backup(client).await?;
+        let unused = last_backup.as_ref().map(|backup| unused_copies(&primary, backup)).unwrap_or_default();
         self.write_copies(client, &verified, &names).await?;
         for conflicts in 1..=MAX_CONFLICTS {
-            let mut promoted = self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
-            let backup = self.backup_of(Some(BackedUpSpec::of(&primary)), &promoted);
-            self.apply(client, Kind::ConfigMap, &backup).await?;
-            record_digests(&mut promoted.metadata, &backup);
-            if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
-                let still_read: Vec<_> = copies_referenced(&promoted.data["spec"]["template"]);
-                for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
-                    self.delete_own(client, kind, &name).await?;
+            if let Some(before) = self.recorded_spec(client, &mut primary, last_backup.as_ref()).await? {
+                let mut promoted =
+                    self.primary_manifest(&verified.target, revision, &names, Some(&primary))?;
+                let backup = self.backup_of(Some(before), &promoted);
+                self.apply(client, Kind::ConfigMap, &backup).await?;
+                record_digests(&mut promoted.metadata, digests_of(&backup));
+                if let Some(written) = self.patch_if_unchanged(client, &primary, &promoted).await? {
+                    let still_read = copies_referenced(&promoted.data["spec"]["template"]);
+                    for (kind, name) in unused.into_iter().filter(|copy| !still_read.contains(copy)) {
+                        self.delete_own(client, kind, &name).await?;
+                    }
+                    self.apply_write_response(cache, written);
+                    return Ok(());
                 }
-                self.apply_write_response(cache, written);
-                return Ok(());
             }
             conflict_backoff(conflicts).await;
             primary = self.get_required(client, self.kind(), &name, "promote").await?;
@@ -342,6 +362,9 @@ impl Workload {
         revision: &str,
         lost: &LostPrimary<'_>,
     ) -> Result<(), Error> {
+        if self.kind == TargetKind::EndpointGroup {
+            return self.restore_version(client, revision).await;
+        }
         let attempt = "restore the primary";
         let missing = || Error::BackupMissing { revision: revision.to_owned(), backup: self.backup_name() };
         let edited =
@@ -357,7 +380,11 @@ impl Workload {
                 let spec = spec(lost.backup_digests);
                 let was_edited = spec.is_err();
                 let recreated = backup.as_ref().zip(spec.ok().flatten()).and_then(|(backup, spec)| {
-                    self.recreate_from_backup(spec, backup, revision, lost.replicas)
+                    let mut primary = self.recreate_from_backup(spec, revision, lost.replicas)?;
+                    // A spec of which no digest is recorded stays one.
+                    let digests = lost.backup_digests.map_or_else(|| digests_of(backup), str::to_owned);
+                    record_digests(&mut primary.metadata, digests);
+                    Some(primary)
                 });
                 match recreated {
                     Some(primary) if self.create(client, &primary).await? => return Ok(()),
@@ -405,7 +432,7 @@ impl Workload {
             TargetKind::Deployment | TargetKind::DaemonSet => {
                 cache.apply_write_response(self.kind().resource(), written);
             }
-            TargetKind::Service => {}
+            TargetKind::Service | TargetKind::EndpointGroup => {}
         }
     }
 
@@ -464,30 +491,6 @@ impl Workload {
             self.apply(client, kind, &copy).await?;
         }
         Ok(())
-    }
-
-    /// Config copies that only the backup refers to, not the primary.
-    async fn unused_copies(
-        &self,
-        client: &Client,
-        primary: &DynamicObject,
-    ) -> Result<Vec<(Kind, String)>, Error> {
-        let read = copies_referenced(&primary.data["spec"]["template"]);
-        if read.is_empty() {
-            return Ok(Vec::new());
-        }
-        let backup = self.read_backup(client).await?;
-        let spec = backup
-            .and_then(|backup| serde_json::from_str::<Value>(backup.data["data"]["spec"].as_str()?).ok());
-        let mut unused = copies_referenced(&spec.unwrap_or_default()["template"]);
-        unused.retain(|copy| !read.contains(copy));
-        Ok(unused)
-    }
-
-    /// The backup of the primary that this Canary wrote.
-    async fn read_backup(&self, client: &Client) -> Result<Option<DynamicObject>, Error> {
-        let backup = get(client, &self.namespace, Kind::ConfigMap, &self.backup_name()).await?;
-        Ok(backup.filter(|backup| self.is_owner(&backup.metadata)))
     }
 
     /// KEDA would scale the target up again from zero.

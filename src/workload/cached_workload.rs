@@ -10,7 +10,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{Kind, manifests};
-use crate::{api::canary::TargetKind, engine::observed::Pods, stripped};
+use crate::{
+    api::canary::TargetKind,
+    engine::{names::template_name, observed::Pods},
+    stripped,
+};
 
 /// A Deployment, DaemonSet or Service, small enough to cache thousands, and
 /// complete enough to hash: its spec is kept as JSON text.
@@ -74,7 +78,7 @@ impl CachedWorkload {
     /// A status of an older generation does not count the pods of the present
     /// spec.
     pub(super) fn pods(&self, kind: TargetKind) -> Pods {
-        let status = self.status;
+        let status = &self.status;
         let current = status.observed_generation >= self.metadata.generation.unwrap_or_default();
         let if_current = |count: u32| if current { count } else { 0 };
         let older = |all: u32, updated: u32| all.saturating_sub(if_current(updated));
@@ -102,7 +106,9 @@ impl CachedWorkload {
                 older: older(status.current_number_scheduled, status.updated_number_scheduled),
             },
             // The pods of a Service are not ours to observe.
-            TargetKind::Service => Pods { desired: 1, exist: true, updated: 1, ready: 1, older: 0 },
+            TargetKind::Service | TargetKind::EndpointGroup => {
+                Pods { desired: 1, exist: true, updated: 1, ready: 1, older: 0 }
+            }
         }
     }
 
@@ -123,6 +129,11 @@ impl CachedWorkload {
         self.spec.is_scaled_to_zero
     }
 
+    /// The version of an EndpointGroup that a Canary promoted.
+    pub(super) fn primary_version(&self) -> Option<&str> {
+        self.status.primary.as_deref()
+    }
+
     pub(super) fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
     }
@@ -137,6 +148,11 @@ impl CachedWorkload {
         self.spec.revision.as_deref().or_else(|| self.annotation(super::REVISION))
     }
 
+    /// What people call its pod template; none without containers.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.spec.name.as_deref()
+    }
+
     /// Identifies a spec: uid and generation; resourceVersion for kinds without
     /// generation.
     pub fn spec_version(&self) -> (Option<&str>, String) {
@@ -144,6 +160,11 @@ impl CachedWorkload {
         let version = match meta.generation {
             Some(generation) => generation.to_string(),
             None => meta.resource_version.clone().unwrap_or_default(),
+        };
+        // What is released follows from the version in the status as well.
+        let version = match self.primary_version() {
+            Some(primary) => format!("{version} {primary}"),
+            None => version,
         };
         (meta.uid.as_deref(), version)
     }
@@ -156,11 +177,18 @@ struct CachedSpec {
     replicas: Option<u32>,
     is_scaled_to_zero: bool,
     revision: Option<String>,
+    name: Option<Box<str>>,
 }
 
 impl Default for CachedSpec {
     fn default() -> Self {
-        Self { text: RawValue::NULL.to_owned(), replicas: None, is_scaled_to_zero: false, revision: None }
+        Self {
+            text: RawValue::NULL.to_owned(),
+            replicas: None,
+            is_scaled_to_zero: false,
+            revision: None,
+            name: None,
+        }
     }
 }
 
@@ -171,6 +199,7 @@ impl<'de> Deserialize<'de> for CachedSpec {
         let SpecSummary { replicas, template } = serde_json::from_str(text.get()).unwrap_or_default();
         Ok(Self {
             replicas,
+            name: template.name(),
             is_scaled_to_zero: template
                 .spec
                 .node_selector
@@ -206,16 +235,40 @@ struct TemplateSummary {
 #[serde(default)]
 struct TemplateMeta {
     annotations: Option<BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ContainerSummary {
+    name: String,
+    image: Option<String>,
+}
+
+/// Names the container that matters to users, if it is not the first.
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
+impl TemplateSummary {
+    fn name(&self) -> Option<Box<str>> {
+        let named = self.metadata.annotations.as_ref().and_then(|all| all.get(DEFAULT_CONTAINER));
+        let containers = self.spec.containers.as_deref().unwrap_or_default();
+        let main = containers.iter().find(|container| Some(&container.name) == named);
+        let image = main.or(containers.first())?.image.as_ref()?;
+        let none = BTreeMap::new();
+        Some(template_name(image, self.metadata.labels.as_ref().unwrap_or(&none)).into())
+    }
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct TemplateSpec {
     node_selector: Option<BTreeMap<String, String>>,
+    containers: Option<Vec<ContainerSummary>>,
 }
 
-/// The counts of a Deployment's or DaemonSet's status.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The counts of a Deployment's or DaemonSet's status, and the version in that of an
+/// EndpointGroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct StatusCounts {
     observed_generation: i64,
@@ -229,6 +282,7 @@ struct StatusCounts {
     updated_number_scheduled: u32,
     number_available: u32,
     number_ready: u32,
+    primary: Option<String>,
 }
 
 impl Resource for CachedWorkload {

@@ -20,11 +20,16 @@ pub(super) enum TargetPort {
     Named(String),
     /// The default: the port of the Service.
     Implied(u16),
+    /// The port of an EndpointGroup, which has no other.
+    OfGroup(u16),
 }
 
 impl TargetPort {
     pub fn of(canary: &Canary) -> Self {
         let service = canary.spec.service.as_ref();
+        if canary.spec.target_ref.kind == TargetKind::EndpointGroup {
+            return service.map_or(Self::Unchecked, |service| Self::OfGroup(service.port));
+        }
         match service.filter(|_| canary.spec.target_ref.kind != TargetKind::Service) {
             None => Self::Unchecked,
             Some(service) => match &service.target_port {
@@ -56,7 +61,7 @@ impl Workload {
         primary: Option<&CachedWorkload>,
     ) -> Result<(), UnsupportedTarget> {
         match (self.kind, primary) {
-            (TargetKind::Service, _) => Ok(()),
+            (TargetKind::Service | TargetKind::EndpointGroup, _) => Ok(()),
             (_, None) => self.selectors(Some(target), None, None).map(|_| ()),
             (_, Some(primary)) => self.check_overlap(&target.spec(), &primary.spec()),
         }
@@ -64,9 +69,12 @@ impl Workload {
 
     /// Rejects a target without the port that the Services would send requests to.
     pub fn check_target_port(&self, target: &CachedWorkload) -> Result<(), UnsupportedTarget> {
+        if let TargetPort::OfGroup(port) = self.target_port {
+            return self.check_group_port(target, port);
+        }
         let declared = declared_ports(&target.spec());
         let is_unknown = match &self.target_port {
-            TargetPort::Unchecked => false,
+            TargetPort::Unchecked | TargetPort::OfGroup(_) => false,
             TargetPort::Named(name) => {
                 !declared.iter().any(|(declared, _)| declared.as_deref() == Some(name))
             }
@@ -93,7 +101,7 @@ impl Workload {
             TargetPort::Named(name) => {
                 UnsupportedTarget::NamedPort { kind, target, name: name.clone(), declared }
             }
-            TargetPort::Unchecked => return Ok(()),
+            TargetPort::Unchecked | TargetPort::OfGroup(_) => return Ok(()),
         })
     }
 

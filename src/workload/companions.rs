@@ -55,6 +55,9 @@ impl Workload {
         cache: &dyn ObjectCache,
     ) -> Vec<Result<CompanionChange, UnsupportedTarget>> {
         let mut writes = Vec::new();
+        if self.kind == TargetKind::EndpointGroup {
+            return writes;
+        }
         if self.helm_would_resize(&target.metadata) {
             writes.push(Ok(CompanionChange::DisableDriftDetection));
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use kube::core::ObjectMeta;
 use serde_json::Value;
 
-use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload};
+use super::{COPY_OF, CachedWorkload, Kind, UnsupportedTarget, Workload, endpoint_group};
 use crate::api::canary::TargetKind;
 
 /// The longest label value that leaves room for `-previous`.
@@ -151,15 +151,18 @@ impl Workload {
     /// Labels by which Services select the pods of each workload: its own selector,
     /// since a target may be recreated with another one; that of a missing workload
     /// is derived from another's. None if neither target nor primary exists. Empty
-    /// for a target of kind Service: its copies have selectors of their own.
+    /// for a target of kind Service: its copies have selectors of their own. Of an
+    /// EndpointGroup they are the versions.
     pub fn selectors(
         &self,
         target: Option<&CachedWorkload>,
         primary: Option<&CachedWorkload>,
         previous: Option<&CachedWorkload>,
     ) -> Result<Option<Selectors>, UnsupportedTarget> {
-        if self.kind == TargetKind::Service {
-            return Ok(Some(Selectors::default()));
+        match self.kind {
+            TargetKind::Service => return Ok(Some(Selectors::default())),
+            TargetKind::EndpointGroup => return Ok(target.and_then(endpoint_group::selectors)),
+            TargetKind::Deployment | TargetKind::DaemonSet => {}
         }
         let own = |workload: &CachedWorkload| match_labels(&workload.spec());
         let (canary, primary) = match (target.map(own), primary.map(own)) {

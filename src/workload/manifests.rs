@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 
 use kube::core::{DynamicObject, ObjectMeta};
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use super::{
-    BACKUP_DIGESTS, CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs,
+    CachedWorkload, Kind, REVISION, UnsupportedTarget, Workload, configs, endpoint_group,
     labels::match_labels,
 };
 use crate::{api::canary::TargetKind, engine::revision::ConfigRef};
@@ -53,6 +52,7 @@ impl Workload {
                 template
             }
             TargetKind::Service => json!({ "spec": service_spec(spec) }),
+            TargetKind::EndpointGroup => Value::Null,
         }
     }
 
@@ -71,7 +71,7 @@ impl Workload {
         let annotations = target.metadata.annotations.as_ref().unwrap_or(&empty);
         let mut meta = self.copy_metadata(&self.primary_name(), labels, annotations);
         let spec = match self.kind {
-            TargetKind::Service => {
+            TargetKind::Service | TargetKind::EndpointGroup => {
                 meta.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
                 service_spec(spec)
             }
@@ -107,7 +107,7 @@ impl Workload {
         let mut spec = primary.data["spec"].clone();
         let size = spec["replicas"].clone();
         match self.kind {
-            TargetKind::Service => {
+            TargetKind::Service | TargetKind::EndpointGroup => {
                 let revision = copied_revision(primary).unwrap_or_default().to_owned();
                 meta.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision);
                 spec = service_spec(&spec);
@@ -151,12 +151,7 @@ impl Workload {
         self.merge_metadata(&mut merged_object.metadata, meta);
         let before = &present.data["spec"];
         match self.kind {
-            TargetKind::Service => {
-                let mut merged = before.as_object().cloned().unwrap_or_default();
-                merged.retain(|field, _| !SERVICE_FIELDS.contains(&field.as_str()) || field == "clusterIP");
-                merged.extend(spec.as_object().cloned().unwrap_or_default());
-                spec = merged.into();
-            }
+            TargetKind::Service | TargetKind::EndpointGroup => spec = merge_service_spec(before, &spec),
             TargetKind::Deployment | TargetKind::DaemonSet => {
                 if self.kind == TargetKind::Deployment {
                     spec["replicas"] = self.primary_size(replicas(before), replicas(&spec)).into();
@@ -178,26 +173,6 @@ impl Workload {
         }
     }
 
-    /// A ConfigMap to restore the primary from: its spec before the promotion, if
-    /// there was one, and since.
-    pub(super) fn backup_of(&self, before: Option<BackedUpSpec>, primary: &DynamicObject) -> DynamicObject {
-        let promoted = BackedUpSpec::of(primary);
-        let mut data = json!({ "promotedRevision": promoted.revision, "promotedSpec": promoted.spec });
-        if let Some(before) = before {
-            (data["revision"], data["spec"]) = (before.revision.into(), before.spec.into());
-        }
-        let empty = BTreeMap::new();
-        DynamicObject {
-            types: Some(Kind::ConfigMap.type_meta()),
-            metadata: self.copy_metadata(&self.backup_name(), &empty, &empty),
-            data: json!({ "data": data }),
-        }
-    }
-
-    pub(super) fn backup_name(&self) -> String {
-        format!("{}-primary-before", self.target)
-    }
-
     /// The primary with the spec of a backup, if that is of this revision.
     pub(super) fn restore_from_backup(
         &self,
@@ -208,9 +183,10 @@ impl Workload {
         spec["replicas"] = present.data["spec"]["replicas"].clone();
         let mut restored = present.clone();
         match self.kind {
-            TargetKind::Service => {
+            TargetKind::Service | TargetKind::EndpointGroup => {
                 let annotations = restored.metadata.annotations.get_or_insert_default();
                 annotations.insert(REVISION.to_owned(), revision.to_owned());
+                spec = merge_service_spec(&present.data["spec"], &service_spec(&spec));
             }
             TargetKind::Deployment | TargetKind::DaemonSet => keep_selector(&mut spec, &present.data["spec"]),
         }
@@ -225,15 +201,13 @@ impl Workload {
     pub(super) fn recreate_from_backup(
         &self,
         mut spec: Value,
-        backup: &DynamicObject,
         revision: &str,
         size: Option<u32>,
     ) -> Option<DynamicObject> {
         let empty = BTreeMap::new();
         let mut metadata = self.copy_metadata(&self.primary_name(), &empty, &empty);
-        record_digests(&mut metadata, backup);
         match self.kind {
-            TargetKind::Service => {
+            TargetKind::Service | TargetKind::EndpointGroup => {
                 metadata.annotations.get_or_insert_default().insert(REVISION.to_owned(), revision.to_owned());
                 spec = service_spec(&spec);
             }
@@ -264,6 +238,9 @@ impl Workload {
 
     pub fn ports(&self, target: &CachedWorkload) -> Vec<Port> {
         let spec = target.spec();
+        if self.kind == TargetKind::EndpointGroup {
+            return endpoint_group::ports(&spec);
+        }
         let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let of_container = |container: Value| {
@@ -275,65 +252,6 @@ impl Workload {
         };
         list(&spec["template"]["spec"]["containers"]).into_iter().flat_map(of_container).collect()
     }
-}
-
-/// A spec of the primary in a backup, as JSON text.
-pub(super) struct BackedUpSpec {
-    revision: String,
-    spec: String,
-}
-
-impl BackedUpSpec {
-    pub fn of(primary: &DynamicObject) -> Self {
-        let revision = copied_revision(primary).unwrap_or_default().to_owned();
-        Self { revision, spec: primary.data["spec"].to_string() }
-    }
-
-    /// The spec before the promotion, in a backup that has these digests.
-    pub fn before(backup: &DynamicObject, digests: Option<&str>) -> Option<Self> {
-        let text = |key: &str| backup.data["data"][key].as_str().map(str::to_owned);
-        let (revision, spec) = (text("revision")?, text("spec")?);
-        backed_up_spec(backup, &revision, digests).ok()?;
-        Some(Self { revision, spec })
-    }
-}
-
-/// The keys of the two specs in a backup.
-const BACKED_UP: [(&str, &str); 2] = [("revision", "spec"), ("promotedRevision", "promotedSpec")];
-
-/// A spec in a backup is not the one that was recorded.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct EditedBackup;
-
-/// The spec of this revision in a backup. `digests` are those of [`BACKUP_DIGESTS`]; none
-/// for a backup of a version without them.
-pub(super) fn backed_up_spec(
-    backup: &DynamicObject,
-    revision: &str,
-    digests: Option<&str>,
-) -> Result<Option<Value>, EditedBackup> {
-    let data = &backup.data["data"];
-    let found = BACKED_UP.into_iter().find(|(key, _)| data[key] == revision);
-    let Some(text) = found.and_then(|(_, spec)| data[spec].as_str()) else { return Ok(None) };
-    let recorded = |digests: &str| digests.split(' ').any(|entry| entry == digest(revision, text));
-    if !digests.is_none_or(recorded) {
-        return Err(EditedBackup);
-    }
-    serde_json::from_str(text).map(Some).map_err(|_| EditedBackup)
-}
-
-/// Records the digests of a backup on the primary.
-pub(super) fn record_digests(primary: &mut ObjectMeta, backup: &DynamicObject) {
-    let text = |key: &str| backup.data["data"][key].as_str();
-    let digests =
-        BACKED_UP.into_iter().filter_map(|(revision, spec)| Some(digest(text(revision)?, text(spec)?)));
-    let digests = digests.collect::<Vec<_>>().join(" ");
-    primary.annotations.get_or_insert_default().insert(BACKUP_DIGESTS.to_owned(), digests);
-}
-
-fn digest(revision: &str, spec: &str) -> String {
-    let hex: String = Sha256::digest(spec).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{revision}:{hex}")
 }
 
 /// A selector is immutable, and the pods must have its labels.
@@ -366,6 +284,14 @@ const SERVICE_FIELDS: [&str; 8] = [
     "trafficDistribution",
     "clusterIP",
 ];
+
+/// The present spec of a Service with the copied fields of another.
+fn merge_service_spec(present: &Value, copied: &Value) -> Value {
+    let mut merged = present.as_object().cloned().unwrap_or_default();
+    merged.retain(|field, _| !SERVICE_FIELDS.contains(&field.as_str()) || field == "clusterIP");
+    merged.extend(copied.as_object().cloned().unwrap_or_default());
+    merged.into()
+}
 
 fn service_spec(spec: &Value) -> Value {
     let mut fields = spec.as_object().cloned().unwrap_or_default();

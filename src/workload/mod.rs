@@ -26,17 +26,28 @@
 //!   nor a partial promotion reaches a running pod.
 //! - Objects that Serin did not make are not overwritten.
 //!
+//! A target may also be an EndpointGroup (`endpoint_group.rs`): its versions run on machines
+//! that somebody else deploys to, so nothing is copied, and its status names the version
+//! that is the primary.
+//!
 //! Specs are handled as JSON, not as types of a client library: fields that Serin
 //! does not know are hashed and copied too.
 
 mod act;
+mod adopt;
+mod backup;
 mod cached_workload;
+mod canary_pod;
 mod check;
 mod companions;
 mod configs;
+mod endpoint_group;
+pub mod images;
 mod labels;
 mod manifests;
 mod observe;
+mod pod_trouble;
+pub mod pods;
 mod scaler;
 mod write;
 
@@ -49,17 +60,20 @@ use kube::{
 };
 
 pub use act::{Error, FromCache, LostPrimary};
+pub use adopt::AdoptedRevisions;
 pub use cached_workload::CachedWorkload;
 pub use companions::{COMPANION_KINDS, CompanionChange};
 pub use configs::{ConfigContents, MissingContents};
+pub use endpoint_group::versions;
 pub use labels::Selectors;
 pub use manifests::Port;
+pub use pod_trouble::pod_trouble;
 
 use check::TargetPort;
 
 use crate::{
     api::{
-        Canary,
+        Canary, GROUP, VERSION,
         canary::{AutoscalerKind, AutoscalerRef, TargetKind},
     },
     engine::revision::ConfigRef,
@@ -67,8 +81,7 @@ use crate::{
 
 /// On the primary's pods: the revision they run.
 pub const REVISION: &str = "serin.dev/revision";
-/// On the primary: digests of the specs in its backup. The right to write ConfigMaps is not
-/// the right to choose the pods of a workload.
+/// On the primary: digests of the specs in its [`backup`].
 const BACKUP_DIGESTS: &str = "serin.dev/backup-digests";
 /// On the target: the Canary and the release after which it was scaled down.
 const SCALED_DOWN_AFTER: &str = "serin.dev/scaled-down-after";
@@ -106,6 +119,7 @@ pub enum Kind {
     Deployment,
     DaemonSet,
     Service,
+    EndpointGroup,
     ConfigMap,
     Secret,
     HorizontalPodAutoscaler,
@@ -114,10 +128,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Deployment,
         Self::DaemonSet,
         Self::Service,
+        Self::EndpointGroup,
         Self::ConfigMap,
         Self::Secret,
         Self::HorizontalPodAutoscaler,
@@ -130,6 +145,7 @@ impl Kind {
             Self::Deployment => "Deployment",
             Self::DaemonSet => "DaemonSet",
             Self::Service => "Service",
+            Self::EndpointGroup => "EndpointGroup",
             Self::ConfigMap => "ConfigMap",
             Self::Secret => "Secret",
             Self::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
@@ -139,7 +155,7 @@ impl Kind {
     }
 
     pub fn resource(self) -> &'static ApiResource {
-        static RESOURCES: LazyLock<[ApiResource; 8]> = LazyLock::new(|| Kind::ALL.map(Kind::api_resource));
+        static RESOURCES: LazyLock<[ApiResource; 9]> = LazyLock::new(|| Kind::ALL.map(Kind::api_resource));
         &RESOURCES[self as usize]
     }
 
@@ -147,6 +163,7 @@ impl Kind {
         let (group, version) = match self {
             Self::Deployment | Self::DaemonSet => ("apps", "v1"),
             Self::Service | Self::ConfigMap | Self::Secret => ("", "v1"),
+            Self::EndpointGroup => (GROUP, VERSION),
             Self::HorizontalPodAutoscaler => ("autoscaling", "v2"),
             Self::ScaledObject => ("keda.sh", "v1alpha1"),
             Self::PodDisruptionBudget => ("policy", "v1"),
@@ -170,6 +187,7 @@ impl From<TargetKind> for Kind {
             TargetKind::Deployment => Self::Deployment,
             TargetKind::DaemonSet => Self::DaemonSet,
             TargetKind::Service => Self::Service,
+            TargetKind::EndpointGroup => Self::EndpointGroup,
         }
     }
 }
@@ -195,7 +213,7 @@ pub struct Reference {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnsupportedTarget {
     #[error(
-        "spec.targetRef names a {kind} of {api_version}, which Serin does not release; use a Deployment or DaemonSet of apps/v1, or a Service of v1"
+        "spec.targetRef names a {kind} of {api_version}, which Serin does not release; use a Deployment or DaemonSet of apps/v1, a Service of v1, or an EndpointGroup of serin.dev/v1alpha1"
     )]
     ApiVersion { kind: &'static str, api_version: String },
     #[error(
@@ -235,6 +253,14 @@ pub enum UnsupportedTarget {
         "spec.service.targetPort defaults to spec.service.port, {port}, and the containers of {kind} {target} declare {declared}; set spec.service.targetPort to one of their ports, or to {port} if one of them listens there"
     )]
     ImpliedPort { kind: &'static str, target: String, port: u16, declared: String },
+    #[error(
+        "spec.service.port is {port}, and EndpointGroup {target} has the port {of_group}; write the same in both"
+    )]
+    GroupPort { target: String, port: u16, of_group: u16 },
+    #[error(
+        "spec.rollback.keepWarmSeconds keeps pods of the previous version, and an EndpointGroup has none; remove it: the machines of that version serve again as long as they are listed"
+    )]
+    KeptWarm,
 }
 
 /// The resolved target of a Canary.
@@ -260,6 +286,15 @@ impl Workload {
                 kind: kind.name(),
                 api_version: target.api_version.clone(),
             });
+        }
+        let keeps_warm = canary
+            .spec
+            .rollback
+            .as_ref()
+            .and_then(|rollback| rollback.keep_warm_seconds)
+            .is_some_and(|seconds| seconds > 0);
+        if target.kind == TargetKind::EndpointGroup && keeps_warm {
+            return Err(UnsupportedTarget::KeptWarm);
         }
         let owner = OwnerReference {
             api_version: Canary::api_version(&()).into_owned(),
@@ -294,7 +329,11 @@ impl Workload {
         &self.target
     }
 
+    /// Of an EndpointGroup it is the group itself, whose status names the version.
     pub fn primary_name(&self) -> String {
+        if self.kind == TargetKind::EndpointGroup {
+            return self.target.clone();
+        }
         format!("{}-primary", self.target)
     }
 
@@ -306,6 +345,9 @@ impl Workload {
     /// target.
     pub fn references(&self, target: Option<&CachedWorkload>) -> Vec<Reference> {
         let named = |kind, name: String| Reference { kind, name: Some(name) };
+        if self.kind == TargetKind::EndpointGroup {
+            return vec![named(self.kind(), self.target.clone())];
+        }
         let mut all = vec![
             named(self.kind(), self.target.clone()),
             named(self.kind(), self.primary_name()),
@@ -316,6 +358,7 @@ impl Workload {
             TargetKind::Deployment | TargetKind::DaemonSet => {
                 all.push(Reference { kind: Kind::PodDisruptionBudget, name: None });
             }
+            TargetKind::EndpointGroup => {}
         }
         if let Some(scaler) = &self.autoscaler {
             all.push(named(scaler.kind.into(), scaler.name.clone()));

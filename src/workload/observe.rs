@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     CachedWorkload, ConfigContents, MissingContents, PINNED, SCALED_DOWN_AFTER, UnsupportedTarget, Workload,
     configs::{self, TargetDigest},
+    endpoint_group,
 };
 use crate::{
     api::canary::TargetKind,
@@ -29,6 +30,9 @@ impl Workload {
         version: impl Fn(&ConfigRef) -> Option<String>,
         recorded: Option<&str>,
     ) -> Result<Target, MissingContents> {
+        if self.kind == TargetKind::EndpointGroup {
+            return Ok(endpoint_group::observe_target(target));
+        }
         let (pods, scaled_down_after) = (target.pods(self.kind), self.scaled_down_after(target));
         let form = HashVersion::of(recorded);
         let TargetDigest { revision, configs } = match configs.memoized_digest(target, form, &version) {
@@ -42,7 +46,14 @@ impl Workload {
                 digest
             }
         };
-        Ok(Target { revision, configs, pods, scaled_down_after })
+        Ok(Target {
+            revision,
+            name: target.name().map(str::to_owned),
+            trouble: None,
+            configs,
+            pods,
+            scaled_down_after,
+        })
     }
 
     /// The release recorded by [`Workload::scale_down_canary`]. That of another
@@ -57,24 +68,30 @@ impl Workload {
         target.pods(self.kind).desired == 0
     }
 
-    /// The primary, and whether its autoscaler is pinned.
+    /// The primary, and whether its autoscaler is pinned; none for an EndpointGroup of which
+    /// no version is the primary yet.
     pub fn observe_primary(
         &self,
         primary: &CachedWorkload,
         autoscaler: Option<&DynamicObject>,
-    ) -> Result<Primary, UnsupportedTarget> {
+    ) -> Result<Option<Primary>, UnsupportedTarget> {
+        if self.kind == TargetKind::EndpointGroup {
+            return Ok(endpoint_group::observe_primary(primary));
+        }
         self.check_copy(&primary.metadata, primary.copied_revision())?;
         let pin = autoscaler.and_then(|scaler| scaler.metadata.annotations.as_ref()?.get(PINNED));
         let pods = primary.pods(self.kind);
-        Ok(Primary {
+        Ok(Some(Primary {
             revision: primary.copied_revision().map(str::to_owned),
+            name: primary.name().map(str::to_owned),
+            trouble: None,
             pods,
             pinned: pin.is_some(),
             max_replicas: match self.kind {
                 TargetKind::Deployment => autoscaler.and_then(|scaler| self.max_replicas(scaler)),
-                TargetKind::DaemonSet | TargetKind::Service => Some(pods.desired),
+                TargetKind::DaemonSet | TargetKind::Service | TargetKind::EndpointGroup => Some(pods.desired),
             },
-        })
+        }))
     }
 
     /// The previous version; none if this Canary does not own the object.

@@ -64,13 +64,15 @@ pub fn start_measurement(
         let known_until = names().zip(measurements.iter().map(|(_, known)| *known));
         let results_by_name = names().zip(measurements.iter().map(|(measurement, _)| measurement.clone()));
         ctx.telemetry.observe_check(&name, began.elapsed());
-        results.lock().finish_check(CheckMeasurements {
+        let measured = CheckMeasurements {
             check: check.clone(),
             at: until,
             available_until,
             known_until: known_until.filter(|(_, known)| *known < until).collect(),
             results: results_by_name.collect(),
-        });
+        };
+        ctx.telemetry.live.record_measurements(&name, &measured);
+        results.lock().finish_check(measured);
         ctx.requests.request(name);
     });
 }

@@ -8,6 +8,7 @@ pub mod pools;
 pub mod publish;
 pub mod results;
 pub mod served_kinds_watch;
+pub mod xds;
 
 use parking_lot::Mutex;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -12,6 +12,7 @@ pub enum TaskKind {
     Measurement,
     EventHook,
     Alert,
+    PodLook,
 }
 
 impl TaskKind {
@@ -22,6 +23,7 @@ impl TaskKind {
             Self::Measurement => "measurement",
             Self::EventHook => "event_hook",
             Self::Alert => "alert",
+            Self::PodLook => "pod_look",
         }
     }
 
@@ -33,6 +35,7 @@ impl TaskKind {
             Self::Measurement => (4, 100),
             Self::EventHook => (8, 100),
             Self::Alert => (4, 100),
+            Self::PodLook => (2, 2),
         };
         Limits { total: 256, per_namespace: 64, per_canary, waiting_per_canary }
     }
@@ -43,6 +46,7 @@ pub struct Pools {
     measurements: Arc<FairPool>,
     event_hooks: Arc<FairPool>,
     alerts: Arc<FairPool>,
+    pod_looks: Arc<FairPool>,
 }
 
 impl Default for Pools {
@@ -53,6 +57,7 @@ impl Default for Pools {
             measurements: pool(TaskKind::Measurement),
             event_hooks: pool(TaskKind::EventHook),
             alerts: pool(TaskKind::Alert),
+            pod_looks: pool(TaskKind::PodLook),
         }
     }
 }
@@ -64,6 +69,7 @@ impl Pools {
             TaskKind::Measurement => &self.measurements,
             TaskKind::EventHook => &self.event_hooks,
             TaskKind::Alert => &self.alerts,
+            TaskKind::PodLook => &self.pod_looks,
         }
     }
 }

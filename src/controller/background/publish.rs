@@ -1,9 +1,12 @@
 //! Publishes a report: as Events, to event webhooks, and as alerts. Nothing waits
 //! for any of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use k8s_openapi::{
@@ -12,34 +15,61 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource as _, ResourceExt as _,
-    api::PostParams,
+    api::{Patch, PatchParams, PostParams},
     core::{ApiResource, Request},
 };
+use serde_json::json;
 
 use super::{gate_call::signing_key, pools::TaskKind};
 use crate::{
     api::{
         AlertProvider, AlertProviderSpec, Canary, CanaryStatus,
-        canary::{Alert, HookType, Severity},
+        canary::{Alert, HookType, Severity, Webhook},
+        condition::TARGET_REJECTED,
     },
-    controller::{context::Context, queue::trigger::NamespacedName},
-    engine::{Reason, Report},
-    gates::webhook::{self, HookContext},
-    notify::{self, Destination},
+    controller::{context::Context, queue::trigger::NamespacedName, shard::fence::Fence},
+    engine::{Reason, Report, names::name_of},
+    gates::{
+        question::{LinkSigner, Question},
+        webhook::{self, HookContext},
+    },
+    notify::{self, AnswerLinks, Destination, Notification, Subject, thread::ThreadRecorder},
     patch::FIELD_MANAGER,
 };
+
+/// What notifications show besides the release.
+#[derive(Clone, Debug, Default)]
+pub struct NotificationOptions {
+    pub site: notify::Site,
+    /// Signs the links that answer an approval.
+    pub links: Option<LinkSigner>,
+}
 
 /// Publishes what a report should notify of; `status` is the recorded one.
 pub fn publish(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     let happened = report.preceding.iter().chain([report]).filter(|report| report.should_notify);
     for report in happened {
-        // A promotion has one Event: when it is done.
-        if !matches!(report.reason, Reason::Promoting { .. }) {
+        // A promotion has one Event, when it is done, unless it was hardly judged.
+        let is_usual = matches!(&report.reason, Reason::Promoting { low_power, .. } if low_power.is_empty());
+        if !is_usual {
             write_event(ctx, canary, report);
         }
         call_event_hooks(ctx, canary, status, report);
+        if let Some(rejected) = target_rejected(status, report) {
+            write_event(ctx, canary, &rejected);
+            call_event_hooks(ctx, canary, status, &rejected);
+        }
     }
     send_alerts(ctx, canary, status, report);
+}
+
+/// After a rollback that leaves the target at the revision that was rolled back.
+fn target_rejected(status: &CanaryStatus, report: &Report) -> Option<Report> {
+    let Reason::RolledBack { revision, .. } = &report.reason else { return None };
+    status.conditions.iter().find(|condition| condition.type_ == TARGET_REJECTED)?;
+    let promoted = status.revisions.as_ref().and_then(|revisions| revisions.primary.as_deref());
+    let promoted = name_of(status, promoted.unwrap_or_default()).to_owned();
+    Some(Report::from(Reason::TargetRejected { revision: revision.clone(), promoted }))
 }
 
 /// An Event that cannot be written is lost; the status has its message too.
@@ -102,7 +132,19 @@ async fn create_event(client: &Client, namespace: &str, event: &Event) -> kube::
 fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, report: &Report) {
     let (hooks, key) = (canary.spec.analysis.webhooks.iter(), NamespacedName::of(canary));
     let mut dropped = Vec::new();
-    for hook in hooks.filter(|hook| hook.type_ == Some(HookType::Event)).cloned() {
+    let wanted = |hook: &&Webhook| match hook.type_ {
+        Some(HookType::Event) => true,
+        Some(HookType::TargetRejected) => matches!(report.reason, Reason::TargetRejected { .. }),
+        _ => false,
+    };
+    for mut hook in hooks.filter(wanted).cloned() {
+        if let (Reason::TargetRejected { .. }, Some(known)) = (&report.reason, &status.revisions) {
+            // The hashes: the message has the names.
+            let revisions = [("rejectedRevision", &known.rejected), ("promotedRevision", &known.primary)];
+            let revisions =
+                revisions.map(|(key, revision)| (key.to_owned(), revision.clone().unwrap_or_default()));
+            hook.metadata.extend(revisions);
+        }
         let about = HookContext::from_status(canary, status);
         let (message, severity, at) = (report.message.clone(), report.severity, ctx.clock.now());
         let (name, end) = (hook.name.clone(), ctx.end_of_publishing(&key));
@@ -111,7 +153,7 @@ fn call_event_hooks(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, 
             match signing_key(&ctx, &hook, &about.namespace).await {
                 Ok(key) => {
                     let reply = ctx.webhooks.send_event(&hook, &about, &event, key.as_deref()).await;
-                    ctx.telemetry.observe_gate_call(&HookType::Event, &reply);
+                    ctx.telemetry.observe_gate_call(&hook.type_.unwrap_or_default(), &reply);
                 }
                 Err(why) => {
                     let HookContext { namespace, name, .. } = about;
@@ -138,7 +180,10 @@ fn send_alerts(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
     if canary.spec.analysis.alerts.is_empty() {
         return;
     }
-    let notices = notify::notifications(canary, status, report, ctx.clock.now());
+    let notices = notices(ctx, canary, status, report);
+    if notices.is_empty() {
+        return;
+    }
     for alert in canary.spec.analysis.alerts.clone() {
         let wanted: Vec<_> =
             notices.iter().filter(|notice| notice.meets_severity_of(&alert)).cloned().collect();
@@ -158,6 +203,47 @@ fn send_alerts(ctx: &Arc<Context>, canary: &Canary, status: &CanaryStatus, repor
             tracing::warn!(canary = %key, alert = name, "an alert is dropped: too many of this Canary wait already");
         }
     }
+}
+
+/// The notifications of a report, with the links that answer its question.
+fn notices(ctx: &Context, canary: &Canary, status: &CanaryStatus, report: &Report) -> Vec<Notification> {
+    let NotificationOptions { site, links } = &ctx.options.notifications;
+    let now = ctx.clock.now();
+    let mut notices = notify::notifications(&Subject { canary, status, site }, report, now);
+    for notice in &mut notices {
+        let (Some(approval), Some(signer)) = (&mut notice.approval, links) else { continue };
+        let question = Question {
+            namespace: notice.namespace.clone(),
+            name: notice.name.clone(),
+            uid: notice.uid.clone(),
+            release: notice.release,
+            gate: approval.gate.clone(),
+            step: approval.step_index,
+        };
+        match signer.links(&question, now) {
+            Ok([approve_url, reject_url]) => approval.links = Some(AnswerLinks { approve_url, reject_url }),
+            Err(error) => tracing::warn!("{error}; the message has no links"),
+        }
+    }
+    notices
+}
+
+/// Writes the message of a release to its Canary, in the background.
+pub fn thread_recorder(client: Client, fence: Fence) -> ThreadRecorder {
+    ThreadRecorder(Arc::new(move |namespace, name, thread| {
+        let key = NamespacedName { namespace: namespace.to_owned(), name: name.to_owned() };
+        let annotations = BTreeMap::from([(thread.annotation(), json!(thread).to_string())]);
+        let patch = json!({"metadata": {"uid": thread.uid, "annotations": annotations}});
+        let (canaries, fence) = (Api::<Canary>::namespaced(client.clone(), namespace), fence.clone());
+        tokio::spawn(async move {
+            let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+            if fence.check(&key).is_ok()
+                && let Err(error) = canaries.patch_metadata(&key.name, &params, &Patch::Merge(patch)).await
+            {
+                tracing::debug!(%error, canary = %key, "the message of a release is not recorded");
+            }
+        });
+    }))
 }
 
 async fn resolve_destination(ctx: &Context, alert: &Alert, own: &str) -> Result<Arc<Destination>, String> {
@@ -184,5 +270,6 @@ async fn resolve_destination(ctx: &Context, alert: &Alert, own: &str) -> Result<
         }
     };
     let data = secret.and_then(|secret| secret.data).unwrap_or_default();
-    Destination::new(&spec, &data).map(Arc::new).map_err(|error| error.to_string())
+    let provider = format!("{namespace}/{}", reference.name);
+    Destination::new(provider, &spec, &data).map(Arc::new).map_err(|error| error.to_string())
 }

@@ -25,20 +25,22 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     projection::{
-        Projection, inventory_kind, is_inventory_only, is_metadata_only, metadata_identity,
+        Projection, catalog_kind, inventory_kind, is_metadata_only, is_tapped_only, metadata_identity,
         metadata_manifest, metadata_only, object_manifest, pod_resource, projection_for, workload_manifest,
     },
     raw_canary::{CachedCanary, RawCanary},
     references::ReferenceIndex,
     reflector::{
-        NotSynced, ObjectTap, Reflector, ReflectorTarget, ShowManifest, StoreKind, SyncState, for_each_page,
-        spawn_reflector,
+        NotSynced, ObjectTaps, Reflector, ReflectorTarget, ShowManifest, StoreKind, SyncState, Tap,
+        for_each_page, spawn_reflector,
     },
     store::{Key, Store},
 };
 use super::queue::trigger::{HasMeta as _, NamespacedName, ObjectVersion, RequestSender};
 use crate::{
     api::{CanaryStatus, ClusterAnalysisTemplate, canary::TargetKind},
+    catalog::kubernetes::ClusterObjects,
+    clock::Clock,
     discovery::{live::LiveInventory, model},
     object_cache::ObjectCache,
     telemetry::Telemetry,
@@ -53,9 +55,12 @@ pub type CanaryObserver = Arc<dyn Fn(&NamespacedName, Option<&CanaryStatus>) + S
 pub struct ChangeHandlers {
     pub references: Arc<ReferenceIndex>,
     pub requests: RequestSender,
+    pub clock: Clock,
     pub observe_canary: CanaryObserver,
     /// Gets a copy of every event of the kinds that it reads, once it is wanted.
     pub inventory: Arc<LiveInventory>,
+    /// The same of those that the service catalog reads, from the start.
+    pub catalog: Option<Arc<ClusterObjects>>,
 }
 
 pub struct Caches {
@@ -99,9 +104,14 @@ impl Caches {
             let (canaries, requests, observe) =
                 (Arc::clone(&self.canaries), requests.clone(), Arc::clone(observe_canary));
             let inventory = Arc::clone(inventory);
+            let (live, clock) = (Arc::clone(&self.telemetry.live), self.handlers.clock);
             let on_change = move |(namespace, name): Key, changed| {
                 let canary = NamespacedName { namespace, name };
                 observe_status(&canaries, &canary, &*observe);
+                match canaries.get(&canary.namespace, &canary.name) {
+                    Some(cached) => live.apply(&cached, clock.now()),
+                    None => live.remove(&canary),
+                }
                 copy_canary(&canaries, &canary, &inventory);
                 requests.request_for_change(canary, changed);
             };
@@ -110,11 +120,16 @@ impl Caches {
                 scope: scope.clone(),
                 store: Arc::clone(&self.canaries),
                 sync: self.canaries_sync.clone(),
-                tap: None,
+                taps: ObjectTaps { taps: Vec::new(), manifest: |_, _| {} },
             };
             spawn_reflector(watcher(self.canary_api(scope), watcher::Config::default()), target, on_change)
         };
-        self.scopes.iter().map(watch).collect()
+        let (sync, live) = (self.canaries_sync.clone(), Arc::clone(&self.telemetry.live));
+        let completes = AbortOnDropHandle::new(tokio::spawn(async move {
+            sync.synced().await;
+            live.set_complete();
+        }));
+        self.scopes.iter().map(watch).chain([completes]).collect()
     }
 
     /// Returns when the first lists of Canaries are complete.
@@ -135,6 +150,9 @@ impl Caches {
             let apply = |canary: RawCanary| {
                 if let Some((namespace, name)) = self.canaries.apply_existing(canary.decode()) {
                     let name = NamespacedName { namespace, name };
+                    if let Some(cached) = self.canaries.get(&name.namespace, &name.name) {
+                        self.telemetry.live.apply(&cached, self.handlers.clock.now());
+                    }
                     self.observe_status(&name);
                     self.handlers.requests.request(name);
                 }
@@ -146,7 +164,7 @@ impl Caches {
         let watched: BTreeMap<_, _> = watched
             .into_iter()
             .filter(|(kind, watched)| {
-                *kind != pod_resource() && !is_inventory_only(kind) && watched.sync.is_synced()
+                *kind != pod_resource() && !is_tapped_only(kind) && watched.sync.is_synced()
             })
             .map(|(kind, watched)| ((kind.api_version.clone(), kind.kind.clone()), (kind, watched)))
             .collect();
@@ -283,6 +301,11 @@ impl Caches {
         }
     }
 
+    /// All objects of a kind.
+    pub fn list_all(&self, kind: &ApiResource) -> Vec<Arc<DynamicObject>> {
+        self.objects(kind).map(|store| store.list_all()).unwrap_or_default()
+    }
+
     /// Watches a kind for the inventory; see [`ensure_synced`](Self::ensure_synced).
     pub fn watch_for_inventory(&self, kind: &ApiResource) {
         self.reflector_for(kind);
@@ -334,10 +357,10 @@ impl Caches {
                         false => |a, b| a.same_for_engine(b, TargetKind::Deployment),
                     };
                 let events = watcher(self.api(kind, scope.as_deref()), watcher::Config::default());
-                let tap = self.tap(kind, scope.as_deref(), workload_manifest);
+                let taps = self.taps(kind, scope.as_deref(), workload_manifest);
                 let projection = Projection { transform: convert::identity, same };
                 let (store, sync) = (Arc::clone(store), sync.clone());
-                let target = ReflectorTarget { projection, scope, store, sync, tap };
+                let target = ReflectorTarget { projection, scope, store, sync, taps };
                 spawn_reflector(events, target, self.request_for(kind))
             }
             StoreKind::Objects(store) => self.watch_objects(kind, scope, store, sync),
@@ -355,17 +378,17 @@ impl Caches {
         let (store, sync, config) = (Arc::clone(store), sync.clone(), watcher::Config::default());
         if is_metadata_only(kind) {
             let api: Api<PartialObjectMeta<DynamicObject>> = self.api(kind, scope.as_deref());
-            let tap = self.tap(kind, scope.as_deref(), metadata_manifest);
-            let projection = match is_inventory_only(kind) {
+            let taps = self.taps(kind, scope.as_deref(), metadata_manifest);
+            let projection = match is_tapped_only(kind) {
                 true => Projection::of(metadata_identity),
                 false => Projection::of(metadata_only),
             };
-            let target = ReflectorTarget { projection, scope, store, sync, tap };
+            let target = ReflectorTarget { projection, scope, store, sync, taps };
             return spawn_reflector(watcher(api, config), target, self.request_for(kind));
         }
         let events = watcher(self.api(kind, scope.as_deref()), config);
-        let tap = self.tap(kind, scope.as_deref(), object_manifest);
-        let target = ReflectorTarget { projection: projection_for(kind), scope, store, sync, tap };
+        let taps = self.taps(kind, scope.as_deref(), object_manifest);
+        let target = ReflectorTarget { projection: projection_for(kind), scope, store, sync, taps };
         match *kind == pod_resource() {
             // Pods are read by checks; their changes decide nothing.
             true => spawn_reflector(events, target, |_, _| {}),
@@ -373,15 +396,13 @@ impl Caches {
         }
     }
 
-    fn tap<T>(
-        &self,
-        kind: &ApiResource,
-        scope: Option<&str>,
-        manifest: ShowManifest<T>,
-    ) -> Option<ObjectTap<T>> {
-        let inventory = &self.handlers.inventory;
-        let kind = inventory_kind(kind).filter(|_| inventory.is_wanted())?;
-        Some(ObjectTap { tap: inventory.tap(kind, scope), manifest })
+    fn taps<T>(&self, kind: &ApiResource, scope: Option<&str>, manifest: ShowManifest<T>) -> ObjectTaps<T> {
+        let ChangeHandlers { inventory, catalog, .. } = &self.handlers;
+        let of_inventory = inventory_kind(kind).filter(|_| inventory.is_wanted());
+        let of_inventory = of_inventory.map(|kind| Tap::Inventory(inventory.tap(kind, scope)));
+        let of_catalog = catalog_kind(kind).zip(catalog.as_ref());
+        let of_catalog = of_catalog.map(|(kind, catalog)| Tap::Catalog(catalog.tap(kind, scope)));
+        ObjectTaps { taps: of_inventory.into_iter().chain(of_catalog).collect(), manifest }
     }
 
     fn scopes_of(&self, kind: &ApiResource) -> Vec<Option<String>> {
@@ -433,12 +454,15 @@ fn copy_canary(canaries: &Store<CachedCanary>, canary: &NamespacedName, inventor
         (version.unwrap_or(0), target)
     });
     let kind = |kind| match kind {
-        TargetKind::Deployment => model::Kind::Deployment,
-        TargetKind::DaemonSet => model::Kind::DaemonSet,
-        TargetKind::Service => model::Kind::Service,
+        TargetKind::Deployment => Some(model::Kind::Deployment),
+        TargetKind::DaemonSet => Some(model::Kind::DaemonSet),
+        TargetKind::Service => Some(model::Kind::Service),
+        // The inventory is of clusters.
+        TargetKind::EndpointGroup => None,
     };
-    let found =
-        found.and_then(|(version, target)| target.map(|of| (version, kind(of.kind), of.name.as_str())));
+    let found = found.and_then(|(version, target)| {
+        target.and_then(|of| Some((version, kind(of.kind)?, of.name.as_str())))
+    });
     inventory.set_canary(&canary.namespace, &canary.name, found);
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::store::always_differs;
 use crate::{
+    catalog::kubernetes,
     discovery::model::{self, Detail},
     stripped::{StrippedObject, strip_last_applied},
     workload::{COMPANION_KINDS, CachedWorkload, Kind},
@@ -32,7 +33,7 @@ pub fn projection_for(kind: &ApiResource) -> Projection<StrippedObject, DynamicO
         Projection::of(project_pod)
     } else if COMPANION_KINDS.iter().any(|companion| companion.resource() == kind) {
         Projection { transform: project_companion, same: equal_ignoring_version }
-    } else if is_inventory_only(kind) {
+    } else if is_tapped_only(kind) {
         Projection::of(|object| identity_only(object.0.metadata))
     } else {
         Projection::of(|object| object.0)
@@ -46,8 +47,17 @@ pub fn inventory_kind(kind: &ApiResource) -> Option<model::Kind> {
     known.filter(|kind| !matches!(kind, model::Kind::ConfigMap | model::Kind::Canary))
 }
 
-/// No release reads these: the inventory keeps what it needs of them.
-pub fn is_inventory_only(kind: &ApiResource) -> bool {
+/// The kind of the service catalog that this resource is.
+pub fn catalog_kind(kind: &ApiResource) -> Option<kubernetes::Kind> {
+    kubernetes::Kind::of(&kind.group, &kind.kind)
+}
+
+/// No release reads these: the inventory and the catalog keep what they need of them.
+pub fn is_tapped_only(kind: &ApiResource) -> bool {
+    is_inventory_only(kind) || catalog_kind(kind).is_some_and(kubernetes::Kind::is_catalog_only)
+}
+
+fn is_inventory_only(kind: &ApiResource) -> bool {
     use model::Kind as Of;
     match inventory_kind(kind) {
         Some(
@@ -150,16 +160,26 @@ pub fn metadata_identity(partial: PartialObjectMeta<DynamicObject>) -> DynamicOb
 }
 
 /// Labels select a pod, its address is scraped as its `prometheus.io` annotations have
-/// it; nothing else is needed.
+/// it, until it is deleted; nothing else is needed.
 fn project_pod(StrippedObject(mut pod): StrippedObject) -> DynamicObject {
-    let ObjectMeta { name, namespace, uid, resource_version, labels, annotations, .. } = pod.metadata;
+    let ObjectMeta {
+        name, namespace, uid, resource_version, deletion_timestamp, labels, annotations, ..
+    } = pod.metadata;
     let annotations = annotations.map(|mut all| {
         all.retain(|key, _| key.starts_with("prometheus.io/"));
         all
     });
     let annotations = annotations.filter(|all| !all.is_empty());
-    pod.metadata =
-        ObjectMeta { name, namespace, uid, resource_version, labels, annotations, ..ObjectMeta::default() };
+    pod.metadata = ObjectMeta {
+        name,
+        namespace,
+        uid,
+        resource_version,
+        deletion_timestamp,
+        labels,
+        annotations,
+        ..ObjectMeta::default()
+    };
     let address = pod.data.pointer("/status/podIP").cloned();
     pod.data = json!({ "status": { "podIP": address } });
     pod
@@ -179,7 +199,26 @@ fn equal_ignoring_version(a: &DynamicObject, b: &DynamicObject) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
     use super::*;
+    use crate::metrics::scrape::endpoint;
+
+    #[test]
+    fn a_terminating_pod_is_not_scraped() {
+        let scraped = |metadata: Value| {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": { "podIP": "10.0.0.1" },
+            });
+            let stored = project_pod(StrippedObject(serde_json::from_value(pod).expect("a pod")));
+            let pod: Pod = stored.try_parse().expect("a pod");
+            endpoint(&pod, None, 8080).map(|endpoint| endpoint.url.expect("a URL"))
+        };
+        let running = json!({ "name": "web-1", "uid": "1" });
+        assert_eq!(scraped(running).as_deref(), Some("http://10.0.0.1:8080/metrics"));
+        let deleted = json!({ "name": "web-1", "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z" });
+        assert_eq!(scraped(deleted), None);
+    }
 
     #[test]
     fn a_pod_keeps_where_it_is_scraped_and_nothing_else() {

@@ -1,6 +1,6 @@
 //! One reflector per kind and scope: a watch that keeps a store current and
-//! requests a reconcile for each change; where the inventory is wanted it gets a copy
-//! of every event.
+//! requests a reconcile for each change; the inventory and the service catalog get a copy
+//! of every event where they are wanted.
 
 use std::{collections::BTreeSet, fmt::Debug, pin::pin, sync::Arc, time::Duration};
 
@@ -26,8 +26,9 @@ use super::{
 };
 use crate::{
     api_error::watch_error,
+    catalog::kubernetes,
     controller::queue::trigger::{HasMeta, ObjectVersion},
-    discovery::live::Tap,
+    discovery::live,
     telemetry::Telemetry,
     workload::CachedWorkload,
 };
@@ -111,6 +112,11 @@ impl SyncState {
         }
     }
 
+    /// Completes after the first lists.
+    pub async fn synced(&self) {
+        self.synced.wait().await;
+    }
+
     pub fn is_synced(&self) -> bool {
         self.synced.initialized()
     }
@@ -145,22 +151,67 @@ pub struct ReflectorTarget<T, K> {
     pub scope: Option<String>,
     pub store: Arc<Store<K>>,
     pub sync: SyncState,
-    pub tap: Option<ObjectTap<T>>,
+    pub taps: ObjectTaps<T>,
 }
 
 /// Shows the manifest of an object to a reader; the object is the same afterwards.
 pub type ShowManifest<T> = fn(&mut T, &mut dyn FnMut(&Value));
 
-/// The tap of the inventory, and how it reads an object of this type.
-pub struct ObjectTap<T> {
-    pub tap: Tap,
+/// A reader of every event of a reflector, before it is projected.
+pub enum Tap {
+    Inventory(live::Tap),
+    Catalog(kubernetes::Tap),
+}
+
+impl Tap {
+    fn list_started(&mut self) {
+        match self {
+            Self::Inventory(tap) => tap.list_started(),
+            Self::Catalog(tap) => tap.list_started(),
+        }
+    }
+
+    fn listed(&mut self, manifest: &Value) {
+        match self {
+            Self::Inventory(tap) => tap.listed(manifest),
+            Self::Catalog(tap) => tap.listed(manifest),
+        }
+    }
+
+    fn list_completed(&mut self) {
+        match self {
+            Self::Inventory(tap) => tap.list_completed(),
+            Self::Catalog(tap) => tap.list_completed(),
+        }
+    }
+
+    fn applied(&mut self, manifest: &Value) {
+        match self {
+            Self::Inventory(tap) => tap.applied(manifest),
+            Self::Catalog(tap) => tap.applied(manifest),
+        }
+    }
+
+    fn deleted(&mut self, manifest: &Value) {
+        match self {
+            Self::Inventory(tap) => tap.deleted(manifest),
+            Self::Catalog(tap) => tap.deleted(manifest),
+        }
+    }
+}
+
+/// The taps of a reflector, and how they read an object of this type.
+pub struct ObjectTaps<T> {
+    pub taps: Vec<Tap>,
     pub manifest: ShowManifest<T>,
 }
 
-impl<T> ObjectTap<T> {
+impl<T> ObjectTaps<T> {
     fn read(&mut self, object: &mut T, read: fn(&mut Tap, &Value)) {
-        let tap = &mut self.tap;
-        (self.manifest)(object, &mut |manifest| read(tap, manifest));
+        let Self { taps, manifest } = self;
+        if !taps.is_empty() {
+            manifest(object, &mut |manifest| taps.iter_mut().for_each(|tap| read(tap, manifest)));
+        }
     }
 }
 
@@ -172,7 +223,7 @@ pub fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send +
     target: ReflectorTarget<T, K>,
     on_change: impl Fn(Key, Option<ObjectVersion>) + Send + 'static,
 ) -> AbortOnDropHandle<()> {
-    let ReflectorTarget { projection: Projection { transform, same }, scope, store, sync, mut tap } = target;
+    let ReflectorTarget { projection: Projection { transform, same }, scope, store, sync, mut taps } = target;
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut events = pin!(events.default_backoff());
         let mut listed = Vec::new();
@@ -186,20 +237,20 @@ pub fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send +
                 }
                 Ok(Event::Init) => {
                     listed.clear();
-                    tap.iter_mut().for_each(|tap| tap.tap.list_started());
+                    taps.taps.iter_mut().for_each(Tap::list_started);
                 }
                 Ok(Event::InitApply(mut object)) => {
-                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::listed));
+                    taps.read(&mut object, Tap::listed);
                     listed.push(transform(object));
                 }
                 Ok(Event::InitDone) => {
                     let changed = store.replace(scope.as_deref(), std::mem::take(&mut listed));
                     changed.into_iter().for_each(|key| on_change(key, None));
-                    tap.iter_mut().for_each(|tap| tap.tap.list_completed());
+                    taps.taps.iter_mut().for_each(Tap::list_completed);
                     sync.list_done(&scope);
                 }
                 Ok(Event::Apply(mut object)) => {
-                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::applied));
+                    taps.read(&mut object, Tap::applied);
                     if store.is_outdated_by(object.meta()) {
                         let version = ObjectVersion::of(object.meta());
                         if let Some(key) = store.apply(transform(object), same) {
@@ -208,7 +259,7 @@ pub fn spawn_reflector<T: Resource + Debug + Send + 'static, K: HasMeta + Send +
                     }
                 }
                 Ok(Event::Delete(mut object)) => {
-                    tap.iter_mut().for_each(|tap| tap.read(&mut object, Tap::deleted));
+                    taps.read(&mut object, Tap::deleted);
                     on_change(store.remove(object.meta()), None);
                 }
             }

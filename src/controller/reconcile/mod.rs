@@ -22,18 +22,27 @@ mod finalizer;
 mod invalid;
 mod observe;
 mod perform;
+mod pod_looks;
 mod resolve;
 mod route_migration;
 pub mod state;
 mod status;
 
-use std::{fmt::Display, sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
 use self::{
     failures::{FailedAttempt, Unattempted},
     observe::Observation,
+    pod_looks::PodLooks,
     resolve::{InvalidCanary, ResolvedCanary},
     state::{CanaryState, ReconcileMemory},
 };
@@ -44,7 +53,19 @@ use super::{
 use crate::{
     api::{Canary, CanaryStatus},
     engine::{self, Decision, Observed, action::Purpose, observed::Failure},
+    workload::Workload,
 };
+
+/// Once: two of them undo each other's work as long as both run.
+fn warn_of_another_controller(canary: &NamespacedName) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            %canary,
+            "something else wrote the status of this Canary: if another `serin run` serves the same namespaces, end one of them, or start both with --replicated"
+        );
+    }
+}
 
 /// The step that failed; the Canary is requeued with backoff.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +121,9 @@ pub async fn reconcile(ctx: &Arc<Context>, key: &NamespacedName) -> Result<Reque
     let state = ctx.state_of(key, canary.metadata.uid.clone());
     let mut memory = state.memory.lock().await;
     let status = memory.status_writes.exact(canary.status.as_ref());
+    if ctx.fence.is_unsharded() && memory.status_writes.is_foreign(canary.status.as_ref()) {
+        warn_of_another_controller(key);
+    }
     let mut this = Reconcile {
         ctx,
         key,
@@ -173,12 +197,11 @@ impl Reconcile<'_> {
                 Err(error) => return self.fail_observation(earlier, error).await,
             };
             let Some(mut decision) = self.decide(&resolved, &observation, earlier.as_ref()) else { continue };
-            let digests = observation.primary.as_ref().and_then(|primary| primary.backup_digests());
-            if let Some(digests) = digests {
-                decision.status.backup_digests = Some(digests.to_owned());
-            }
+            self.copy_backup_digests(&resolved.workload, &mut decision.status);
             self.recordable = self.can_be_recorded(&decision).await;
             self.perform(&resolved, &observation, &decision).await?;
+            // A promotion has recorded others.
+            self.copy_backup_digests(&resolved.workload, &mut decision.status);
             let effective = self.has_taken_effect(&resolved, &observation, &decision);
             if let Some(earlier) = earlier.take() {
                 decision.absorb_earlier(earlier);
@@ -189,7 +212,8 @@ impl Reconcile<'_> {
                 earlier = Some(decision);
                 continue;
             }
-            let wake = decision.wake.as_ref().map(|(at, _)| *at);
+            let looks = self.memory.pod_looks.iter().filter_map(PodLooks::due_at);
+            let wake = decision.wake.as_ref().map(|(at, _)| *at).into_iter().chain(looks).min();
             let recorded = self.record(decision).await?;
             self.state.results.lock().cancel_ended(&recorded);
             measure::open_window(self.ctx, &self.state.results, resolved.measured(&observation), &recorded);
@@ -199,6 +223,15 @@ impl Reconcile<'_> {
             let follow_up = self.settle_failures(&unattempted) != observation.observed.failures || effective;
             let wake = if follow_up { Some(self.ctx.clock.now()) } else { wake };
             return Ok(if self.failed.is_empty() { Requeue::at(wake) } else { Requeue::Retry(wake) });
+        }
+    }
+
+    /// The status outlives the primary.
+    fn copy_backup_digests(&self, workload: &Workload, status: &mut CanaryStatus) {
+        let (namespace, name) = (&self.key.namespace, workload.primary_name());
+        let primary = self.ctx.caches.workload(workload.kind(), namespace, &name);
+        if let Some(digests) = primary.as_ref().and_then(|primary| primary.backup_digests()) {
+            status.backup_digests = Some(digests.to_owned());
         }
     }
 

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 
 use super::{
     READ_MESH, Reconcile,
+    pod_looks::PodLooks,
     resolve::{ResolvedCanary, template_refs},
     state::{CompanionInputs, RouteInputs, RouteObservation, SelectorInputs, SpecInputs},
 };
@@ -89,7 +90,7 @@ impl Reconcile<'_> {
             ctx.caches.object(kind.resource(), &self.key.namespace, &format!("{}-primary", scaler.name))
         });
         let observed_primary = match &primary {
-            Some(primary) => Some(workload.observe_primary(primary, scaler.as_deref())?),
+            Some(primary) => workload.observe_primary(primary, scaler.as_deref())?,
             None => None,
         };
         let deleting = canary.metadata.deletion_timestamp.is_some();
@@ -105,9 +106,13 @@ impl Reconcile<'_> {
         };
         let workloads = [target.as_deref(), primary.as_deref(), previous.as_deref()];
         let selectors = self.selectors(resolved, workloads)?;
-        let RouteObservation { split, pending: route_pending } = match &selectors {
+        let RouteObservation { split, pending: route_pending, refused: route_refused } = match &selectors {
             Some(selectors) => self.observe_route(resolved, selectors),
-            None => RouteObservation { split: None, pending: router.pending_reason(canary, &ctx.caches) },
+            None => RouteObservation {
+                split: None,
+                pending: router.pending_reason(canary, &ctx.caches),
+                refused: None,
+            },
         };
         let observed_target = match &target {
             Some(target) => Some(self.observe_target(resolved, target, recorded.as_deref()).await?),
@@ -130,8 +135,11 @@ impl Reconcile<'_> {
             }),
             provider_evidence: resolved.provider_evidence.clone(),
             route_pending,
+            route_refused,
             route_writer: None,
             migrated_from: self.memory.migrated_from.clone(),
+            deleted_pod: self.memory.deleted_pod.clone(),
+            persisted_replacement: engine::replaced_pod(&self.status).map(str::to_owned),
             failures: self.memory.failures.lasting(ctx.clock.now()),
             routing_restored: deleting && router.is_restored(canary, &ctx.caches),
             gate_results,
@@ -140,12 +148,40 @@ impl Reconcile<'_> {
             persisted_releases: engine::started_releases(&self.status),
             other_releases,
             release_cap,
+            clock_stepped_at: None,
         };
+        if let Some(selectors) = &selectors {
+            let phase = earlier.map_or(self.status.phase, |earlier| earlier.status.phase);
+            self.look_at_pods(&mut observed, selectors, phase);
+        }
         let status = earlier.map_or(&*self.status, |earlier| &earlier.status);
         if resolved.invalid.is_none() && engine::is_route_reverted(&resolved.plan, status, &observed) {
             observed.route_writer = self.route_writer(resolved, status).await;
         }
+        // The decision follows at once.
+        observed.clock_stepped_at = ctx.clock_steps.last().map(|step| step.at);
         Ok(Observation { observed, target, primary, selectors, companion_changes })
+    }
+
+    /// The pods that a release or the first primary waits for.
+    fn look_at_pods(&mut self, observed: &mut Observed, selectors: &PodSelectors, phase: Phase) {
+        let (ctx, key) = (self.ctx, self.key);
+        let [of_target, of_primary] = &mut self.memory.pod_looks;
+        let releases = matches!(phase, Phase::Waiting | Phase::Progressing | Phase::Promoting);
+        match &mut observed.target {
+            Some(target) if releases => {
+                let pods = (&selectors.canary, target.pods);
+                target.trouble = of_target.trouble(ctx, key, pods);
+            }
+            _ => *of_target = PodLooks::default(),
+        }
+        match &mut observed.primary {
+            Some(primary) if matches!(phase, Phase::Initializing | Phase::Promoting) => {
+                let pods = (&selectors.primary, primary.pods);
+                primary.trouble = of_primary.trouble(ctx, key, pods);
+            }
+            _ => *of_primary = PodLooks::default(),
+        }
     }
 
     /// The manager that overwrote the route since the check began.
@@ -170,6 +206,7 @@ impl Reconcile<'_> {
                 route.and_then(|route| route.split).as_ref() == Some(split)
             }
             Action::MigrateRoute { from } => self.memory.migrated_from.as_ref() == Some(from),
+            Action::ReplacePod { pod } => self.memory.deleted_pod.as_ref() == Some(pod),
             Action::ScaleCanary { replicas: 0 } | Action::ScaleDownCanary { .. } => {
                 let target =
                     self.ctx.caches.workload(workload.kind(), workload.namespace(), workload.target_name());
@@ -292,7 +329,8 @@ impl Reconcile<'_> {
         let ResolvedCanary { canary, router, objects, .. } = resolved;
         let unread = self.failed.iter().find(|failed| failed.attempt == READ_MESH);
         if let Some(unread) = unread {
-            return RouteObservation { split: None, pending: Some(unread.failure.message.clone()) };
+            let pending = Some(unread.failure.message.clone());
+            return RouteObservation { split: None, pending, refused: None };
         }
         let caches = &self.ctx.caches;
         let version = |object: &ObjectKey| {
@@ -313,8 +351,11 @@ impl Reconcile<'_> {
         let on =
             RouteContext { canary, pod_selectors: selectors, services_memo: Some(&self.memory.services) };
         let split = router.effective_split(&on, caches);
-        let pending = if split.is_none() { router.pending_reason(canary, caches) } else { None };
-        self.memory.route.set(inputs, RouteObservation { split, pending }).clone()
+        let (pending, refused) = match split {
+            Some(_) => (None, None),
+            None => (router.pending_reason(canary, caches), router.refusal(canary, caches)),
+        };
+        self.memory.route.set(inputs, RouteObservation { split, pending, refused }).clone()
     }
 
     /// `recorded` is the revision in the status, which names the hash version.

@@ -107,7 +107,13 @@ impl Reconcile<'_> {
         action: &Action,
     ) -> Result<(), Fenced> {
         self.ctx.fence.check(self.key)?;
-        match self.perform_action(resolved, observation, decision, action).await {
+        let began = self.ctx.clock.now();
+        let result = self.perform_action(resolved, observation, decision, action).await;
+        if let Some(traces) = self.ctx.telemetry.traces.get() {
+            let span = (began, self.ctx.clock.now());
+            traces.observe_action(self.canary, action.name(), span, result.is_ok());
+        }
+        match result {
             Ok(()) => Ok(()),
             Err(Error::Fenced(fenced)) => Err(fenced),
             Err(error) => {
@@ -160,6 +166,11 @@ impl Reconcile<'_> {
             Action::CreatePrimary { revision } => workload.create_primary(client, revision).await?,
             Action::ScaleCanary { replicas } => workload.scale_canary(client, cache, *replicas).await?,
             Action::ScaleDownCanary { after } => workload.scale_down_canary(client, cache, *after).await?,
+            Action::ReplacePod { pod } => {
+                let selectors = observation.selectors.as_ref().ok_or(Error::TargetUnknown)?;
+                workload.delete_canary_pod(client, pod, &selectors.canary).await?;
+                self.memory.deleted_pod = Some(pod.clone());
+            }
             Action::PinPrimary => workload.pin_primary(client).await?,
             Action::UnpinPrimary => workload.unpin_primary(client).await?,
             Action::KeepPrevious { revision } => workload.keep_previous(client, revision).await?,

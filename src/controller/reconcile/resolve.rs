@@ -10,7 +10,7 @@ use super::{Reconcile, observe::Observation};
 use crate::{
     api::{
         AnalysisTemplate, AnalysisTemplateSpec, Canary, ClusterAnalysisTemplate,
-        canary::{Phase, Provider, status::RouteStatus},
+        canary::{Phase, Provider, TargetKind, status::RouteStatus},
         judge::JudgeType,
         reference::{TemplateKind, TemplateRef},
     },
@@ -27,7 +27,7 @@ use crate::{
     engine::{self, Plan, plan::metrics::Judge},
     metrics::{self, MetricQuery},
     routing::{self, ObjectKey, Router, RouterSelectionError, SelectedRouter},
-    workload::{self, Workload},
+    workload::{self, Kind, Workload},
 };
 
 pub struct ResolvedCanary {
@@ -74,6 +74,9 @@ pub struct ResolutionInputs {
     generation: Option<i64>,
     deleting: bool,
     router: String,
+    /// Of primary and canary, if the target is an EndpointGroup: their endpoints are counted
+    /// by them.
+    group: Option<[String; 2]>,
     /// resourceVersion of each template.
     versions: Vec<Option<String>>,
 }
@@ -93,6 +96,8 @@ pub enum InvalidCanary {
     Metric(#[from] metrics::QueryError),
     #[error("spec.provider is left out, and none can be chosen: {0}")]
     Provider(String),
+    #[error("spec.provider is istio, and {0}")]
+    Ambient(String),
     #[error("the template {name} cannot be read: {why}; correct it")]
     Template { name: String, why: String },
     #[error(
@@ -135,6 +140,7 @@ impl Reconcile<'_> {
     pub(super) async fn resolve(&mut self) -> Result<ResolvedCanary, Error> {
         let ctx = self.ctx;
         let discovered = self.discover_provider().await?;
+        self.check_ambient().await?;
         let mut canary = Arc::clone(self.canary);
         if let Some(DiscoveredProvider { provider, .. }) = discovered {
             Arc::make_mut(&mut canary).spec.provider = Some(provider);
@@ -154,6 +160,7 @@ impl Reconcile<'_> {
             generation: self.canary.metadata.generation,
             deleting: self.canary.metadata.deletion_timestamp.is_some(),
             router: selected.router.name(),
+            group: group_versions(ctx, self.canary),
             versions: templates.iter().map(version).collect(),
         };
         if canary.spec.provider != Some(selected.provider) {
@@ -186,10 +193,44 @@ impl Reconcile<'_> {
         })
     }
 
+    /// Not during a release, which is judged on one route.
+    fn may_change_route(&self) -> bool {
+        let rest = [Phase::Initializing, Phase::Initialized, Phase::Succeeded, Phase::Failed];
+        rest.contains(&self.status.phase)
+            && self.status.release.is_none()
+            && self.canary.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Refuses VirtualServices that nothing reads. An inventory that is not complete
+    /// refuses nothing.
+    async fn check_ambient(&self) -> Result<(), Error> {
+        let ctx = self.ctx;
+        let named = self.canary.spec.provider.or(ctx.options.provider);
+        if named != Some(Provider::Istio)
+            || ctx.options.inventory.mode == InventoryMode::Never
+            || !self.may_change_route()
+            || ctx.inventory.ready().await.is_err()
+        {
+            return Ok(());
+        }
+        let followers = &ctx.inventory_watch.followers;
+        match followers.istio_obstacle(&ctx.inventory, self.key, self.canary) {
+            Some(why) => Err(InvalidCanary::Ambient(why).into()),
+            None => Ok(()),
+        }
+    }
+
     /// None if the Canary or the controller names a provider. The route that the status
     /// records is kept until its release ends, and while there is no answer.
     async fn discover_provider(&self) -> Result<Option<DiscoveredProvider>, Error> {
         let (ctx, status) = (self.ctx, &self.status);
+        let only = match self.canary.spec.target_ref.kind {
+            TargetKind::EndpointGroup => Some(Provider::Xds),
+            TargetKind::Deployment | TargetKind::DaemonSet | TargetKind::Service => None,
+        };
+        if let Some(provider) = only.filter(|_| self.canary.spec.provider.is_none()) {
+            return Ok(Some(DiscoveredProvider { provider, evidence: None }));
+        }
         let named = self.canary.spec.provider.or(ctx.options.provider);
         if named.is_some() || ctx.options.inventory.mode == InventoryMode::Never {
             return Ok(None);
@@ -198,13 +239,8 @@ impl Reconcile<'_> {
             provider: route.provider,
             evidence: status.provider_evidence.clone(),
         });
-        let at_rest = matches!(
-            status.phase,
-            Phase::Initializing | Phase::Initialized | Phase::Succeeded | Phase::Failed
-        ) && status.release.is_none();
-        let deleting = self.canary.metadata.deletion_timestamp.is_some();
         let recorded = match recorded {
-            Some(recorded) if !at_rest || deleting => return Ok(Some(recorded)),
+            Some(recorded) if !self.may_change_route() => return Ok(Some(recorded)),
             recorded => recorded,
         };
         let choice = match ctx.inventory.ready().await {
@@ -274,20 +310,15 @@ async fn resolve_uncached(
     let plan = Plan::new(&canary.spec, |reference| template(reference).map(|found| &found.spec))
         .map_err(InvalidCanary::from)?;
     router.check(canary, &plan).map_err(InvalidCanary::from)?;
+    router.check_implementation(&ctx.client, canary, &plan).await.map_err(InvalidCanary::from)?;
     let context = metrics::QueryContext {
         canary,
         mesh: *provider,
-        metrics_server: ctx.options.metrics_server.as_deref(),
+        metrics_server: ctx.options.metrics_server.address.as_deref(),
+        versions: group_versions(ctx, canary).map(|[primary, canary]| metrics::Arms { primary, canary }),
     };
     let options = &ctx.options;
-    let access = metrics::ServerAccess {
-        address: options.metrics_server.clone(),
-        secret: options.metrics_server_secret.as_ref().map(|name| metrics::SecretName {
-            namespace: options.controller_namespace.clone(),
-            name: name.clone(),
-        }),
-        headers: options.metrics_server_headers.clone(),
-    };
+    let access = &options.metrics_server;
     let mut queries = BTreeMap::new();
     for (metric, planned) in canary.spec.analysis.metrics.iter().zip(&plan.metrics) {
         let found = metric.template_ref.as_ref().and_then(template).map(|found| metrics::Template {
@@ -306,6 +337,14 @@ async fn resolve_uncached(
         queries.insert(metric.name.clone(), query);
     }
     Ok(Resolution { revision, plan: Arc::new(plan), workload, objects, queries: Arc::new(queries) })
+}
+
+fn group_versions(ctx: &Context, canary: &Canary) -> Option<[String; 2]> {
+    let target = &canary.spec.target_ref;
+    let group = (target.kind == TargetKind::EndpointGroup).then(|| {
+        ctx.caches.workload(Kind::EndpointGroup, &canary.namespace().unwrap_or_default(), &target.name)
+    });
+    workload::versions(group.flatten()?.as_ref())
 }
 
 /// Templates and AlertProviders carry credentials of their namespace.
@@ -374,6 +413,9 @@ pub fn select_recorded(ctx: &Context, route: &RouteStatus) -> Result<SelectedRou
 /// installed since.
 pub async fn select_router(ctx: &Context, canary: &Canary) -> Result<SelectedRouter, RouterSelectionError> {
     let (explicit, default) = (canary.spec.provider, ctx.options.provider);
+    if explicit.or(default) == Some(Provider::Xds) && ctx.xds.is_none() {
+        return Err(RouterSelectionError::NoControlPlane);
+    }
     let app_mesh = ctx.app_mesh.as_ref();
     let selected = routing::select(explicit, default, &ctx.served.read(), app_mesh);
     let Err(RouterSelectionError::NotServed { .. }) = selected else { return selected };

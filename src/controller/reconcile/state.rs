@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::{
     failures::FailureLog,
+    pod_looks::PodLooks,
     resolve::{Resolution, ResolutionInputs, ResolvedCanary},
 };
 use crate::{
@@ -55,6 +56,10 @@ pub struct ReconcileMemory {
     pub failures: FailureLog,
     /// The last status write was refused.
     pub status_refused: bool,
+    /// The pod of the canary that was deleted last.
+    pub deleted_pod: Option<String>,
+    /// Of the target's pods and of the primary's.
+    pub pod_looks: [PodLooks; 2],
     /// The route whose objects were removed last.
     pub migrated_from: Option<RouteStatus>,
 }
@@ -64,6 +69,8 @@ pub struct ReconcileMemory {
 pub struct RouteObservation {
     pub split: Option<Split>,
     pub pending: Option<String>,
+    /// Why the proxies refuse the written split.
+    pub refused: Option<String>,
 }
 
 /// Inputs of a [`RouteObservation`]. Of the status a route depends on the
@@ -188,6 +195,12 @@ impl StatusWrites {
         write.map_or_else(|| Arc::new(served.clone()), |write| Arc::clone(&write.exact))
     }
 
+    /// Not a write of ours, though this process has written it before.
+    pub fn is_foreign(&self, served: Option<&CanaryStatus>) -> bool {
+        let ours = |served| self.0.iter().any(|write| write.is_served_as(served));
+        !self.0.is_empty() && served.is_some_and(|served| !ours(served))
+    }
+
     /// Call before sending a status update. If the response is lost, the watch
     /// delivers the status with whole-second times; this entry maps it back to
     /// the exact one.
@@ -235,6 +248,9 @@ mod tests {
         }
         assert_eq!(exact(&writes, 1_000), status_at(1_200), "no write arrived");
         assert_eq!(exact(&writes, 21_000), status_at(21_019), "the last write arrived");
+        assert!(!writes.is_foreign(Some(&status_at(21_000))) && !writes.is_foreign(None));
+        assert!(writes.is_foreign(Some(&status_at(99_000))), "of another controller");
+        assert!(!StatusWrites::default().is_foreign(Some(&status_at(99_000))), "of the process before");
         assert_eq!(exact(&writes, 3_000), status_at(3_000), "too old to be remembered");
         writes.confirm(status_at(30_500).into(), status_at(30_000));
         assert_eq!(exact(&writes, 30_000), status_at(30_500));

@@ -21,7 +21,7 @@ use crate::{
         queue::trigger::{HasMeta as _, ObjectVersion},
         shard::fence::Fenced,
     },
-    engine::{Decision, Reason, Report, action::Purpose},
+    engine::{Decision, NO_PROGRESS, Reason, Report, action::Purpose},
     patch::FIELD_MANAGER,
 };
 
@@ -48,6 +48,9 @@ impl Reconcile<'_> {
             self.ctx.telemetry.observe_releases(self.canary, &before.history, &status.history);
         } else if *before != *status {
             self.memory.status_writes.confirm(Arc::clone(&status), served.cloned().unwrap_or_default());
+        }
+        if let Some(traces) = self.ctx.telemetry.traces.get().filter(|_| *before != *status) {
+            traces.observe(self.canary, &before, &status, self.ctx.clock.now());
         }
         publish(self.ctx, self.canary, &status, &decision.report);
         Ok(status)
@@ -95,6 +98,7 @@ impl Reconcile<'_> {
                 self.memory.status_refused = false;
                 let canaries = &self.ctx.caches.canaries;
                 if let Some(cached) = canaries.apply_write_response(written, RawCanary::decode) {
+                    self.ctx.telemetry.live.apply(&cached, self.ctx.clock.now());
                     self.state.own_writes.lock().remember(Some(ObjectVersion::of(cached.metadata())));
                     if let Some(written) = cached.canary() {
                         let served = written.status.clone().unwrap_or_default();
@@ -122,9 +126,9 @@ impl Reconcile<'_> {
 /// The numbers of metrics that users read in the status are at most this old.
 const MAX_METRIC_STALENESS: SignedDuration = SignedDuration::from_mins(1);
 
-/// Skips writes that only clear a passed deadline, restart one for another ready
-/// pod, refine numbers without a new verdict, or touch `allPrimarySince` or
-/// `backupDigests`. They stay in memory; if lost, they are measured or read again.
+/// Skips writes that only clear a passed deadline, set or restart that of the progress,
+/// refine numbers without a new verdict, or touch `allPrimarySince` or `backupDigests`. They
+/// stay in memory; if lost, they are measured or read again.
 fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &CanaryStatus) -> bool {
     if before == after {
         return false;
@@ -137,7 +141,8 @@ fn needs_write(served: Option<&CanaryStatus>, before: &CanaryStatus, after: &Can
     let mut after = after.clone();
     let reason =
         |status: &CanaryStatus| status.next_deadline.as_ref().map(|deadline| deadline.reason.clone());
-    if after.next_deadline.is_none() || reason(&after) == reason(before) {
+    let runs_on = after.next_deadline.as_ref().is_none_or(|deadline| deadline.reason == NO_PROGRESS);
+    if runs_on || reason(&after) == reason(before) {
         after.next_deadline.clone_from(&before.next_deadline);
     }
     after.all_primary_since.clone_from(&before.all_primary_since);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::fact::{Fact, MeshKind, Mode, Strength};
 use super::inventory::Inventory;
 use super::key::{Key, Kind};
-use super::releasable::{Provider, provider_obstacle};
+use super::releasable::{Provider, ambient_obstacle, provider_obstacle};
 use super::route::Scope;
 use super::workload::{Membership, Role, Workload};
 
@@ -82,6 +82,14 @@ impl Inventory {
                 None => chosen(Provider::Kubernetes, &format!("no pod of {} is in a mesh", first.key)),
             },
         }
+    }
+
+    /// Why the VirtualServices of a Canary that names `istio` would move no traffic: its
+    /// target is in ambient mode. A gateway of Istio before it reads them all the same.
+    pub fn istio_obstacle(&self, target: &Key, primary: &Key, hints: RouteHints) -> Option<String> {
+        let views = self.members(target, primary);
+        let why = views.iter().find_map(|workload| ambient_obstacle(self, workload));
+        why.filter(|_| !hints.istio_gateways)
     }
 
     /// The workloads whose pods serve the target.

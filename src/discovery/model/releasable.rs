@@ -8,7 +8,7 @@ use super::key::{Key, Kind};
 use super::object::WorkloadSpec;
 use super::route::{Outcome, RouteStanding, Scope};
 use super::service::Service;
-use super::workload::{Role, Workload};
+use super::workload::{Membership, Role, Workload};
 
 /// A value of `spec.provider`, without its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,10 @@ pub enum Provider {
     /// By App Mesh's own API.
     AppMeshApi,
 }
+
+/// istio.io/docs/ambient/migrate/migrate-policies.
+const ALPHA_IN_AMBIENT: &str =
+    "in ambient mode Istio's support of VirtualService is alpha; set spec.provider to gatewayapi:v1";
 
 impl Provider {
     pub const ALL: [Provider; 8] = [
@@ -178,11 +182,7 @@ pub(super) fn provider_obstacle(
         Provider::Kubernetes | Provider::AppMesh | Provider::AppMeshApi => &[],
     };
     let unreachable = match provider {
-        // istio.io/docs/ambient/migrate/migrate-policies.
-        Provider::Istio if ambient.is_some() => Some(
-            "in ambient mode Istio's support of VirtualService is alpha; set spec.provider to gatewayapi:v1"
-                .to_owned(),
-        ),
+        Provider::Istio if ambient.is_some() => Some(ALPHA_IN_AMBIENT.to_owned()),
         Provider::Istio if kind != Some(MeshKind::Istio) => Some(absent(MeshKind::Istio)),
         Provider::GatewayApi => match (ambient, kind) {
             (Some(member), _) => no_waypoint(inventory, &workload.key, member.waypoint.as_deref()),
@@ -210,6 +210,17 @@ pub(super) fn provider_obstacle(
         }
         _ => in_mesh,
     }
+}
+
+/// Why VirtualServices do not move the traffic of a workload in ambient mode; none if it
+/// is not in it.
+pub fn ambient_obstacle(inventory: &Inventory, workload: &Workload) -> Option<String> {
+    let ambient = |member: &&Membership| member.mesh == MeshKind::Istio && member.mode == Some(Mode::Ambient);
+    let member = workload.meshes.iter().find(ambient)?;
+    Some(match no_waypoint(inventory, &workload.key, member.waypoint.as_deref()) {
+        Some(why) => format!("{why}, and set spec.provider to gatewayapi:v1"),
+        None => ALPHA_IN_AMBIENT.to_owned(),
+    })
 }
 
 fn no_waypoint(inventory: &Inventory, key: &Key, waypoint: Option<&str>) -> Option<String> {

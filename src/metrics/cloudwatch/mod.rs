@@ -59,6 +59,8 @@ pub fn periods(query: &Query, spec: Option<&Spec>) -> Result<Periods, (&'static 
     };
     let all = match query {
         Query::Scalar(text) => vec![parse("query", text)?],
+        // Not supported, and refused before.
+        Query::Values(_) => Vec::new(),
         Query::Samples(arms) => vec![parse("query", &arms.canary)?, parse("query", &arms.primary)?],
         Query::Histogram(arms) => {
             let both = vec![parse("histogram", &arms.canary)?, parse("histogram", &arms.primary)?];

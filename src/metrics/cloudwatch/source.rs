@@ -108,6 +108,8 @@ impl CloudWatch {
                     })),
                 }
             }
+            // Not supported, and refused before.
+            Query::Values(_) => Ok(Measurement::NoData),
             Query::Samples(arms) => {
                 let (canary, primary) = futures::try_join!(
                     self.query(window, QuerySet::parse(&arms.canary)?),

@@ -14,6 +14,7 @@ use crate::api::analysis_template::MetricProvider;
 use crate::metrics::{
     Credentials, MAX_BOUNDS, Window,
     http::{self, ATTEMPT_TIMEOUT, ClientConfigError, HttpError},
+    off_loop::{self, OverBudget},
     single_flight::SingleFlight,
 };
 use crate::tenancy::TenantAddresses;
@@ -43,6 +44,8 @@ pub enum EvalTime {
 pub enum PrometheusQueryError {
     #[error("{0}")]
     Http(#[from] HttpError),
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
     #[error("refused the query: {0}")]
     Rejected(String),
     #[error("returned no Prometheus response: {0}")]
@@ -142,7 +145,9 @@ enum Envelope {
 
 async fn parse_response(response: Response) -> Result<Data, PrometheusQueryError> {
     let status = response.status();
-    match serde_json::from_slice(&http::read_all(response).await?) {
+    let body = http::read_all(response).await?;
+    let envelope = off_loop::read(body.len(), move || serde_json::from_slice(&body)).await?;
+    match envelope {
         Ok(Envelope::Success { data }) if status.is_success() => Ok(data.into_inner().0),
         Ok(Envelope::Error(error)) if error.is_bad_data() || error.is_execution() => {
             Err(PrometheusQueryError::Rejected(error.message().to_owned()))

@@ -221,7 +221,7 @@ impl EdgeSeries {
 }
 
 /// A string of PromQL.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 

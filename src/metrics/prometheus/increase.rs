@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use prometheus_http_query::response::InstantVector;
 
 use crate::analysis::measurement::Arms;
-use crate::metrics::{CountQueries, Query, Window, selector};
+use crate::metrics::{CountQueries, Query, ValueQueries, Window, selector};
 
 use super::client::PrometheusQueryError;
 
@@ -42,10 +42,10 @@ pub const CANARY: &str = "canary";
 pub const PRIMARY: &str = "primary";
 const COUNTED: &str = "serin_counted";
 const PART: &str = "part";
-const TOTAL: &str = "total";
-const SUM_OF: &str = "serin_sum_of";
+pub const TOTAL: &str = "total";
+pub const SUM_OF: &str = "serin_sum_of";
 const NOW: &str = "now";
-const THEN: &str = "then";
+pub const THEN: &str = "then";
 const RESET: &str = "fell";
 
 /// Names of the label with the pod that exported a series: that of Prometheus' operator,
@@ -80,12 +80,26 @@ pub fn buckets_query(arms: &Arms<String>, window: Window) -> Option<String> {
     Some(all.into_iter().flatten().collect::<Vec<_>>().join("\nor\n"))
 }
 
+/// Buckets of both arms and all their requests, the latter as the bucket [`TOTAL`]; none if
+/// the window is empty.
+pub fn values_query(arms: &Arms<ValueQueries>, window: Window) -> Option<String> {
+    let length = length_ms(window)?;
+    let arm = |arm: &str, queries: &ValueQueries| {
+        let total = queries.total.as_ref().map(|total| labelled(sums(total, "sum", length), "le", TOTAL));
+        let all = [sums(&queries.histogram, "sum by (le)", length), total.unwrap_or_default()];
+        labelled(all.concat(), ARM, arm)
+    };
+    let all = [arm(CANARY, &arms.canary), arm(PRIMARY, &arms.primary)];
+    Some(all.into_iter().flatten().collect::<Vec<_>>().join("\nor\n"))
+}
+
 /// The time of the oldest of the last samples of both arms, in seconds. None if that
 /// cannot be asked; an inner none if the query counts nothing.
 pub fn oldest_sample_query(query: &Query) -> Option<Option<String>> {
     let arms = match query {
         Query::Counts(arms) => arms.map(|arm| selector::inner_of_sum(&arm.total).map(str::to_owned)),
         Query::Histogram(arms) => arms.map(|arm| selector::inner_of_sum(arm).map(str::to_owned)),
+        Query::Values(arms) => arms.map(|arm| selector::inner_of_sum(&arm.histogram).map(str::to_owned)),
         Query::Scalar(_) | Query::Samples(_) => return Some(None),
     };
     let Arms { canary: Some(canary), primary: Some(primary) } = arms else { return None };
@@ -109,7 +123,7 @@ impl CounterIncreases {
         Self::from_response(COUNTED, result)
     }
 
-    /// From the result of [`buckets_query`].
+    /// From the result of [`buckets_query`] or [`values_query`].
     pub fn from_buckets(result: &[InstantVector]) -> Result<Option<Self>, PrometheusQueryError> {
         Self::from_response("le", result)
     }
@@ -163,7 +177,7 @@ fn rounded(increase: f64) -> u64 {
 }
 
 /// The sums that the increase is computed from, each labelled with `SUM_OF`.
-fn sums(expression: &str, sum: &str, length: i64) -> Vec<String> {
+pub fn sums(expression: &str, sum: &str, length: i64) -> Vec<String> {
     let (range, raw) = match selector::inner_of_sum(expression) {
         Some(selector) => (format!("{selector}["), true),
         None => (format!("({})[", expression.trim()), false),
@@ -180,12 +194,12 @@ fn sums(expression: &str, sum: &str, length: i64) -> Vec<String> {
     sums
 }
 
-fn labelled(expressions: Vec<String>, label: &str, value: &str) -> Vec<String> {
+pub fn labelled(expressions: Vec<String>, label: &str, value: &str) -> Vec<String> {
     let labelled = |expression| format!(r#"label_replace({expression}, "{label}", "{value}", "", "")"#);
     expressions.into_iter().map(labelled).collect()
 }
 
-fn length_ms(window: Window) -> Option<i64> {
+pub fn length_ms(window: Window) -> Option<i64> {
     let length = window.until.as_millisecond() - window.since.as_millisecond();
     (length > 0).then_some(length)
 }

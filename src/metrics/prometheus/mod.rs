@@ -9,6 +9,7 @@
 mod client;
 pub mod edges;
 mod increase;
+pub mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,14 +19,14 @@ use jiff::Timestamp;
 use prometheus_http_query::response::{Data, InstantVector, RangeVector};
 
 use crate::{
-    analysis::measurement::{Arms, Counts, Histogram, Measurement},
+    analysis::measurement::{Arms, Counts, Histogram, Measurement, Values},
     api::analysis_template::{MetricProvider, MetricProviderType},
     tenancy::TenantAddresses,
 };
 
 use super::{
     CountQueries, CountedPart, Credentials, MAX_BOUNDS, MeasureContext, MeasurementKind, MetricQuery,
-    MetricSource, Query, SupportedForms, Unit, Window, http::ClientConfigError, metric_query,
+    MetricSource, Query, SupportedForms, Unit, ValueQueries, Window, http::ClientConfigError, metric_query,
 };
 use client::{EvalTime, PrometheusClient, PrometheusQueryError};
 use increase::CounterIncreases;
@@ -34,6 +35,7 @@ pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[
     MeasurementKind::Scalar,
     MeasurementKind::Counts,
     MeasurementKind::Histogram,
+    MeasurementKind::Values,
     MeasurementKind::Samples,
 ]);
 
@@ -79,6 +81,12 @@ impl Prometheus {
                     &*self.client.query(query, EvalTime::At(window.until)).await?,
                     Unit::of_series(&arms.canary),
                 )
+            }
+            Query::Values(arms) => {
+                let Some(query) = increase::values_query(arms, window) else {
+                    return Ok(Measurement::NoData);
+                };
+                values(&*self.client.query(query, EvalTime::At(window.until)).await?, arms)
             }
             Query::Samples(arms) => {
                 let length = window.until.duration_since(window.since);
@@ -187,22 +195,42 @@ fn histograms(data: &Data, unit: Unit) -> Result<Measurement, PrometheusQueryErr
     let Some(increase) = CounterIncreases::from_buckets(vector(data)?)? else {
         return Ok(Measurement::NoData);
     };
-    let arm = |arm: &str| {
-        let buckets: Vec<(f64, u64)> = increase
-            .of_arm(arm)
-            .map(|(le, count)| le.parse().ok().map(|bound| (unit.to_seconds(bound), count)))
-            .collect::<Option<_>>()
-            .ok_or(PrometheusQueryError::UnexpectedType(
-                "series without a bound le where a histogram was expected",
-            ))?;
-        match buckets.as_slice() {
-            [] => Ok(Histogram::default()),
-            many if many.len() > MAX_BOUNDS => Err(PrometheusQueryError::TooManyBounds(many.len())),
-            _ => Histogram::cumulative(buckets)
-                .map_err(|error| PrometheusQueryError::InvalidHistogram(error.to_string())),
-        }
-    };
+    let arm = |arm: &str| histogram(increase.of_arm(arm), |bound| unit.to_seconds(bound));
     Ok(Measurement::Histogram(Arms { canary: arm(increase::CANARY)?, primary: arm(increase::PRIMARY)? }))
+}
+
+fn values(data: &Data, queries: &Arms<ValueQueries>) -> Result<Measurement, PrometheusQueryError> {
+    let Some(increase) = CounterIncreases::from_buckets(vector(data)?)? else {
+        return Ok(Measurement::NoData);
+    };
+    let arm = |arm: &str, queries: &ValueQueries| -> Result<Values, PrometheusQueryError> {
+        let buckets = increase.of_arm(arm).filter(|(le, _)| *le != increase::TOTAL);
+        let total = increase.of_arm(arm).find(|(le, _)| *le == increase::TOTAL);
+        let requests = queries.total.is_some().then(|| total.map_or(0, |(_, count)| count));
+        Ok(Values { histogram: histogram(buckets, |bound| bound)?, requests })
+    };
+    Ok(Measurement::Values(Arms {
+        canary: arm(increase::CANARY, &queries.canary)?,
+        primary: arm(increase::PRIMARY, &queries.primary)?,
+    }))
+}
+
+fn histogram<'a>(
+    buckets: impl Iterator<Item = (&'a str, u64)>,
+    in_unit: impl Fn(f64) -> f64,
+) -> Result<Histogram, PrometheusQueryError> {
+    let buckets: Vec<(f64, u64)> = buckets
+        .map(|(le, count)| le.parse().ok().map(|bound| (in_unit(bound), count)))
+        .collect::<Option<_>>()
+        .ok_or(PrometheusQueryError::UnexpectedType(
+            "series without a bound le where a histogram was expected",
+        ))?;
+    match buckets.as_slice() {
+        [] => Ok(Histogram::default()),
+        many if many.len() > MAX_BOUNDS => Err(PrometheusQueryError::TooManyBounds(many.len())),
+        _ => Histogram::cumulative(buckets)
+            .map_err(|error| PrometheusQueryError::InvalidHistogram(error.to_string())),
+    }
 }
 
 fn samples(canary: &Data, primary: &Data) -> Result<Measurement, PrometheusQueryError> {

@@ -27,20 +27,25 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 
-use crate::analysis::measurement::{Arms, Counts, Histogram, Measurement};
+use crate::analysis::measurement::{Arms, Counts, Histogram, Measurement, PodHistograms, Values};
 use crate::fair_pool::{FairPool, Limits};
 
 use super::{
     CountedPart, Endpoint, MeasureContext, MeasurementKind, MetricQuery, MetricSource, Query, SupportedForms,
-    UnsupportedScheme, Window, metric_query::MetricKey, selector::SelectorError, single_flight::SingleFlight,
+    UnsupportedScheme, ValueQueries, Window, metric_query::MetricKey, off_loop, selector::SelectorError,
+    single_flight::SingleFlight,
 };
 use history::{CounterHistory, Increase, PodSums, Sums, sum_of_pods};
 use pod_sample::{CounterKey, Counters, PodSample, SeriesSelectors};
 
 pub use fetch::{Fetch, HttpFetch, endpoint};
 
-pub const SUPPORTED_FORMS: SupportedForms =
-    SupportedForms::of(&[MeasurementKind::Scalar, MeasurementKind::Counts, MeasurementKind::Histogram]);
+pub const SUPPORTED_FORMS: SupportedForms = SupportedForms::of(&[
+    MeasurementKind::Scalar,
+    MeasurementKind::Counts,
+    MeasurementKind::Histogram,
+    MeasurementKind::Values,
+]);
 
 /// Of one request.
 const POD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +75,7 @@ pub struct Scrape {
 struct MetricState {
     query: Query,
     /// Parsed from `query`.
-    selectors: Arc<Arms<SeriesSelectors>>,
+    selectors: Arms<Arc<SeriesSelectors>>,
     history: CounterHistory,
 }
 
@@ -125,16 +130,17 @@ impl Scrape {
         &self,
         metric_query: &MetricQuery,
         now: Timestamp,
-    ) -> Result<Arc<Arms<SeriesSelectors>>, SelectorError> {
+    ) -> Result<Arms<Arc<SeriesSelectors>>, SelectorError> {
         let mut states = self.metric_states.lock();
         if let Some(state) = states.get(&metric_query.key).filter(|state| state.query == metric_query.query) {
-            return Ok(Arc::clone(&state.selectors));
+            return Ok(state.selectors.clone());
         }
         states.retain(|_, state| now.duration_since(state.history.last_used()) < HISTORY_TTL);
-        let selectors = Arc::new(SeriesSelectors::of(&metric_query.query)?);
+        let Arms { canary, primary } = SeriesSelectors::of(&metric_query.query)?;
+        let selectors = Arms { canary: Arc::new(canary), primary: Arc::new(primary) };
         let state = MetricState {
             query: metric_query.query.clone(),
-            selectors: Arc::clone(&selectors),
+            selectors: selectors.clone(),
             history: CounterHistory::new(now),
         };
         states.insert(metric_query.key.clone(), state);
@@ -180,17 +186,24 @@ impl Scrape {
                 }))
             }
             Query::Histogram(_) => {
-                let arm = |pods: &PodSums| {
-                    let sums = sum_of_pods(pods);
-                    let buckets = sums.iter().filter_map(|(key, count)| Some((key.bound()?, whole(*count))));
-                    match sums.is_empty() {
-                        true => Ok(Histogram::default()),
-                        false => Histogram::cumulative(buckets).map_err(|error| error.to_string()),
-                    }
+                let arm = |pods: &PodSums| -> Result<PodHistograms, String> {
+                    pods.iter().map(|(pod, sums)| Ok((pod.clone(), histogram(sums)?))).collect()
                 };
-                Ok(Measurement::Histogram(Arms {
+                Ok(Measurement::histograms_by_pod(Arms {
                     canary: arm(&increase.arms.canary)?,
                     primary: arm(&increase.arms.primary)?,
+                }))
+            }
+            Query::Values(queries) => {
+                let arm = |pods: &PodSums, queries: &ValueQueries| -> Result<Values, String> {
+                    let sums = sum_of_pods(pods);
+                    let total = sums.get(&CounterKey::Total).copied().unwrap_or(0.0);
+                    let requests = queries.total.as_ref().map(|_| whole(total));
+                    Ok(Values { histogram: histogram(&sums)?, requests })
+                };
+                Ok(Measurement::Values(Arms {
+                    canary: arm(&increase.arms.canary, &queries.canary)?,
+                    primary: arm(&increase.arms.primary, &queries.primary)?,
                 }))
             }
             Query::Scalar(_) | Query::Samples(_) => {
@@ -199,7 +212,12 @@ impl Scrape {
         }
     }
 
-    async fn read_pods(&self, key: &MetricKey, pods: &[Endpoint], selectors: &SeriesSelectors) -> ArmSamples {
+    async fn read_pods(
+        &self,
+        key: &MetricKey,
+        pods: &[Endpoint],
+        selectors: &Arc<SeriesSelectors>,
+    ) -> ArmSamples {
         let results = join_all(pods.iter().map(|endpoint| self.read_pod(key, endpoint, selectors))).await;
         let mut arm = ArmSamples { samples: Vec::new(), failures: Vec::new() };
         for (endpoint, result) in pods.iter().zip(results) {
@@ -215,7 +233,7 @@ impl Scrape {
         &self,
         key: &MetricKey,
         Endpoint { url, .. }: &Endpoint,
-        selectors: &SeriesSelectors,
+        selectors: &Arc<SeriesSelectors>,
     ) -> Result<PodSample, String> {
         let url = url.as_ref().map_err(UnsupportedScheme::to_string)?;
         let request = {
@@ -239,7 +257,14 @@ impl Scrape {
             }
         };
         let text = self.single_flight.run(url.clone(), request).await;
-        let sample = text.and_then(|text| selectors.read(&text));
+        let sample = match text {
+            Ok(text) => {
+                let selectors = Arc::clone(selectors);
+                let read = off_loop::read(text.len(), move || selectors.read(&text)).await;
+                read.map_err(|over| format!("it {over}")).and_then(|sample| sample)
+            }
+            Err(why) => Err(why),
+        };
         sample.map_err(|why| format!("{url}: {why}"))
     }
 }
@@ -281,6 +306,15 @@ impl ArmSamples {
 
     fn counters(&self) -> Vec<(&str, &Counters)> {
         self.samples.iter().map(|(pod, sample)| (pod.as_str(), &sample.counters)).collect()
+    }
+}
+
+fn histogram(sums: &Sums) -> Result<Histogram, String> {
+    let buckets: Vec<(f64, u64)> =
+        sums.iter().filter_map(|(key, count)| Some((key.bound()?, whole(*count)))).collect();
+    match buckets.is_empty() {
+        true => Ok(Histogram::default()),
+        false => Histogram::cumulative(buckets).map_err(|error| error.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::analysis::measurement::Arms;
 use crate::metrics::{
-    CountQueries, MAX_BOUNDS, Query, Unit,
+    CountQueries, MAX_BOUNDS, Query, Unit, ValueQueries,
     selector::{Selector, SelectorAlternatives, SelectorError},
 };
 
@@ -12,15 +12,24 @@ use super::exposition::{MetricTypes, Sample, samples};
 
 pub enum SeriesSelectors {
     Value(SelectorAlternatives),
-    Counts { part: SelectorAlternatives, total: SelectorAlternatives },
+    Counts {
+        part: SelectorAlternatives,
+        total: SelectorAlternatives,
+    },
     Buckets(SelectorAlternatives),
+    /// Buckets in a unit of their own, and all requests.
+    Values {
+        buckets: SelectorAlternatives,
+        total: Option<SelectorAlternatives>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CounterKey {
     Part,
     Total,
-    /// Requests within a bound: the bits of its seconds, which sort like the seconds.
+    /// Requests within a bound: the bits of its seconds, or of its value, which sort like
+    /// the number.
     Within(u64),
 }
 
@@ -74,6 +83,13 @@ impl SeriesSelectors {
                 let buckets = |text: &str| SelectorAlternatives::parse(text).map(Self::Buckets);
                 Ok(Arms { canary: buckets(&arms.canary)?, primary: buckets(&arms.primary)? })
             }
+            Query::Values(arms) => {
+                let values = |queries: &ValueQueries| -> Result<Self, SelectorError> {
+                    let total = queries.total.as_deref().map(SelectorAlternatives::parse).transpose()?;
+                    Ok(Self::Values { buckets: SelectorAlternatives::parse(&queries.histogram)?, total })
+                };
+                Ok(Arms { canary: values(&arms.canary)?, primary: values(&arms.primary)? })
+            }
         }
     }
 
@@ -108,23 +124,30 @@ impl SeriesSelectors {
                     counters.entry(key).or_default().extend(series);
                 }
             }
-            Self::Buckets(alternatives) => {
+            Self::Buckets(alternatives) | Self::Values { buckets: alternatives, .. } => {
                 for sample in matching(&all, selected(alternatives)) {
                     let bound: f64 =
                         sample.label("le").parse().map_err(|_| format!("{} has no bound le", sample.name))?;
-                    let seconds = Unit::of_series(sample.name).to_seconds(bound);
+                    let bound = match self {
+                        Self::Buckets(_) => Unit::of_series(sample.name).to_seconds(bound),
+                        _ => bound,
+                    };
                     counters
-                        .entry(CounterKey::Within(seconds.to_bits()))
+                        .entry(CounterKey::Within(bound.to_bits()))
                         .or_default()
                         .push((sample.series, sample.value));
+                }
+                if let Self::Values { total: Some(total), .. } = self {
+                    let series = matching(&all, selected(total)).map(|sample| (sample.series, sample.value));
+                    counters.entry(CounterKey::Total).or_default().extend(series);
                 }
             }
         }
         counters.retain(|_, series| !series.is_empty());
-        if matches!(self, Self::Buckets(_)) && counters.len() > MAX_BOUNDS {
+        let bounds = counters.keys().filter(|key| key.bound().is_some()).count();
+        if bounds > MAX_BOUNDS {
             return Err(format!(
-                "the histogram has {} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some",
-                counters.len()
+                "the histogram has {bounds} bounds, and at most {MAX_BOUNDS} are read; aggregate or drop some"
             ));
         }
         let counters = counters.into_iter().map(|(key, series)| (key, readings(series))).collect();

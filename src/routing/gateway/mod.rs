@@ -14,11 +14,13 @@
 //! **In force** is a split once every parent of the route reports, for the
 //! current generation, `Accepted` and `ResolvedRefs`.
 
+mod classes;
 mod parents;
 mod rules;
 
+use async_trait::async_trait;
 use kube::{
-    ResourceExt,
+    Client, ResourceExt,
     api::{ApiResource, DynamicObject},
 };
 use serde_json::{Value, json};
@@ -36,13 +38,19 @@ use crate::{
         Canary, Weight,
         canary::{HttpMatch, service},
     },
-    engine::action::{Split, Stable},
+    engine::{
+        Plan,
+        action::{Split, Stable},
+    },
     object_cache::ObjectCache,
 };
 
 /// `GatewayClass.spec.controllerName` of VPC Lattice (pkg/config/controller_config.go of
 /// aws/aws-application-networking-k8s). A weight of its API is at most 999.
 const VPC_LATTICE: &str = "application-networking.k8s.aws/gateway-api-controller";
+
+/// Its finest weight, in hundredths of a percent.
+const LATTICE_STEP: u16 = 10;
 
 /// Writes an HTTPRoute or a GRPCRoute.
 #[derive(Clone, Debug)]
@@ -81,6 +89,12 @@ impl Gateway {
             Some(grpc) if can_use_grpc_route(canary) => (named(grpc), Some(named(&self.http))),
             grpc => (named(&self.http), grpc.as_ref().map(named)),
         }
+    }
+
+    fn check_lattice(&self, canary: &Canary, weight: Weight) -> Result<(), Unsupported> {
+        let finest_weight = Weight::from_hundredths(LATTICE_STEP).unwrap_or(Weight::FULL);
+        let can = Capabilities { finest_weight, ..ObjectRouter::capabilities(self, canary) };
+        can.check_weight(weight, "spec.analysis", || format!("{} of VPC Lattice", self.name()))
     }
 
     fn desired_route(&self, canary: &Canary, split: &Split) -> DesiredObject {
@@ -140,6 +154,7 @@ fn can_use_grpc_route(canary: &Canary) -> bool {
         && !conditions.any(by_http)
 }
 
+#[async_trait]
 impl ObjectRouter for Gateway {
     fn name(&self) -> String {
         match self.reader {
@@ -196,6 +211,21 @@ impl ObjectRouter for Gateway {
         Ok(())
     }
 
+    /// By the classes of the Gateways. The ones of a mesh have no limit.
+    async fn check_implementation(
+        &self,
+        client: &Client,
+        canary: &Canary,
+        plan: &Plan,
+    ) -> Result<(), Unsupported> {
+        let weights = || plan.steps.iter().map(|step| step.split.canary).chain([plan.step_down_weight]);
+        let fits = weights().all(|weight| weight.hundredths().is_multiple_of(LATTICE_STEP));
+        if fits || !classes::controllers(client, canary).await.iter().any(|name| name == VPC_LATTICE) {
+            return Ok(());
+        }
+        weights().try_for_each(|weight| self.check_lattice(canary, weight))
+    }
+
     fn route_object(&self, canary: &Canary) -> ObjectKey {
         self.route_keys(canary).0
     }
@@ -213,20 +243,14 @@ impl ObjectRouter for Gateway {
         vec![self.desired_route(on.canary, split)]
     }
 
-    /// Every controller repeats the name of its GatewayClass in the status that it
-    /// writes to the route.
+    /// For Gateways that could not be read: every controller repeats the name of its
+    /// GatewayClass in the status that it writes to the route.
     fn check_live(&self, canary: &Canary, cache: &dyn ObjectCache, split: &Split) -> Result<(), Unsupported> {
         let lattice = self
             .route_object(canary)
             .find(cache)
             .is_some_and(|route| parents::controllers(&route).any(|name| name == VPC_LATTICE));
-        match Weight::from_hundredths(10) {
-            Some(finest_weight) if lattice => {
-                let can = Capabilities { finest_weight, ..ObjectRouter::capabilities(self, canary) };
-                can.check_weight(split.canary, "spec.analysis", || format!("{} of VPC Lattice", self.name()))
-            }
-            _ => Ok(()),
-        }
+        if lattice { self.check_lattice(canary, split.canary) } else { Ok(()) }
     }
 
     fn inactive_reason(&self, route: &DynamicObject) -> Option<String> {

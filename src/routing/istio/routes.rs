@@ -12,7 +12,7 @@ use crate::{
     engine::action::Split,
     routing::{
         services::ServiceNames,
-        traffic_rule::{RequestMatcher, TrafficRule, traffic_rules},
+        traffic_rule::{RequestMatcher, TrafficRule, merge_conditions, traffic_rules},
         weight_ratio,
     },
 };
@@ -120,7 +120,7 @@ impl<'a> RouteBuilder<'a> {
             return conditions;
         }
         let pairs = conditions.iter().flat_map(|narrow| self.matches.iter().map(move |wide| (narrow, wide)));
-        pairs.map(|(narrow, wide)| merge_match(narrow, wide)).collect()
+        pairs.map(|(narrow, wide)| merge_conditions(narrow, wide)).collect()
     }
 
     fn weighted(&self, host: &str, weight: u16, set_cookie: Option<&str>) -> Value {
@@ -171,19 +171,6 @@ pub fn tcp_condition(condition: &HttpMatch) -> Value {
     json!(HttpMatch { port, source_labels, source_namespace, gateways, other, ..Default::default() })
 }
 
-/// Both conditions in one. For the same field the narrow one wins.
-fn merge_match(narrow: &Value, wide: &Value) -> Value {
-    let mut both = wide.clone();
-    for (field, value) in narrow.as_object().into_iter().flatten() {
-        let by_name = ["headers", "withoutHeaders", "queryParams", "sourceLabels"].contains(&field.as_str());
-        match (both.get_mut(field), value) {
-            (Some(Value::Object(wide)), Value::Object(narrow)) if by_name => wide.extend(narrow.clone()),
-            _ => both[field] = value.clone(),
-        }
-    }
-    both
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,16 +184,5 @@ mod tests {
         }
         let elsewhere = json!({"route": [{"destination": {"host": "web.other"}}]});
         assert_eq!(backends(&elsewhere, "shop"), ["web.other"]);
-    }
-
-    #[test]
-    fn two_conditions_are_merged() {
-        let wide = json!({"uri": {"prefix": "/shop"}, "headers": {"x-zone": {"exact": "eu"}}});
-        let narrow = json!({"uri": {"exact": "/shop/new"}, "headers": {"x-team": {"exact": "ours"}}});
-        assert_eq!(
-            merge_match(&narrow, &wide),
-            json!({"uri": {"exact": "/shop/new"},
-                "headers": {"x-zone": {"exact": "eu"}, "x-team": {"exact": "ours"}}})
-        );
     }
 }

@@ -1,5 +1,5 @@
-//! Canaries whose provider the inventory chose. One is reconciled when the choice would
-//! be another, not when pods come and go.
+//! Canaries whose provider the inventory chose or may refuse. One is reconciled when the
+//! answer would be another, not when pods come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::{
     controller::queue::trigger::{NamespacedName, RequestSender},
     discovery::{
         live::LiveInventory,
-        model::{self, Choice, Key, Kind, RouteHints},
+        model::{self, Choice, Inventory, Key, Kind, RouteHints},
     },
 };
 
@@ -31,12 +31,20 @@ struct Maps {
 
 struct Follower {
     question: Question,
-    answer: Choice,
+    answer: Answer,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Answer {
+    Choice(Choice),
+    /// Why `istio` is refused.
+    IstioObstacle(Option<String>),
 }
 
 /// What a provider is chosen by.
 #[derive(Clone, PartialEq, Eq)]
 struct Question {
+    names_istio: bool,
     target: Key,
     primary: Key,
     hints: RouteHints,
@@ -48,10 +56,12 @@ impl Question {
         let kind = match target.kind {
             TargetKind::Deployment => Kind::Deployment,
             TargetKind::DaemonSet => Kind::DaemonSet,
-            TargetKind::Service => Kind::Service,
+            // Of an EndpointGroup it is not asked: its provider is xds.
+            TargetKind::Service | TargetKind::EndpointGroup => Kind::Service,
         };
         let service = canary.spec.service.as_ref();
         Self {
+            names_istio: false,
             target: Key::new(cluster, &name.namespace, kind, &target.name),
             primary: Key::new(cluster, &name.namespace, kind, &format!("{}-primary", target.name)),
             hints: RouteHints {
@@ -62,7 +72,16 @@ impl Question {
         }
     }
 
-    fn ask(&self, live: &LiveInventory) -> Choice {
+    fn ask(&self, live: &LiveInventory) -> Answer {
+        if self.names_istio {
+            let ask =
+                |inventory: &Inventory| inventory.istio_obstacle(&self.target, &self.primary, self.hints);
+            return Answer::IstioObstacle(live.read(ask));
+        }
+        Answer::Choice(self.choose(live))
+    }
+
+    fn choose(&self, live: &LiveInventory) -> Choice {
         let unread = live.unread();
         if let Some(unread) = unread.iter().find(|unread| ESSENTIAL.contains(&unread.resource.as_str())) {
             return Choice::Unknown(unread.why.clone());
@@ -76,19 +95,39 @@ impl Followers {
     /// choice becomes another.
     pub fn choose(&self, live: &LiveInventory, name: &NamespacedName, canary: &Canary) -> Choice {
         let question = Question::new(live.cluster(), name, canary);
+        let choice = question.choose(live);
+        self.follow(name, question, Answer::Choice(choice.clone()));
+        choice
+    }
+
+    /// Why a Canary that names `istio` is refused; it is reconciled when that changes.
+    pub fn istio_obstacle(
+        &self,
+        live: &LiveInventory,
+        name: &NamespacedName,
+        canary: &Canary,
+    ) -> Option<String> {
+        let question = Question { names_istio: true, ..Question::new(live.cluster(), name, canary) };
         let answer = question.ask(live);
+        self.follow(name, question, answer.clone());
+        match answer {
+            Answer::IstioObstacle(why) => why,
+            Answer::Choice(_) => None,
+        }
+    }
+
+    fn follow(&self, name: &NamespacedName, question: Question, answer: Answer) {
         let mut maps = self.0.lock();
         match maps.by_canary.get_mut(name) {
-            Some(known) if known.question == question => known.answer = answer.clone(),
+            Some(known) if known.question == question => known.answer = answer,
             _ => {
                 maps.remove(name);
                 for key in [&question.target, &question.primary] {
                     maps.by_workload.entry(key.clone()).or_default().insert(name.clone());
                 }
-                maps.by_canary.insert(name.clone(), Follower { question, answer: answer.clone() });
+                maps.by_canary.insert(name.clone(), Follower { question, answer });
             }
         }
-        answer
     }
 
     pub fn remove(&self, canary: &NamespacedName) {
