@@ -29,10 +29,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "serin.routers" -}}
 {{- $provider := .Values.provider }}
 {{- $of := dict "" "" "kubernetes" "" "appmesh:aws" "" "istio" "istio" "linkerd" "gatewayApi" "osm" "smi"
-  "appmesh" "appMesh" "appmesh:v1beta2" "appMesh" "gatewayapi:v1" "gatewayApi" "gatewayapi:v1beta1" "gatewayApi" }}
+  "appmesh" "appMesh" "appmesh:v1beta2" "appMesh" "gatewayapi:v1" "gatewayApi" "gatewayapi:v1beta1" "gatewayApi" "xds" "" }}
 {{- $needed := ternary "smi" (get $of $provider) (hasPrefix "smi:" $provider) }}
 {{- if not (or (hasKey $of $provider) (hasPrefix "smi:" $provider)) }}
-{{- fail (printf "provider %s has no router and no rights in this chart: use one of kubernetes, istio, gatewayapi:v1, linkerd, osm, smi:v1alpha1 to v1alpha4, appmesh and appmesh:aws" $provider) }}
+{{- fail (printf "provider %s has no router and no rights in this chart: use one of kubernetes, istio, gatewayapi:v1, linkerd, osm, smi:v1alpha1 to v1alpha4, appmesh, appmesh:aws and xds" $provider) }}
+{{- end }}
+{{- if and (eq $provider "xds") (not .Values.xds.enabled) }}
+{{- fail "provider xds needs a control plane for Envoys: set xds.enabled" }}
 {{- end }}
 {{- $needed }}
 {{- range list "smi" "gatewayApi" "istio" "appMesh" }}
