@@ -93,6 +93,40 @@ async fn a_deployment_is_applied_and_its_pods_become_ready(k: Kubectl) {
     assert_eq!(images, "web:v1 web:v1");
 }
 
+/// Only the local server's pods answer here: on the real one our node has no kubelet API.
+#[tokio::test]
+async fn logs_and_port_forward_reach_the_pods_of_the_local_server() {
+    let k = Kubectl::new(local().await, "logs_and_port_forward").await;
+    k.apply(&web(1)).await;
+    k.ok("rollout status deployment/web --timeout=60s").await;
+    let mut forward = k.start("port-forward deployment/web :8080").await;
+    let address = loop {
+        let line = forward.line().await;
+        if let Some(rest) = line.strip_prefix("Forwarding from 127.0.0.1:") {
+            break format!("127.0.0.1:{}", rest.split(' ').next().expect("a port"));
+        }
+    };
+    serin::tls::install_crypto_provider();
+    // Two connections in a row, and two at once.
+    let get = async |path: &str| {
+        let answer = reqwest::get(format!("http://{address}{path}")).await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("text"))
+    };
+    assert!(get("/hello").await.1.contains("\"version\":\"v1\""));
+    let (one, two) = tokio::join!(get("/status/418"), get("/metrics"));
+    assert_eq!((one.0, two.0), (418, 200));
+    assert!(two.1.contains("http_requests_total"));
+    let log = k.ok("logs deployment/web").await;
+    assert!(log.starts_with("starting web v1\n") && log.contains("GET /hello 200 "), "{log}");
+    assert_eq!(k.ok("logs deployment/web --tail=1").await.lines().count(), 1);
+    let mut follow = k.start("logs -f deployment/web --tail=0").await;
+    k.settle().await;
+    get("/later").await;
+    while !follow.line().await.starts_with("GET /later 200 ") {}
+    let refused = k.refused("logs deployment/web -c other").await;
+    assert!(refused.contains("container other is not valid for pod web-"), "{refused}");
+}
+
 async fn a_list_is_applied(k: Kubectl) {
     let items = [config_map("a", json!({})), config_map("b", json!({}))];
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});

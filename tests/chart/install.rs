@@ -95,7 +95,7 @@ fn earlier_chart() -> Folder {
     assert!(copied.expect("cp").success());
     let file = "serin/files/crds/canaries.yaml";
     let text = std::fs::read_to_string(folder.join(file)).expect("the definition");
-    let column = "    - jsonPath: .status.phase\n      name: Status\n      type: string\n";
+    let column = "    - jsonPath: .status.state\n      name: Status\n      type: string\n";
     assert!(text.contains(column), "the column that an earlier version lacks");
     folder.write(file, &text.replace(column, ""));
     folder

@@ -48,8 +48,21 @@ kind: Canary
 metadata: {name: NAME, namespace: NAMESPACE}
 spec: {SPEC, revertOnDeletion: true,
   targetRef: {apiVersion: apps/v1, kind: Deployment, name: NAME},
-  analysis: {interval: 1s, stepWeights: [50]}}
+  analysis: {interval: 1s, stepWeights: [WEIGHT]}}
 ---
+";
+
+/// A weight of hundredths needs an implementation that has them.
+const GATEWAY: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: public}
+spec: {controllerName: example.com/gateways}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: public, namespace: NAMESPACE}
+spec: {gatewayClassName: public}
 ";
 
 #[tokio::test]
@@ -70,11 +83,13 @@ async fn each_mesh_needs_exactly_its_rbac_rules() {
     let stage = Stage::new(cluster, "serin-meshes", &manifests).await;
     let meshes =
         definitions::istio().into_iter().chain(definitions::gateway()).chain(definitions::app_mesh());
-    definitions::install(&stage.client, meshes).await;
+    definitions::install(&stage.client, meshes.chain(definitions::inventory())).await;
+    stage.kubectl.apply(&GATEWAY.replace("NAMESPACE", &namespace)).await;
     let mut crew = ReplicaGroup::start(cluster, stage.controller_namespace, &manifests, &namespace, 1).await;
     let _mesh = report_mesh_status(stage.client.clone(), namespace.clone());
     for (name, spec) in CANARIES {
-        let words = [("NAMESPACE", namespace.as_str()), ("NAME", name), ("SPEC", spec)];
+        let weight = if spec.contains("gatewayRefs") { "50.05" } else { "50" };
+        let words = [("NAMESPACE", namespace.as_str()), ("NAME", name), ("SPEC", spec), ("WEIGHT", weight)];
         let each =
             words.iter().fold(MESH_MANIFESTS.to_owned(), |text, (word, with)| text.replace(word, with));
         stage.kubectl.apply(&each).await;

@@ -359,6 +359,12 @@ impl FeatureNamespace<'_> {
             // The gate may be open by now.
             let code = response.status().as_u16();
             assert!(matches!(code, 202 | 409), "{code}: {:?}", response.text().await);
+            // As the dashboard does.
+            let url = format!("{ear}/api/v1/namespaces/{}/canaries/web/surroundings", self.namespace);
+            let around =
+                http.get(url).bearer_auth(self.stage.cluster.token()).send().await.expect("an answer");
+            let around: Value = around.json().await.expect("JSON");
+            assert!(around["events"].is_array() && around["pods"].is_array(), "{around}");
             return;
         }
         let mut approve = Command::new(env!("CARGO_BIN_EXE_serin"));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::chart::{CHART, Helm};
 
 /// Values that switch everything on, or off, that can be.
-const ALL_FEATURES: [&str; 18] = [
+const ALL_FEATURES: [&str; 31] = [
     "metrics.serviceMonitor.enabled=true",
     "metrics.prometheusRule.enabled=true",
     "smi=true",
@@ -24,6 +24,19 @@ const ALL_FEATURES: [&str; 18] = [
     "meshApis=true",
     "api.enabled=true",
     "api.tlsSecret=serin-api",
+    "replacePods=true",
+    "xds.enabled=true",
+    "xds.tlsSecret=serin-xds",
+    "xds.crl=true",
+    "metricsServer=http://prometheus:9090",
+    "smiMetrics.enabled=true",
+    "smiMetrics.tlsSecret=serin-smi",
+    "smiMetrics.caBundle=Y2E=",
+    "metrics.grafanaDashboard.enabled=true",
+    "chat.dashboardUrl=https://serin.example.com",
+    "chat.secret=serin-chat",
+    "chat.slackButtons=true",
+    "chat.links=true",
 ];
 const NO_FEATURES: [&str; 13] = [
     "networkPolicy.enabled=false",
@@ -61,6 +74,13 @@ async fn an_invalid_value_is_refused_by_name() {
         ("replicas=17", "raise shards, so that each replica has one"),
         ("image.repository=", "/image/repository"),
         ("provider=nginx", "provider nginx has no router and no rights in this chart: use one of kubernetes"),
+        ("provider=xds", "set xds.enabled"),
+        ("xds.enabled=true", "xds.enabled needs xds.tlsSecret"),
+        ("xds.defaultAccess=closing", "defaultAccess"),
+        ("smiMetrics.enabled=true", "smiMetrics.enabled needs smiMetrics.tlsSecret"),
+        ("smiMetrics.enabled=true,smiMetrics.tlsSecret=smi", "smiMetrics.enabled needs smiMetrics.caBundle"),
+        ("smiMetrics.enabled=true,smiMetrics.tlsSecret=smi,smiMetrics.caBundle=Y2E=", "needs metricsServer"),
+        ("smiMetrics.window=0", "window"),
         ("logFormat=xml", "logFormat"),
         ("extraArgs={verbose}", "extraArgs"),
         ("tenants.denyCidrs={10.0.0.1}", "denyCidrs"),
@@ -142,6 +162,21 @@ async fn disabled_features_render_nothing() {
     assert!(
         !none.text.contains("secrets") && !none.text.contains("keda.sh") && !none.text.contains("smi-spec")
     );
+}
+
+#[tokio::test]
+async fn pods_are_deleted_only_where_they_may_be_replaced() {
+    let deletes_pods = async |set: &[&str]| {
+        let manifests = Helm::new().template("serin", set).await;
+        let mut rules =
+            manifests.all("ClusterRole").flat_map(|role| role["rules"].as_array().into_iter().flatten());
+        let has = |rule: &Value, field: &str, what: &str| {
+            rule[field].as_array().is_some_and(|all| all.iter().any(|one| one == what))
+        };
+        rules.any(|rule| has(rule, "resources", "pods") && has(rule, "verbs", "delete"))
+    };
+    assert!(!deletes_pods(&["rbac.people=false"]).await);
+    assert!(deletes_pods(&["rbac.people=false", "replacePods=true"]).await);
 }
 
 /// Tokens do not go over the network in the clear.
@@ -229,6 +264,34 @@ async fn tenants_are_kept_apart_unless_the_values_say_otherwise() {
     assert!(opened.contains("--allow-aws-role=arn:aws:iam::123456789012:role/metrics"), "{opened}");
 }
 
+/// Proxies are verified by the Secret, and served without one only where the values say so.
+#[tokio::test]
+async fn the_control_plane_for_envoys_has_a_service_and_its_certificates() {
+    let rendered = Helm::new().template("serin", &ALL_FEATURES).await;
+    let pod = &rendered.one("Deployment")["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].to_string();
+    for flag in [
+        "--xds-listen=0.0.0.0:18000",
+        "--xds-client-ca=/etc/serin/xds/ca.crt",
+        "--xds-crl=/etc/serin/xds/ca.crl",
+    ] {
+        assert!(arguments.contains(flag), "{flag} in {arguments}");
+    }
+    assert!(!arguments.contains("--xds-insecure"), "{arguments}");
+    assert_eq!(pod["volumes"][1], json!({"name": "xds", "secret": {"secretName": "serin-xds"}}));
+    let service = rendered.all("Service").find(|service| service["metadata"]["name"] == "serin-xds");
+    let ports = &service.expect("a Service for proxies")["spec"]["ports"];
+    assert_eq!(*ports, json!([{"name": "grpc-xds", "port": 18000, "targetPort": "xds"}]));
+    let ingress = rendered.one("NetworkPolicy")["spec"]["ingress"].clone();
+    assert!(ingress.as_array().expect("rules").contains(&json!({"ports": [{"port": "xds"}]})), "{ingress}");
+    let rendered = Helm::new().template("serin", &["xds.enabled=true", "xds.insecure=true"]).await;
+    let arguments =
+        rendered.one("Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(arguments.contains("--xds-insecure"), "{arguments}");
+    let rendered = Helm::new().template("serin", &[]).await;
+    assert_eq!(rendered.all("Service").count(), 1);
+}
+
 /// Only the kubelet reaches the probes, which clients of the other ports cannot keep busy.
 #[tokio::test]
 async fn probes_have_a_port_that_no_pod_reaches() {
@@ -259,8 +322,9 @@ async fn settings_beyond_those_of_the_chart_can_be_added() {
     assert!(env.contains(&json!({"name": "SSL_CERT_FILE", "value": "/ca/bundle.pem"})));
     assert!(env.contains(&json!({"name": "SERIN_LOG_FORMAT", "value": "json"})));
     let (volumes, mounts) = (&pod["volumes"], &container["volumeMounts"]);
-    assert_eq!(volumes[1], json!({"name": "ca", "configMap": {"name": "ca"}}));
-    assert_eq!(mounts[1], json!({"name": "ca", "mountPath": "/ca"}));
+    let has = |list: &Value, one: Value| list.as_array().is_some_and(|all| all.contains(&one));
+    assert!(has(volumes, json!({"name": "ca", "configMap": {"name": "ca"}})), "{volumes}");
+    assert!(has(mounts, json!({"name": "ca", "mountPath": "/ca"})), "{mounts}");
 }
 
 /// A rule without its series would never fire.
@@ -270,15 +334,15 @@ async fn the_alerting_rules_are_valid_and_about_our_series() {
     assert_eq!(rendered.one("ServiceMonitor")["spec"]["endpoints"][0]["honorLabels"], true);
     let prometheus = crate::support::prometheus::Prometheus::start("").await;
     let sources = ["src/server/series.rs"].map(|file| std::fs::read_to_string(file).expect("a source"));
-    let rules = &rendered.one("PrometheusRule")["spec"]["groups"][0]["rules"];
-    for rule in rules.as_array().expect("rules") {
+    let groups = rendered.one("PrometheusRule")["spec"]["groups"].as_array().expect("groups");
+    for rule in groups.iter().flat_map(|group| group["rules"].as_array().expect("rules")) {
         let query = rule["expr"].as_str().expect("a query");
         let url = format!("{}/api/v1/query", prometheus.url());
         let answer =
             reqwest::Client::new().get(url).query(&[("query", query)]).send().await.expect("an answer");
         assert!(answer.status().is_success(), "{query}: {answer:?}");
         for word in query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-            let family = word.trim_end_matches("_total");
+            let family = word.trim_end_matches("_total").trim_end_matches("_bucket");
             let known = sources.iter().any(|source| source.contains(&format!("\"{family}\"")));
             assert!(!word.starts_with("serin_") || known, "{word}");
         }

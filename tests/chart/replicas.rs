@@ -18,7 +18,7 @@ pub struct ReplicaGroup {
     /// How long the audit log was before they began.
     earlier_audit_events: usize,
     replicas: Vec<Replica>,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl ReplicaGroup {
@@ -30,18 +30,34 @@ impl ReplicaGroup {
         namespace: &str,
         count: usize,
     ) -> Self {
+        let mut group = Self::start_with(cluster, home, manifests, namespace, &[]).await;
+        let others = (1..count).map(|number| Replica::start(manifests, home, number, &group.folder));
+        group.replicas.extend(others);
+        group
+    }
+
+    /// One, with files of the Secrets that are mounted below `/etc/serin`: a slash is a
+    /// hyphen in their names.
+    pub async fn start_with(
+        cluster: &'static Cluster,
+        home: &str,
+        manifests: &Manifests,
+        namespace: &str,
+        files: &[(&str, &str)],
+    ) -> Self {
         let name = manifests.one("ServiceAccount")["metadata"]["name"].as_str().expect("a name");
         let token = token(cluster, home, name).await;
         await_owners(cluster, namespace, &token).await;
         let (earlier, folder) = (cluster.audit().len(), Folder::new("serin"));
         folder.write("kubeconfig", &cluster.kubeconfig_of(&token).to_string());
-        let replicas = (0..count).map(|number| Replica::start(manifests, home, number, &folder)).collect();
+        files.iter().for_each(|(file, text)| folder.write(file, text));
+        let replicas = vec![Replica::start(manifests, home, 0, &folder)];
         Self {
             cluster,
             user: format!("system:serviceaccount:{home}:{name}"),
             earlier_audit_events: earlier,
             replicas,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -72,6 +88,11 @@ impl ReplicaGroup {
         first.serves_command_api.then(|| format!("http://{}", first.command_api_address))
     }
 
+    /// Of the first one.
+    pub fn smi_metrics_address(&self) -> &str {
+        &self.replicas[0].smi_metrics_address
+    }
+
     /// The end of their logs.
     pub fn log_tails(&self) -> String {
         self.replicas.iter().map(|replica| replica.child.tail()).collect()
@@ -84,6 +105,7 @@ struct Replica {
     address: String,
     probe_address: String,
     command_api_address: String,
+    smi_metrics_address: String,
     serves_command_api: bool,
     /// The paths of the rendered probes.
     probes: Vec<String>,
@@ -108,12 +130,15 @@ impl Replica {
         }
         line.push(env!("CARGO_BIN_EXE_serin").to_owned());
         // Only here do replicas share a network.
-        let [address, probe_address, ear] = [(); 3].map(|()| format!("127.0.0.1:{}", support::free_port()));
+        let [address, probe_address, ear, xds, smi] =
+            [(); 5].map(|()| format!("127.0.0.1:{}", support::free_port()));
         let given: Vec<String> = listed("args").iter().map(text).collect();
         let hears = given.iter().any(|argument| argument.starts_with("--api-listen"));
         let here = |argument: &String| {
             let argument = argument.replace("0.0.0.0:8080", &address).replace("127.0.0.1:8443", &ear);
-            argument.replace("0.0.0.0:8081", &probe_address)
+            let argument = argument.replace("0.0.0.0:8081", &probe_address).replace("0.0.0.0:18000", &xds);
+            let mounted = format!("{}/smi-metrics-", kubeconfig.path().display());
+            argument.replace("0.0.0.0:6443", &smi).replace("/etc/serin/smi-metrics/", &mounted)
         };
         line.extend(given.iter().map(here));
         let probes =
@@ -125,6 +150,7 @@ impl Replica {
             address,
             probe_address,
             command_api_address: ear,
+            smi_metrics_address: smi,
             serves_command_api: hears,
             probes: probes.into(),
             _folder: folder,

@@ -86,7 +86,8 @@ fn query_for_metric(
         },
     }))
     .expect("a Canary");
-    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: None };
+    let subject =
+        QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: None, versions: None };
     let template = Template { name: "watched", namespace: "shop", spec: &spec };
     MetricQuery::new(&subject, metric, Some(&template), judge)
 }

@@ -1,8 +1,9 @@
 //! The laws of the Kubernetes API that this project leans on.
 //!
-//! Each is one function and runs twice, on the real kube-apiserver and on
-//! `local/`: `cargo test --test conformance real::`, or `local::`. The real
-//! one is the judge of what is written here.
+//! Each is one function and runs three times, on the real kube-apiserver, on
+//! `kube_local`, and on `kube_local` with its objects in a file: `cargo test --test
+//! conformance real::`, `local::` or `durable::`. The real one is the judge of what is
+//! written here.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -24,11 +25,12 @@ mod tables;
 mod watches;
 mod workloads;
 
-/// Makes two tests of each law named.
+/// Makes three tests of each law named.
 macro_rules! laws {
     ($($area:ident: $($law:ident)*;)*) => {
         laws!(@on real $($area: $($law)*;)*);
         laws!(@on local $($area: $($law)*;)*);
+        laws!(@on durable $($area: $($law)*;)*);
     };
     (@on $cluster:ident $($area:ident: $($law:ident)*;)*) => {
         mod $cluster {

@@ -120,7 +120,9 @@ fn normal(value: &Value) -> Value {
 
 /// Through our own types and back.
 fn through_our_types(object: &Value) -> Value {
-    use serin::api::{AlertProvider, AnalysisTemplate, Canary, ClusterAnalysisTemplate, MeshApi};
+    use serin::api::{
+        AlertProvider, AnalysisTemplate, Canary, ClusterAnalysisTemplate, EndpointGroup, MeshApi, MeshRoute,
+    };
     fn through<T: serde::de::DeserializeOwned + serde::Serialize>(object: &Value) -> Value {
         let typed: T = serde_json::from_value(object.clone())
             .unwrap_or_else(|error| panic!("the server took what we cannot read: {error}\n{object:#}"));
@@ -132,6 +134,8 @@ fn through_our_types(object: &Value) -> Value {
         Some("ClusterAnalysisTemplate") => through::<ClusterAnalysisTemplate>(object),
         Some("AlertProvider") => through::<AlertProvider>(object),
         Some("MeshApi") => through::<MeshApi>(object),
+        Some("MeshRoute") => through::<MeshRoute>(object),
+        Some("EndpointGroup") => through::<EndpointGroup>(object),
         other => panic!("not one of our kinds: {other:?}"),
     }
 }

@@ -7,15 +7,15 @@ use kube_local::access::{Grant, Identity};
 use kube_local::{ApiServer, Options};
 use serde_json::{Value, json};
 use serin::discovery::live::LiveInventory;
-use serin::metrics::prometheus::Prometheus;
-use serin::server::{BoundServer, ServerHandle, command_router, inventory_router};
+use serin::metrics::{OwnMetricsServer, ServerAccess};
+use serin::server::{Access, BoundServer, ServerHandle, command_router, inventory_router};
 
 use super::{CLUSTER, documents, object, web};
 
 pub struct InventoryApi {
     http: reqwest::Client,
     serving: ServerHandle,
-    _api: ApiServer,
+    pub api: ApiServer,
 }
 
 fn grant(subject: &str, verb: &str, resource: &str, namespace: &str) -> Grant {
@@ -30,11 +30,11 @@ fn grant(subject: &str, verb: &str, resource: &str, namespace: &str) -> Grant {
 
 impl InventoryApi {
     async fn start(live: Arc<LiveInventory>) -> Self {
-        Self::with_prometheus(live, None).await
+        Self::with_metrics_server(live, None).await
     }
 
     /// `dev` may list workloads of `shop`; `ops` everything.
-    pub async fn with_prometheus(live: Arc<LiveInventory>, prometheus: Option<Arc<Prometheus>>) -> Self {
+    pub async fn with_metrics_server(live: Arc<LiveInventory>, server: Option<ServerAccess>) -> Self {
         serin::tls::install_crypto_provider();
         let user = |name: &str| Identity { user: name.to_owned(), groups: Vec::new() };
         let all = ["meshes", "workloads", "meshservices"];
@@ -46,12 +46,13 @@ impl InventoryApi {
             grants: ops.chain(dev).collect(),
             ..Options::default()
         });
-        let server = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
-        let router =
-            command_router(api.client(), &[]).merge(inventory_router(api.client(), live, prometheus));
-        let serving = server.serve(router, None);
+        let server = server.map(|access| OwnMetricsServer::new(api.client(), access));
+        let access = Access::by_token(api.client(), Vec::new());
+        let router = command_router(Arc::clone(&access), &[]).merge(inventory_router(access, live, server));
+        let bound = BoundServer::bind(([127, 0, 0, 1], 0).into()).await.expect("a free port");
+        let serving = bound.serve(router, None);
         let http = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
-        Self { http, serving, _api: api }
+        Self { http, serving, api }
     }
 
     pub async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {

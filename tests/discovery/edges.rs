@@ -15,6 +15,7 @@ use serin::cli::inventory::{edges, note_requests};
 use serin::discovery::live::LiveInventory;
 use serin::metrics::prometheus::Prometheus as Source;
 use serin::metrics::prometheus::edges::{CountedBy, Edge, EdgeFilter};
+use serin::metrics::{SecretName, ServerAccess};
 
 use super::api::InventoryApi;
 use super::support::http_fixtures::serve;
@@ -78,6 +79,10 @@ impl Counted {
         counted
     }
 
+    fn access(&self) -> ServerAccess {
+        ServerAccess { address: Some(self.prometheus.url()), ..Default::default() }
+    }
+
     async fn edges(&self, namespace: Option<&str>, name: Option<&str>) -> Vec<Edge> {
         self.source.edges(EdgeFilter { namespace, name }).await.expect("an answer")
     }
@@ -125,7 +130,7 @@ async fn the_api_answers_with_edges_of_namespaces_that_the_caller_may_list() {
         + "kind: Served\nmetadata: {name: virtualservices.networking.istio.io}\n---\n"
         + &web("sidecar.istio.io/status: '{}'", "", "").replace("web", "silent");
     live.update(|inventory| documents(&yaml).iter().for_each(|document| inventory.apply(object(document))));
-    let api = InventoryApi::with_prometheus(Arc::clone(&live), Some(Arc::clone(&counted.source))).await;
+    let api = InventoryApi::with_metrics_server(Arc::clone(&live), Some(counted.access())).await;
     let (code, answer) = api.get("ops-token", "edges?name=api").await;
     assert_eq!((code, &answer["count"]), (StatusCode::OK, &json!(1)), "{answer}");
     assert_eq!(answer["items"][0]["source"], json!({"namespace": "shop", "workload": "web"}), "{answer}");
@@ -177,8 +182,62 @@ async fn the_command_says_that_no_requests_are_counted() {
 
 #[tokio::test]
 async fn without_a_metrics_server_edges_are_refused_with_the_way_out() {
-    let api = InventoryApi::with_prometheus(LiveInventory::new(CLUSTER), None).await;
+    let api = InventoryApi::with_metrics_server(LiveInventory::new(CLUSTER), None).await;
     let (code, error) = api.get("ops-token", "edges").await;
     assert_eq!(code, StatusCode::NOT_IMPLEMENTED, "{error}");
     assert!(error["error"].as_str().is_some_and(|why| why.contains("--metrics-server")), "{error}");
+}
+
+/// Forwards queries that carry `Bearer right`, and refuses others.
+async fn behind_a_token(prometheus: String) -> (String, tokio_util::task::AbortOnDropHandle<()>) {
+    let forward = async move |State(prometheus): State<String>, request: axum::extract::Request| {
+        if request.headers().get("authorization").is_none_or(|token| token != "Bearer right") {
+            return (StatusCode::UNAUTHORIZED, "a token, please".to_owned());
+        }
+        let (parts, body) = request.into_parts();
+        let body = axum::body::to_bytes(body, 1 << 16).await.expect("a query");
+        let url = format!("{prometheus}{}", parts.uri.path_and_query().expect("a path"));
+        let client = reqwest::Client::builder().no_proxy().build().expect("an HTTP client");
+        let mut request = client.request(parts.method, url).body(body);
+        if let Some(kind) = parts.headers.get("content-type") {
+            request = request.header("content-type", kind.as_bytes());
+        }
+        let answer = request.send().await.expect("an answer of Prometheus");
+        (answer.status(), answer.text().await.expect("text"))
+    };
+    serve(Router::new().fallback(forward).with_state(prometheus)).await
+}
+
+#[tokio::test]
+async fn edges_are_read_with_the_secret_of_the_metrics_server_as_it_is_now() {
+    let counted = Counted::start().await;
+    let (address, _guard) = behind_a_token(counted.prometheus.url()).await;
+    let secret = SecretName { namespace: "serin".to_owned(), name: "prometheus".to_owned() };
+    let access = ServerAccess {
+        address: Some(format!("http://{address}")),
+        secret: Some(secret),
+        headers: Default::default(),
+    };
+    let api = InventoryApi::with_metrics_server(LiveInventory::new(CLUSTER), Some(access)).await;
+    let (code, missing) = api.get("ops-token", "edges").await;
+    assert_eq!(code, StatusCode::BAD_GATEWAY, "{missing}");
+    let missing = missing["error"].as_str().unwrap_or_default();
+    assert!(missing.contains("Secret prometheus in serin does not exist"), "{missing}");
+
+    let secrets = kube::Api::<k8s_openapi::api::core::v1::Secret>::namespaced(api.api.client(), "serin");
+    let secret = |token: &str| -> k8s_openapi::api::core::v1::Secret {
+        let secret = json!({ "metadata": { "name": "prometheus" }, "stringData": { "token": token } });
+        serde_json::from_value(secret).expect("a Secret")
+    };
+    let namespaces = kube::Api::<k8s_openapi::api::core::v1::Namespace>::all(api.api.client());
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": "serin" } })).expect("a Namespace");
+    namespaces.create(&Default::default(), &namespace).await.expect("a namespace");
+    secrets.create(&Default::default(), &secret("wrong")).await.expect("a Secret");
+    let (code, refused) = api.get("ops-token", "edges").await;
+    assert_eq!(code, StatusCode::BAD_GATEWAY, "{refused}");
+    assert!(!refused.to_string().contains("wrong"), "{refused}");
+    let rotated = kube::api::Patch::Merge(secret("right"));
+    secrets.patch("prometheus", &Default::default(), &rotated).await.expect("a rotation");
+    let (code, answer) = api.get("ops-token", "edges").await;
+    assert_eq!((code, &answer["count"]), (StatusCode::OK, &json!(3)), "{answer}");
 }

@@ -248,6 +248,35 @@ async fn a_waypoint_that_is_named_later_is_noticed_without_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn istio_in_ambient_mode_is_refused_with_the_way_out() {
+    let world = World::new().await;
+    for kinds in [definitions::istio().to_vec(), definitions::gateway().to_vec(), definitions::inventory()] {
+        definitions::install(&world.client, kinds).await;
+    }
+    let mut web = workload("Deployment", "web", "web:v1");
+    web["spec"]["template"]["metadata"]["annotations"] = json!({"ambient.istio.io/redirection": "enabled"});
+    world.apply(web).await;
+    world.canary(json!({"provider": "istio", "analysis": {"metrics": null}})).await;
+    let _mesh = accept_routes(&world);
+    let _serin = world.serin_with(everywhere()).await;
+    let label = "label the namespace or the Service with istio.io/use-waypoint, and set spec.provider to";
+    world.becomes("refused", says(label)).await;
+    assert!(world.find("VirtualService", "web").await.is_none(), "nothing reads it");
+
+    let gateway = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway",
+        "metadata": {"name": "way", "namespace": "default"}, "spec": {"gatewayClassName": "istio-waypoint"}});
+    super::cluster::create(&world.client, &gateway.to_string()).await;
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.client.clone());
+    let label = json!({"metadata": {"labels": {"istio.io/use-waypoint": "way"}}});
+    namespaces.patch("default", &PatchParams::default(), &Patch::Merge(label)).await.expect("a label");
+    world.becomes("refused", says("VirtualService is alpha; set spec.provider to gatewayapi:v1")).await;
+
+    // A gateway of Istio reads VirtualServices, whatever is behind it.
+    world.edit(json!({"service": {"gateways": ["infra/public"]}})).await;
+    assert_eq!(provider(&world.reaches(Phase::Initialized).await), Provider::Istio);
+}
+
+#[tokio::test(start_paused = true)]
 async fn definitions_of_a_mesh_that_appear_later_are_noticed_without_a_restart() {
     let world = World::new().await;
     deploy(&world, &[ISTIO]).await;

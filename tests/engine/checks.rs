@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use serin::analysis::sequential::Evidence;
 use serin::api::canary::{Phase, status::Verdict};
 use serin::engine::command::Verb;
 
-use crate::world::{Health, World, canary};
+use crate::world::{Health, World, canary, canary_with};
 
 const ERRORS: &str = "metrics: [{name: errors, query: q, thresholdRange: {max: 1}}]";
 const MINUTE: Duration = Duration::from_secs(60);
@@ -232,6 +233,36 @@ fn a_check_begins_anew_when_the_clock_is_stepped_back() {
 }
 
 #[test]
+fn a_check_begins_anew_when_the_clock_is_stepped_forward() {
+    for metric in ["metrics: [{name: request-success-rate}]", ERRORS, "metrics: []"] {
+        let mut world = World::releasing(&canary(&format!("interval: 1m, stepWeights: [20, 50], {metric}")));
+        world.run_to_weight(20.0);
+        world.run_for(MINUTE / 2);
+        world.now += 60 * MINUTE;
+        world.clock_stepped_at = Some(world.now);
+        let began = world.now;
+        world.run_to_weight(50.0);
+        let took = world.now.duration_since(began);
+        assert_eq!(took.as_secs(), 60, "{metric}");
+        world.run_to(Phase::Succeeded);
+    }
+}
+
+#[test]
+fn a_deadline_begins_anew_when_the_clock_is_stepped_forward() {
+    let spec = "progressDeadlineSeconds: 300";
+    let mut world = World::initialized(&canary_with(spec, "interval: 1m, stepWeights: [20]"));
+    world.canary_starts = false;
+    world.push("v1-b");
+    world.run_for(2 * MINUTE);
+    world.now += 60 * MINUTE;
+    world.clock_stepped_at = Some(world.now);
+    let began = world.now;
+    world.run_to(Phase::Failed);
+    assert_eq!(world.now.duration_since(began).as_secs(), 300);
+}
+
+#[test]
 fn evidence_about_the_primary_outlives_a_release_and_verdicts_do_not() {
     let metric =
         "metrics: [{name: request-success-rate}, {name: errors, query: q, thresholdRange: {max: 1}}]";
@@ -247,11 +278,9 @@ fn evidence_about_the_primary_outlives_a_release_and_verdicts_do_not() {
     );
     assert_eq!((metric.canary, metric.evidence, &metric.measured_until), (None, None, &None));
     let memory = &metric.analysis_state.as_ref().expect("a memory").0["evidence"];
-    let memory: serde_json::Value = serde_json::from_str(memory.as_str().expect("a text")).expect("JSON");
-    // Overdispersion of the past; a stream without one is encoded as zeros.
-    let stream = memory["streams"][0].as_str().expect("a stream");
-    assert!(stream.chars().any(|digit| digit != 'A'), "{memory:#}");
-    assert_eq!((&memory["seen"]["canary"], &memory["peak"]), (&0.into(), &0.into()), "{memory:#}");
+    let memory: Evidence = serde_json::from_str(memory.as_str().expect("a text")).expect("evidence");
+    assert!(memory.overdispersion_pairs() > 0.0, "{memory:#?}");
+    assert_eq!((memory.seen().canary, memory.p_value()), (0, 1.0), "{memory:#?}");
 }
 
 /// A release at a tenth of the traffic, of which the canary gets half.
@@ -369,4 +398,33 @@ fn a_promotion_by_command_skips_a_failed_check() {
     world.command(Verb::Promote);
     world.run();
     assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
+}
+
+#[test]
+fn a_release_that_could_not_tell_says_so_before_it_promotes() {
+    let promoting = |analysis: &str| {
+        let metrics = "metrics: [{name: request-success-rate}]";
+        let mut world = World::releasing(&canary(&format!("{analysis}, {metrics}")));
+        world.run_to(Phase::Promoting);
+        world.settle();
+        world.journal.iter().rfind(|line| line.contains("Promoting revision")).cloned().unwrap_or_default()
+    };
+    let short = promoting("interval: 10s, stepWeights: [20]");
+    assert!(
+        short.contains("By request-success-rate a canary three times worse could have passed unseen"),
+        "{short}"
+    );
+    let long = promoting("interval: 10m, stepWeights: [20]");
+    assert!(long.ends_with("copying it to the primary."), "{long}");
+}
+
+#[test]
+fn a_verdict_has_its_effect_size_and_interval() {
+    let mut world = World::releasing(&canary("stepWeights: [20], metrics: [{name: request-success-rate}]"));
+    world.health = Health::Bad;
+    world.run_to(Phase::Failed);
+    let metric = &world.status.metrics[0];
+    let times = metric.times_worse.expect("an effect size");
+    assert!(times.low.is_some_and(|low| low > 1.5 && low < times.value), "{times:?}");
+    assert!(metric.reason.contains("times the primary's with 95 %"), "{}", metric.reason);
 }

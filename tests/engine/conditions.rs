@@ -199,3 +199,70 @@ fn a_step_that_pauses_and_a_suspended_canary_have_the_condition_paused() {
     world.run();
     assert_eq!((world.status.phase, condition(&world.status, "Paused")), (Phase::Succeeded, None));
 }
+
+/// The hash is for machines.
+#[test]
+fn revisions_are_called_by_their_images() {
+    let mut world = World::new(&canary("interval: 1m, stepWeights: [50]"));
+    world.target.name = Some("web:v1".to_owned());
+    world.run_to(Phase::Initialized);
+    world.run();
+    assert_eq!(world.status.image, "web:v1");
+    world.push("v1-b");
+    world.target.name = Some("web:v2".to_owned());
+    if let Some(primary) = &mut world.primary {
+        primary.name = Some("web:v1".to_owned());
+    }
+    world.run_to(Phase::Progressing);
+    assert_eq!(world.status.image, "web:v1 → v2");
+    assert!(
+        world.journal.iter().any(|line| line.ends_with("New revision web:v2: the pod template changed."))
+    );
+    world.command(Verb::Abort);
+    world.run_to(Phase::Failed);
+    world.run();
+    assert_eq!(world.status.message.as_deref(), Some("Revision web:v2 is rolled back: aborted by ann."));
+    assert_eq!(world.status.history[0].revision, "v1-b", "programs get the hash");
+    let names = |world: &World| world.status.revisions.as_ref().unwrap().names.clone();
+    assert_eq!(names(&world).get("v1-b").map(String::as_str), Some("web:v2"));
+    world.push("v1-c");
+    world.target.name = Some("web:v3".to_owned());
+    world.status.history.clear();
+    world.run_to(Phase::Succeeded);
+    world.run();
+    assert!(!names(&world).contains_key("v1-b"), "nothing mentions it any more: {:?}", names(&world));
+}
+
+#[test]
+fn nothing_is_announced_for_a_release_that_waits_for_a_person() {
+    let steps = "interval: 1m, steps: [{weight: 10}, {weight: 50, approval: {}}]";
+    let metric = "metrics: [{name: request-success-rate}]";
+    let mut world = World::releasing(&canary(&format!("{steps}, {metric}")));
+    world.run_to_weight(10.0);
+    world.settle();
+    let announced = |world: &World| world.status.next_deadline.as_ref().map(|next| next.reason.clone());
+    assert_eq!(announced(&world).as_deref(), Some("the next check"));
+    world.run_until(|world| world.status.state == "AwaitingApproval");
+    world.settle();
+    assert_eq!(announced(&world), None, "checks go on and move nothing");
+    world.command(Verb::Pause);
+    world.settle();
+    assert_eq!((world.status.state.as_str(), announced(&world)), ("AwaitingApproval", None));
+}
+
+/// Within seconds, and not after the progress deadline.
+#[test]
+fn what_keeps_a_pod_from_becoming_ready_is_in_the_message_at_once() {
+    let mut world = World::initialized(&canary("interval: 1m, stepWeights: [50]"));
+    world.canary_starts = false;
+    world.push("v1-b");
+    world.run_until(|world| world.status.phase == Phase::Progressing);
+    world.settle();
+    assert!(!world.journal.iter().any(|line| line.contains("pods ready")), "a start is no news");
+    world.target.trouble = Some("web-1: container web is in CrashLoopBackOff, exit code 1".to_owned());
+    let decision = world.step();
+    let sentence = "Waiting for the canary: 0 of 3 pods ready; web-1: container web is in CrashLoopBackOff, exit code 1.";
+    assert_eq!(published(&decision)[0].message, sentence);
+    assert_eq!(world.status.message.as_deref(), Some(sentence));
+    assert!(published(&world.step()).is_empty(), "once");
+}

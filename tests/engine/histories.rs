@@ -339,6 +339,7 @@ impl History {
             let mut status = status.clone();
             status.message = None;
             status.conditions.clear();
+            status.state.clear();
             status.next_deadline = None;
             status
         };

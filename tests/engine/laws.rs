@@ -409,6 +409,7 @@ impl Laws<'_> {
                 let reaches = self.seen.split.as_ref().is_some_and(Split::reaches_canary);
                 canary.ready == 0 && reaches && *times == 3
             }
+            RollbackCause::RouteRefused { .. } => self.seen.route_refused.is_some(),
             RollbackCause::GateExpired { .. }
             | RollbackCause::ApprovalRefused { .. }
             | RollbackCause::RollbackGate { .. } => return None,

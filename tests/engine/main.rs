@@ -4,6 +4,7 @@
 #[path = "../support/invariant.rs"]
 mod invariant;
 
+mod broken_pods;
 mod checks;
 mod conditions;
 mod deadlines;
@@ -15,6 +16,7 @@ mod lost_primary;
 mod plans;
 mod promotion;
 mod protection;
+mod refused_routes;
 mod regressions;
 mod reverts;
 mod revision;

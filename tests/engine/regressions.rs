@@ -53,6 +53,28 @@ fn a_release_is_not_promoted_before_it_is_recorded() {
     assert_eq!((world.status.phase, &*world.promotions), (Phase::Succeeded, &["v1-b".to_owned()][..]));
 }
 
+/// The target is set back before the status could be written: nothing would know of the
+/// pods, or of the size that people gave to those that ran before.
+#[test]
+fn the_target_is_not_scaled_for_a_release_that_is_not_recorded() {
+    for at_rest in [0, 5] {
+        let mut world = World::initialized(&canary("interval: 1m, stepWeights: [50]"));
+        world.target.pods = pods(at_rest);
+        world.target.configs.insert("configmap/settings".to_owned(), "1".to_owned());
+        world.status.tracked_configs.insert("configmap/settings".to_owned(), "0".to_owned());
+        world.push("v1-b");
+        for _ in 0..3 {
+            let decision = decide(&world.plan, &world.status, &world.observe(), world.now);
+            decision.actions.iter().for_each(|action| world.perform(action));
+            world.pass_time(Duration::from_secs(10));
+        }
+        assert_eq!(world.target.pods.desired, at_rest);
+        world.push("v1-a");
+        world.run();
+        assert_eq!((world.status.phase, world.target.pods.desired), (Phase::Initialized, at_rest));
+    }
+}
+
 /// After a crash, the recorded status says Waiting: the primary would be restored,
 /// and the revision promoted twice.
 #[test]

@@ -22,7 +22,7 @@ use serin::{
         observed::{
             CheckMeasurements, Failure, GateReply, GateResult, Pods, Previous, Primary, Respondent, Target,
         },
-        started_releases,
+        replaced_pod, started_releases,
     },
 };
 
@@ -41,6 +41,8 @@ pub enum Health {
     Silent,
 }
 
+pub const REFUSAL: &str = "2 of 3 proxies refused the MeshRoute shop/web: edge-1: invalid regex";
+
 #[derive(Clone, Debug)]
 pub struct World {
     pub plan: Plan,
@@ -54,6 +56,8 @@ pub struct World {
     pub split: Split,
     /// Of the route, besides Serin.
     pub route_writer: Option<String>,
+    /// Splits that the proxies refuse.
+    pub refuses: fn(&Split) -> bool,
     pub restored: bool,
     pub deleting: bool,
     pub finalizer: bool,
@@ -76,11 +80,18 @@ pub struct World {
     pub approvals: BTreeMap<String, bool>,
     pub answers: Vec<GateResult>,
     pub measured: Option<CheckMeasurements>,
+    /// Of the canary, the pod of which most requests fail.
+    pub broken_pod: Option<String>,
+    /// Its deletion has no effect.
+    pub broken_pod_stays: bool,
+    pub deleted_pod: Option<String>,
+    pub persisted_replacement: Option<String>,
     pub commands: Vec<Command>,
     /// Releases that are recorded.
     pub recorded: u64,
     pub other_releases: u32,
     pub release_cap: Option<u32>,
+    pub clock_stepped_at: Option<Timestamp>,
     /// Work of the controller that fails again and again.
     pub failures: Vec<Failure>,
 
@@ -126,6 +137,7 @@ impl World {
             previous: None,
             split: Split::all_primary(),
             route_writer: None,
+            refuses: |_| false,
             restored: false,
             deleting: false,
             finalizer: true,
@@ -141,10 +153,15 @@ impl World {
             approvals: BTreeMap::new(),
             answers: Vec::new(),
             measured: None,
+            broken_pod: None,
+            broken_pod_stays: false,
+            deleted_pod: None,
+            persisted_replacement: None,
             commands: Vec::new(),
             recorded: 0,
             other_releases: 0,
             release_cap: None,
+            clock_stepped_at: None,
             failures: Vec::new(),
             journal: Vec::new(),
             ineffective: Vec::new(),
@@ -190,6 +207,7 @@ impl World {
     }
 
     pub fn observe(&self) -> Observed {
+        let refused = (self.refuses)(&self.split).then(|| REFUSAL.to_owned());
         Observed {
             provider_evidence: None,
             generation: Some(1),
@@ -197,11 +215,14 @@ impl World {
             target: self.target_exists.then(|| self.target.clone()),
             primary: self.primary.clone(),
             previous: self.previous.clone(),
-            split: Some(self.split.clone()),
+            split: Some(self.split.clone()).filter(|_| refused.is_none()),
             route: None,
-            route_pending: None,
+            route_pending: refused.clone(),
+            route_refused: refused,
             route_writer: self.route_writer.clone(),
             migrated_from: None,
+            deleted_pod: self.deleted_pod.clone(),
+            persisted_replacement: self.persisted_replacement.clone(),
             failures: self.failures.clone(),
             routing_restored: self.restored,
             gate_results: self.answers.clone(),
@@ -210,6 +231,7 @@ impl World {
             persisted_releases: self.recorded,
             other_releases: self.other_releases,
             release_cap: self.release_cap,
+            clock_stepped_at: self.clock_stepped_at,
         }
     }
 
@@ -232,6 +254,7 @@ impl World {
     pub fn record(&mut self, decision: &Decision) {
         self.status = decision.status.clone();
         self.recorded = started_releases(&self.status);
+        self.persisted_replacement = replaced_pod(&self.status).map(str::to_owned);
         self.next_wake = decision.wake.map(|(at, _)| at);
     }
 
@@ -337,6 +360,10 @@ impl World {
                 self.target.pods = pods(0);
                 self.target.scaled_down_after = Some(*after);
             }
+            Action::ReplacePod { pod } => {
+                self.deleted_pod = Some(pod.clone());
+                self.broken_pod.take_if(|_| !self.broken_pod_stays);
+            }
             Action::PinPrimary => self.with_primary(|primary| primary.pinned = true),
             Action::UnpinPrimary => self.with_primary(|primary| primary.pinned = false),
             Action::Route(split) => {
@@ -390,10 +417,12 @@ impl World {
         if already {
             return;
         }
-        let Primary { pinned, max_replicas, .. } = self.primary.clone().unwrap_or_default();
+        let Primary { pinned, max_replicas, name, .. } = self.primary.clone().unwrap_or_default();
         // A rollout that does not start leaves the old pods serving.
         let stuck = Pods { desired, exist: true, updated: 1, ready: desired, older: desired };
         self.primary = Some(Primary {
+            name,
+            trouble: None,
             revision: Some(revision.to_owned()),
             pods: if self.primary_starts { pods(desired) } else { stuck },
             pinned,
@@ -452,6 +481,15 @@ impl World {
                 let shift = if matches!(health, Health::Bad | Health::Broken) { 15.0 } else { 0.0 };
                 Measurement::Samples(Arms { canary: points(shift), primary: points(0.0) })
             }
+            (Health::Good, _) if self.broken_pod.is_some() => {
+                let canary = (0..4).map(|i| (format!("canary-{i}"), counts(0, 40)));
+                let broken = self.broken_pod.clone().map(|pod| (pod, counts(32, 40)));
+                let each = |i: u64| (format!("primary-{i}"), counts(primary.bad() / 4, primary.total() / 4));
+                Measurement::by_pod(Arms {
+                    canary: canary.chain(broken).collect(),
+                    primary: (0..4).map(each).collect(),
+                })
+            }
             (health, _) => Measurement::Counts(match health {
                 Health::Bad => Arms { canary: counts(60, 200), primary },
                 Health::Broken if share == 1.0 => Arms { canary: counts(200, 200), primary: counts(0, 0) },
@@ -485,6 +523,7 @@ pub fn describe_action(action: &Action) -> String {
         Action::CreatePrimary { revision } => format!("create primary {revision}"),
         Action::ScaleCanary { replicas } => format!("scale canary to {replicas}"),
         Action::ScaleDownCanary { after } => format!("empty canary after release {after}"),
+        Action::ReplacePod { pod } => format!("replace pod {pod}"),
         Action::PinPrimary => "pin primary".to_owned(),
         Action::UnpinPrimary => "unpin primary".to_owned(),
         Action::Route(Split { canary, matches, mirror, stable }) => {

@@ -120,7 +120,7 @@ fn found(part: Part, name: &str) -> std::path::PathBuf {
 fn istio_definitions() -> Vec<Value> {
     let path = Part::Istiod.folder().join("definitions.yaml");
     let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}: run `testbed/setup istiod envoy`", path.display()));
+        .unwrap_or_else(|error| panic!("{}: {error}: run `testbed/setup istiod`", path.display()));
     let all: Vec<Value> = serde_saphyr::from_multiple(&text).expect("definitions");
     all.into_iter().filter(|definition| !definition.is_null()).collect()
 }

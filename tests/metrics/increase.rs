@@ -1,6 +1,6 @@
 //! The increase within a window, across counter resets and failed scrapes.
 
-use serin::analysis::measurement::Counts;
+use serin::analysis::measurement::{Counts, Histogram, Values};
 
 use super::*;
 use crate::support::http_fixtures::App;
@@ -131,6 +131,53 @@ async fn expressions_other_than_counters_are_measured_by_increase() {
     tokio::time::sleep(Duration::from_secs(6)).await;
     let measured = measure_since(&sources(), &ask, since).await;
     assert_eq!(measured, counts(Counts::of_bad(2, 30), Counts::of_bad(0, 50)));
+}
+
+/// What the requests of each arm order, cumulative within 10 and 50, and all of them.
+fn orders(arms: [(&str, [u64; 3], u64); 2]) -> String {
+    let arm = |(app, [ten, fifty, all], requests): (&str, [u64; 3], u64)| {
+        format!(
+            "order_value_bucket{{app=\"{app}\",le=\"10\"}} {ten}\n\
+             order_value_bucket{{app=\"{app}\",le=\"50\"}} {fifty}\n\
+             order_value_bucket{{app=\"{app}\",le=\"+Inf\"}} {all}\n\
+             hits_total{{app=\"{app}\",code=\"200\"}} {requests}\n"
+        )
+    };
+    arms.map(arm).concat()
+}
+
+#[tokio::test]
+async fn values_are_the_increase_of_their_histogram_and_of_all_requests() {
+    let app = App::start().await;
+    app.show(&orders([("web", [5, 8, 9], 100), ("web-primary", [50, 80, 90], 900)]));
+    let prometheus = watched(&app).await;
+    let server = prometheus.url();
+    await_hits(&server, 1000).await;
+    let ask = |total: Option<&str>| {
+        let spec = template(json!({
+            "provider": {"type": "prometheus"}, "direction": "decrease",
+            "values": {"histogram": r#"sum by (le) (order_value_bucket{app="{{ target }}"})"#, "total": total},
+        }));
+        from_template(&spec, JudgeType::Sequential, Some(&server)).expect("values of both arms")
+    };
+    let (revenue, orders_only) = (ask(Some(r#"sum(hits_total{app="{{ target }}"})"#)), ask(None));
+    let since = Timestamp::now();
+    app.show(&orders([("web", [6, 10, 12], 200), ("web-primary", [70, 110, 130], 1900)]));
+    await_hits(&server, 2100).await;
+    let values = |[ten, fifty, all]: [u64; 3], requests| Values {
+        histogram: Histogram::cumulative([(10.0, ten), (50.0, fifty), (f64::INFINITY, all)])
+            .expect("buckets"),
+        requests,
+    };
+    let expected = |canary, primary| {
+        Measurement::Values(Arms {
+            canary: values([1, 2, 3], canary),
+            primary: values([20, 30, 40], primary),
+        })
+    };
+    let sources = sources();
+    assert_eq!(measure_since(&sources, &revenue, since).await, expected(Some(100), Some(1000)));
+    assert_eq!(measure_since(&sources, &orders_only, since).await, expected(None, None));
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::support::receiver::{Receiver, answer};
 
 fn templated(spec: Value, canary: &Canary, server: Option<&str>) -> Result<MetricQuery, QueryError> {
     let spec = template(spec);
-    let context = QueryContext { canary, mesh: Provider::Kubernetes, metrics_server: server };
+    let context = QueryContext { versions: None, canary, mesh: Provider::Kubernetes, metrics_server: server };
     let template = Template { name: "errors", namespace: "platform", spec: &spec };
     MetricQuery::new(&context, &metric("errors"), Some(&template), JudgeType::Threshold)
 }

@@ -55,7 +55,8 @@ fn template(spec: Value) -> AnalysisTemplateSpec {
 /// A built-in metric of a Canary without a mesh.
 fn built_in(namespace: &str, name: &str, judge: JudgeType, server: Option<&str>) -> MetricQuery {
     let canary = canary(namespace);
-    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    let subject =
+        QueryContext { versions: None, canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
     MetricQuery::new(&subject, &metric(name), None, judge).expect("a built-in metric can be asked for")
 }
 
@@ -65,7 +66,8 @@ fn from_template(
     server: Option<&str>,
 ) -> Result<MetricQuery, QueryError> {
     let canary = canary("shop");
-    let subject = QueryContext { canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
+    let subject =
+        QueryContext { versions: None, canary: &canary, mesh: Provider::Kubernetes, metrics_server: server };
     let template = Template { name: "AnalysisTemplate shop/errors", namespace: "shop", spec };
     MetricQuery::new(&subject, &metric("errors"), Some(&template), judge)
 }

@@ -35,7 +35,7 @@ async fn every_built_in_query_is_valid_promql() {
     let (sources, server, canary) = (sources(), prometheus.url(), canary("shop"));
     let since = Timestamp::now() - Duration::from_secs(10);
     for mesh in PROVIDERS {
-        let subject = QueryContext { canary: &canary, mesh, metrics_server: Some(&server) };
+        let subject = QueryContext { versions: None, canary: &canary, mesh, metrics_server: Some(&server) };
         for name in ["request-success-rate", "request-duration"] {
             for judge in [JudgeType::Threshold, JudgeType::Sequential, JudgeType::MannWhitney] {
                 let ask = MetricQuery::new(&subject, &metric(name), None, judge).expect("a built-in metric");
@@ -50,7 +50,8 @@ async fn every_built_in_query_is_valid_promql() {
 async fn every_template_of_flagger_works_as_it_is() {
     let prometheus = Prometheus::start("").await;
     let (sources, server, canary) = (sources(), prometheus.url(), canary("shop"));
-    let subject = QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: None };
+    let subject =
+        QueryContext { versions: None, canary: &canary, mesh: Provider::Istio, metrics_server: None };
     let templates = flagger_templates();
     assert_eq!(templates.len(), 9);
     for (name, mut spec) in templates {
@@ -114,7 +115,8 @@ fn the_metric_overrides_its_template() {
     }));
     spec.description = Some("two variables".to_owned());
     let canary = canary("shop");
-    let subject = QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: None };
+    let subject =
+        QueryContext { versions: None, canary: &canary, mesh: Provider::Istio, metrics_server: None };
     let mut metric = metric("errors");
     metric.template_variables.insert("b".to_owned(), "own".to_owned());
     metric.interval = Some("90s".parse().unwrap());
@@ -144,6 +146,21 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
             json!({"provider": prometheus, "histogram": "x_bucket{app=\"web\"}"}),
             JudgeType::Sequential,
             "histogram is the same for canary and primary; distinguish them with {{ target }} or {{ arm }}",
+        ),
+        (
+            json!({"provider": prometheus, "values": {"histogram": "x_bucket{app=\"{{ target }}\"}"}}),
+            JudgeType::Threshold,
+            "judge threshold needs a single value, which template AnalysisTemplate shop/errors does not provide; add query to the template, or use judge sequential",
+        ),
+        (
+            json!({"provider": prometheus, "values": {"histogram": "x_bucket{a=\"{{ target }}\"}", "total": "rate(y{a=\"{{ target }}\"}[1m])"}}),
+            JudgeType::Sequential,
+            "values.total is a rate, and rates cannot be counted",
+        ),
+        (
+            json!({"provider": {"type": "web", "address": "http://p:9090"}, "values": {"histogram": "{{ target }}"}}),
+            JudgeType::Sequential,
+            "use another provider",
         ),
         (
             json!({"provider": prometheus, "counts": {"good": "a{x=\"{{ target }}\"}", "total": "sum(rate(a{x=\"{{ target }}\"}[1m]))"}}),
@@ -185,8 +202,12 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
         assert!(refusal.contains(sentence), "{refusal}\n  does not say\n{sentence}");
     }
     let canary = canary("shop");
-    let subject =
-        QueryContext { canary: &canary, mesh: Provider::Knative, metrics_server: Some("http://p:9090") };
+    let subject = QueryContext {
+        versions: None,
+        canary: &canary,
+        mesh: Provider::Knative,
+        metrics_server: Some("http://p:9090"),
+    };
     let refusal =
         MetricQuery::new(&subject, &metric("request-duration"), None, JudgeType::Sequential).unwrap_err();
     assert_eq!(
@@ -198,8 +219,12 @@ fn an_unanswerable_query_is_refused_with_a_remedy() {
 #[test]
 fn the_old_inline_query_is_sent_to_the_metrics_server() {
     let canary = canary("shop");
-    let subject =
-        QueryContext { canary: &canary, mesh: Provider::Istio, metrics_server: Some("http://p:9090") };
+    let subject = QueryContext {
+        versions: None,
+        canary: &canary,
+        mesh: Provider::Istio,
+        metrics_server: Some("http://p:9090"),
+    };
     let metric = Metric { query: Some("errors{app=\"{{ target }}\"}".to_owned()), ..metric("errors") };
     let ask = MetricQuery::new(&subject, &metric, None, JudgeType::Threshold).unwrap();
     assert_eq!(ask.query, Query::Scalar("errors{app=\"web\"}".to_owned()));

@@ -178,6 +178,35 @@ async fn a_template_may_query_any_series() {
     assert_eq!(measure(&sources, &ask("x", "nothing"), None, since, &arms).await, Measurement::NoData);
 }
 
+#[tokio::test]
+async fn values_keep_their_own_unit_and_are_counted_among_all_requests() {
+    let (canary, primary) = (App::start().await, App::start().await);
+    let arms = Arms { canary: at(canary.url(), "c"), primary: at(primary.url(), "p") };
+    let text = |orders: u32, requests: u32| {
+        format!(
+            "order_ms_bucket{{le=\"10\"}} 0\norder_ms_bucket{{le=\"+Inf\"}} {orders}\nhits_total {requests}\n"
+        )
+    };
+    canary.show(&text(4, 100));
+    primary.show(&text(40, 900));
+    let spec = template(json!({
+        "provider": {"type": "scrape"}, "direction": "decrease",
+        "values": {"histogram": "order_ms_bucket", "total": "hits_total"},
+    }));
+    let ask = from_template(&spec, JudgeType::Sequential, None).expect("selectors");
+    let sources = sources();
+    let since = open_window(&sources, &[&ask], &arms).await;
+    canary.show(&text(7, 200));
+    primary.show(&text(70, 1900));
+    let Measurement::Values(found) = measure(&sources, &ask, None, since, &arms).await else {
+        panic!("values of both arms")
+    };
+    assert_eq!(found.map(|arm| arm.requests), Arms { canary: Some(100), primary: Some(1000) });
+    let all = found.map(|arm| arm.with_zeros().slower_than(0));
+    assert_eq!(all, Arms { canary: Some(Counts::of_bad(3, 100)), primary: Some(Counts::of_bad(30, 1000)) });
+    assert_eq!(found.canary.histogram.bounds().collect::<Vec<_>>(), [10_000_000], "not milliseconds");
+}
+
 /// A p99 that stays at 5 s is no growth of 0, and a growth by fractions is one.
 #[tokio::test]
 async fn quantiles_are_values_and_growth_is_not_rounded() {

@@ -43,7 +43,7 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     world.push("web:v3-errors-30").await;
     let status = world.released(2).await;
     let past = &status.history[0];
-    let end = format!("Revision {} is rolled back: {}.", past.revision, past.reason);
+    let end = format!("Revision web:v3-errors-30 is rolled back: {}.", past.reason);
     world
         .eventually("every receiver has the end", async || {
             KINDS.iter().all(|kind| was_notified(&receiver, kind, &end))
@@ -60,17 +60,17 @@ pub async fn every_chat_is_notified(stage: Arc<Stage>) {
     // It waits if pods of the target, which was just emptied, are still going.
     let titles = ["Progressing", "Waiting"].map(|phase| format!("web.{}: {phase}", world.namespace));
     let (colour, title) = parts(begin);
-    assert!(colour == "good" && titles.iter().any(|one| one == title), "{begin:#}");
+    assert!(colour == "#8a8f98" && titles.iter().any(|one| one == title), "{begin:#}");
     assert!(blocks(begin).contains("`░░░░░░░░░░░░░░░░░░░░ 0 %`"), "{begin:#}");
     let step = about("Step 1 of 2");
     assert!(blocks(step).contains("`████░░░░░░░░░░░░░░░░ 20 %`   step 1/2"), "{step:#}");
     let promoted = about("is promoted and serves all traffic");
-    assert_eq!(parts(promoted), ("good", format!("web.{}: Succeeded", world.namespace).as_str()));
+    assert_eq!(parts(promoted), ("good", format!("web.{}: promoted", world.namespace).as_str()));
     assert_eq!(row(promoted, "request-success-rate"), ["pass", "100", "%", "100", "%"]);
     assert!(row(promoted, "request-duration").ends_with(&["ms".to_owned()]), "{promoted:#}");
 
     let rolled_back = slack.last().expect("a message");
-    assert_eq!(parts(rolled_back), ("danger", format!("web.{}: Failed", world.namespace).as_str()));
+    assert_eq!(parts(rolled_back), ("danger", format!("web.{}: rolled back", world.namespace).as_str()));
     assert_eq!(text(&rolled_back["attachments"][0]["text"]), escaped(&end));
     assert_eq!(text(&rolled_back["text"]), format!("web.{}: {}", world.namespace, escaped(&end)));
     let errors = row(rolled_back, "request-success-rate");

@@ -72,6 +72,22 @@ async fn a_freeze_that_has_begun_by_the_new_clock_holds_a_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_step_that_has_hardly_begun_is_judged_for_its_whole_interval() {
+    let world = world().await;
+    let _serin = world.initialized(json!({"analysis": {"interval": "1m"}})).await;
+    let (traffic, weights) = (world.traffic(), world.weights().await);
+    world.push("web:v2").await;
+    world.event_contains("Step 1 of 2").await;
+    world.clock.step_by(HOUR);
+    let stepped_at = Instant::now();
+    world.event_contains("Step 2 of 2").await;
+    assert!(stepped_at.elapsed() > Duration::from_secs(55), "after {:?}", stepped_at.elapsed());
+    assert_eq!(world.released(1).await.phase, Phase::Succeeded);
+    weights.assert_sequence(&[0, 20, 50, 0]).await;
+    traffic.assert_all_served();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_goes_on_after_a_step_back() {
     let world = world().await;
     let _serin = world.initialized(json!({})).await;

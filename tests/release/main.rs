@@ -18,6 +18,7 @@ mod ab;
 mod alerts;
 mod app_mesh;
 mod blue_green;
+mod broken_pods;
 mod calendar;
 mod clock_steps;
 mod companions;

@@ -1,12 +1,16 @@
 //! Tests specific to the Gateway API.
 
+use kube::api::{Api, ApiResource, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use serin::api::Weight;
+use serin::engine::Plan;
 use serin::engine::action::Split;
+use serin::routing::ObjectKey;
 
 use crate::routers;
-use crate::support;
 use crate::support::route_status::{self, Implementation};
+use crate::support::{self, definitions};
 use crate::world::World;
 
 async fn world(case: routers::RouterCase) -> World {
@@ -100,6 +104,54 @@ async fn weights_are_those_of_vpc_lattice(cluster: &support::Cluster) {
         let weights = backends.as_array().expect("backends").iter().map(|one| one["weight"].as_u64());
         assert!(weights.into_iter().all(|weight| weight.is_some_and(|weight| weight <= 999)), "{backends}");
     }
+}
+
+/// Gateways and their classes, of which only the names of each other matter.
+async fn a_fine_weight_is_refused_by_the_class(cluster: &support::Cluster) {
+    let mut world = World::new(cluster, routers::gateway()).await;
+    definitions::install(&world.client, definitions::inventory()).await;
+    let check = async |world: &World| {
+        let plan = Plan::new(&world.canary.spec, |_| None).expect("a plan");
+        let checked = world.router().check_implementation(&world.client, &world.canary, &plan).await;
+        checked.map_err(|refused| refused.to_string())
+    };
+    world.edit(json!({"analysis": {"iterations": null, "stepWeights": [0.05, 50]}})).await;
+    assert_eq!(check(&world).await, Ok(()), "without a Gateway nothing is known");
+    let object = |kind: &str, plural: &str, name: &str| ObjectKey {
+        kind: ApiResource {
+            plural: plural.to_owned(),
+            ..ApiResource::from_gvk(&GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", kind))
+        },
+        namespace: world.namespace.clone(),
+        name: name.to_owned(),
+    };
+    let class = format!("lattice-{}", world.namespace);
+    let gateway = object("Gateway", "gateways", "public");
+    world.create(&gateway, json!({"spec": {"gatewayClassName": class}})).await;
+    assert_eq!(check(&world).await, Ok(()), "nor without its class");
+    let classes = Api::<DynamicObject>::all_with(
+        world.client.clone(),
+        &object("GatewayClass", "gatewayclasses", &class).kind,
+    );
+    let manifest = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+        "metadata": {"name": class}, "spec": {"controllerName": route_status::VPC_LATTICE.controller}});
+    let manifest = serde_json::from_value(manifest).expect("an object");
+    classes.create(&PostParams::default(), &manifest).await.expect("a class");
+    let refused = check(&world).await.expect_err("0.05 % of 999");
+    assert!(refused.contains("VPC Lattice") && refused.contains("in steps of 0.1 %"), "{refused}");
+    assert!(world.find(&world.route()).await.is_none(), "nothing was written");
+    world.edit(json!({"analysis": {"stepWeights": [0.1, 50]}})).await;
+    assert_eq!(check(&world).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_fine_weight_is_refused_by_the_class_on_the_real_server() {
+    a_fine_weight_is_refused_by_the_class(support::real().await).await;
+}
+
+#[tokio::test]
+async fn a_fine_weight_is_refused_by_the_class_on_the_local_server() {
+    a_fine_weight_is_refused_by_the_class(support::local().await).await;
 }
 
 #[tokio::test]

@@ -105,6 +105,10 @@ pub async fn every_route_to_the_apex_is_replaced_and_restored(world: World) {
     for split in release(&world) {
         world.set(&split).await;
         let now = entries(&world, &route).await;
+        // At rest a route may be as its owner wrote it: it leads to the apex then.
+        if split == Split::all_primary() && now == original {
+            continue;
+        }
         let each = (now.len() - 2) / 2;
         assert_eq!((&now[each], now.last()), (&original[1], original.last()), "{split:?}");
         assert_eq!(now[..each], now[each + 1..=2 * each], "{split:?}");

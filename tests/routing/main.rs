@@ -13,6 +13,7 @@ mod app_mesh_api;
 mod app_mesh_moto;
 mod external_mesh;
 mod gateway;
+mod gitops;
 mod istio;
 mod lists;
 mod refusals;
@@ -22,6 +23,7 @@ mod service_fields;
 mod services;
 mod steps;
 mod world;
+mod xds;
 
 /// Declares a test of each invariant for each router on each server.
 macro_rules! invariants {
@@ -50,7 +52,7 @@ invariants! {
     routers: [
         kubernetes smi_v1alpha1 smi_v1alpha2 smi_v1alpha3 smi_v1alpha4
         gateway gateway_mesh gateway_grpc istio istio_v1alpha3 istio_tcp istio_tls app_mesh app_mesh_grpc
-        app_mesh_api app_mesh_api_grpc app_mesh_api_tcp
+        app_mesh_api app_mesh_api_grpc app_mesh_api_tcp xds xds_tcp
     ]
     {
         steps:

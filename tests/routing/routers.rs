@@ -87,6 +87,32 @@ fn smi(version: &str, third: Value, rest: Value) -> RouterCase {
     }
 }
 
+pub fn xds() -> RouterCase {
+    let service = json!({"hosts": ["shop.example.com"], "retries": {"attempts": 2, "retryOn": "5xx"}});
+    xds_row(service)
+}
+
+/// Weights only.
+pub fn xds_tcp() -> RouterCase {
+    xds_row(json!({"portName": "tcp-store"}))
+}
+
+fn xds_row(service: Value) -> RouterCase {
+    let served = [resource("serin.dev", "v1alpha1", "MeshRoute", "meshroutes")];
+    let backends =
+        |one: &str, other: &str| json!([{"service": one, "weight": 33}, {"service": other, "weight": 67}]);
+    let rules = json!([{"backends": backends("blue", "green"), "timeout": "9s"}]);
+    RouterCase {
+        provider: Provider::Xds,
+        router: selected_router(Provider::Xds, served.into_iter().collect()),
+        service,
+        foreign_patch: json!({"spec": {"rules": [{"backends": backends("web-canary", "web-primary")}]}}),
+        existing_route: Some(json!({"spec": {"service": "blue", "port": 8080, "rules": rules}})),
+        list: None,
+        mesh: None,
+    }
+}
+
 /// North-south: two Gateways, one of them in another namespace.
 pub fn gateway() -> RouterCase {
     let gateways =

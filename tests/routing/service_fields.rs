@@ -144,6 +144,7 @@ const OF_THE_ENGINE: &[&str] = &[
     "onNoData",
     "onUnavailable",
     "noDataDeadlineSeconds",
+    "onBrokenPod",
 ];
 
 #[test]

@@ -127,6 +127,7 @@ impl World {
         match route.kind.group.as_str() {
             "gateway.networking.k8s.io" => self.report_parents_ready(&route).await,
             "appmesh.k8s.aws" => self.report_mesh_active(&route, "True").await,
+            "serin.dev" => self.report_acknowledged(&route).await,
             _ => {}
         }
         self.split_in(&self.cached_objects().await)
@@ -150,7 +151,18 @@ impl World {
         self.write_status(router, route_status::app_mesh_status(&json!(live), active)).await;
     }
 
-    async fn write_status(&self, object: &ObjectKey, status: Value) {
+    /// Writes the status as the replicas would once all of their proxies have
+    /// acknowledged the route.
+    pub async fn report_acknowledged(&self, route: &ObjectKey) {
+        let Some(generation) = self.find(route).await.and_then(|live| live.metadata.generation) else {
+            return;
+        };
+        let replica =
+            |name: &str| json!({"name": name, "generation": generation, "proxies": 2, "acknowledged": 2});
+        self.write_status(route, json!({"replicas": [replica("serin-0"), replica("serin-1")]})).await;
+    }
+
+    pub async fn write_status(&self, object: &ObjectKey, status: Value) {
         let params = PatchParams { field_manager: Some("mesh".to_owned()), ..Default::default() };
         let patch = Patch::Merge(json!({"status": status}));
         let written = self.api(object).patch_status(&object.name, &params, &patch).await;

@@ -3,7 +3,8 @@
 //! every write; when the faults end, every Canary must settle.
 //!
 //! `make simulate` runs two thousand seeds, `make simulate SEEDS=200` fewer;
-//! `make simulate SEED=n` runs one again and prints its history.
+//! `make simulate SEED=n` runs one again and prints its history; `FIRST` and `THREADS`
+//! set the first seed and how many run at a time.
 
 #[path = "../support/invariant.rs"]
 mod invariant;
@@ -59,7 +60,8 @@ fn every_seed_keeps_the_invariants() {
     let failed = Mutex::new(BTreeMap::new());
     let tally = Mutex::new(BTreeMap::<String, u64>::new());
     let coverage = Mutex::new(Coverage::default());
-    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = number("THREADS").map(|threads| threads as usize);
+    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {

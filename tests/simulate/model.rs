@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
+use serin::api::canary::Phase;
 use serin::api::{Canary, CanaryStatus};
 use serin::engine::Plan;
 
@@ -225,8 +226,10 @@ impl CanaryModel {
             self.has_negative_evidence = false;
         }
         let checks = |status: &CanaryStatus| status.step.as_ref().map(|step| step.checks);
+        // A check that was aborted is counted too, and judged nothing.
+        let has_begun = after.step.as_ref().is_some_and(|step| step.check_started_at.is_some());
         if let Some(release) = &after.release
-            && after.step.is_some()
+            && has_begun
             && checks(after) != checks(before)
             && let Some(target) = self.target.now()
         {
@@ -282,6 +285,21 @@ impl CanaryModel {
         let release = self.status().map_or(0, |status| status.releases);
         let begun = self.request_counts.start_generations.get(&(release, route.canary, route.chosen));
         begun.copied().unwrap_or_else(|| self.generation())
+    }
+
+    /// After a promotion the canary keeps shares of the way back to the primary, which are
+    /// no steps of the plan. Is this one of them that was in force already, and not
+    /// more than is recorded?
+    pub fn restores_way_back(&self, route: Route) -> bool {
+        self.status().is_some_and(|status| {
+            status.phase == Phase::Finalising
+                && route.canary <= u64::from(status.canary_weight.hundredths())
+                && self.request_counts.start_generations.contains_key(&(
+                    status.releases,
+                    route.canary,
+                    route.chosen,
+                ))
+        })
     }
 
     fn generation(&self) -> i64 {

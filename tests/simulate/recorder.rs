@@ -197,7 +197,8 @@ impl Recorder {
             canary.record_released_code(&release.revision, now.knowledge_cutoff());
         }
         if let Some(command) = &status.last_command {
-            canary.aborts.record_answer(&command.id, command.accepted);
+            let has_traffic = canary.route.now().reaches_canary();
+            canary.aborts.record_answer(&command.id, command.accepted, has_traffic);
         }
         if old != status {
             canary.decided_at = now.at;

@@ -14,6 +14,7 @@ use super::invariant::{Coverage, Violation};
 use super::model::{CanaryModel, Workload};
 use super::recorder::Recorder;
 use super::scenario::{ACTIVE_PERIOD, Dependency, Event, Scenario};
+use super::traffic::behaviour;
 use super::world::World;
 
 /// Every Canary must settle within this time after the last fault.
@@ -188,8 +189,10 @@ fn settle_state(canary: &CanaryModel) -> (bool, Option<Verb>) {
         || message.contains("until it is resumed");
     // Such as after an edit that adds a comparison at the step of 100 %.
     let incomparable = status.canary_weight == Weight::FULL && message.contains("nothing to compare with");
-    // Both arms are as bad, and only a user can accept that.
-    let incident = message.contains("incident:");
+    // A revision that is as bad as the primary is held until a user accepts it. One that
+    // fails nothing has to be promoted without a word, since it may be the remedy.
+    let fails = |target: &Workload| behaviour(&target.code).error_rate > 0.0;
+    let incident = message.contains("incident:") && canary.target.now().as_ref().is_some_and(fails);
     let needs = match (paused, incomparable || incident) {
         (true, _) => Some(Verb::Resume),
         (false, true) => Some(Verb::Promote),

@@ -164,8 +164,8 @@ pub async fn token(cluster: &Cluster, namespace: &str, account: &str) -> String 
 pub async fn controller(cluster: &Cluster, namespace: &str) -> Client {
     const PLACEHOLDER: &str = "home-of-serin";
     static RENDERED: OnceCell<Manifests> = OnceCell::const_new();
-    let meshes = ["smi=true", "istio=true", "gatewayApi=true", "appMesh=true"];
-    let rendered = RENDERED.get_or_init(async || Helm::new().template(PLACEHOLDER, &meshes).await).await;
+    let set = ["smi=true", "istio=true", "gatewayApi=true", "appMesh=true", "replacePods=true"];
+    let rendered = RENDERED.get_or_init(async || Helm::new().template(PLACEHOLDER, &set).await).await;
     let kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
     let objects = kinds.iter().flat_map(|kind| rendered.all(kind));
     let text: String = objects.map(|object| format!("---\n{object}\n")).collect();

@@ -20,6 +20,7 @@ pub mod prometheus;
 mod real;
 pub mod receiver;
 pub mod route_status;
+pub mod slack_api;
 pub mod slack_rules;
 
 use std::path::PathBuf;
@@ -55,6 +56,11 @@ pub async fn real_with(extras: Extras) -> Cluster {
     real::start(extras).await.unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// As [`audited`], for one test that changes what others share.
+pub async fn audited_apart() -> Cluster {
+    real::start_audited().await.unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// A stricter real one, with an audit log of the ServiceAccounts' requests.
 pub async fn audited() -> &'static Cluster {
     static AUDITED: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
@@ -65,6 +71,12 @@ pub async fn audited() -> &'static Cluster {
 pub async fn local() -> &'static Cluster {
     static LOCAL: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
     LOCAL.get_or_init(local::start).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The same, with its objects in a file.
+pub async fn durable() -> &'static Cluster {
+    static DURABLE: OnceCell<Result<Cluster, String>> = OnceCell::const_new();
+    DURABLE.get_or_init(local::start_durable).await.as_ref().unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A client for the cluster of a kubeconfig.
@@ -137,6 +149,16 @@ impl Cluster {
         name
     }
 
+    /// Of an audited cluster: certificate and key of the front proxy, or of `other`, whom its
+    /// authority knows too.
+    pub fn front_proxy(&self, name: &str) -> (String, String) {
+        let read = |end: &str| {
+            std::fs::read_to_string(self.folder.join(&format!("{name}.{end}")))
+                .expect("a file of the cluster")
+        };
+        (read("crt"), read("key"))
+    }
+
     /// The administrator's.
     pub fn token(&self) -> String {
         let text = std::fs::read_to_string(self.kubeconfig()).expect("the cluster's kubeconfig");
@@ -174,7 +196,10 @@ pub enum Part {
     Prometheus,
     Flagger,
     FlaggerController,
+    FlaggerManifests,
+    FlaggerAffinity,
     ArgoRollouts,
+    ArgoManifests,
     Osm,
     GatewayApi,
     Istio,
@@ -188,6 +213,12 @@ pub enum Part {
     Moto,
     Istiod,
     Envoy,
+    GoControlPlane,
+    Promtool,
+    Glua,
+    Actionlint,
+    Chromium,
+    AxeCore,
 }
 
 impl std::fmt::Display for Part {
@@ -198,7 +229,10 @@ impl std::fmt::Display for Part {
             Part::Prometheus => "prometheus",
             Part::Flagger => "flagger",
             Part::FlaggerController => "flagger-controller",
+            Part::FlaggerManifests => "flagger-manifests",
+            Part::FlaggerAffinity => "flagger-affinity",
             Part::ArgoRollouts => "argo-rollouts",
+            Part::ArgoManifests => "argo-manifests",
             Part::Osm => "osm",
             Part::GatewayApi => "gateway-api",
             Part::Istio => "istio",
@@ -212,6 +246,12 @@ impl std::fmt::Display for Part {
             Part::Moto => "moto",
             Part::Istiod => "istiod",
             Part::Envoy => "envoy",
+            Part::GoControlPlane => "go-control-plane",
+            Part::Promtool => "promtool",
+            Part::Glua => "glua",
+            Part::Actionlint => "actionlint",
+            Part::Chromium => "chromium",
+            Part::AxeCore => "axe-core",
         })
     }
 }
@@ -227,11 +267,15 @@ impl Part {
         let (pins, name) = match self {
             Part::Etcd => (include_str!("../../testbed/etcd/go.mod"), "go.etcd.io/etcd/server/v3"),
             Part::Kubernetes => (include_str!("../../testbed/kubernetes/go.mod"), "k8s.io/kubernetes"),
-            Part::Prometheus => {
+            Part::Prometheus | Part::Promtool => {
                 (include_str!("../../testbed/prometheus/go.mod"), "github.com/prometheus/prometheus")
             }
-            Part::Flagger | Part::FlaggerController => (include_str!("../../testbed/versions"), "flagger"),
-            Part::ArgoRollouts => (include_str!("../../testbed/versions"), "argo-rollouts"),
+            Part::Flagger | Part::FlaggerAffinity | Part::FlaggerController | Part::FlaggerManifests => {
+                (include_str!("../../testbed/versions"), "flagger")
+            }
+            Part::ArgoRollouts | Part::ArgoManifests => {
+                (include_str!("../../testbed/versions"), "argo-rollouts")
+            }
             Part::Osm => (include_str!("../../testbed/versions"), "osm"),
             Part::GatewayApi => (include_str!("../../testbed/versions"), "gateway-api"),
             Part::Istio => (include_str!("../../testbed/versions"), "istio"),
@@ -246,6 +290,14 @@ impl Part {
                 (include_str!("../../testbed/istiod/go.mod"), "istio.io/istio")
             }
             Part::Envoy => (include_str!("../../testbed/versions"), "envoy"),
+            Part::GoControlPlane => (
+                include_str!("../../testbed/go-control-plane/go.mod"),
+                "github.com/envoyproxy/go-control-plane",
+            ),
+            Part::Glua => (include_str!("../../testbed/versions"), "glua"),
+            Part::Actionlint => (include_str!("../../testbed/versions"), "actionlint"),
+            Part::Chromium => (include_str!("../../testbed/versions"), "chromium"),
+            Part::AxeCore => (include_str!("../../testbed/versions"), "axe-core"),
         };
         pins.lines()
             .map(|line| line.trim_start_matches("require "))

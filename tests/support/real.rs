@@ -42,6 +42,18 @@ rules:
 - {level: None}
 ";
 
+/// Forwards requests to aggregated APIs under a certificate of its own.
+const AGGREGATION: [&str; 8] = [
+    "--proxy-client-cert-file=front-proxy.crt",
+    "--proxy-client-key-file=front-proxy.key",
+    "--requestheader-client-ca-file=front-proxy-ca.crt",
+    "--requestheader-allowed-names=front-proxy-client",
+    "--requestheader-username-headers=X-Remote-User",
+    "--requestheader-uid-headers=X-Remote-Uid",
+    "--requestheader-group-headers=X-Remote-Group",
+    "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+];
+
 /// Additions to the usual cluster.
 #[derive(Default)]
 pub struct Extras {
@@ -56,11 +68,12 @@ pub struct Extras {
 }
 
 /// As strict as an API server comes: it also checks the right to block an
-/// owner's deletion. Requests of ServiceAccounts are in [`Cluster::audit`].
+/// owner's deletion. Requests of ServiceAccounts are in [`Cluster::audit`]. It forwards
+/// requests to aggregated APIs, of whose front proxy [`Cluster::front_proxy`] has the key.
 pub async fn start_audited() -> Result<Cluster, String> {
     let strict = "--enable-admission-plugins=OwnerReferencesPermissionEnforcement";
     let files = vec![("audit.yaml", AUDIT_POLICY.to_owned())];
-    let apiserver_flags = vec![AUDIT[0], AUDIT[1], strict];
+    let apiserver_flags = [AUDIT[0], AUDIT[1], strict].into_iter().chain(AGGREGATION).collect();
     start(Extras { files, apiserver_flags, ..Extras::default() }).await
 }
 
@@ -167,6 +180,20 @@ fn write_credentials(folder: &Folder, port: u16, users: &[&str]) {
     folder.write("ca.crt", &authority_cert.pem());
     folder.write("server.crt", &server_cert.pem());
     folder.write("server.key", &server_key.serialize_pem());
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "serin test front proxy authority");
+    let authority_key = key();
+    folder.write("front-proxy-ca.crt", &authority.self_signed(&authority_key).expect("an authority").pem());
+    let issuer = Issuer::new(authority, authority_key);
+    // The second is of the same authority, and not the front proxy.
+    for name in ["front-proxy", "other"] {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, format!("{name}-client"));
+        let own = key();
+        folder.write(&format!("{name}.crt"), &params.signed_by(&own, &issuer).expect("a certificate").pem());
+        folder.write(&format!("{name}.key"), &own.serialize_pem());
+    }
     let accounts = key();
     folder.write("accounts.key", &accounts.serialize_pem());
     folder.write("accounts.pub", &accounts.public_key_pem());

@@ -23,6 +23,8 @@ pub enum ExpectedCounts {
     },
     /// The buckets of the recording.
     Durations,
+    /// Likewise, as values, and the requests of each arm, if they are counted.
+    Values(Option<(u64, u64)>),
 }
 
 /// All that serve requests are recorded alike: of the canary's 400 each half
@@ -52,6 +54,18 @@ const fn latency(template: &'static str) -> ExpectedValues {
             (Some(("quantile", "0.5")), 50.0),
         ],
         expected_counts: ExpectedCounts::Durations,
+    }
+}
+
+/// It has no single value.
+const fn values(template: &'static str, requests: Option<(u64, u64)>) -> ExpectedValues {
+    ExpectedValues {
+        template,
+        of: "web",
+        zero: None,
+        variables: &[],
+        values: &[],
+        expected_counts: ExpectedCounts::Values(requests),
     }
 }
 
@@ -104,6 +118,8 @@ pub const EXPECTED: &[ExpectedValues] = &[
     },
     success_rate("grpc-success-rate"),
     latency("grpc-latency"),
+    values("revenue", Some((4000, 36000))),
+    values("order-value", None),
     // 18 of the 600 periods of the canary's two pods.
     ExpectedValues {
         zero: None,

@@ -20,7 +20,7 @@ use kube::Api;
 use kube::api::ListParams;
 use promql_parser::parser::{Expr, parse};
 use serde_json::json;
-use serin::analysis::measurement::{Arms, Counts, Histogram, Measurement};
+use serin::analysis::measurement::{Arms, Counts, Histogram, Measurement, Values};
 use serin::api::analysis_template::MetricProviderType;
 use serin::api::canary::{Metric, Provider};
 use serin::api::judge::JudgeType;
@@ -192,9 +192,21 @@ impl TemplateCase<'_> {
                 let arm = |section: &str| Histogram::cumulative(recording.buckets(section)).expect("buckets");
                 Some(Measurement::Histogram(Arms { canary: arm("canary"), primary: arm("primary") }))
             }
+            ExpectedCounts::Values(requests) => {
+                let arm = |section: &str, requests: Option<u64>| Values {
+                    histogram: Histogram::cumulative(recording.buckets(section)).expect("buckets"),
+                    requests,
+                };
+                let (canary, primary) = requests.unzip();
+                Some(Measurement::Values(Arms {
+                    canary: arm("canary", canary),
+                    primary: arm("primary", primary),
+                }))
+            }
         };
         if let QuerySource::Template(spec) = self.source {
-            assert_eq!(expected.is_some(), spec.counts.is_some() || spec.histogram.is_some());
+            let counted = spec.counts.is_some() || spec.histogram.is_some() || spec.values.is_some();
+            assert_eq!(expected.is_some(), counted);
         }
         if let Some(expected) = expected {
             let measured = self.measure(of, variables, JudgeType::Sequential).await;
@@ -241,7 +253,12 @@ impl TemplateCase<'_> {
             },
         }))
         .expect("a Canary");
-        let subject = QueryContext { canary: &canary, mesh, metrics_server: Some(&self.server.address) };
+        let subject = QueryContext {
+            versions: None,
+            canary: &canary,
+            mesh,
+            metrics_server: Some(&self.server.address),
+        };
         let spec = spec.map(|spec| Template { name: template, namespace: "shop", spec });
         let ask = MetricQuery::new(&subject, &metric, spec.as_ref(), judge)
             .unwrap_or_else(|refusal| panic!("{refusal}"));
@@ -276,6 +293,12 @@ fn texts(query: &Query) -> Vec<(&str, bool)> {
         Query::Scalar(text) => vec![(text, false)],
         Query::Samples(of) => vec![(&of.canary, false), (&of.primary, false)],
         Query::Histogram(of) => vec![(&of.canary, true), (&of.primary, true)],
+        Query::Values(arms) => [&arms.canary, &arms.primary]
+            .into_iter()
+            .flat_map(|arm| [Some(arm.histogram.as_str()), arm.total.as_deref()])
+            .flatten()
+            .map(|text| (text, true))
+            .collect(),
         Query::Counts(arms) => [&arms.canary, &arms.primary]
             .into_iter()
             .flat_map(|arm| [(arm.part.query(), true), (arm.total.as_str(), true)])

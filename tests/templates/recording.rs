@@ -56,7 +56,7 @@ impl Recording {
         Recording(series)
     }
 
-    /// The histograms in a section: what each bucket, in seconds, grows by
+    /// The histograms in a section: what each bucket, in seconds or as a value, grows by
     /// within the window.
     pub fn buckets(&self, section: &str) -> Vec<(f64, u64)> {
         let steps = (WINDOW.as_secs() / SAMPLE_INTERVAL.as_secs()) as f64;
@@ -67,7 +67,8 @@ impl Recording {
             let le = series.labels.iter().find(|(label, _)| label == "le");
             let SampleSeries::Increasing(by) = series.samples else { panic!("buckets grow") };
             *buckets.entry(le.expect("a bucket has a bound").1.clone()).or_default() += by * steps;
-            unit = if series.name.contains("_seconds_") { 1.0 } else { 1000.0 };
+            let in_units = ["_seconds_", "_value_"].iter().any(|unit| series.name.contains(unit));
+            unit = if in_units { 1.0 } else { 1000.0 };
         }
         let bound = |le: &str| le.parse::<f64>().expect("a number") / unit;
         buckets.into_iter().map(|(le, count)| (bound(&le), count as u64)).collect()

@@ -16,7 +16,7 @@ use serin::api::canary::Phase;
 use serin::controller::Options;
 use serin::tenancy::Tenancy;
 
-use world::World;
+use world::{World, workload};
 
 /// An attack, and a part of the sentence that its author reads.
 struct Attack {
@@ -24,6 +24,8 @@ struct Attack {
     spec: Value,
     /// Specs of AnalysisTemplates by their names.
     templates: Vec<(&'static str, Value)>,
+    /// Workloads that are there before the Canary.
+    workloads: Vec<Value>,
     /// A release has to begin before anything happens.
     pushes: bool,
     sentence: &'static str,
@@ -31,7 +33,7 @@ struct Attack {
 
 impl Attack {
     fn refused(spec: Value, sentence: &'static str) -> Self {
-        Self { spec, templates: Vec::new(), pushes: false, sentence }
+        Self { spec, templates: Vec::new(), workloads: Vec::new(), pushes: false, sentence }
     }
 
     /// A metric `attack` by this template.
@@ -51,6 +53,9 @@ impl Attack {
                 "metadata": {"name": name, "namespace": hostile.namespace}, "spec": spec,
             });
             hostile.apply(template).await;
+        }
+        for object in &self.workloads {
+            hostile.apply(object.clone()).await;
         }
         hostile.canary(self.spec).await;
         world.canary(json!({})).await;
@@ -140,6 +145,32 @@ attacks! {
         }),
         "provider.role would be used with the controller's AWS identity",
     );
+    a_large_regular_expression_is_refused: Attack::by_template(
+        json!({"provider": {"type": "scrape"}, "query": "hits{a=~\"(x{1000}){1000}\"}"}),
+        "is too large a regular expression",
+    );
+    a_long_variable_is_refused: Attack::by_template(
+        {
+            let mut template = prometheus("{{ variables.a }}");
+            template["variables"] = json!({"a": "x".repeat(2000)});
+            template
+        },
+        "variables.a is longer than 1024 bytes",
+    );
+    a_workload_of_somebody_else_is_not_overwritten: Attack {
+        workloads: vec![workload("Deployment", "web-primary", "database:v1")],
+        ..Attack::refused(json!({}), "Deployment web-primary exists and no Canary made it")
+    };
+    a_scheme_leads_no_request_elsewhere: {
+        let mut web = workload("Deployment", "web", "web:v1");
+        let scheme = json!({"prometheus.io/scheme": "http://platform.example/secrets?x="});
+        web["spec"]["template"]["metadata"]["annotations"] = scheme;
+        Attack {
+            workloads: vec![web],
+            pushes: true,
+            ..Attack::refused(json!({}), "the annotation prometheus.io/scheme of pod")
+        }
+    };
     the_nodes_credentials_are_not_read: Attack {
         pushes: true,
         ..Attack::by_template(

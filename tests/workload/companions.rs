@@ -73,7 +73,7 @@ pub async fn a_pinned_primary_does_not_shrink(world: World) {
     let pinned = async || {
         let scaler = world.api(HPA).get("web-primary").await.unwrap();
         let primary = world.snapshot(D, "web-primary").await;
-        workload.observe_primary(&primary, Some(&scaler)).unwrap().pinned
+        workload.observe_primary(&primary, Some(&scaler)).unwrap().expect("a primary").pinned
     };
     assert!(!pinned().await);
     workload.pin_primary(&world.client).await.unwrap();
@@ -104,7 +104,10 @@ pub async fn a_primary_that_is_scaled_up_stays_up(world: World) {
         (json!(5), json!(5))
     );
     let scaler = world.api(HPA).get("web-primary").await.unwrap();
-    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, Some(&scaler)).unwrap();
+    let observed = workload
+        .observe_primary(&world.snapshot(D, "web-primary").await, Some(&scaler))
+        .unwrap()
+        .expect("a primary");
     assert_eq!((observed.pods.desired, observed.max_replicas), (5, Some(10)));
     workload.unpin_primary(&world.client).await.unwrap();
     assert_eq!(least().await, 2);

@@ -118,13 +118,17 @@ pub async fn a_service_has_a_primary_and_a_canary_of_its_own(world: World) {
     workload.promote(&world.client, &world.cache, &second, FromCache::default()).await.unwrap();
     assert_eq!((version("web-previous").await, version("web-primary").await), (json!("1"), json!("2")));
     assert_eq!(address("web-primary").await, of_primary);
-    let primary =
-        workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    let primary = workload
+        .observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None)
+        .unwrap()
+        .expect("a primary");
     assert_eq!(primary.revision, Some(second));
     workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
     assert_eq!(version("web-primary").await, "1");
-    let primary =
-        workload.observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None).unwrap();
+    let primary = workload
+        .observe_primary(&world.snapshot(Kind::Service, "web-primary").await, None)
+        .unwrap()
+        .expect("a primary");
     assert_eq!(primary.revision, Some(first));
     assert!(world.cache.take_responses().is_empty(), "a Service is left to its watch event");
 }
@@ -138,8 +142,10 @@ pub async fn the_target_stays_when_the_canary_is_deleted(world: World) {
     let workload = world.workload("Deployment", "web", json!({})).await;
     world.make_primary(&workload).await;
     workload.scale_canary(&world.client, &world.cache, 0).await.unwrap();
-    let primary =
-        workload.observe_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None).unwrap();
+    let primary = workload
+        .observe_primary(&world.snapshot(Kind::Deployment, "web-primary").await, None)
+        .unwrap()
+        .expect("a primary");
     workload.scale_canary(&world.client, &world.cache, primary.pods.desired).await.unwrap();
 
     world.delete_canary("web").await;

@@ -4,6 +4,8 @@
 //! Every test runs twice, on the real kube-apiserver with its controllers and on
 //! `local/`: `cargo test --test workload real::`, or `local::`.
 
+#[path = "../world/refusals.rs"]
+mod refusals;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -61,6 +63,8 @@ invariants! {
     promote::a_missing_backup_is_reported
     promote::an_edited_backup_is_not_restored
     promote::a_deleted_primary_is_not_created_from_an_edited_backup
+    promote::a_refused_promotion_leaves_a_backup_that_can_be_restored
+    promote::a_promotion_without_a_backup_to_keep_records_the_new_one_first
     promote::a_deleted_primary_is_created_again_from_its_backup
     promote::the_previous_version_runs_beside_the_primary
     companions::an_edit_of_the_autoscaler_is_copied_at_once

@@ -158,7 +158,7 @@ fn an_unsupported_target_is_refused_with_a_remedy() {
     assert_eq!(
         refusal(knative),
         "spec.targetRef names a Service of serving.knative.dev/v1, which Serin does not release; \
-         use a Deployment or DaemonSet of apps/v1, or a Service of v1"
+         use a Deployment or DaemonSet of apps/v1, a Service of v1, or an EndpointGroup of serin.dev/v1alpha1"
     );
     let web = workload(json!({})).unwrap();
     let selectors = |labels: Value| {

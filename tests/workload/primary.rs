@@ -82,7 +82,8 @@ pub async fn the_primary_has_its_owner_and_gitops_ignore_annotations(mut world: 
     );
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"]["serin.dev/revision"], revision);
 
-    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let observed =
+        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().expect("a primary");
     assert_eq!(observed.revision.as_deref(), Some(revision.as_str()));
     assert_eq!(observed.pods.desired, 2);
     // The revision annotation on its pods is not part of the target's revision.
@@ -168,7 +169,8 @@ pub async fn a_primary_that_nobody_made_is_overwritten_only_if_adopted(world: Wo
     let adopt = json!({ "metadata": { "annotations": { "serin.dev/adopt": "true" } } });
     world.patch(D, "web-primary", adopt).await;
     workload.create_primary(&world.client, &revision).await.unwrap();
-    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let observed =
+        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().expect("a primary");
     assert_eq!(observed.revision, Some(revision));
 }
 

@@ -1,8 +1,9 @@
 //! Promotion, backup and restore of the primary.
 
 use serde_json::{Value, json};
-use serin::workload::{Error, FromCache, Kind, LostPrimary};
+use serin::workload::{Error, FromCache, Kind, LostPrimary, Workload};
 
+use crate::refusals::{Refusals, denied_by_admission};
 use crate::world::{World, deployment, eventually};
 
 const D: Kind = Kind::Deployment;
@@ -31,7 +32,8 @@ pub async fn a_promotion_copies_exactly_the_analysed_template(world: World) {
     assert_eq!(primary["spec"]["paused"], Value::Null);
     let annotations = json!({ "team": "shop", "serin.dev/revision": revision });
     assert_eq!(primary["spec"]["template"]["metadata"]["annotations"], annotations);
-    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let observed =
+        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().expect("a primary");
     assert_eq!(observed.revision, Some(revision));
 }
 
@@ -105,7 +107,10 @@ pub async fn a_repeated_promotion_keeps_the_backup(world: World) {
     let known = FromCache { target: Some(&target), primary: Some(&primary) };
     workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
     let written = &world.cache.take_responses()[0];
-    assert_eq!(workload.observe_primary(written, None).unwrap().revision, Some(second.clone()));
+    assert_eq!(
+        workload.observe_primary(written, None).unwrap().expect("a primary").revision,
+        Some(second.clone())
+    );
     assert!(written.same_manifest(&world.snapshot(D, "web-primary").await));
     workload.promote(&world.client, &world.cache, &second, known).await.unwrap();
     assert!(world.cache.take_responses().is_empty());
@@ -194,13 +199,18 @@ pub async fn a_missing_backup_is_reported(world: World) {
         .unwrap_err();
     assert!(matches!(&error, Error::BackupMissing { revision, .. } if *revision == first), "{error}");
     assert_eq!(
-        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().revision,
+        workload
+            .observe_primary(&world.snapshot(D, "web-primary").await, None)
+            .unwrap()
+            .expect("a primary")
+            .revision,
         Some(second)
     );
     // With the revision applied to the target again it can be restored.
     world.apply(D, "web", deployment("web", "web:1")).await;
     workload.restore_primary(&world.client, &world.cache, &first, &LostPrimary::default()).await.unwrap();
-    let observed = workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap();
+    let observed =
+        workload.observe_primary(&world.snapshot(D, "web-primary").await, None).unwrap().expect("a primary");
     assert_eq!(observed.revision, Some(first));
 }
 
@@ -266,6 +276,77 @@ pub async fn a_deleted_primary_is_not_created_from_an_edited_backup(world: World
     workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap();
     let restored = world.snapshot(D, "web-primary").await;
     assert_eq!(restored.backup_digests(), snapshot.backup_digests());
+
+    // An edit of the other spec is none that was recorded either.
+    let second = world.promote(&workload).await;
+    world.apply(D, "web", deployment("web", "web:3")).await;
+    let promoted = world.snapshot(D, "web-primary").await;
+    let edit = json!({ "data": { "spec": spec.replace("web:1", "evil:1") } });
+    world.patch(Kind::ConfigMap, "web-primary-before", edit).await;
+    delete_primary(&world).await;
+    let lost = LostPrimary { replicas: None, backup_digests: promoted.backup_digests() };
+    workload.restore_primary(&world.client, &world.cache, &second, &lost).await.unwrap();
+    let error = workload.restore_primary(&world.client, &world.cache, &first, &lost).await.unwrap_err();
+    assert!(matches!(error, Error::BackupEdited { .. }), "{error}");
+}
+
+async fn delete_primary(world: &World) {
+    world.delete(D, "web-primary").await;
+    eventually("it is deleted", async || !world.exists(D, "web-primary").await).await;
+}
+
+/// A target at web:2, and a primary at web:1 that somebody has scaled, so that its spec is
+/// not the one in its backup; with their revisions.
+async fn scaled_and_pushed(world: &World) -> (Workload, [String; 2]) {
+    world.apply(D, "web", deployment("web", "web:1")).await;
+    let workload = world.workload("Deployment", "web", json!({})).await;
+    let first = world.make_primary(&workload).await;
+    world.patch(D, "web-primary", json!({ "spec": { "replicas": 5 } })).await;
+    world.apply(D, "web", deployment("web", "web:2")).await;
+    let second = world.revision(&workload).await;
+    (workload, [first, second])
+}
+
+/// Deletes the primary and restores it, when the target has neither revision any more.
+async fn restore_deleted(world: &World, workload: &Workload, revision: &str) {
+    let primary = world.snapshot(D, "web-primary").await;
+    delete_primary(world).await;
+    world.apply(D, "web", deployment("web", "web:3")).await;
+    let lost = LostPrimary { replicas: Some(5), backup_digests: primary.backup_digests() };
+    workload.restore_primary(&world.client, &world.cache, revision, &lost).await.unwrap();
+    let restored = world.get(D, "web-primary").await;
+    assert_eq!(pods(&restored)["containers"][0]["image"], "web:1");
+    assert_eq!(restored["spec"]["replicas"], 5);
+}
+
+pub async fn a_refused_promotion_leaves_a_backup_that_can_be_restored(world: World) {
+    let (workload, [first, second]) = scaled_and_pushed(&world).await;
+    let refusals = Refusals::default();
+    refusals.add(denied_by_admission("PATCH", "/deployments/web-primary", "not now"));
+    let refused = refusals.client(world.client.clone());
+    for _ in 0..2 {
+        let promoted = workload.promote(&refused, &world.cache, &second, FromCache::default()).await;
+        assert!(matches!(promoted, Err(Error::Api { .. })), "{promoted:?}");
+    }
+    let backup = world.get(Kind::ConfigMap, "web-primary-before").await["data"].clone();
+    assert_eq!((&backup["revision"], &backup["promotedRevision"]), (&json!(first), &json!(second)));
+    restore_deleted(&world, &workload, &first).await;
+}
+
+pub async fn a_promotion_without_a_backup_to_keep_records_the_new_one_first(world: World) {
+    let (workload, [first, second]) = scaled_and_pushed(&world).await;
+    world.delete(Kind::ConfigMap, "web-primary-before").await;
+    let refusals = Refusals::default();
+    let refused = refusals.client(world.client.clone());
+    // The primary is written before the backup, and after it.
+    for path in ["/configmaps/web-primary-before", "/deployments/web-primary"] {
+        refusals.clear();
+        refusals.add(denied_by_admission("PATCH", path, "not now"));
+        let promoted = workload.promote(&refused, &world.cache, &second, FromCache::default()).await;
+        assert!(matches!(promoted, Err(Error::Api { .. })), "{promoted:?}");
+    }
+    assert!(world.exists(Kind::ConfigMap, "web-primary-before").await);
+    restore_deleted(&world, &workload, &first).await;
 }
 
 pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
@@ -283,7 +364,10 @@ pub async fn a_deleted_primary_is_created_again_from_its_backup(world: World) {
         }
         let primary = world.get(D, "web-primary").await;
         let snapshot = world.snapshot(D, "web-primary").await;
-        assert_eq!(workload.observe_primary(&snapshot, None).unwrap().revision.as_deref(), Some(revision));
+        assert_eq!(
+            workload.observe_primary(&snapshot, None).unwrap().expect("a primary").revision.as_deref(),
+            Some(revision)
+        );
         assert_eq!(primary["metadata"]["labels"], json!({ "app": "web-primary" }));
         primary["spec"].clone()
     };

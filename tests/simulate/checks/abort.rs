@@ -20,9 +20,10 @@ impl PendingAborts {
         self.pending.push((id, at));
     }
 
-    /// A command was answered. A refused abort obliges to nothing.
-    pub fn record_answer(&mut self, id: &str, accepted: bool) {
-        if !accepted {
+    /// A command was answered. A refused abort obliges to nothing, and an accepted one to
+    /// nothing more if the canary has no traffic: the next release may get some.
+    pub fn record_answer(&mut self, id: &str, accepted: bool, canary_has_traffic: bool) {
+        if !accepted || !canary_has_traffic {
             self.pending.retain(|(pending, _)| pending != id);
         }
     }
