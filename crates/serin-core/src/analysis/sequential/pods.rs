@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
 use super::e_process::{MIN_LOG, downscale, log, log_add, log_mean, remaining_prior, start_prior};
@@ -55,6 +56,8 @@ const TIMES_WORSE: [f64; 4] = [2.0, 4.0, 8.0, 16.0];
 const MAX_GAIN: f64 = 1.5;
 /// The part of the risk of a false rollback that pods have.
 pub(super) const RISK_SHARE: f64 = 0.1;
+/// The chance that a pod is named although the pods of the canary are alike.
+const CULPRIT_RISK: f64 = 0.05;
 /// Pods of an arm that are followed; more hardly move its mean.
 const MAX_PODS: usize = 20;
 /// Bad requests of the primary that its variance between pods counts for at the canary,
@@ -133,12 +136,25 @@ impl Pods {
         Some((name, self.canary.get(name)?.spread.0))
     }
 
-    /// The pod that alone has evidence against it, and its requests.
+    /// The pod that alone has evidence against it, and more bad requests than any would have
+    /// if the pods of the canary were alike; and its requests. A canary that is bad as a whole
+    /// has its first errors somewhere.
     pub fn culprit(&self) -> Option<(&str, Counts)> {
         let (name, counts) = self.suspect()?;
         let stands_out =
             |(pod, state): (&String, &CanaryPod)| (pod.as_str() == name) == (self.log_e_value(state) > 0.0);
-        self.canary.iter().all(stands_out).then_some((name, counts))
+        let by_chance = self.chance_of_as_many(self.canary.get(name)?) * self.canary.len() as f64;
+        (self.canary.iter().all(stands_out) && by_chance < CULPRIT_RISK).then_some((name, counts))
+    }
+
+    /// The chance that this pod would have as many of the canary's bad requests if its pods
+    /// were alike.
+    fn chance_of_as_many(&self, pod: &CanaryPod) -> f64 {
+        let Spread(counts, expected, _) = pod.spread;
+        let Some(others) = counts.bad().checked_sub(1) else { return 1.0 };
+        let all = self.canary.values().fold(0_u64, |sum, pod| sum.saturating_add(pod.spread.0.bad()));
+        let share = (expected.get() / all as f64).clamp(0.0, 1.0);
+        Binomial::new(share, all).map_or(1.0, |bad| bad.sf(others))
     }
 
     /// Beyond one it is a root of that by the variance between the pods of the primary.

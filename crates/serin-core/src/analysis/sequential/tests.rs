@@ -33,6 +33,7 @@ fn inconclusive_reason(verdict: &Verdict) -> Option<InconclusiveReason> {
 }
 
 const PASS: JudgeOutcome = JudgeOutcome::Pass { non_inferior: false };
+const CERTIFIED: JudgeOutcome = JudgeOutcome::Pass { non_inferior: true };
 const FAIL: JudgeOutcome = JudgeOutcome::Fail { critical: false };
 
 #[test]
@@ -43,7 +44,8 @@ fn a_failure_names_its_numbers() {
     assert_eq!(
         verdict.message,
         "canary 3.1 % errors (31 of 1,000) vs primary 0.5 % (90 of 19,000): \
-         at least 1.5 times worse, chance of a false alarm < 1 %"
+         at least 1.5 times worse, chance of a false alarm < 1 %; its odds are 2.9 to 16.3 times the \
+         primary's with 95 %"
     );
     let Estimate { value, low, high } = verdict.estimate.unwrap();
     assert!(low.unwrap() > 1.0 && low.unwrap() < value && value < 10.0, "{verdict:?}");
@@ -57,7 +59,8 @@ fn a_pass_message_states_the_lack_of_evidence() {
     assert_eq!(
         verdict.message,
         "canary 0.5 % errors (25 of 5,000) vs primary 0.5 % (475 of 95,000): nothing shows it to be \
-         1.5 times worse; a canary 3.6 times worse would have shown with 90 %"
+         1.5 times worse; a canary 3.6 times worse would have shown with 90 %; its odds are 0.4 to 2.3 \
+         times the primary's with 95 %"
     );
 }
 
@@ -66,7 +69,7 @@ fn little_evidence_is_said_to_be_little_and_min_power_holds() {
     let few = || vec![counts((0, 30), (3, 570)); 2];
     let verdict = last(few());
     assert_eq!(verdict.outcome, PASS);
-    assert!(verdict.message.ends_with("even a far worse canary would hardly have shown"), "{verdict:?}");
+    assert!(verdict.message.contains("; even a far worse canary would hardly have shown;"), "{verdict:?}");
     let strict = judge(Settings { min_power: Some(4.0), ..Settings::default() });
     let verdict = verdicts_of(&strict, few()).pop().unwrap();
     assert_eq!(inconclusive_reason(&verdict), Some(InconclusiveReason::TooFewSamples));
@@ -513,10 +516,10 @@ fn fewer_orders_fail_where_lower_values_are_worse_and_pass_where_higher_ones_are
         "{lower:?}"
     );
     let higher = verdicts_of(&judge_of(WorseValues::Higher), looks()).pop().unwrap();
-    assert_eq!(higher.outcome, PASS, "{higher:?}");
+    assert_eq!(higher.outcome, CERTIFIED, "{higher:?}");
     let more = vec![orders(60, 570); 20];
     assert_eq!(verdicts_of(&judge_of(WorseValues::Higher), more.clone()).pop().unwrap().outcome, FAIL);
-    assert_eq!(verdicts_of(&judge_of(WorseValues::Lower), more).pop().unwrap().outcome, PASS);
+    assert_eq!(verdicts_of(&judge_of(WorseValues::Lower), more).pop().unwrap().outcome, CERTIFIED);
 }
 
 #[test]
@@ -583,6 +586,18 @@ fn one_broken_pod_is_convicted_and_named() {
     assert!(matches!(summed.outcome, JudgeOutcome::Pass { .. }), "{summed:?}");
 }
 
+/// Errors of a canary that is bad as a whole fall somewhere.
+#[test]
+fn a_pod_is_named_only_if_the_others_would_show_as_many_errors() {
+    let primary = [(0, 1500); 2];
+    let verdict = |pods: [(u64, u64); 2]| last(vec![by_pod(&pods, &primary); 3]);
+    let alike = verdict([(3, 43), (1, 40)]);
+    assert_eq!(alike.outcome, FAIL, "{alike:?}");
+    assert!(!alike.message.contains("its pod"), "{alike:?}");
+    let different = verdict([(4, 43), (0, 40)]);
+    assert!(different.message.contains("it is its pod canary-0 (12 of 129)"), "{different:?}");
+}
+
 /// Looks at durations by pod: of a hundred requests of each so many are slower than 100 ms.
 fn slow_by_pod(canary: &[u64], primary: &[u64]) -> Measurement {
     let pod =
@@ -608,7 +623,7 @@ fn one_slow_pod_is_convicted_and_named() {
 #[test]
 fn arms_whose_pods_differ_in_latency_are_not_convicted_by_the_draw_of_their_pods() {
     let latency = judge(Settings { margin: 1.25, ..Settings::default() });
-    let canary = [5, 8, 12, 30, 30];
+    let canary = [5, 8, 12, 40, 40];
     let primary = [3, 6, 10, 14, 30];
     let by_pod = slow_by_pod(&canary, &primary);
     assert_eq!(verdicts_of(&latency, vec![by_pod.clone().summed(); 60]).pop().unwrap().outcome, FAIL);
