@@ -211,9 +211,9 @@ async fn a_release_is_watched_approved_and_waited_for() {
 async fn the_readme_s_example_is_released_on_a_local_mesh() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).expect(path);
-    let readme = read("README.md");
-    let mut blocks = readme.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
-    let canary = blocks.find(|block| block.contains("kind: Canary")).expect("a Canary in the README");
+    let canary = read("examples/canary.yaml");
+    let (_comment, manifest) = canary.split_once('\n').expect("lines");
+    assert!(read("README.md").contains(&format!("```yaml\n{manifest}```")), "the README shows another one");
     assert!(canary.contains("interval: 30s"), "{canary}");
     let canary = canary.replace("interval: 30s", "interval: 2s\n    warmup: 0s");
 

@@ -27,7 +27,8 @@ use kube_local::mesh::Mesh;
 ///     serin local --mesh &          # a mesh that follows TrafficSplits, and requests
 ///     export KUBECONFIG=...         # as it prints
 ///     serin run &
-///     kubectl apply -f examples/podinfo.yaml
+///     kubectl apply -f examples/    # a Deployment, its Service and their Canary
+///     kubectl set image deployment/podinfo podinfo=app:v2-errors-5
 ///     serin status podinfo --watch
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]

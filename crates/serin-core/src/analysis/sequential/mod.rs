@@ -442,7 +442,7 @@ impl Sequential {
                     caveats(stream)
                 )
             }
-            (None, None) => format!("no request is beyond any bound: {finding}"),
+            (None, None) => format!("nothing bad to compare: {finding}"),
         };
         Verdict { outcome, estimate, samples: evidence.seen(), message }
     }
