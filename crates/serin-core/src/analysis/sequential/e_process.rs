@@ -128,15 +128,17 @@ impl EProcess {
     }
 
     /// Adds one look. A window in which an arm has no requests is not compared: requests
-    /// of an earlier window are no control for it.
-    pub fn update(&mut self, grid: &Grid, look: Arms<Counts>) {
+    /// of an earlier window are no control for it. Returns whether the look had more evidence
+    /// than one may add, see [`MAX_SUDDEN_GAIN`].
+    pub fn update(&mut self, grid: &Grid, look: Arms<Counts>) -> bool {
         for total in [&mut self.seen, &mut self.suspect, &mut self.pending] {
             total.canary.add(look.canary);
             total.primary.add(look.primary);
         }
         if self.pending.canary.total() == 0 || self.pending.primary.total() == 0 {
-            return;
+            return false;
         }
+        let mut is_sudden = false;
         let look = std::mem::take(&mut self.pending);
         if let Some(gains) = log_likelihood_ratios(grid, look, self.overdispersion.variance_inflation()) {
             let (below, above) = (&gains[..POINTS_PER_SIDE], &gains[POINTS_PER_SIDE + 1..]);
@@ -146,6 +148,7 @@ impl EProcess {
                 *alarm = log(log_add(alarm.get(), start.ln()) + gain.min(most));
             }
             self.last_gain = Fixed::of(above.iter().copied().fold(0.0, f64::max));
+            is_sudden = self.last_gain.get() > most;
             let curve = self.below.iter_mut().zip(below).chain(self.above.iter_mut().zip(above));
             curve.for_each(|(point, gain)| *point = point.plus(*gain));
             self.checks = self.checks.saturating_add(1);
@@ -156,6 +159,7 @@ impl EProcess {
         // Last, so that a look is never discounted by itself.
         self.overdispersion.update(look.primary);
         self.bursts.update(look);
+        is_sudden
     }
 
     /// Drops an alarm that later requests did not confirm: the canary is as suspect

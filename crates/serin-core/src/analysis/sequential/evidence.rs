@@ -134,28 +134,31 @@ impl Evidence {
     /// Adds a look: for each kind of bad request the counts of both arms, out of
     /// the same requests. Kinds share the evidence equally; their number is fixed
     /// at the first look, independent of the data. `convicts` is the log-evidence
-    /// that convicts.
+    /// that convicts. Returns whether the look had more evidence against the canary than
+    /// one may add: the next look shows whether it was a burst.
     pub(super) fn update(
         &mut self,
         grid: &Grid,
         kinds: &[(BadKind, Arms<Counts>)],
         look: Look,
         convicts: f64,
-    ) {
-        let Some((_, first)) = kinds.first() else { return };
+    ) -> bool {
+        let Some((_, first)) = kinds.first() else { return false };
         let requests = first.map(Counts::total);
         if let Some((_, failed)) = kinds.iter().find(|(kind, _)| *kind == BadKind::Failed) {
             self.total_failure.get_or_insert_default().update(*failed);
             self.baseline.get_or_insert_default().update(*failed);
         }
+        let mut is_sudden = false;
         if !look.warming_up {
-            self.compare(grid, kinds);
+            is_sudden = self.compare(grid, kinds);
             self.seen.canary = self.seen.canary.saturating_add(requests.canary);
             self.seen.primary = self.seen.primary.saturating_add(requests.primary);
             self.fresh.canary = self.fresh.canary.saturating_add(requests.canary);
             self.fresh.primary = self.fresh.primary.saturating_add(requests.primary);
         }
         self.confirm(look, convicts);
+        is_sudden
     }
 
     /// Adds a look at the values of the primary, and returns the thresholds to judge it by.
@@ -198,21 +201,23 @@ impl Evidence {
         self.streams.iter().find(|stream| stream.kind == kind)
     }
 
-    fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) {
+    fn compare(&mut self, grid: &Grid, kinds: &[(BadKind, Arms<Counts>)]) -> bool {
+        let mut is_sudden = false;
         if self.shares == 0 {
             self.shares = kinds.len() as u32;
             self.streams.retain(|stream| kinds.iter().any(|(kind, _)| *kind == stream.kind));
         }
         for &(kind, look) in kinds {
             if let Some(stream) = self.streams.iter_mut().find(|stream| stream.kind == kind) {
-                stream.update(grid, look);
+                is_sudden |= stream.update(grid, look);
             } else if self.streams.len() < self.shares as usize && (kind == BadKind::Failed || is_mixed(look))
             {
                 let mut stream = EProcess::new(kind, uniform_history(self.seen, look));
-                stream.update(grid, look);
+                is_sudden |= stream.update(grid, look);
                 self.streams.push(stream);
             }
         }
+        is_sudden
     }
 
     fn confirm(&mut self, look: Look, convicts: f64) {

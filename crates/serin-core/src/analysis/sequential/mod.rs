@@ -187,7 +187,7 @@ impl Sequential {
         if evidence.margin() != self.settings.margin {
             *evidence = Evidence::for_margin(self.settings.margin);
         }
-        match measurement {
+        let is_sudden = match measurement {
             Measurement::NoData => return Err(no_requests()),
             Measurement::Counts(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
             Measurement::Histogram(Arms { canary, .. }) if canary.total() == 0 => return Err(no_requests()),
@@ -208,7 +208,7 @@ impl Sequential {
                 if kinds.is_empty() {
                     return Err(no_common_bound(arms.map(Histogram::total)));
                 }
-                evidence.update(&self.grid, &kinds, look, convicts);
+                evidence.update(&self.grid, &kinds, look, convicts)
             }
             Measurement::PodHistograms(by_pod) => {
                 let arms = by_pod.map(sum_of_histograms);
@@ -221,7 +221,7 @@ impl Sequential {
                 }
                 evidence.update_slow_pods(by_pod, &arms.primary, look);
                 let convicts = convicts - (1.0 - pods::RISK_SHARE).ln();
-                evidence.update(&self.grid, &kinds, look, convicts);
+                evidence.update(&self.grid, &kinds, look, convicts)
             }
             Measurement::Values(arms) if self.settings.worse_values.is_some() => {
                 let arms = arms.map(Values::with_zeros);
@@ -229,7 +229,7 @@ impl Sequential {
                     return Err(no_requests());
                 }
                 let kinds = self.beyond_each_threshold(evidence, &arms)?;
-                evidence.update(&self.grid, &kinds, look, convicts);
+                evidence.update(&self.grid, &kinds, look, convicts)
             }
             Measurement::Scalar(_)
             | Measurement::Samples(_)
@@ -241,9 +241,9 @@ impl Sequential {
                 )
                 .into());
             }
-        }
+        };
         let beyond = self.check_floor(evidence, measurement, look)?;
-        Ok(self.conclude(evidence, beyond, look))
+        Ok(self.conclude(evidence, beyond, is_sudden, look))
     }
 
     /// An error while the values that the primary had before are unknown.
@@ -315,7 +315,13 @@ impl Sequential {
         Ok(beyond.canary)
     }
 
-    fn conclude(&self, evidence: &mut Evidence, beyond_limit: bool, look: Look) -> JudgeOutcome {
+    fn conclude(
+        &self,
+        evidence: &mut Evidence,
+        beyond_limit: bool,
+        is_sudden: bool,
+        look: Look,
+    ) -> JudgeOutcome {
         let inconclusive = |reason| JudgeOutcome::Inconclusive { reason };
         if evidence.convicted().is_some() {
             JudgeOutcome::Fail { critical: false }
@@ -327,7 +333,9 @@ impl Sequential {
             || evidence.lacks_control(self.settings.min_requests)
         {
             inconclusive(InconclusiveReason::TooFewSamples)
-        } else if evidence.log_e_value() >= -self.settings.false_rollback.ln() * SUSPICION_EXPONENT {
+        } else if is_sudden
+            || evidence.log_e_value() >= -self.settings.false_rollback.ln() * SUSPICION_EXPONENT
+        {
             inconclusive(InconclusiveReason::Suspected)
         } else if evidence.incident().is_some() {
             inconclusive(InconclusiveReason::Incident)
@@ -373,12 +381,19 @@ impl Sequential {
         let Settings { false_rollback, false_promotion, margin, min_requests, min_power, .. } = self.settings;
         let worst = evidence.streams().iter().max_by(|a, b| a.log_e_value().total_cmp(&b.log_e_value()));
         let times = number(margin);
+        // Of many bounds the worst is shown.
+        let risk = INTERVAL_RISK / evidence.streams().len().max(1) as f64;
+        let estimate = worst.and_then(|stream| stream.estimate(&self.grid, risk));
+        let one_burst = estimate.is_some_and(|Estimate { low, .. }| low.is_some_and(|low| low > margin));
         let finding = match outcome {
             JudgeOutcome::Fail { .. } => {
                 format!("at least {times} times worse, chance of a false alarm < {}", percent(false_rollback))
             }
             JudgeOutcome::Pass { non_inferior: true } => {
                 format!("less than {times} times worse, chance of error < {}", percent(false_promotion))
+            }
+            JudgeOutcome::Pass { non_inferior: false } if one_burst => {
+                format!("it looked {times} times worse, and later requests do not confirm it")
             }
             JudgeOutcome::Pass { non_inferior: false } => {
                 format!("nothing shows it to be {times} times worse; {}", self.describe_power(evidence))
@@ -409,7 +424,6 @@ impl Sequential {
                 thousands(min_requests)
             ),
         };
-        let estimate = worst.and_then(|stream| stream.estimate(&self.grid, INTERVAL_RISK));
         let interval = match outcome {
             JudgeOutcome::Pass { .. } | JudgeOutcome::Fail { .. } => estimate.and_then(describe_interval),
             JudgeOutcome::BeyondLimit | JudgeOutcome::Inconclusive { .. } => None,

@@ -78,6 +78,21 @@ fn little_evidence_is_said_to_be_little_and_min_power_holds() {
     assert_eq!(verdicts_of(&strict, enough).pop().unwrap().outcome, PASS);
 }
 
+/// One look convicts nobody, and nothing advances on it either.
+#[test]
+fn a_sudden_burst_holds_until_the_next_look() {
+    let calm = counts((0, 40), (0, 1200));
+    let burst = counts((3, 20), (0, 1200));
+    let verdicts = verdicts_of(&judge(Settings::default()), [calm.clone(), burst, calm]);
+    assert_eq!(verdicts[0].outcome, PASS, "{verdicts:?}");
+    assert_eq!(inconclusive_reason(&verdicts[1]), Some(InconclusiveReason::Suspected), "{verdicts:?}");
+    assert_eq!(verdicts[2].outcome, PASS, "{verdicts:?}");
+    assert!(
+        verdicts[2].message.contains("it looked 1.5 times worse, and later requests do not confirm it"),
+        "{verdicts:?}"
+    );
+}
+
 #[test]
 fn a_pass_without_any_failure_bounds_the_share_of_the_canary() {
     let verdict = last(vec![counts((0, 1500), (0, 6000))]);
