@@ -98,8 +98,12 @@ async fn serve(args: Args) -> anyhow::Result<()> {
     let address = server.address;
     let _server = server.serve(server::dashboard::for_loopback(api, address.port()), None);
     let url = format!("http://{address}/#token={secret}");
-    println!("The dashboard is at {url}");
-    println!("# It has your rights in {}. Ctrl-C ends it.", connection.server());
+    // In one write: who reads the address may close the pipe behind it.
+    let lines = format!(
+        "The dashboard is at {url}\n# It has your rights in {}. Ctrl-C ends it.\n",
+        connection.server()
+    );
+    std::io::stdout().write_all(lines.as_bytes()).context("print the address")?;
     std::io::stdout().flush().context("print the address")?;
     let _opened = (!args.no_open && std::io::stdout().is_terminal()).then(|| Opener::open(&url)).flatten();
     tokio::select! {

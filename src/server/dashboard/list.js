@@ -174,7 +174,8 @@ class ListPage {
       empty.hidden = order.length > 0 || !listComplete;
     }
     const shown = this.views.size;
-    let text = shown === rows.size ? `${rows.size} Canaries` : `${shown} of ${rows.size} Canaries`;
+    const all = rows.size === 1 ? "1 Canary" : `${rows.size} Canaries`;
+    let text = shown === rows.size ? all : `${shown} of ${all}`;
     if (!listComplete) text = 'Loading…';
     else if (rows.size === 0) text = 'No Canary that you may see. `kubectl auth can-i list canaries.serin.dev -A` says whether you may.';
     setText(this.total, text);
