@@ -145,10 +145,10 @@ async fn a_rollback_is_explained_and_silence_is_drawn() {
     tab.key("/").await;
     tab.until("document.activeElement?.id === 'filter'").await;
     tab.type_text("ns:elsewhere").await;
-    tab.shows("0 of 1 Canaries").await;
+    tab.shows("0 of 1 Canary").await;
     assert_eq!(tab.eval("location.hash").await, "#/?q=ns%3Aelsewhere");
     tab.key("Escape").await;
-    tab.shows("1 Canaries").await;
+    tab.shows("1 Canary").await;
     tab.key("Escape").await;
     tab.key("?").await;
     tab.shows("Approve the gate that waits").await;
