@@ -1,6 +1,6 @@
 # Every command a contributor needs. `make test` is what CI runs.
 
-.PHONY: help test test-istio lint testbed simulate judge bench bench-local bench-inventory bench-flagger bench-xds crds kustomize test-migrate bench-dashboard test-flagger fuzz
+.PHONY: help test test-istio lint advisories testbed simulate judge bench bench-local bench-inventory bench-flagger bench-xds crds kustomize test-migrate bench-dashboard test-flagger fuzz
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,9 +26,13 @@ test-flagger: testbed ## Flagger's own end-to-end scripts on `serin run` (minute
 fuzz: ## What tenants and their servers write, SECONDS per format (600): no panic, bounded cost
 	FUZZ_SECONDS=$(or $(SECONDS),600) cargo test --locked --profile simulate --test fuzz -- --nocapture --test-threads 1
 
-lint: ## Formatting and clippy, warnings denied
+lint: ## Formatting and clippy, warnings denied; sources, licences and bans of dependencies
 	cargo fmt --all --check
 	cargo clippy --workspace --locked --all-targets -- --deny warnings
+	cargo test --locked --test dependencies
+
+advisories: ## Known vulnerabilities of dependencies; needs cargo-audit, and its database on GitHub
+	cargo audit
 
 testbed: ## Set up the real servers that the tests run against (cached by version)
 	testbed/setup

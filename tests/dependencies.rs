@@ -1,6 +1,6 @@
 //! The dependencies: their sources, their licences, and those that must not be there.
 //!
-//! Advisories are not checked, since that needs a database from outside.
+//! Advisories need a database from outside: `make advisories`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;

@@ -55,7 +55,8 @@ impl Affinity {
             match_regex: cookie_regex(name, &regex::escape(value)),
             set_cookie: set_cookie_header(spec, name, value, seconds),
         };
-        let age = spec.max_age.map_or(DEFAULT_MAX_AGE_SECS, u64::from);
+        // Zero is the default, as for Flagger: a cookie of no duration would hold nobody.
+        let age = spec.max_age.filter(|age| *age > 0).map_or(DEFAULT_MAX_AGE_SECS, u64::from);
         let interval_seconds =
             canary.spec.analysis.interval.unwrap_or(Duration::from_secs(60)).get().as_secs();
         // At full weight the primary may be about to change.

@@ -1,6 +1,8 @@
 //! What is fuzzed, each behind the function that the controller calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use axum::body::Bytes;
@@ -8,7 +10,10 @@ use jiff::Timestamp;
 use kube::core::ObjectMeta;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use serin::analysis::measurement::Arms;
+use serin::analysis::mann_whitney::{self, MannWhitney};
+use serin::analysis::measurement::{Arms, Measurement};
+use serin::analysis::sample_ratio::{SampleRatioState, SampleRatioTest, Tolerance};
+use serin::analysis::sequential::{self, Evidence, Look, Sequential, WorseValues};
 use serin::api::canary::{Metric, Phase, Provider, Webhook};
 use serin::api::judge::JudgeType;
 use serin::api::{AnalysisTemplateSpec, Canary, CanarySpec};
@@ -369,6 +374,63 @@ fn annotations() {
         let _ = (answers(&canary), commands(&canary));
         for error in malformed(&canary) {
             let _ = error.to_string();
+        }
+    });
+}
+
+/// The looks at metrics, as sources return them, and their counts as they please.
+#[test]
+fn measurements() {
+    let buckets =
+        |scale: u64| (1..=24).map(|bound: u64| (bound.pow(3), bound * scale)).collect::<BTreeMap<_, _>>();
+    let histogram = |scale: u64| json!({"buckets": buckets(scale), "total": 25 * scale});
+    let pods = |of: Value| json!({"web-1": of, "web-2": of, "web-3": of});
+    let counts = |bad: u64, total: u64| json!({"bad": bad, "total": total});
+    let arms = |canary: Value, primary: Value| json!({"canary": canary, "primary": primary});
+    let seeds = [
+        json!([{"counts": arms(counts(3, 100), counts(40, 9_000))}, {"counts": arms(counts(90, 100), counts(40, 9_000))}]),
+        json!([{"podCounts": arms(pods(counts(9, 100)), pods(counts(1, 900)))}, "noData"]),
+        json!([{"histogram": arms(histogram(100), histogram(2_000))}, {"histogram": arms(histogram(70), histogram(2_000))}]),
+        json!([{"podHistograms": arms(pods(histogram(10)), pods(histogram(90)))}, {"podHistograms": arms(pods(histogram(10)), pods(histogram(90)))}]),
+        json!([{"values": arms(json!({"histogram": histogram(9), "requests": 900}), json!({"histogram": histogram(70), "requests": null}))}]),
+        json!([{"samples": arms(json!(vec![1.5; 60]), json!(vec![2.5; 60]))}, {"scalar": 0.5}, {"unavailable": {"why": "503"}}]),
+    ]
+    .map(|looks| looks.to_string());
+    let words = [
+        "{\"bad\":7,\"total\":1000000000000}",
+        "{\"bad\":9223372036854775808,\"total\":18446744073709551615}",
+        "999983",
+        "1000000000000000",
+        "\"13\":500000,",
+        "\"web-4\":",
+        "1.5,",
+        ",",
+        ":",
+    ];
+    let values = sequential::Settings { worse_values: Some(WorseValues::Higher), ..Default::default() };
+    let sequential = [sequential::Settings::default(), values]
+        .map(|settings| Sequential::try_from(settings).expect("settings"));
+    let ranks = MannWhitney::try_from(mann_whitney::Settings::default()).expect("settings");
+    fuzz("measurements", &Corpus::new(seeds.iter().map(|seed| seed.as_bytes()), words), |input| {
+        let Ok(looks) = serde_json::from_slice::<Vec<Measurement>>(input) else { return };
+        // One look is what the loop does at a time; two show a state.
+        let looks = &looks[..looks.len().min(2)];
+        for judge in &sequential {
+            let mut evidence = Evidence::default();
+            for (at, look) in (1..).zip(looks) {
+                let look_at = Look { until: at, known_until: at, full: true, ..Look::default() };
+                judge.check_at(&mut evidence, look, look_at);
+                let stored = serde_json::to_string(&evidence).expect("JSON");
+                evidence = serde_json::from_str(&stored).expect("the evidence that was stored");
+            }
+        }
+        let mut split = SampleRatioState::default();
+        for look in looks {
+            ranks.check(look);
+            if let Measurement::Counts(arms) = look.clone().summed() {
+                let requests = (arms.map(|counts| counts.total()), Duration::from_secs(10));
+                SampleRatioTest::default().check(&mut split, 0.05, requests, Tolerance::default());
+            }
         }
     });
 }

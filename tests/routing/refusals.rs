@@ -16,6 +16,23 @@ fn check(world: &World, change: Value) -> Result<(), Unsupported> {
     world.router().check(&canary, &Plan::try_from(&canary).expect("a plan"))
 }
 
+/// Linkerd drops a route with one of these and still reports it as accepted: no later
+/// weight would be in force.
+#[tokio::test]
+async fn linkerd_refuses_what_would_freeze_its_route() {
+    let world = World::new(crate::support::local().await, crate::routers::gateway_mesh()).await;
+    for change in [
+        json!({"analysis": {"mirror": true}}),
+        json!({"service": {"mirror": [{"backendRef": {"name": "audit", "port": 80}}]}}),
+        json!({"service": {"rewrite": {"uri": "/other"}}}),
+        json!({"service": {"corsPolicy": {"allowOrigins": [{"exact": "https://example.com"}]}}}),
+        json!({"service": {"backendTimeout": "5s"}}),
+    ] {
+        let refused = check(&world, change.clone()).expect_err(&change.to_string()).to_string();
+        assert!(refused.contains("linkerd"), "{refused}");
+    }
+}
+
 fn header() -> Value {
     json!([{"headers": {"x-team": {"exact": "ours"}}}])
 }

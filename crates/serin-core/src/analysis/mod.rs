@@ -25,6 +25,7 @@
 //! # Guarantees
 //!
 //! - The same inputs give the same bytes: no clock, no randomness, no I/O.
+//! - The work of a look is bounded, whatever its counts: larger ones are scaled down.
 //! - `sequential` rolls back at most `false_rollback` of all releases whose
 //!   canary is within the margin, at any number of looks and for any course of
 //!   the traffic, the split and the shared error rate.

@@ -98,8 +98,10 @@ const ODDS_PRIOR_FALL: f64 = 0.2;
 /// bad is so at the next look as well. Enough for one look to raise suspicion. A limit
 /// that earlier looks set keeps the error bound.
 const MAX_SUDDEN_GAIN: f64 = 3.0;
-/// Ways to fill a table from which on it is scaled down: they are the cost of a look.
+/// Ways to fill a table from which on it is scaled down: they are its cost.
 const MAX_TABLE_FILLINGS: u64 = 200_000;
+/// Of all tables of a look, however many bounds a histogram has.
+const MAX_LOOK_FILLINGS: u64 = 1_000_000;
 /// Requests beyond which a count is nonsense.
 const MAX_REQUESTS: u64 = 1_000_000_000_000_000;
 /// Logs whose exponentials are negligible, and near the maximum of a float.
@@ -128,9 +130,9 @@ impl EProcess {
     }
 
     /// Adds one look. A window in which an arm has no requests is not compared: requests
-    /// of an earlier window are no control for it. Returns whether the look had more evidence
-    /// than one may add, see [`MAX_SUDDEN_GAIN`].
-    pub fn update(&mut self, grid: &Grid, look: Arms<Counts>) -> bool {
+    /// of an earlier window are no control for it. `fillings` limits the table. Returns whether
+    /// the look had more evidence than one may add, see [`MAX_SUDDEN_GAIN`].
+    pub fn update(&mut self, grid: &Grid, look: Arms<Counts>, fillings: u64) -> bool {
         for total in [&mut self.seen, &mut self.suspect, &mut self.pending] {
             total.canary.add(look.canary);
             total.primary.add(look.primary);
@@ -140,7 +142,8 @@ impl EProcess {
         }
         let mut is_sudden = false;
         let look = std::mem::take(&mut self.pending);
-        if let Some(gains) = log_likelihood_ratios(grid, look, self.overdispersion.variance_inflation()) {
+        let inflation = self.overdispersion.variance_inflation();
+        if let Some(gains) = log_likelihood_ratios(grid, look, inflation, fillings) {
             let (below, above) = (&gains[..POINTS_PER_SIDE], &gains[POINTS_PER_SIDE + 1..]);
             let start = start_prior(self.checks);
             let most = MAX_SUDDEN_GAIN + self.last_gain.get();
@@ -329,13 +332,14 @@ fn log_likelihood_ratios(
     grid: &Grid,
     look: Arms<Counts>,
     variance_inflation: f64,
+    fillings: u64,
 ) -> Option<[f64; GRID_POINTS]> {
     // The good requests are the events where they are fewer: the same likelihood, at the
     // inverse odds ratios, for less work.
     let both = |of: fn(&Counts) -> u64| of(&look.canary) as f64 + of(&look.primary) as f64;
     let mostly_bad = both(Counts::bad) > both(Counts::total) / 2.0;
     let good = |counts: &Counts| Counts::of_good(counts.bad(), counts.total());
-    let Arms { canary, primary } = downscale(if mostly_bad { look.map(good) } else { look });
+    let Arms { canary, primary } = downscale(if mostly_bad { look.map(good) } else { look }, fillings);
     let table = ContingencyTable {
         canary: canary.total(),
         primary: primary.total(),
@@ -348,16 +352,21 @@ fn log_likelihood_ratios(
     })
 }
 
-/// Scales down a table that can be filled in too many ways, so that absurd counts
-/// from a provider cannot make a look take hours. Rare events are never scaled down,
-/// however many requests there are.
-pub(super) fn downscale(look: Arms<Counts>) -> Arms<Counts> {
+/// Ways to fill each of so many tables of a look.
+pub(super) fn fillings_of_each(tables: usize) -> u64 {
+    MAX_TABLE_FILLINGS.min(MAX_LOOK_FILLINGS / tables.max(1) as u64)
+}
+
+/// Scales down a table that can be filled in more ways, so that absurd counts from a
+/// provider cannot make a look take hours. Rare events are never scaled down, however
+/// many requests there are.
+pub(super) fn downscale(look: Arms<Counts>, fillings: u64) -> Arms<Counts> {
     let look = look.map(|counts| {
         let by = counts.total() / MAX_REQUESTS + 1;
         Counts::of_bad(counts.bad() / by, counts.total() / by)
     });
     let both = look.canary.bad() + look.primary.bad();
-    let by = both.min(look.canary.total()) / MAX_TABLE_FILLINGS + 1;
+    let by = both.min(look.canary.total()) / fillings.max(1) + 1;
     look.map(|counts| Counts::of_bad(counts.bad() / by, counts.total() / by))
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::baseline::{Baseline, Incident};
 use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
-use super::e_process::{BadKind, EProcess, log_add};
+use super::e_process::{BadKind, EProcess, fillings_of_each, log_add};
 use super::fixed::Fixed;
 use super::grid::Grid;
 use super::pods::Pods;
@@ -207,13 +207,14 @@ impl Evidence {
             self.shares = kinds.len() as u32;
             self.streams.retain(|stream| kinds.iter().any(|(kind, _)| *kind == stream.kind));
         }
+        let fillings = fillings_of_each(kinds.len());
         for &(kind, look) in kinds {
             if let Some(stream) = self.streams.iter_mut().find(|stream| stream.kind == kind) {
-                is_sudden |= stream.update(grid, look);
+                is_sudden |= stream.update(grid, look, fillings);
             } else if self.streams.len() < self.shares as usize && (kind == BadKind::Failed || is_mixed(look))
             {
                 let mut stream = EProcess::new(kind, uniform_history(self.seen, look));
-                is_sudden |= stream.update(grid, look);
+                is_sudden |= stream.update(grid, look, fillings);
                 self.streams.push(stream);
             }
         }

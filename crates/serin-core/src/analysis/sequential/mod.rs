@@ -21,6 +21,8 @@
 mod baseline;
 mod compact;
 mod confirmation;
+#[cfg(test)]
+mod cost;
 mod e_process;
 mod evidence;
 mod fixed;

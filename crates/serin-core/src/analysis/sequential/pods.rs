@@ -20,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF as _};
 
 use super::confirmation::{Confirmation, Finding, LogEvidence, Look};
-use super::e_process::{MIN_LOG, downscale, log, log_add, log_mean, remaining_prior, start_prior};
+use super::e_process::{
+    MIN_LOG, downscale, fillings_of_each, log, log_add, log_mean, remaining_prior, start_prior,
+};
 use super::fixed::Fixed;
 use crate::analysis::contingency_table::{ContingencyTable, OddsRatio};
 use crate::analysis::measurement::{Arms, Counts, PodCounts, sum_of_pods};
@@ -79,10 +81,12 @@ impl Pods {
                 spread.add(*counts, primary);
             }
         }
+        let fillings = fillings_of_each(look.canary.len().min(MAX_PODS));
         for (name, counts) in &look.canary {
             let Some(pod) = followed(&mut self.canary, name) else { continue };
             pod.spread.add(*counts, canary);
-            pod.compare(margin, Arms { canary: *counts, primary }, start_prior(self.checks), inflation);
+            let table = downscale(Arms { canary: *counts, primary }, fillings);
+            pod.compare(margin, table, start_prior(self.checks), inflation);
         }
         self.checks = self.checks.saturating_add(1);
     }
@@ -176,8 +180,8 @@ impl Default for CanaryPod {
 }
 
 impl CanaryPod {
-    fn compare(&mut self, margin: f64, look: Arms<Counts>, start: f64, inflation: f64) {
-        let Arms { canary, primary } = downscale(look);
+    fn compare(&mut self, margin: f64, of: Arms<Counts>, start: f64, inflation: f64) {
+        let Arms { canary, primary } = of;
         let table = ContingencyTable {
             canary: canary.total(),
             primary: primary.total(),

@@ -231,7 +231,7 @@ pub struct SessionAffinity {
     #[serde(default, skip_serializing_if = "crate::api::is_default")]
     pub http_only: bool,
 
-    /// Seconds until the cookie expires. Default: 86400, one day.
+    /// Seconds until the cookie expires. Default: 86400, one day; 0 is the default too.
     #[schemars(range(min = 0, max = 31_536_000))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<u32>,
