@@ -113,6 +113,7 @@ impl State {
             return Err(Refused::NodeId);
         }
         let announced: Vec<_> = if config.announce { config.inbound.clone() } else { Vec::new() };
+        let called: Vec<_> = config.upstreams.iter().map(|upstream| upstream.service.clone()).collect();
         let (identity, peer, mtls) = (stream.identity.clone(), stream.peer, config.tls.is_some());
         stream.node = Some(Node { id: node.as_str().into(), config });
         let mut registrations = Vec::new();
@@ -130,9 +131,8 @@ impl State {
             let endpoint = Endpoint { mtls, ..Endpoint::at(address) };
             registrations.push(self.builder.catalog.register(key, endpoint));
         }
-        if let Some(stream) = self.streams.remove(&id) {
-            self.watch_node(id, &stream, true);
-            self.streams.insert(id, stream);
+        for service in &called {
+            self.add_caller(id, service);
         }
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.registrations = registrations;
