@@ -214,8 +214,7 @@ impl Called {
         let called: Vec<usize> = (0..UPSTREAMS).map(|k| (n * UPSTREAMS + k) % SERVICES).collect();
         let mut upstreams: Vec<String> =
             called.iter().map(|index| format!("shop/service-{index}:80={}", listener(*index))).collect();
-        let mut routes: Vec<String> =
-            called.iter().map(|index| format!("shop/service-{index}:80")).collect();
+        let mut routes: Vec<String> = called.iter().map(|index| format!("shop/service-{index}:80")).collect();
         let mut clusters = routes.clone();
         if n < CONCERNED {
             upstreams.push("shop/web:80=127.0.0.1:15001".to_owned());

@@ -111,7 +111,7 @@ impl Bound {
     pub async fn bind(args: XdsArgs) -> anyhow::Result<Option<Self>> {
         let ListenAddress::At(address) = args.xds_listen else { return Ok(None) };
         let certificate = certificate(&args, address)?;
-        let listener = TcpListener::bind(address).await.context(
+        let listener = xds::bind(address).context(
             "--xds-listen (or SERIN_XDS_LISTEN): choose a free address, or none to serve no proxies",
         )?;
         let address = listener.local_addr()?;

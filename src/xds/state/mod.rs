@@ -14,6 +14,8 @@ mod requests;
 mod responses;
 mod status;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

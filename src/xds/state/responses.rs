@@ -129,7 +129,9 @@ impl State {
         };
         let unsettled = self.settled.is_some_and(|settled| now < settled);
         let service = held.key.as_ref().map(|key| key.service());
-        if !stream.has_clusters(service, &encoded.clusters) || (encoded.incomplete && held.earlier && unsettled) {
+        if !stream.has_clusters(service, &encoded.clusters)
+            || (encoded.incomplete && held.earlier && unsettled)
+        {
             return Due::Later;
         }
         Due::Now(Part::Content(Arc::clone(name), Arc::clone(encoded)))
