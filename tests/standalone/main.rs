@@ -5,6 +5,7 @@
 #[path = "../xds/client.rs"]
 mod client;
 mod docs;
+mod limits;
 mod machines;
 mod manifests;
 mod registries;

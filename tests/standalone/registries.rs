@@ -12,6 +12,7 @@ use prost::Message as _;
 use serde_json::json;
 use serin::api::canary::{Phase, status::Outcome};
 use serin::aws::{Account, Accounts, Keys};
+use tokio::net::TcpStream;
 
 use crate::client::{CDS, Client, EDS, node};
 use crate::stage::{LIMIT, Stage};
@@ -27,9 +28,10 @@ type Endpoints = BTreeSet<(String, u32, &'static str)>;
 struct Sent(BTreeMap<String, Endpoints>);
 
 async fn proxy(stage: &mut Stage) -> Client {
-    // Then the control plane is bound.
     stage.client().await;
     let address = SocketAddr::from(([127, 0, 0, 1], stage.control_plane));
+    let bound = async || TcpStream::connect(address).await.is_ok();
+    eventually("the control plane listens", LIMIT, bound).await;
     let mut proxy = Client::connect(address, node("a", &["default/web:80=127.0.0.1:15001"])).await;
     proxy.subscribe(CDS, &[]).await;
     proxy.accept(CDS).await;

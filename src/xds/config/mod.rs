@@ -104,11 +104,6 @@ impl ResourceKey {
         }
     }
 
-    /// Whether a change of a weight may change it.
-    pub fn may_carry_route(&self) -> bool {
-        matches!(self, Self::Route { .. } | Self::Egress { .. })
-    }
-
     pub fn kind(&self) -> ResourceType {
         match self {
             Self::Cluster { .. } | Self::Application(_) => ResourceType::Cluster,

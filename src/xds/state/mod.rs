@@ -48,6 +48,8 @@ pub struct State {
     callers_of: BTreeMap<ServiceRef, Callers>,
     streams: BTreeMap<StreamId, Stream>,
     of_identity: BTreeMap<Identity, usize>,
+    /// Number of streams; one that is followed by another of its proxy is not missed.
+    of_proxy: BTreeMap<(Identity, Arc<str>), usize>,
     last_stream: StreamId,
     /// Changes that wait for their back-off.
     due: BTreeSet<(Instant, Arc<ResourceKey>)>,
@@ -109,6 +111,7 @@ impl State {
             callers_of: BTreeMap::new(),
             streams: BTreeMap::new(),
             of_identity: BTreeMap::new(),
+            of_proxy: BTreeMap::new(),
             last_stream: 0,
             due: BTreeSet::new(),
             gone: Vec::new(),
@@ -170,14 +173,18 @@ impl State {
             self.route_changed(service);
         }
         let Some(node) = stream.node else { return };
+        let proxy = (stream.identity, node.id);
+        if let Some(streams) = self.of_proxy.get_mut(&proxy) {
+            *streams -= 1;
+            if *streams == 0 {
+                self.of_proxy.remove(&proxy);
+            }
+        }
         let is_relevant = !routes.is_empty() || !stream.registrations.is_empty();
-        let has_other = self.streams.values().any(|other| {
-            other.identity == stream.identity && other.node.as_ref().is_some_and(|other| other.id == node.id)
-        });
-        if is_relevant && !has_other && self.gone.len() < MAX_GONE {
+        if is_relevant && !self.of_proxy.contains_key(&proxy) && self.gone.len() < MAX_GONE {
             let until = now + self.limits.patience;
-            let (identity, _registrations) = (stream.identity, stream.registrations);
-            self.gone.push(Gone { node: node.id, identity, until, routes, _registrations });
+            let ((identity, node), _registrations) = (proxy, stream.registrations);
+            self.gone.push(Gone { node, identity, until, routes, _registrations });
         }
     }
 
@@ -193,7 +200,7 @@ impl State {
             // Its clusters are known before its route is sent.
             self.refresh_callers(&service);
             for key in self.of_service.get(&service).cloned().unwrap_or_default() {
-                if !is_route || key.may_carry_route() {
+                if !is_route || self.carries_route(&key) {
                     self.change(key, now);
                 }
             }
@@ -245,7 +252,7 @@ impl State {
         let Some(resource) = self.resources.get(&key) else { return };
         let due = match &*key {
             // A decision on weights waits for nothing.
-            key if key.may_carry_route() => now,
+            ResourceKey::Route { .. } | ResourceKey::Egress { .. } => now,
             _ => resource.backoff.due(now),
         };
         if due > now {

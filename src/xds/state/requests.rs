@@ -115,7 +115,9 @@ impl State {
         let announced: Vec<_> = if config.announce { config.inbound.clone() } else { Vec::new() };
         let called: Vec<_> = config.upstreams.iter().map(|upstream| upstream.service.clone()).collect();
         let (identity, peer, mtls) = (stream.identity.clone(), stream.peer, config.tls.is_some());
-        stream.node = Some(Node { id: node.as_str().into(), config });
+        let name: Arc<str> = node.as_str().into();
+        stream.node = Some(Node { id: Arc::clone(&name), config });
+        *self.of_proxy.entry((identity.clone(), name)).or_default() += 1;
         let mut registrations = Vec::new();
         for inbound in announced {
             let Some(key) = self.builder.resolve(&inbound.service) else { continue };
